@@ -1,0 +1,31 @@
+"""Names for the quantities that every room speaks of. [P]
+
+Offsets, epochs and ids are plain integers: arithmetic on a ``NewType`` falls back to ``int``, so wrapping
+each sum again would cost readers more than the distinction gives. Names carry the role instead
+(``base_offset``, ``leader_epoch``, ``position``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+Buffer = bytes | bytearray | memoryview
+
+NO_OFFSET = -1
+NO_TIMESTAMP = -1
+NO_PRODUCER_ID = -1
+NO_SEQUENCE = -1
+NO_EPOCH = -1
+NO_LEADER_EPOCH = -1
+
+
+class TopicIdPartition(NamedTuple):
+    """One partition: ``topic_id`` is its identity for life, ``topic`` the name under which clients ask for it."""
+
+    topic_id: UUID
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
