@@ -1,0 +1,113 @@
+"""The catalog of live segments, as the tiering room needs it: one compare-and-set per partition. [P]
+
+Which objects are live is decided by one `CatalogEntry` per partition, held in the metadata image. An entry names the
+partition's current manifest and sums it up. It changes only through `Catalog.commit`, whose rule is
+`decide_commit`; every implementation (the controller, the in-memory one of the tests) applies that same function.
+
+>>> first = CatalogEntry(version=1, manifest_key="m1", leader_epoch=4, start_offset=0, end_offset=10, segments=1,
+...                      size_bytes=100)
+>>> decide_commit(None, previous_version=0, entry=first, leader_epoch=4)
+<CatalogResult.COMMITTED: 'committed'>
+>>> decide_commit(first, previous_version=0, entry=first, leader_epoch=4)
+<CatalogResult.COMMITTED: 'committed'>
+>>> decide_commit(None, previous_version=0, entry=first, leader_epoch=5)
+<CatalogResult.FENCED: 'fenced'>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from service.base.types import TopicIdPartition
+
+NO_VERSION = 0
+
+
+class CatalogEntry(NamedTuple):
+    """What the metadata image holds per partition: which manifest is current, and its sums.
+
+    `end_offset` is exclusive; `size_bytes` counts whole objects, footers included. `leader_epoch` is the epoch of the
+    leader that committed the entry, not of the records in it. A chain that lost its last segment keeps an entry with
+    `segments` 0 and `start_offset == end_offset`, so that versions never start over.
+    """
+
+    version: int
+    manifest_key: str
+    leader_epoch: int
+    start_offset: int
+    end_offset: int
+    segments: int
+    size_bytes: int
+
+
+class CatalogCommit(NamedTuple):
+    """One compare-and-set: `entry` replaces the entry whose version is `previous_version` (0: there is none)."""
+
+    tip: TopicIdPartition
+    previous_version: int
+    entry: CatalogEntry
+
+
+class CatalogResult(Enum):
+    """What the catalog said to a commit. All but COMMITTED changed nothing."""
+
+    COMMITTED = "committed"
+    FENCED = "fenced"
+    """The committer's leader epoch is not the partition's current one."""
+    VERSION_CONFLICT = "version-conflict"
+    """Another entry than the one the committer started from is current."""
+    UNKNOWN_PARTITION = "unknown-partition"
+    """The topic was deleted, or never was."""
+
+
+class Catalog(Protocol):
+    """The quorum's compare-and-set, as seen by one node. Methods are called on the event loop."""
+
+    async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
+        """Answer each commit in order. Raises `StorageError` when the outcome is unknown (no quorum, time-out):
+        the caller must look at `entry` before it concludes anything."""
+
+    def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
+        """The committed entry as this node's image has it; None where nothing was ever committed."""
+
+
+def decide_commit(
+    current: CatalogEntry | None, *, previous_version: int, entry: CatalogEntry, leader_epoch: int
+) -> CatalogResult:
+    """The rule of the compare-and-set. `leader_epoch` is the partition's epoch in the committed image.
+
+    A commit that repeats the current entry exactly is COMMITTED again: its first answer was lost on the way.
+    Raises `ValueError` for an entry that no chain can have (a bug or a liar on the other side).
+    """
+    reason = malformed(entry, previous_version)
+    if reason is not None:
+        raise ValueError(reason)
+    if current is not None and current == entry:
+        return CatalogResult.COMMITTED
+    if entry.leader_epoch != leader_epoch:
+        return CatalogResult.FENCED
+    if previous_version != (current.version if current is not None else NO_VERSION):
+        return CatalogResult.VERSION_CONFLICT
+    if current is not None and (
+        entry.start_offset < current.start_offset or entry.end_offset < current.end_offset
+    ):
+        return CatalogResult.VERSION_CONFLICT
+    return CatalogResult.COMMITTED
+
+
+def malformed(entry: CatalogEntry, previous_version: int) -> str | None:
+    """Why `entry` cannot follow `previous_version`; None when it can."""
+    if entry.version != previous_version + 1:
+        return f"version {entry.version} does not follow {previous_version}"
+    if not entry.manifest_key:
+        return "no manifest key"
+    if entry.leader_epoch < 0 or entry.start_offset < 0 or entry.segments < 0 or entry.size_bytes < 0:
+        return "negative epoch, offset, count or size"
+    if entry.end_offset < entry.start_offset:
+        return f"offsets end at {entry.end_offset}, before they start at {entry.start_offset}"
+    if (entry.segments == 0) != (entry.start_offset == entry.end_offset):
+        return f"{entry.segments} segments for offsets {entry.start_offset} to {entry.end_offset}"
+    return None
