@@ -1,0 +1,68 @@
+# Recipes for people and CI alike; `make help` lists them.
+SHELL := /bin/bash
+PYTHON ?=
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help install kernel demo test test-unit test-clients test-cluster test-localstack lint format soak bench fetch-tools clean
+
+help: ## List every recipe
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+ifneq ($(PYTHON),)
+.PHONY: .venv/.installed
+endif
+.venv/.installed: pyproject.toml setup.py .ci/install .ci/build-kernel .ci/find-python
+	@.ci/install $(PYTHON)
+
+.venv/.kernel: .venv/.installed service/records/kernel.py
+	@.ci/build-kernel
+
+install: .venv/.installed .venv/.kernel ## Make .venv with everything in it (PYTHON=python3.12 to choose one of 3.11 to 3.13)
+
+kernel: .venv/.installed ## Build the per-record kernel again
+	@.ci/build-kernel
+
+demo: install ## Two minutes: produce real data, watch it settle into S3, read it all back
+	@$(BIN)/python -m demo
+
+test: install ## Every test: the pure ones first, then real clients, then crashes and bad input
+	$(PYTEST) tests/unit tests/property tests/golden tests/contract
+	$(PYTEST) tests/clients
+	$(PYTEST) tests/cluster -m "not soak"
+
+test-unit: install ## Unit, property and golden tests (under a minute)
+	$(PYTEST) tests/unit tests/property tests/golden
+
+test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node
+	$(PYTEST) tests/clients
+
+test-cluster: install ## Bad input, kill -9 and a failing object store against one node
+	$(PYTEST) tests/cluster -m "not soak"
+
+test-localstack: install ## The object-store contract against LocalStack, in a virtual environment of its own
+	@.ci/localstack $(PYTEST) tests/contract
+
+lint: install ## ruff (format and lint), mypy --strict, import order
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: install ## Format and fix what ruff can fix
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+soak: install ## Minutes of kills and a failing object store (SOAK_SECONDS=600, SEED=n)
+	$(PYTEST) tests/cluster -m soak -s --timeout=0
+
+bench: install ## Memory, start-up, CPU per request and per GB, beside Apache Kafka where its jars are (BENCH=--kafka)
+	@$(BIN)/python -m bench $(BENCH)
+
+fetch-tools: ## Fetch versitygw and Apache Kafka's tools into .cache (needs Go, Java 17 and Maven)
+	@.ci/fetch-tools
+
+clean: ## Remove what was built; .cache stays
+	rm -rf .venv build *.egg-info service/records/*.so service/records/*.c
+	find service tests bench demo -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
