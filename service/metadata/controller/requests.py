@@ -1,0 +1,147 @@
+"""What the controller is asked and what it answers, as plain values. [P]
+
+Handlers translate Kafka's messages to these and back; so the controller knows no API version, and tests and
+the command line need no wire. Error codes and messages are Apache Kafka 4.3's (`ReplicationControlManager`,
+`ControllerApis`, `ConfigAdminManager`, `ClusterControlManager`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+ZERO_UUID = UUID(int=0)
+MAX_RECORDS_PER_OPERATION = 10_000
+"""Records that one request may write (Kafka's ``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
+PRODUCER_ID_BLOCK_SIZE = 1000
+
+
+class ResourceType(IntEnum):
+    """Kinds of configured thing (Kafka's ``ConfigResource.Type``); others are answered INVALID_REQUEST."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigOperation(IntEnum):
+    """Kafka's ``AlterConfigOp.OpType``."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class CreateTopic(NamedTuple):
+    """One topic of a CreateTopics request; -1 means the default, or that `assignments` says it."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """(partition index, broker ids with the preferred leader first)"""
+    configs: tuple[tuple[str, str | None], ...] = ()
+
+
+class CreateTopicResult(NamedTuple):
+    """`num_partitions` and `replication_factor` are -1 where `error` is set. Order is the request's."""
+
+    name: str
+    error: ErrorCode
+    message: str | None = None
+    topic_id: UUID = ZERO_UUID
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = {}
+    """the overrides that were given"""
+
+
+class DeleteTopic(NamedTuple):
+    """A topic by name or by id, never both."""
+
+    name: str | None = None
+    topic_id: UUID = ZERO_UUID
+
+
+class DeleteTopicResult(NamedTuple):
+    name: str | None
+    topic_id: UUID
+    error: ErrorCode
+    message: str | None = None
+
+
+class AlterConfig(NamedTuple):
+    """One change of one key; `operation` is the number on the wire and may be unknown."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+class AlterResource(NamedTuple):
+    """All changes to one resource. A broker's `resource_name` is its id, or '' for the cluster's default."""
+
+    resource_type: int
+    resource_name: str
+    configs: tuple[AlterConfig, ...]
+
+
+class AlterResourceResult(NamedTuple):
+    resource_type: int
+    resource_name: str
+    error: ErrorCode
+    message: str | None = None
+
+
+class Endpoint(NamedTuple):
+    """A listener as others reach it. Protocols: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int = 0
+
+
+class RegisterBroker(NamedTuple):
+    """A broker process that starts. A new process brings a new `incarnation_id`."""
+
+    broker_id: int
+    incarnation_id: UUID
+    endpoints: tuple[Endpoint, ...]
+    cluster_id: str
+    rack: str | None = None
+    log_dirs: tuple[UUID, ...] = ()
+    """``directory.id`` of every log dir (meta.properties)"""
+
+
+class ProducerIdBlock(NamedTuple):
+    """Ids ``first <= id < first + size`` belong to the broker that asked, for ever."""
+
+    first: int
+    size: int = PRODUCER_ID_BLOCK_SIZE
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDefaults:
+    """What -1 in a CreateTopics request stands for (``num.partitions``, ``default.replication.factor``)."""
+
+    num_partitions: int = 1
+    replication_factor: int = 1
+
+
+class ConfigRules(Protocol):
+    """What configuration keys there are; the broker knows, the controller only asks."""
+
+    def validate(self, resource_type: ResourceType, resource_name: str, configs: Mapping[str, str]) -> None:
+        """Check every override that the resource would have. Raises `ConfigError` naming the key."""
+
+    def is_list(self, resource_type: ResourceType, key: str) -> bool:
+        """Whether `key` takes a comma-separated list, so that APPEND and SUBTRACT make sense."""
+
+    def default(self, resource_type: ResourceType, key: str) -> str | None:
+        """Value of `key` where nothing is set: what APPEND and SUBTRACT start from."""
