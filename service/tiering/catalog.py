@@ -1,11 +1,12 @@
 """The catalog of live segments, as the tiering room needs it: one compare-and-set per partition. [P]
 
-Which objects are live is decided by one `CatalogEntry` per partition, held in the metadata image. An entry names the
-partition's current manifest and sums it up. It changes only through `Catalog.commit`, whose rule is
-`decide_commit`; every implementation (the controller, the in-memory one of the tests) applies that same function.
+Which objects are live is decided by one `CatalogEntry` per partition, held in the metadata image. An entry names
+the partition's current manifest and sums it up. It changes only through `Catalog.commit`, whose rule is
+`decide_commit`; every implementation (the controller, the in-memory one of the tests) applies that function.
 
->>> first = CatalogEntry(version=1, manifest_key="m1", leader_epoch=4, start_offset=0, end_offset=10, segments=1,
-...                      size_bytes=100)
+>>> first = CatalogEntry(
+...     version=1, manifest_key="m1", leader_epoch=4, start_offset=0, end_offset=10, segments=1, size_bytes=100
+... )
 >>> decide_commit(None, previous_version=0, entry=first, leader_epoch=4)
 <CatalogResult.COMMITTED: 'committed'>
 >>> decide_commit(first, previous_version=0, entry=first, leader_epoch=4)
@@ -29,9 +30,9 @@ NO_VERSION = 0
 class CatalogEntry(NamedTuple):
     """What the metadata image holds per partition: which manifest is current, and its sums.
 
-    `end_offset` is exclusive; `size_bytes` counts whole objects, footers included. `leader_epoch` is the epoch of the
-    leader that committed the entry, not of the records in it. A chain that lost its last segment keeps an entry with
-    `segments` 0 and `start_offset == end_offset`, so that versions never start over.
+    `end_offset` is exclusive; `size_bytes` counts whole objects, footers included. `leader_epoch` is the epoch of
+    the leader that committed the entry, not of the records in it. A chain that lost its last segment keeps an
+    entry with `segments` 0 and `start_offset == end_offset`, so that versions never start over.
     """
 
     version: int
@@ -44,7 +45,7 @@ class CatalogEntry(NamedTuple):
 
 
 class CatalogCommit(NamedTuple):
-    """One compare-and-set: `entry` replaces the entry whose version is `previous_version` (0: there is none)."""
+    """One compare-and-set: `entry` replaces the one whose version is `previous_version` (0: there is none)."""
 
     tip: TopicIdPartition
     previous_version: int
@@ -67,8 +68,11 @@ class Catalog(Protocol):
     """The quorum's compare-and-set, as seen by one node. Methods are called on the event loop."""
 
     async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
-        """Answer each commit in order. Raises `StorageError` when the outcome is unknown (no quorum, time-out):
-        the caller must look at `entry` before it concludes anything."""
+        """Answer each commit, in order.
+
+        Raises `StorageError` when the outcome is unknown (no quorum, time-out): the caller must look at `entry`,
+        or commit the very same entry again, before it concludes anything.
+        """
 
     def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
         """The committed entry as this node's image has it; None where nothing was ever committed."""
