@@ -1,11 +1,12 @@
 """The catalog of live segments, as the tiering room needs it: one compare-and-set per partition. [P]
 
-Which objects are live is decided by one `CatalogEntry` per partition, held in the metadata image. An entry names
-the partition's current manifest and sums it up. It changes only through `Catalog.commit`, whose rule is
-`decide_commit`; every implementation (the controller, the in-memory one of the tests) applies that function.
+Which objects are live is decided by one `CatalogEntry` per partition, held in the metadata image. An entry
+names the partition's current manifest and sums it up. It changes only through `Catalog.commit`, whose rule
+is `decide_commit`; every implementation (the controller, the in-memory one of the tests) applies that
+function.
 
 >>> first = CatalogEntry(
-...     version=1, manifest_key="m1", leader_epoch=4, start_offset=0, end_offset=10, segments=1, size_bytes=100
+...     version=1, manifest_key="m", leader_epoch=4, start_offset=0, end_offset=9, segments=1, size_bytes=1
 ... )
 >>> decide_commit(None, previous_version=0, entry=first, leader_epoch=4)
 <CatalogResult.COMMITTED: 'committed'>
@@ -30,9 +31,10 @@ NO_VERSION = 0
 class CatalogEntry(NamedTuple):
     """What the metadata image holds per partition: which manifest is current, and its sums.
 
-    `end_offset` is exclusive; `size_bytes` counts whole objects, footers included. `leader_epoch` is the epoch of
-    the leader that committed the entry, not of the records in it. A chain that lost its last segment keeps an
-    entry with `segments` 0 and `start_offset == end_offset`, so that versions never start over.
+    `end_offset` is exclusive; `size_bytes` counts whole objects, footers included. `leader_epoch` is the
+    epoch of the leader that committed the entry, not of the records in it. A chain that lost its last
+    segment keeps an entry with `segments` 0 and `start_offset == end_offset`, so that versions never start
+    over.
     """
 
     version: int
@@ -45,7 +47,7 @@ class CatalogEntry(NamedTuple):
 
 
 class CatalogCommit(NamedTuple):
-    """One compare-and-set: `entry` replaces the one whose version is `previous_version` (0: there is none)."""
+    """One compare-and-set: `entry` replaces the one of version `previous_version` (0: there is none)."""
 
     tip: TopicIdPartition
     previous_version: int
@@ -70,8 +72,8 @@ class Catalog(Protocol):
     async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
         """Answer each commit, in order.
 
-        Raises `StorageError` when the outcome is unknown (no quorum, time-out): the caller must look at `entry`,
-        or commit the very same entry again, before it concludes anything.
+        Raises `StorageError` when the outcome is unknown (no quorum, time-out): the caller must look at
+        `entry`, or commit the very same entry again, before it concludes anything.
         """
 
     def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
