@@ -11,9 +11,9 @@ Layout (big-endian; Kafka `DefaultRecordBatch`):
         21    2 attributes                        57    4 record count
         23    4 last offset delta                 61      records
 
-Attributes: bits 0-2 codec, 3 timestamp type (1 = LogAppendTime), 4 transactional, 5 control, 6 delete horizon
-(the base timestamp then is the horizon). Base offset and leader epoch lie before the checksummed part, so a broker
-stamps them without touching the checksum.
+Attributes: bits 0-2 codec, 3 timestamp type (1 = LogAppendTime), 4 transactional, 5 control, 6 delete
+horizon (the base timestamp then is the horizon). Base offset and leader epoch lie before the checksummed
+part, so a broker stamps them without touching the checksum.
 """
 
 from __future__ import annotations
@@ -143,8 +143,8 @@ class BatchHeader(NamedTuple):
 def read_header(buf: Buffer, position: int = 0) -> BatchHeader:
     """Read the header that starts at ``position``; the records need not be in ``buf``.
 
-    Raises `CorruptionError` when fewer than 61 bytes are left or a field cannot be right (magic, length, negative
-    count or delta). The checksum is not looked at: that is `verify_crc`.
+    Raises `CorruptionError` when fewer than 61 bytes are left or a field cannot be right (magic, length,
+    negative count or delta). The checksum is not looked at: that is `verify_crc`.
 
     >>> read_header(bytes(8) + b"\\0\\0\\0\\x31" + bytes(4) + b"\\2" + bytes(44)).size
     61
@@ -172,14 +172,17 @@ def _what_is_wrong(header: BatchHeader) -> str:
 
 
 def iter_headers(buf: Buffer, position: int = 0, end: int | None = None) -> Iterator[BatchHeader]:
-    """Headers of the batches that fill ``buf[position:end]`` exactly; `CorruptionError` on a torn or foreign tail."""
+    """Headers of the batches that fill ``buf[position:end]`` exactly.
+
+    Raises `CorruptionError` on a torn or foreign tail.
+    """
     limit = len(buf) if end is None else min(end, len(buf))
     while position < limit:
         header = read_header(buf, position)
         position = header.end
         if position > limit:
             raise CorruptionError(
-                f"batch at position {header.position}: {header.size} bytes, {limit - header.position} are there"
+                f"batch at position {header.position}: its {header.size} bytes end after the data ({limit})"
             )
         yield header
 
@@ -199,7 +202,7 @@ def complete_headers(buf: Buffer, position: int = 0, end: int | None = None) -> 
 
 
 def size_at(buf: Buffer, position: int = 0) -> int:
-    """Bytes of the batch at ``position``, from its first 12 bytes alone; `CorruptionError` if that cannot be."""
+    """Bytes of the batch at ``position`` from its first 12 bytes alone; `CorruptionError` if it cannot be."""
     if len(buf) - position < LOG_OVERHEAD:
         raise CorruptionError(
             f"batch at position {position}: {len(buf) - position} bytes left, its length takes 12"
@@ -228,7 +231,7 @@ def stamp(buf: bytearray | memoryview, position: int, base_offset: int, leader_e
 
 
 def set_log_append_time(buf: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
-    """Mark the batch LogAppendTime with ``timestamp_ms`` as its max timestamp, in place, and renew its checksum.
+    """Mark the batch LogAppendTime with ``timestamp_ms`` as its max timestamp; renew its checksum. In place.
 
     The records keep their own deltas: readers of such a batch take the max timestamp for each of them
     (Kafka `DefaultRecordBatch.setMaxTimestamp`).
