@@ -1,0 +1,138 @@
+"""What a configuration key is: type, bounds, default and words, as Apache Kafka's `ConfigDef` has them. [P]
+
+A key that Firn accepts has an effect; the tables are in `config_tables`. Messages are Kafka's own
+(`Invalid value x for configuration y: Value must be at least 1`), so that whoever knows Kafka knows them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from service.base.errors import ConfigError
+
+INT_MAX: Final = 2**31 - 1
+LONG_MAX: Final = 2**63 - 1
+
+Value = bool | int | str | tuple[str, ...] | None
+
+
+class ConfigType(IntEnum):
+    """Types by their number in DescribeConfigs responses (Kafka `DescribeConfigsResponse.ConfigType`)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    LIST = 7
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from (Kafka `DescribeConfigsResponse.ConfigSource`)."""
+
+    TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    """A broker key that stands for a topic key, in units `factor` times as large."""
+
+    name: str
+    factor: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One key. `default` is the parsed value; `None` means there is none.
+
+    `synonyms` (topic keys only): the broker keys that give the default, strongest first.
+    `dynamic` (broker keys only): may be altered while the node runs.
+    `internal`: accepted, but shown and documented only where it is set.
+    """
+
+    name: str
+    type: ConfigType
+    default: Value
+    doc: str
+    at_least: int | None = None
+    at_most: int | None = None
+    one_of: tuple[str, ...] = ()
+    check: Callable[[str], str | None] | None = None
+    importance: str = "medium"
+    synonyms: tuple[Synonym, ...] = ()
+    dynamic: bool = False
+    internal: bool = False
+
+    def parse(self, text: str) -> Value:
+        """The typed value of `text`; raises `ConfigError` with Kafka's words when it is not valid."""
+        value = self._parse_type(text.strip(), text)
+        if isinstance(value, int) and not isinstance(value, bool):
+            if self.at_least is not None and value < self.at_least:
+                raise invalid(self.name, value, f"Value must be at least {self.at_least}")
+            if self.at_most is not None and value > self.at_most:
+                raise invalid(self.name, value, f"Value must be no more than {self.at_most}")
+        if self.one_of:
+            for item in value if isinstance(value, tuple) else (str(value),):
+                if item not in self.one_of:
+                    raise invalid(self.name, item, f"String must be one of: {', '.join(self.one_of)}")
+        if self.check is not None and (reason := self.check(text.strip())) is not None:
+            raise invalid(self.name, text, reason)
+        return value
+
+    def _parse_type(self, text: str, original: str) -> Value:
+        match self.type:
+            case ConfigType.BOOLEAN:
+                if text.lower() not in ("true", "false"):
+                    raise invalid(self.name, original, "Expected value to be either true or false")
+                return text.lower() == "true"
+            case ConfigType.INT | ConfigType.LONG:
+                limit = INT_MAX if self.type is ConfigType.INT else LONG_MAX
+                # int() alone would also take "1_000" and digits of other scripts
+                digits = text[1:] if text[:1] in ("-", "+") else text
+                number = (
+                    int(text) if digits.isascii() and digits.isdigit() and len(digits) < 40 else limit + 1
+                )
+                if not -limit - 1 <= number <= limit:
+                    raise invalid(self.name, original, f"Not a number of type {self.type.name}")
+                return number
+            case ConfigType.LIST:
+                return tuple(part.strip() for part in text.split(",")) if text else ()
+            case ConfigType.STRING:
+                return text
+
+    def valid_values(self) -> str:
+        """The bounds in Kafka's notation, empty where every value of the type is valid."""
+        if self.one_of:
+            return "[" + ", ".join(self.one_of) + "]"
+        if self.at_least is None and self.at_most is None:
+            return ""
+        low = "" if self.at_least is None else f"{self.at_least},"
+        high = "" if self.at_most is None else f",{self.at_most}"
+        return f"[{low}...{high}]"
+
+
+def invalid(name: str, value: object, reason: str) -> ConfigError:
+    """An error in the words of Kafka's `ConfigException`."""
+    return ConfigError(f"Invalid value {value} for configuration {name}: {reason}")
+
+
+def to_text(value: Value) -> str | None:
+    """A value as properties and DescribeConfigs write it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'log.segment.bytes'?` or nothing."""
+    close = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.75)
+    return f"; did you mean '{close[0]}'?" if close else ""

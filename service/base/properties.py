@@ -1,0 +1,103 @@
+"""Java's `.properties` syntax, as `java.util.Properties.load` reads it. [P]
+
+Comments start with `#` or `!`; key and value part at the first unescaped `=`, `:` or blank; a line whose
+number of trailing backslashes is odd goes on in the next one, whose leading blanks do not count;
+`\\t \\n \\r \\f \\uXXXX` are understood and a backslash before anything else vanishes.
+
+>>> parse_properties("# a node\\nlog.dirs = /var/a,\\\\\\n   /var/b\\nnode.id:7\\n")
+{'log.dirs': '/var/a,/var/b', 'node.id': '7'}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from service.base.errors import ConfigError
+
+MAX_FILE_BYTES = 1 << 20
+_BLANK = " \t\f"
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def load_properties(path: Path | str) -> dict[str, str]:
+    """Read a properties file (UTF-8); the last of several equal keys wins, as in Java.
+
+    Raises `ConfigError` when the file cannot be read, is not text or is over 1 MiB.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as e:
+        raise ConfigError(f"{path}: {e.strerror}") from e
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: a properties file over {MAX_FILE_BYTES} bytes is refused")
+    try:
+        return parse_properties(data.decode("utf-8"))
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"{path}: not UTF-8 text: {e}") from e
+    except ConfigError as e:
+        raise ConfigError(f"{path}: {e}") from e
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Keys and values of a properties text. Raises `ConfigError` for a malformed `\\uXXXX`."""
+    result: dict[str, str] = {}
+    for line in _logical_lines(text):
+        key, value = _split(line)
+        result[_unescape(key)] = _unescape(value)
+    return result
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    pending = ""
+    for raw in text.replace("\r\n", "\n").replace("\r", "\n").split("\n"):
+        line = raw.lstrip(_BLANK)
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        if (len(line) - len(line.rstrip("\\"))) % 2:
+            pending += line[:-1]
+            continue
+        yield pending + line
+        pending = ""
+    if pending:
+        yield pending
+
+
+def _split(line: str) -> tuple[str, str]:
+    position = 0
+    while position < len(line):
+        if line[position] == "\\":
+            position += 2
+            continue
+        if line[position] in "=:" + _BLANK:
+            break
+        position += 1
+    rest = line[position:].lstrip(_BLANK)
+    if rest[:1] in ("=", ":"):
+        rest = rest[1:].lstrip(_BLANK)
+    return line[:position], rest
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
+        if char != "\\" or position == len(text):
+            out.append(char)
+            continue
+        char = text[position]
+        position += 1
+        if char == "u":
+            digits = text[position : position + 4]
+            if len(digits) < 4 or any(d not in "0123456789abcdefABCDEF" for d in digits):
+                raise ConfigError(f"malformed \\uxxxx encoding near {text!r}")
+            out.append(chr(int(digits, 16)))
+            position += 4
+        else:
+            out.append(_ESCAPES.get(char, char))
+    return "".join(out)
