@@ -1,0 +1,36 @@
+"""What an object store can answer instead of bytes, by what the caller should do about it. [P]
+
+- `ObjectNotFound`: the key is not there; retrying does not help.
+- `StoreUnavailable`: timeouts, refused connections, 5xx, throttling; retry later, with backoff.
+- `StoreRefused`: credentials, permissions, a bucket that does not exist; an operator has to act.
+- `ObjectTruncated`: the object is there but ends before the bytes that were asked for.
+- `ReaderClosed`: the reader was closed while the read was under way.
+"""
+
+from __future__ import annotations
+
+from service.base.errors import CorruptionError, StorageError
+
+
+class ObjectNotFound(StorageError):
+    """No object under this key."""
+
+    def __init__(self, key: str, detail: str = "") -> None:
+        super().__init__(f"no such object: {key}{': ' + detail if detail else ''}")
+        self.key = key
+
+
+class StoreUnavailable(StorageError):
+    """The store did not answer, or answered that it cannot right now. Retryable."""
+
+
+class StoreRefused(StorageError):
+    """The store answered, and said no: credentials, permissions, no such bucket. Not retryable."""
+
+
+class ObjectTruncated(CorruptionError):
+    """The object ends before the range that was asked for."""
+
+
+class ReaderClosed(StorageError):
+    """The reader is closed; what was under way has been given up."""

@@ -1,0 +1,154 @@
+"""Names of the objects in the bucket: built and parsed here and nowhere else. [P]
+
+Layout (docs/bucket-format.md), relative to the prefix::
+
+    cluster.json
+    topics.json
+    data/<topic-id>/<partition>/<base>-<last>-<epoch>-<uuid>.seg
+    data/<topic-id>/<partition>/manifest/<version>-<epoch>-<uuid>.json.zst
+    data/<topic-id>/<partition>/page/<base>-<last>-<level>-<uuid>.json.zst
+    data/<topic-id>/<partition>/HEAD
+
+Offsets and versions have 20 digits, epochs 10, so that byte order of keys is numeric order; ids are lower-case
+UUIDs with hyphens. The key alone says what an object is: a sweeper finds orphans without opening anything.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from uuid import UUID
+
+CLUSTER_KEY = "cluster.json"
+TOPICS_KEY = "topics.json"
+DATA_PREFIX = "data"
+HEAD_NAME = "HEAD"
+
+MAX_OFFSET = (1 << 63) - 1
+MAX_EPOCH = (1 << 31) - 1
+MAX_PARTITION = (1 << 31) - 1
+MAX_LEVEL = 99
+
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_PARTITION = re.compile(rf"data/({_UUID})/(0|[1-9][0-9]{{0,9}})/(.+)", re.ASCII)
+_SEGMENT = re.compile(rf"([0-9]{{20}})-([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.seg", re.ASCII)
+_MANIFEST = re.compile(rf"manifest/([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.json\.zst", re.ASCII)
+_PAGE = re.compile(rf"page/([0-9]{{20}})-([0-9]{{20}})-([0-9]{{2}})-({_UUID})\.json\.zst", re.ASCII)
+
+
+class SegmentKey(NamedTuple):
+    """One segment object: `base_offset` and `last_offset` are inclusive."""
+
+    topic_id: UUID
+    partition: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    uuid: UUID
+
+
+class ManifestKey(NamedTuple):
+    topic_id: UUID
+    partition: int
+    version: int
+    leader_epoch: int
+    uuid: UUID
+
+
+class PageKey(NamedTuple):
+    """A manifest page over the offsets `base_offset` to `last_offset`; level 0 lists segments."""
+
+    topic_id: UUID
+    partition: int
+    base_offset: int
+    last_offset: int
+    level: int
+    uuid: UUID
+
+
+class HeadKey(NamedTuple):
+    topic_id: UUID
+    partition: int
+
+
+class SharedKey(NamedTuple):
+    """`cluster.json` or `topics.json`."""
+
+    name: str
+
+
+ParsedKey = SegmentKey | ManifestKey | PageKey | HeadKey | SharedKey
+
+
+def topic_prefix(topic_id: UUID) -> str:
+    """Folder of everything that belongs to one topic."""
+    return f"{DATA_PREFIX}/{topic_id}"
+
+
+def partition_prefix(topic_id: UUID, partition: int) -> str:
+    """Folder of everything that belongs to one partition."""
+    return f"{DATA_PREFIX}/{topic_id}/{partition}"
+
+
+def head_key(topic_id: UUID, partition: int) -> str:
+    return f"{partition_prefix(topic_id, partition)}/{HEAD_NAME}"
+
+
+def segment_key(key: SegmentKey) -> str:
+    return (
+        f"{partition_prefix(key.topic_id, key.partition)}/"
+        f"{key.base_offset:020d}-{key.last_offset:020d}-{key.leader_epoch:010d}-{key.uuid}.seg"
+    )
+
+
+def manifest_prefix(topic_id: UUID, partition: int) -> str:
+    return f"{partition_prefix(topic_id, partition)}/manifest"
+
+
+def manifest_key(key: ManifestKey) -> str:
+    prefix = manifest_prefix(key.topic_id, key.partition)
+    return f"{prefix}/{key.version:020d}-{key.leader_epoch:010d}-{key.uuid}.json.zst"
+
+
+def page_key(key: PageKey) -> str:
+    return (
+        f"{partition_prefix(key.topic_id, key.partition)}/page/"
+        f"{key.base_offset:020d}-{key.last_offset:020d}-{key.level:02d}-{key.uuid}.json.zst"
+    )
+
+
+def parse_key(key: str) -> ParsedKey | None:
+    """What the key names, None when it is not a key of this layout (so a sweeper leaves it alone).
+
+    >>> parse_key("topics.json")
+    SharedKey(name='topics.json')
+    """
+    if key in (CLUSTER_KEY, TOPICS_KEY):
+        return SharedKey(key)
+    match = _PARTITION.fullmatch(key)
+    if match is None:
+        return None
+    topic_id, partition, rest = UUID(match[1]), int(match[2]), match[3]
+    if partition > MAX_PARTITION:
+        return None
+    if rest == HEAD_NAME:
+        return HeadKey(topic_id, partition)
+    if found := _SEGMENT.fullmatch(rest):
+        base, last, epoch = int(found[1]), int(found[2]), int(found[3])
+        if base <= last <= MAX_OFFSET and epoch <= MAX_EPOCH:
+            return SegmentKey(topic_id, partition, base, last, epoch, UUID(found[4]))
+    elif found := _MANIFEST.fullmatch(rest):
+        version, epoch = int(found[1]), int(found[2])
+        if version <= MAX_OFFSET and epoch <= MAX_EPOCH:
+            return ManifestKey(topic_id, partition, version, epoch, UUID(found[3]))
+    elif found := _PAGE.fullmatch(rest):
+        base, last = int(found[1]), int(found[2])
+        if base <= last <= MAX_OFFSET:
+            return PageKey(topic_id, partition, base, last, int(found[3]), UUID(found[4]))
+    return None
+
+
+def parse_segment_key(key: str) -> SegmentKey | None:
+    """The key as a segment's, None when it is anything else."""
+    parsed = parse_key(key)
+    return parsed if isinstance(parsed, SegmentKey) else None

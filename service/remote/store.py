@@ -1,0 +1,63 @@
+"""What Firn asks of an object store. [P]
+
+Every backend passes the same contract suite (tests/contract). Calls are synchronous and thread-safe, release the
+GIL while they wait, and are made from pool threads only, never from the event loop. Keys are ``/``-separated,
+relative to the prefix the store was opened with, and never begin or end with ``/``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from service.base.types import Buffer
+
+
+class ObjectInfo(NamedTuple):
+    """What a listing says of one object. `etag` is empty where the backend has none."""
+
+    key: str
+    size: int
+    last_modified_ms: int
+    etag: str
+
+
+class ObjectStore(Protocol):
+    """A flat map from keys to immutable byte strings.
+
+    Every method may raise `StoreUnavailable` (retry later) or `StoreRefused` (an operator has to act).
+    """
+
+    def put(self, key: str, data: Buffer) -> None:
+        """Write one object, replacing what was there; afterwards readers see all of it or, before, none."""
+
+    def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
+        """Write one object of exactly `size` bytes from buffers of any size, without holding it in memory.
+
+        A single PUT when it fits one part, multipart otherwise. Whatever goes wrong (the store, the iterable, a
+        sum of parts that is not `size`) is raised, no object appears, and the multipart upload is aborted.
+        """
+
+    def get(self, key: str, *, max_size: int) -> bytes:
+        """The whole object. `ObjectNotFound`; `CorruptionError` when it is larger than `max_size` bytes."""
+
+    def get_range(self, key: str, start: int, length: int) -> Buffer:
+        """Exactly `length` (at least 1) bytes from `start`, possibly a view of the client's memory.
+
+        `ObjectNotFound`; `ObjectTruncated` when the object ends before ``start + length``.
+        """
+
+    def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        """The last `length` (at least 1) bytes, or the whole object when it is smaller, and the object's size."""
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size, time and tag of one object. `ObjectNotFound`."""
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects below the folder `prefix` (``""`` for all), at any depth, in byte order of their keys."""
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; a key that is not there is no error."""
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        """Write one object unless the key exists; False (and nothing written) when it does."""
