@@ -1,0 +1,346 @@
+"""The served APIs, request and response headers, and canonical messages. [P]
+
+A canonical message is kio's dataclass of the newest served version: get its classes with
+`request_module(api)` and `response_module(api)`. `decode_request` and `encode_response` translate every
+other served version by field name.
+
+What is not a plain field-by-field mapping:
+
+- Metadata 0: an empty topic array means all topics, which later versions say with null.
+- DeleteTopics 1-5 list names, 6 lists structs of name or id.
+- Metadata 8-10 carry the cluster's authorized operations: the request's flag is dropped and the answer says
+  "not asked".
+- ApiVersions: the response header never has tagged fields, and an unknown version is answered as version 0
+  (KIP-511).
+- Produce and Fetch know topics by name or by id depending on the version: see `produce` and `fetch`.
+
+A field that an older response lacks is dropped without complaint: Kafka's handlers leave such fields alone
+for old clients. On requests (our own client) dropping a value that matters raises `ValueError`. Source:
+Kafka ``ApiKeys``, ``RequestHeader``, ``ApiMessageType`` and the 4.3 message schemas; KIP-482, KIP-511,
+KIP-893.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from functools import cache
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from service.base.types import Buffer
+from service.wire.errors import MalformedMessage, UnsupportedRequest
+from service.wire.primitives import Cursor, write_nullable_string
+from service.wire.schema import Decoder, Encoder, compile_codec, dropped_fields, millis
+
+__all__ = [
+    "APIS",
+    "Api",
+    "ApiKey",
+    "RequestHeader",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "millis",
+    "parse_request_header",
+    "request_module",
+    "response_frame",
+    "response_module",
+    "unsupported_api_versions_frame",
+]
+
+
+class ApiKey(IntEnum):
+    """Kafka's API keys, those that Firn serves."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    INCREMENTAL_ALTER_CONFIGS = 44
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+class Api(NamedTuple):
+    """One served API. `flexible_from` is its first version with compact types and tagged fields (KIP-482)."""
+
+    key: ApiKey
+    name: str
+    min_version: int
+    max_version: int
+    flexible_from: int
+    advertised_min: int
+
+
+def _api(key: ApiKey, name: str, low: int, high: int, flexible: int, advertised: int | None = None) -> Api:
+    return Api(key, name, low, high, flexible, low if advertised is None else advertised)
+
+
+APIS: dict[int, Api] = {
+    api.key: api
+    for api in (
+        # Advertised from 0, as Kafka does: librdkafka misreads a higher minimum (KAFKA-18659).
+        _api(ApiKey.PRODUCE, "Produce", 3, 13, 9, advertised=0),
+        _api(ApiKey.FETCH, "Fetch", 4, 18, 12),
+        _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6),
+        _api(ApiKey.METADATA, "Metadata", 0, 13, 9),
+        _api(ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3),
+        _api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
+        _api(ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
+        _api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
+        _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
+        _api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
+        _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
+        _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
+        _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
+    )
+}
+
+# Request fields whose value may be lost on an older broker, as their schemas say ("ignorable").
+_IGNORABLE = {
+    (ApiKey.API_VERSIONS, "client_software_name"),
+    (ApiKey.API_VERSIONS, "client_software_version"),
+    (ApiKey.LIST_OFFSETS, "timeout"),
+}
+
+_HEADER = struct.Struct(">hhih")
+_SIZE_AND_CORRELATION = struct.Struct(">ii")
+
+
+class RequestHeader(NamedTuple):
+    """Head of a request; `body` is where its body starts in the frame. A null client id is the empty one, as
+    in Kafka.
+    """
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
+    body: int
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    try:
+        yield
+    except (struct.error, UnicodeDecodeError) as e:
+        raise MalformedMessage(str(e)) from e
+
+
+def parse_request_header(frame: Buffer) -> RequestHeader:
+    """Head of the request in `frame` (header versions 1 and 2).
+
+    Raises `MalformedMessage`, and `UnsupportedRequest` for an unknown key or version, except for ApiVersions
+    of any version, which has an answer (`unsupported_api_versions_frame`).
+    """
+    try:
+        key, version, correlation_id, id_size = _HEADER.unpack_from(frame)
+    except struct.error:
+        raise MalformedMessage(f"request of {len(frame)} bytes has no header") from None
+    api = APIS.get(key)
+    if api is None:
+        raise UnsupportedRequest(f"unknown API key {key}")
+    if not api.min_version <= version <= api.max_version and key != ApiKey.API_VERSIONS:
+        raise UnsupportedRequest(f"{api.name} version {version} is not served")
+    position = _HEADER.size
+    client_id = ""
+    if id_size > 0:
+        stop = position + id_size
+        if stop > len(frame):
+            raise MalformedMessage(f"client id of {id_size} bytes in a request of {len(frame)}")
+        try:
+            client_id = str(frame[position:stop], "utf-8")
+        except UnicodeDecodeError:
+            raise MalformedMessage("client id is not UTF-8") from None
+        position = stop
+    elif id_size < -1:
+        raise MalformedMessage(f"client id of {id_size} bytes")
+    if version >= api.flexible_from:
+        if position < len(frame) and frame[position] == 0:
+            position += 1
+        else:
+            cursor = Cursor(frame, position)
+            with _bounded():
+                cursor.skip_tagged_fields()
+            position = cursor.position
+    return RequestHeader(key, version, correlation_id, client_id, position)
+
+
+def is_served(header: RequestHeader) -> bool:
+    """False only for ApiVersions of a version that we do not know."""
+    api = APIS[header.api_key]
+    return api.min_version <= header.api_version <= api.max_version
+
+
+def _module(api: Api, version: int, kind: str) -> Any:
+    package = "".join("_" + c.lower() if c.isupper() else c for c in api.name).lstrip("_")
+    return import_module(f"kio.schema.{package}.v{version}.{kind}")
+
+
+def request_module(key: int) -> Any:
+    """kio's module with the canonical request's dataclasses. Untyped on purpose: kio's phantom types
+    (``i32``, ``TopicName``) would make every plain integer and string of a handler a type error.
+    """
+    return _module(APIS[key], APIS[key].max_version, "request")
+
+
+def response_module(key: int) -> Any:
+    """kio's module with the canonical response's dataclasses, for example
+    ``response_module(ApiKey.METADATA).MetadataResponse``.
+    """
+    return _module(APIS[key], APIS[key].max_version, "response")
+
+
+@cache
+def _request_codec(key: int, version: int, canonical_version: int) -> tuple[Decoder, Encoder]:
+    api = APIS[key]
+    return compile_codec(
+        getattr(_module(api, version, "request"), f"{api.name}Request"),
+        getattr(_module(api, canonical_version, "request"), f"{api.name}Request"),
+    )
+
+
+@cache
+def _response_codec(key: int, version: int) -> tuple[Decoder, Encoder]:
+    api = APIS[key]
+    name = f"{api.name}Response"
+    return compile_codec(
+        getattr(_module(api, version, "response"), name), getattr(response_module(key), name)
+    )
+
+
+def _canonical_version(key: int, version: int) -> int:
+    """Version whose class the generic mapping targets; DeleteTopics changed its shape in version 6."""
+    return version if key == ApiKey.DELETE_TOPICS and version < 6 else APIS[key].max_version
+
+
+def decode_request(header: RequestHeader, frame: Buffer) -> Any:
+    """The canonical request in `frame`. Bytes after the body are ignored, as Kafka does. Raises
+    `MalformedMessage`.
+    """
+    key, version = header.api_key, header.api_version
+    decode, _ = _request_codec(key, version, _canonical_version(key, version))
+    with _bounded():
+        message = decode(Cursor(frame, header.body))
+    upgrade = _UPGRADES.get(key)
+    return message if upgrade is None else upgrade(message, version)
+
+
+def _upgrade_metadata(message: Any, version: int) -> Any:
+    if version > 0 or message.topics:
+        return message
+    return request_module(ApiKey.METADATA).MetadataRequest(
+        topics=None, allow_auto_topic_creation=True, include_topic_authorized_operations=False
+    )
+
+
+def _upgrade_delete_topics(message: Any, version: int) -> Any:
+    if version >= 6:
+        return message
+    module = request_module(ApiKey.DELETE_TOPICS)
+    return module.DeleteTopicsRequest(
+        topics=tuple(module.DeleteTopicState(name=name, topic_id=None) for name in message.topic_names),
+        timeout=message.timeout,
+    )
+
+
+_UPGRADES: dict[int, Callable[[Any, int], Any]] = {
+    ApiKey.METADATA: _upgrade_metadata,
+    ApiKey.DELETE_TOPICS: _upgrade_delete_topics,
+}
+
+
+def encode_response(key: int, version: int, message: Any) -> bytearray:
+    """Body of a response in `version`, from the canonical message."""
+    out = bytearray()
+    _response_codec(key, version)[1](out, message)
+    return out
+
+
+def has_flexible_response_header(key: int, version: int) -> bool:
+    """Whether the response header ends in tagged fields; never for ApiVersions (KIP-511)."""
+    return version >= APIS[key].flexible_from and key != ApiKey.API_VERSIONS
+
+
+def response_frame(header: RequestHeader, message: Any) -> bytearray:
+    """The whole answer to `header`: size, response header, body."""
+    return _frame_response(header.api_key, header.api_version, header.correlation_id, message)
+
+
+def _frame_response(key: int, version: int, correlation_id: int, message: Any) -> bytearray:
+    out = bytearray(_SIZE_AND_CORRELATION.size)
+    if has_flexible_response_header(key, version):
+        out.append(0)
+    _response_codec(key, version)[1](out, message)
+    _SIZE_AND_CORRELATION.pack_into(out, 0, len(out) - 4, correlation_id)
+    return out
+
+
+def unsupported_api_versions_frame(header: RequestHeader) -> bytearray:
+    """KIP-511: the answer, in version 0, to ApiVersions of a version we do not know. It names the versions
+    we do.
+    """
+    module = response_module(ApiKey.API_VERSIONS)
+    api = APIS[ApiKey.API_VERSIONS]
+    message = module.ApiVersionsResponse(
+        error_code=35,  # UNSUPPORTED_VERSION
+        api_keys=(
+            module.ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version),
+        ),
+        throttle_time=0,
+    )
+    return _frame_response(ApiKey.API_VERSIONS, 0, header.correlation_id, message)
+
+
+def encode_request(key: int, version: int, correlation_id: int, client_id: str, message: Any) -> bytes:
+    """A whole request frame (size included) for our own client.
+
+    Raises `ValueError` when `message` holds something that `version` cannot carry.
+    """
+    api = APIS[key]
+    if not api.min_version <= version <= api.max_version:
+        raise ValueError(f"{api.name} has no version {version}")
+    message = _downgrade_request(key, version, message)
+    out = bytearray(struct.pack(">ihhi", 0, key, version, correlation_id))
+    write_nullable_string(out, client_id)
+    if version >= api.flexible_from:
+        out.append(0)
+    _request_codec(key, version, _canonical_version(key, version))[1](out, message)
+    struct.pack_into(">i", out, 0, len(out) - 4)
+    return bytes(out)
+
+
+def _downgrade_request(key: int, version: int, message: Any) -> Any:
+    api = APIS[key]
+    module = _module(api, version, "request")
+    if _canonical_version(key, version) != api.max_version:
+        names = tuple(topic.name for topic in message.topics)
+        if None in names:
+            raise ValueError(f"{api.name} version {version} knows topics by name only")
+        return module.DeleteTopicsRequest(topic_names=names, timeout=message.timeout)
+    for name, default in dropped_fields(getattr(module, f"{api.name}Request"), type(message)).items():
+        if getattr(message, name) != default and (key, name) not in _IGNORABLE:
+            raise ValueError(f"{api.name} version {version} has no {name}")
+    return message
+
+
+def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
+    """(correlation id, canonical response) from a response frame without its size. Raises
+    `MalformedMessage`.
+    """
+    cursor = Cursor(frame)
+    with _bounded():
+        correlation_id = cursor.int32()
+        if has_flexible_response_header(key, version):
+            cursor.skip_tagged_fields()
+        return correlation_id, _response_codec(key, version)[0](cursor)

@@ -1,0 +1,33 @@
+"""Length-prefixed framing: every message is `int32 size` followed by `size` bytes. [P]
+
+Source: Kafka ``NetworkReceive``; a negative size or one above ``socket.request.max.bytes`` ends the
+connection.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from service.base.types import Buffer
+from service.wire.errors import FrameError
+
+SIZE_BYTES = 4
+_SIZE = struct.Struct(">i")
+
+
+def read_frame_size(data: Buffer, position: int, max_size: int) -> int:
+    """Size in bytes of the message that follows the prefix at `position` (four bytes must be there).
+
+    Raises `FrameError` when it is negative or above `max_size`.
+    """
+    size: int = _SIZE.unpack_from(data, position)[0]
+    if size < 0:
+        raise FrameError(f"negative frame size {size}")
+    if size > max_size:
+        raise FrameError(f"frame of {size} bytes is over the limit of {max_size}")
+    return size
+
+
+def frame(payload: Buffer) -> bytes:
+    """`payload` with its length in front."""
+    return _SIZE.pack(len(payload)) + payload

@@ -1,0 +1,279 @@
+"""Kafka's primitive types: `Cursor` reads them from a buffer, the `write_*` functions append them to a
+bytearray. [P]
+
+A length or count is compared with the bytes that are left before anything of that size is made, and one
+message may hold at most `MAX_ELEMENTS` array elements in all: a hostile message costs no more memory than a
+large honest one. Source: https://kafka.apache.org/protocol#protocol_types and KIP-482 (compact types, tagged
+fields).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NoReturn
+from uuid import UUID
+
+from service.base.types import Buffer
+from service.wire.errors import MalformedMessage
+
+MAX_ELEMENTS = 1 << 18
+ZERO_UUID = UUID(int=0)
+
+_I8 = struct.Struct(">b")
+_I16 = struct.Struct(">h")
+_U16 = struct.Struct(">H")
+_I32 = struct.Struct(">i")
+_U32 = struct.Struct(">I")
+_I64 = struct.Struct(">q")
+_F64 = struct.Struct(">d")
+
+uuid_from_bytes: Callable[[bytes], UUID] = lru_cache(maxsize=4096)(lambda raw: UUID(bytes=raw))
+"""Building a UUID costs a microsecond, and every request names the same few topics."""
+
+
+def _malformed(what: str) -> NoReturn:
+    raise MalformedMessage(what)
+
+
+class Cursor:
+    """A reading position in `data`. Methods return the value and move on; they raise `MalformedMessage` and
+    `struct.error` (too short), which callers turn into one error through `malformed_as_error`.
+    """
+
+    __slots__ = ("data", "elements_left", "end", "position")
+
+    def __init__(self, data: Buffer, position: int = 0) -> None:
+        self.data = data
+        self.position = position
+        self.end = len(data)
+        self.elements_left = MAX_ELEMENTS
+
+    def int8(self) -> int:
+        value: int = _I8.unpack_from(self.data, self.position)[0]
+        self.position += 1
+        return value
+
+    def int16(self) -> int:
+        value: int = _I16.unpack_from(self.data, self.position)[0]
+        self.position += 2
+        return value
+
+    def uint16(self) -> int:
+        value: int = _U16.unpack_from(self.data, self.position)[0]
+        self.position += 2
+        return value
+
+    def int32(self) -> int:
+        value: int = _I32.unpack_from(self.data, self.position)[0]
+        self.position += 4
+        return value
+
+    def uint32(self) -> int:
+        value: int = _U32.unpack_from(self.data, self.position)[0]
+        self.position += 4
+        return value
+
+    def int64(self) -> int:
+        value: int = _I64.unpack_from(self.data, self.position)[0]
+        self.position += 8
+        return value
+
+    def float64(self) -> float:
+        value: float = _F64.unpack_from(self.data, self.position)[0]
+        self.position += 8
+        return value
+
+    def boolean(self) -> bool:
+        return self.int8() != 0
+
+    def uvarint(self) -> int:
+        """Unsigned varint of at most five bytes (Kafka ``ByteUtils.readUnsignedVarint``)."""
+        position = self.position
+        if position >= self.end:
+            _malformed("message is too short")
+        byte = self.data[position]
+        position += 1
+        value = byte & 0x7F
+        shift = 7
+        while byte & 0x80:
+            if position >= self.end:
+                _malformed("message is too short")
+            if shift > 28:
+                _malformed("varint is longer than five bytes")
+            byte = self.data[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+        self.position = position
+        return value & 0xFFFFFFFF
+
+    def uuid(self) -> UUID:
+        return uuid_from_bytes(bytes(self.take(16)))
+
+    def uuid_or_none(self) -> UUID | None:
+        """The zero UUID is kio's None."""
+        value = self.uuid()
+        return None if value == ZERO_UUID else value
+
+    def take(self, size: int) -> Buffer:
+        """The next `size` bytes: a slice of `data`, so a view where `data` is one."""
+        start = self.position
+        stop = start + size
+        if size < 0 or stop > self.end:
+            _malformed(f"{size} bytes wanted, {self.end - start} left")
+        self.position = stop
+        return self.data[start:stop]
+
+    def _text(self, size: int) -> str:
+        return str(self.take(size), "utf-8")
+
+    def string(self) -> str:
+        return self._text(self.int16())
+
+    def nullable_string(self) -> str | None:
+        size = self.int16()
+        return None if size == -1 else self._text(size)
+
+    def compact_string(self) -> str:
+        return self._text(self.uvarint() - 1)
+
+    def nullable_compact_string(self) -> str | None:
+        size = self.uvarint() - 1
+        return None if size < 0 else self._text(size)
+
+    def nullable_bytes(self) -> Buffer | None:
+        size = self.int32()
+        return None if size == -1 else self.take(size)
+
+    def bytes(self) -> Buffer:
+        return self.take(self.int32())
+
+    def nullable_compact_bytes(self) -> Buffer | None:
+        size = self.uvarint() - 1
+        return None if size < 0 else self.take(size)
+
+    def compact_bytes(self) -> Buffer:
+        return self.take(self.uvarint() - 1)
+
+    def bound(self, count: int, min_element_bytes: int = 1) -> int:
+        """`count` array elements are to be read: raise unless they can be there."""
+        if count < 0:
+            _malformed(f"array of {count} elements")
+        if count * min_element_bytes > self.end - self.position:
+            _malformed(f"array of {count} elements in {self.end - self.position} bytes")
+        self.elements_left -= count
+        if self.elements_left < 0:
+            _malformed(f"more than {MAX_ELEMENTS} array elements in one message")
+        return count
+
+    def count(self, compact: bool, min_element_bytes: int = 1) -> int:
+        """Length of a non-null array, bounded."""
+        return self.bound(self.uvarint() - 1 if compact else self.int32(), min_element_bytes)
+
+    def skip_tagged_fields(self) -> None:
+        """Step over a tagged-field section; what is in it comes from a newer peer and is ignored, as Kafka
+        does.
+        """
+        count = self.uvarint()
+        if count:
+            for _ in range(self.bound(count, 2)):
+                self.uvarint()
+                self.take(self.uvarint())
+
+
+def write_uvarint(out: bytearray, value: int) -> None:
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def uvarint(value: int) -> bytes:
+    """`value` as an unsigned varint."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    out = bytearray()
+    write_uvarint(out, value)
+    return bytes(out)
+
+
+_ONE_BYTE = [bytes((n,)) for n in range(0x80)]
+
+
+def write_string(out: bytearray, value: str) -> None:
+    raw = value.encode()
+    out += _I16.pack(len(raw))
+    out += raw
+
+
+def write_nullable_string(out: bytearray, value: str | None) -> None:
+    if value is None:
+        out += b"\xff\xff"
+    else:
+        write_string(out, value)
+
+
+def write_compact_string(out: bytearray, value: str) -> None:
+    raw = value.encode()
+    write_uvarint(out, len(raw) + 1)
+    out += raw
+
+
+def write_nullable_compact_string(out: bytearray, value: str | None) -> None:
+    if value is None:
+        out.append(0)
+    else:
+        write_compact_string(out, value)
+
+
+def write_bytes(out: bytearray, value: Buffer) -> None:
+    out += _I32.pack(len(value))
+    out += value
+
+
+def write_nullable_bytes(out: bytearray, value: Buffer | None) -> None:
+    if value is None:
+        out += b"\xff\xff\xff\xff"
+    else:
+        write_bytes(out, value)
+
+
+def write_compact_bytes(out: bytearray, value: Buffer) -> None:
+    write_uvarint(out, len(value) + 1)
+    out += value
+
+
+def write_nullable_compact_bytes(out: bytearray, value: Buffer | None) -> None:
+    if value is None:
+        out.append(0)
+    else:
+        write_compact_bytes(out, value)
+
+
+def packer(layout: struct.Struct) -> Callable[[bytearray, int | float], None]:
+    """A writer for one fixed-width type."""
+    pack = layout.pack
+
+    def write(out: bytearray, value: int | float) -> None:
+        out += pack(value)
+
+    return write
+
+
+write_int8 = packer(_I8)
+write_int16 = packer(_I16)
+write_uint16 = packer(_U16)
+write_int32 = packer(_I32)
+write_uint32 = packer(_U32)
+write_int64 = packer(_I64)
+write_float64 = packer(_F64)
+
+
+def write_boolean(out: bytearray, value: bool) -> None:
+    out.append(1 if value else 0)
+
+
+def write_uuid(out: bytearray, value: UUID | None) -> None:
+    out += ZERO_UUID.bytes if value is None else value.bytes

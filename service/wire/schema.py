@@ -1,0 +1,313 @@
+"""Codecs compiled from kio's dataclasses: the bytes of one version to and from the canonical message. [P]
+
+kio holds one frozen dataclass per message and version, generated from Kafka's schemas. A `Decoder` reads the
+bytes of version *v* straight into the canonical class (the newest version's), field by field name: what *v*
+lacks gets the canonical default, what the canonical class lacks is dropped. An `Encoder` goes the other way.
+We do not use kio's own reader on a peer's bytes: it allocates by the claimed array length, and refuses
+tagged fields that it does not know.
+
+As in kio, a zero UUID is None and a duration a ``timedelta``. Encoders also take plain milliseconds for
+durations and datetimes, and integers for error codes.
+
+Example::
+
+    decode, encode = compile_codec(v1.ListOffsetsRequest, v11.ListOffsetsRequest)
+    decode(Cursor(body)).isolation_level   # 0: version 1 has no such field
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import MISSING, Field, fields
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, cast
+
+from kio.schema.errors import ErrorCode
+from kio.serial._introspect import (
+    EntityField,
+    EntityTupleField,
+    PrimitiveTupleField,
+    classify_field,
+    get_field_tag,
+    is_optional,
+)
+
+from service.wire import primitives as p
+from service.wire.errors import MalformedMessage
+from service.wire.primitives import Cursor
+
+Decoder = Callable[[Cursor], Any]
+Encoder = Callable[[bytearray, Any], None]
+
+_MS = timedelta(milliseconds=1)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _read_error_code(cursor: Cursor) -> int:
+    code = cursor.int16()
+    return ErrorCode(code) if code in _ERROR_CODES else code
+
+
+_ERROR_CODES = frozenset(int(code) for code in ErrorCode)
+
+
+def _read_timedelta_i32(cursor: Cursor) -> timedelta:
+    return timedelta(milliseconds=cursor.int32())
+
+
+def _read_datetime(cursor: Cursor) -> datetime | None:
+    value = cursor.int64()
+    if value == -1:
+        return None
+    try:
+        return _EPOCH + timedelta(milliseconds=value)
+    except OverflowError as e:
+        raise MalformedMessage(f"timestamp {value} is out of range") from e
+
+
+def _write_timedelta_i32(out: bytearray, value: timedelta | int) -> None:
+    p.write_int32(out, millis(value))
+
+
+def _write_datetime(out: bytearray, value: datetime | int | None) -> None:
+    if isinstance(value, datetime):
+        value = (value - _EPOCH) // _MS
+    p.write_int64(out, -1 if value is None else value)
+
+
+def millis(duration: timedelta | int) -> int:
+    """A canonical message's duration in milliseconds."""
+    return duration // _MS if isinstance(duration, timedelta) else duration
+
+
+class _Type(NamedTuple):
+    """One wire type: how it is read, written, its fewest bytes and Kafka's default where the schema names
+    none.
+    """
+
+    read: Decoder
+    write: Encoder
+    min_bytes: int
+    default: object
+
+
+def _fixed(read: Decoder, write: Callable[..., None], size: int, default: object = 0) -> _Type:
+    return _Type(read, write, size, default)
+
+
+_FIXED = {
+    "int8": _fixed(Cursor.int8, p.write_int8, 1),
+    "int16": _fixed(Cursor.int16, p.write_int16, 2),
+    "uint16": _fixed(Cursor.uint16, p.write_uint16, 2),
+    "int32": _fixed(Cursor.int32, p.write_int32, 4),
+    "uint32": _fixed(Cursor.uint32, p.write_uint32, 4),
+    "int64": _fixed(Cursor.int64, p.write_int64, 8),
+    "float64": _fixed(Cursor.float64, p.write_float64, 8, 0.0),
+    "bool": _fixed(Cursor.boolean, p.write_boolean, 1, False),
+    "uuid": _fixed(Cursor.uuid_or_none, p.write_uuid, 16, None),
+    "error_code": _fixed(_read_error_code, p.write_int16, 2, ErrorCode.none),
+    "timedelta_i32": _fixed(_read_timedelta_i32, _write_timedelta_i32, 4, timedelta(0)),
+    "datetime_i64": _fixed(_read_datetime, _write_datetime, 8, None),
+}
+_SIZED = {  # (type, flexible, nullable)
+    ("string", False, False): _Type(Cursor.string, p.write_string, 2, ""),
+    ("string", False, True): _Type(Cursor.nullable_string, p.write_nullable_string, 2, ""),
+    ("string", True, False): _Type(Cursor.compact_string, p.write_compact_string, 1, ""),
+    ("string", True, True): _Type(Cursor.nullable_compact_string, p.write_nullable_compact_string, 1, ""),
+    ("bytes", False, False): _Type(Cursor.bytes, p.write_bytes, 4, b""),
+    ("bytes", False, True): _Type(Cursor.nullable_bytes, p.write_nullable_bytes, 4, b""),
+    ("bytes", True, False): _Type(Cursor.compact_bytes, p.write_compact_bytes, 1, b""),
+    ("bytes", True, True): _Type(Cursor.nullable_compact_bytes, p.write_nullable_compact_bytes, 1, b""),
+}
+
+
+def _primitive(kafka_type: str, flexible: bool, nullable: bool) -> _Type:
+    fixed = _FIXED.get(kafka_type)
+    if fixed is not None:
+        return fixed
+    return _SIZED["bytes" if kafka_type == "records" else kafka_type, flexible, nullable]
+
+
+def _array(element: _Type, compact: bool, nullable: bool) -> _Type:
+    read_element, write_element, min_bytes, _ = element
+
+    def read(cursor: Cursor) -> tuple[Any, ...] | None:
+        count = cursor.uvarint() - 1 if compact else cursor.int32()
+        if count == -1 and nullable:
+            return None
+        return tuple([read_element(cursor) for _ in range(cursor.bound(count, min_bytes))])
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None:
+            if not nullable:
+                raise TypeError("null for an array that is not nullable")
+            count = -1
+        else:
+            count = len(value)
+        if compact:
+            p.write_uvarint(out, count + 1)
+        else:
+            p.write_int32(out, count)
+        for item in value or ():
+            write_element(out, item)
+
+    return _Type(read, write, 1 if compact else 4, ())
+
+
+def _nullable_struct(entity: _Type) -> _Type:
+    """A struct behind a presence byte (KIP-893)."""
+
+    def read(cursor: Cursor) -> Any:
+        return None if cursor.int8() < 0 else entity.read(cursor)
+
+    def write(out: bytearray, value: Any) -> None:
+        p.write_int8(out, -1 if value is None else 1)
+        if value is not None:
+            entity.write(out, value)
+
+    return _Type(read, write, 1, None)
+
+
+def _default(field: Field[Any]) -> object:
+    """The canonical value of a field that a version lacks: the schema's default, else Kafka's for the
+    type.
+    """
+    if field.default is not MISSING:
+        return cast("object", field.default)
+    kind = classify_field(field)
+    if isinstance(kind, EntityTupleField | PrimitiveTupleField):
+        return ()
+    if isinstance(kind, EntityField):
+        return None if is_optional(field) else _all_defaults(kind.type_)
+    return _primitive(field.metadata["kafka_type"], True, is_optional(field)).default
+
+
+def _all_defaults(entity: type[Any]) -> object:
+    return entity(**{field.name: _default(field) for field in fields(entity)})
+
+
+def _field_type(field: Field[Any], canonical: Field[Any] | None, flexible: bool) -> _Type:
+    """Wire type of `field` of the version, whose values live in `canonical` (itself when the field is
+    dropped).
+    """
+    kind = classify_field(field)
+    nullable = is_optional(field)
+    if isinstance(kind, EntityField | EntityTupleField):
+        other = classify_field(canonical) if canonical is not None else kind
+        assert isinstance(other, EntityField | EntityTupleField)
+        entity = _entity(kind.type_, other.type_)
+        if kind.is_array:
+            return _array(entity, flexible, nullable)
+        return _nullable_struct(entity) if nullable else entity
+    kafka_type = field.metadata["kafka_type"]
+    if kind.is_array:
+        return _array(_primitive(kafka_type, flexible, False), flexible, nullable)
+    return _primitive(kafka_type, flexible, nullable)
+
+
+class _Plan(NamedTuple):
+    """How one struct lies in one version's bytes: `name` is None for a field that the canonical class
+    lacks.
+    """
+
+    plain: list[tuple[str | None, _Type, object]]
+    tagged: dict[int, tuple[str | None, _Type, object]]
+    absent: dict[str, object]
+    flexible: bool
+
+
+def _plan(version: type[Any], canonical: type[Any]) -> _Plan:
+    known = {field.name: field for field in fields(canonical)}
+    flexible = bool(version.__flexible__)
+    plan = _Plan([], {}, {}, flexible)
+    seen = set()
+    for field in fields(version):
+        target = known.get(field.name)
+        seen.add(field.name)
+        entry = (
+            None if target is None else field.name,
+            _field_type(field, target, flexible),
+            _default(field),
+        )
+        tag = get_field_tag(field)
+        if tag is None:
+            plan.plain.append(entry)
+        else:
+            plan.tagged[tag] = entry
+    plan.absent.update({name: _default(field) for name, field in known.items() if name not in seen})
+    return plan
+
+
+def _read_tagged(cursor: Cursor, plan: _Plan, values: dict[str, Any]) -> None:
+    count = cursor.uvarint()
+    for _ in range(cursor.bound(count, 2)):
+        tag = cursor.uvarint()
+        size = cursor.uvarint()
+        entry = plan.tagged.get(tag)
+        if entry is None:
+            cursor.take(size)
+            continue
+        name, kind, _default_value = entry
+        start = cursor.position
+        value = kind.read(cursor)
+        if cursor.position - start != size:
+            raise MalformedMessage(f"tagged field {tag} of {size} bytes holds {cursor.position - start}")
+        if name is not None:
+            values[name] = value
+
+
+def _write_tagged(out: bytearray, plan: _Plan, message: Any) -> None:
+    written = bytearray()
+    count = 0
+    for tag in sorted(plan.tagged):
+        name, kind, default = plan.tagged[tag]
+        value = default if name is None else getattr(message, name)
+        if value == default:
+            continue
+        body = bytearray()
+        kind.write(body, value)
+        p.write_uvarint(written, tag)
+        p.write_uvarint(written, len(body))
+        written += body
+        count += 1
+    p.write_uvarint(out, count)
+    out += written
+
+
+def _entity(version: type[Any], canonical: type[Any]) -> _Type:
+    plan = _plan(version, canonical)
+    readers = [(name, kind.read) for name, kind, _ in plan.plain]
+    writers = [(name, kind.write, default) for name, kind, default in plan.plain]
+    initial = plan.absent | {name: default for name, _, default in plan.tagged.values() if name is not None}
+
+    def read(cursor: Cursor) -> Any:
+        values = dict(initial)
+        for name, read_field in readers:
+            value = read_field(cursor)
+            if name is not None:
+                values[name] = value
+        if plan.flexible:
+            _read_tagged(cursor, plan, values)
+        return canonical(**values)
+
+    def write(out: bytearray, message: Any) -> None:
+        for name, write_field, default in writers:
+            write_field(out, default if name is None else getattr(message, name))
+        if plan.flexible:
+            _write_tagged(out, plan, message)
+
+    min_bytes = sum(kind.min_bytes for _, kind, _ in plan.plain) + plan.flexible
+    return _Type(read, write, max(min_bytes, 1), None)
+
+
+def compile_codec(version: type[Any], canonical: type[Any]) -> tuple[Decoder, Encoder]:
+    """Reader and writer of `version`'s bytes in terms of `canonical` objects. Costs about a millisecond:
+    cache it.
+    """
+    compiled = _entity(version, canonical)
+    return compiled.read, compiled.write
+
+
+def dropped_fields(version: type[Any], canonical: type[Any]) -> dict[str, object]:
+    """Top-level canonical fields that `version` cannot carry, with the defaults they must then have."""
+    return dict(_plan(version, canonical).absent)
