@@ -1,0 +1,92 @@
+"""Fixtures that start real things: nodes, object stores. What a test starts ends with it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import Node
+from tests.support.requirements import need_kafka_tools, need_versitygw
+from tests.support.stores import Store, folder_store, moto_server, new_bucket, versitygw_server
+
+NodeFactory = Callable[..., Node]
+StoreFactory = Callable[..., Store]
+_bucket_numbers = itertools.count(1)
+
+# Intervals at which a production node is patient, and a test is not.
+BRISK = {
+    "log.retention.check.interval.ms": "200",
+    "remote.log.manager.task.interval.ms": "200",
+    "log.flush.offset.checkpoint.interval.ms": "1000",
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("java"):
+        need_kafka_tools()
+    if item.get_closest_marker("versitygw"):
+        need_versitygw()
+
+
+@pytest.fixture
+def start_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[NodeFactory]:
+    """`start_node(store=None, env=…, **{"key": "value"})` starts a node with a fresh folder; it is ended with the test."""
+    nodes: list[Node] = []
+
+    def start(store: Store | None = None, env: Mapping[str, str] | None = None, **settings: str) -> Node:
+        remote = store.node_settings if store is not None else {}
+        remote_env = store.env if store is not None else {}
+        node = Node(
+            tmp_path / f"node-{len(nodes)}", {**BRISK, **remote, **settings}, {**remote_env, **(env or {})}
+        )
+        nodes.append(node)
+        return node.start()
+
+    yield start
+    for node in nodes:
+        node.close()
+    if getattr(request.node, "failed_call", False):
+        for node in nodes:
+            print(node.log())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Leaves on the item whether its test failed, so that `start_node` can show the node's log."""
+    report = yield
+    if call.when == "call":
+        item.failed_call = report.failed  # type: ignore[attr-defined]
+    return report
+
+
+@pytest.fixture(scope="session")
+def moto_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with moto_server(tmp_path_factory.mktemp("moto")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture(scope="session")
+def versitygw_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    need_versitygw()
+    with versitygw_server(tmp_path_factory.mktemp("versitygw")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def moto_store(moto_endpoint: str) -> Store:
+    return new_bucket(moto_endpoint, f"firn-{os.getpid()}-{next(_bucket_numbers)}")
+
+
+@pytest.fixture
+def versitygw_store(versitygw_endpoint: str) -> Store:
+    return new_bucket(versitygw_endpoint, f"firn-{os.getpid()}-{next(_bucket_numbers)}")
+
+
+@pytest.fixture
+def disk_store(tmp_path: Path) -> Store:
+    """A cold tier in a folder."""
+    return folder_store(tmp_path / "cold")

@@ -1,0 +1,35 @@
+"""Apache Kafka's own command-line tools, run as a user runs them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.support.processes import REPOSITORY
+from tests.support.requirements import KAFKA_LIBS
+
+RUNNER = REPOSITORY / "tests" / "java" / "kafka"
+
+
+def run_tool(
+    tool: str, *arguments: str | Path, stdin: bytes = b"", seconds: float = 60
+) -> subprocess.CompletedProcess[bytes]:
+    """Runs a tool by its short name (`topics`, `console-consumer`, `dump-log` …) and returns what came of it."""
+    return subprocess.run(
+        [RUNNER, tool, *map(str, arguments)],
+        input=stdin,
+        capture_output=True,
+        timeout=seconds,
+        check=False,
+        env={**os.environ, "KAFKA_LIBS": str(KAFKA_LIBS)},
+    )
+
+
+def tool(name: str, *arguments: str | Path, stdin: bytes = b"", seconds: float = 60) -> str:
+    """As `run_tool`, where only success will do; returns stdout."""
+    done = run_tool(name, *arguments, stdin=stdin, seconds=seconds)
+    assert done.returncode == 0, (
+        f"{name} left with {done.returncode}:\n{done.stdout.decode()}\n{done.stderr.decode()}"
+    )
+    return done.stdout.decode()

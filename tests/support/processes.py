@@ -1,0 +1,218 @@
+"""Child processes of the tests: a `firn server`, S3 servers, Kafka's tools. Whatever is started here ends with its owner."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PYTHON = REPOSITORY / ".venv" / "bin" / "python"
+FIRN = REPOSITORY / ".venv" / "bin" / "firn"
+
+
+def free_port() -> int:
+    """A port that was free a moment ago, below the range that outgoing connections take theirs from where there is room."""
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def wait_until(what: str, condition: Callable[[], object], seconds: float = 30, every: float = 0.05) -> None:
+    """Polls until `condition()` is true; says what it waited for when it never becomes so."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds:g} s in vain for {what}")
+        time.sleep(every)
+
+
+def end(process: subprocess.Popen[str] | subprocess.Popen[bytes], seconds: float = 10) -> None:
+    """SIGTERM, then SIGKILL for one that does not listen."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class Node:
+    """One `firn server` on a folder and a port that stay the same over restarts.
+
+    `node.stop()` asserts a clean end, `node.kill()` is `kill -9`, and `node.start()` starts it again on the same folder.
+    """
+
+    def __init__(
+        self, folder: Path, settings: Mapping[str, str] | None = None, env: Mapping[str, str] | None = None
+    ):
+        self.folder = folder
+        self.port = free_port()
+        self.settings = {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "log.dirs": str(folder / "data"),
+            **(settings or {}),
+        }
+        self.env = {**os.environ, **(env or {})}
+        self.process: subprocess.Popen[str] | None = None
+        self.stderr_path = folder / "stderr.log"
+        self.ready_line = ""
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self, seconds: float = 30) -> Node:
+        """Returns once the node has said `ready:`."""
+        assert not self.running
+        command = [str(FIRN), "server"]
+        for key, value in self.settings.items():
+            command += ["--set", f"{key}={value}"]
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.stderr_path.open("ab") as stderr:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env=self.env,
+            )
+        self.ready_line = first_line(self.process, seconds)
+        if not self.ready_line.startswith("ready: "):
+            end(self.process)
+            raise AssertionError(
+                f"no `ready:` line but {self.ready_line!r}, exit {self.process.returncode}; {self.log()}"
+            )
+        return self
+
+    def stop(self, seconds: float = 30) -> None:
+        """SIGTERM: the node must leave with 0."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(
+                f"the node did not end within {seconds:g} s of SIGTERM; {self.log()}"
+            ) from None
+        finally:
+            self._close_pipe()
+        assert code == 0, f"the node left with {code}; {self.log()}"
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self._close_pipe()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Ends it however it stands; for the end of a test."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self._close_pipe()
+
+    def _close_pipe(self) -> None:
+        if self.process is not None and self.process.stdout is not None:
+            self.process.stdout.close()
+
+    def log(self, lines: int = 40) -> str:
+        """The end of what the node logged."""
+        if not self.stderr_path.exists():
+            return "nothing logged"
+        return "its log ends:\n" + "\n".join(
+            self.stderr_path.read_text(errors="replace").splitlines()[-lines:]
+        )
+
+    def rss_bytes(self) -> int:
+        return _status_bytes(self.pid, "VmRSS")
+
+    def peak_rss_bytes(self) -> int:
+        return _status_bytes(self.pid, "VmHWM")
+
+    def cpu_seconds(self) -> tuple[float, float]:
+        return cpu_seconds(self.pid)
+
+    def open_files(self) -> list[str]:
+        names = []
+        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                names.append(os.readlink(entry))
+        return names
+
+
+def _status_bytes(pid: int, field: str) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"no {field} in /proc/{pid}/status")
+
+
+def cpu_seconds(pid: int) -> tuple[float, float]:
+    """(user, system) seconds a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    tick = os.sysconf("SC_CLK_TCK")
+    return int(fields[11]) / tick, int(fields[12]) / tick
+
+
+def first_line(process: subprocess.Popen[str], seconds: float) -> str:
+    """The first line on stdout, or "" if it ends, or is not there in time, without one."""
+    found: list[str] = []
+    assert process.stdout is not None
+    reader = threading.Thread(target=lambda out=process.stdout: found.append(out.readline()), daemon=True)
+    reader.start()
+    reader.join(seconds)
+    return found[0].strip() if found else ""
+
+
+@contextlib.contextmanager
+def child(
+    command: Sequence[str], log: Path, env: Mapping[str, str] | None = None
+) -> Iterator[subprocess.Popen[str]]:
+    """A process for the length of a `with`, its stdout readable, its stderr in `log`."""
+    with log.open("ab") as stderr:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env={**os.environ, **(env or {})},
+        )
+    try:
+        yield process
+    finally:
+        end(process)
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
