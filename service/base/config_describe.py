@@ -1,6 +1,6 @@
 """What DescribeConfigs tells about a topic or a node: values, where they come from, what they stand for. [P]
 
-Sources and synonyms follow Kafka's `ConfigHelper`: the strongest setting first, then each weaker one, then the
+Sources and synonyms follow Kafka's `ConfigHelper`: the strongest setting first, then the weaker, then the
 built-in default. As there, a topic key whose first broker synonym is not among the settings (only
 `log.retention.hours` is set, say) shows the effective value with no synonyms.
 """

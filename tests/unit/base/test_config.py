@@ -1,0 +1,430 @@
+"""What a node and a topic may be configured with, and what is refused, in which words."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.base.config import BrokerConfig, LogConfig, topic_config, validate_topic_change
+from service.base.config_keys import ConfigType, to_text
+from service.base.config_tables import BROKER_KEYS, TOPIC_KEYS
+from service.base.errors import ConfigError
+
+ROOT = Path(__file__).parents[3]
+PLAIN = BrokerConfig.from_properties({})
+TIERED = BrokerConfig.from_properties({"firn.remote.url": "s3://bucket/prefix"})
+
+
+def refused(properties: dict[str, str]) -> str:
+    with pytest.raises(ConfigError) as raised:
+        BrokerConfig.from_properties(properties)
+    return str(raised.value)
+
+
+def topic_refused(overrides: dict[str, str], broker: BrokerConfig = TIERED) -> str:
+    with pytest.raises(ConfigError) as raised:
+        topic_config(overrides, broker)
+    return str(raised.value)
+
+
+def test_without_a_file_it_is_one_node_on_the_loopback_interface() -> None:
+    assert [str(listener) for listener in PLAIN.listeners] == ["PLAINTEXT://127.0.0.1:9092"]
+    assert PLAIN.advertised_listeners == PLAIN.listeners
+    assert PLAIN.log_dirs == (Path("firn-data").absolute(),)
+    assert (PLAIN.node_id, PLAIN.process_roles) == (1, ("broker", "controller"))
+    assert not PLAIN.remote_storage_enabled
+
+
+def test_a_topic_without_overrides_has_the_defaults_of_kafka() -> None:
+    assert topic_config({}, PLAIN) == PLAIN.log == LogConfig()
+
+
+def test_the_default_of_every_key_is_valid_and_reads_back() -> None:
+    for key in (*TOPIC_KEYS.values(), *BROKER_KEYS.values()):
+        text = to_text(key.default)
+        if text is not None:
+            assert key.parse(text) == key.default, key.name
+        assert key.doc.endswith("."), key.name
+
+
+def test_every_setting_of_a_topic_is_a_key_and_the_other_way_round() -> None:
+    fields = {field.name for field in dataclasses.fields(LogConfig)}
+    assert fields == {name.replace(".", "_") for name in TOPIC_KEYS} - {"internal_segment_bytes"}
+    for name, key in TOPIC_KEYS.items():
+        for synonym in key.synonyms:
+            assert synonym.name in BROKER_KEYS, name
+
+
+def test_every_key_of_a_node_reaches_it() -> None:
+    """A key that no field and no topic default comes from would be accepted and ignored."""
+    fields = {field.name for field in dataclasses.fields(BrokerConfig)}
+    of_topics = {synonym.name for key in TOPIC_KEYS.values() for synonym in key.synonyms}
+    checked_only = {
+        "log.dir",
+        "controller.quorum.voters",
+        "controller.listener.names",
+        "listener.security.protocol.map",
+    }
+    for name in BROKER_KEYS:
+        field = name.removeprefix("firn.").replace(".", "_")
+        assert field in fields or name in of_topics or name in checked_only, name
+
+
+@pytest.mark.parametrize(
+    ("properties", "message"),
+    [
+        (
+            {"log.segmnt.bytes": "1"},
+            "log.segmnt.bytes: unknown configuration key; did you mean 'log.segment.bytes'?",
+        ),
+        ({"colour": "blue"}, "colour: unknown configuration key"),
+        ({"broker.id": "1"}, "broker.id: refused: use node.id"),
+        (
+            {"segment.bytes": "1048576"},
+            "segment.bytes: refused: a topic key; its default is set by log.segment.bytes",
+        ),
+        (
+            {"remote.storage.enable": "true"},
+            "remote.storage.enable: refused: a topic key; it is set on topics only",
+        ),
+        ({"ssl.keystore.location": "x"}, "ssl.keystore.location: refused: TLS is not supported"),
+        (
+            {"num.io.threads": "8"},
+            "num.io.threads: refused: a node is one event loop; run more nodes to use more cores",
+        ),
+        ({"node.id": "x"}, "Invalid value x for configuration node.id: Not a number of type INT"),
+        ({"node.id": "-1"}, "Invalid value -1 for configuration node.id: Value must be at least 0"),
+        ({"node.id": "1_0"}, "Invalid value 1_0 for configuration node.id: Not a number of type INT"),
+        (
+            {"node.id": "2147483648"},
+            "Invalid value 2147483648 for configuration node.id: Not a number of type INT",
+        ),
+        (
+            {"node.id": "9" * 9999},
+            f"Invalid value {'9' * 9999} for configuration node.id: Not a number of type INT",
+        ),
+        (
+            {"log.segment.bytes": "5"},
+            "Invalid value 5 for configuration log.segment.bytes: Value must be at least 1048576",
+        ),
+        (
+            {"default.replication.factor": "3"},
+            "Invalid value 3 for configuration default.replication.factor: Value must be no more than 1",
+        ),
+        (
+            {"auto.create.topics.enable": "yes"},
+            "Invalid value yes for configuration auto.create.topics.enable: Expected value to be either "
+            "true or false",
+        ),
+        (
+            {"compression.type": "brotli"},
+            "Invalid value brotli for configuration compression.type: "
+            "String must be one of: uncompressed, zstd, lz4, snappy, gzip, producer",
+        ),
+        ({"process.roles": "broker"}, "process.roles: a single node is both: broker,controller"),
+        (
+            {"process.roles": "broker,zookeeper"},
+            "Invalid value zookeeper for configuration process.roles: "
+            "String must be one of: broker, controller",
+        ),
+        ({"log.retention.ms": "0"}, "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"),
+        ({"log.dirs": ""}, "At least one log directory must be defined via log.dirs or log.dir."),
+        ({"log.dirs": "/a,/b,/a"}, "log.dirs: a directory is named twice"),
+        (
+            {"queued.max.request.bytes": "5"},
+            "queued.max.request.bytes must be larger or equal to socket.request.max.bytes",
+        ),
+        (
+            {"firn.remote.s3.endpoint": "http://x:1"},
+            "firn.remote.s3.endpoint has no effect without firn.remote.url=s3://…",
+        ),
+        (
+            {"firn.remote.s3.region": "eu-1", "firn.remote.url": "file:///x"},
+            "firn.remote.s3.region has no effect without firn.remote.url=s3://…",
+        ),
+        (
+            {"firn.remote.cache.bytes": "8388608", "firn.remote.chunk.bytes": "8388608"},
+            "firn.remote.cache.bytes must hold at least two chunks of firn.remote.chunk.bytes",
+        ),
+        (
+            {"controller.quorum.voters": "1@a:9093,2@b:9093"},
+            "controller.quorum.voters: 2@b:9093 is not this node "
+            "(node.id=1); a quorum of several nodes is not supported",
+        ),
+        (
+            {"controller.quorum.voters": "1@a:9093,1@b:9093"},
+            "controller.quorum.voters: this node is named twice",
+        ),
+        (
+            {"controller.quorum.voters": "localhost"},
+            "controller.quorum.voters: expected id@host:port, found 'localhost'",
+        ),
+    ],
+)
+def test_a_bad_setting_is_refused_with_its_name_and_the_reason(
+    properties: dict[str, str], message: str
+) -> None:
+    assert refused(properties) == message
+
+
+def test_everything_wrong_is_reported_at_once() -> None:
+    lines = refused({"node.id": "x", "broker.id": "1", "num.partitions": "0"}).splitlines()
+    assert [line.split(":")[0] for line in lines] == [
+        "Invalid value x for configuration node.id",
+        "broker.id",
+        "Invalid value 0 for configuration num.partitions",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("bucket", "Expected a URL such as"),
+        ("http://bucket", "Expected a URL such as"),
+        ("s3://", "names no bucket"),
+        ("s3://key:secret@bucket/x", "Credentials do not belong in the URL"),
+        ("file://relative", "absolute path"),
+    ],
+)
+def test_a_bad_store_url_is_refused(url: str, reason: str) -> None:
+    assert reason in refused({"firn.remote.url": url})
+
+
+@pytest.mark.parametrize(
+    "key", ["firn.remote.s3.secret.access.key", "firn.remote.s3.access.key.id", "aws.secret"]
+)
+def test_secrets_are_never_configured(key: str) -> None:
+    assert "credentials come from the environment" in refused({key: "hunter2"})
+    assert "hunter2" not in refused({key: "hunter2"})
+
+
+@pytest.mark.parametrize("text", ["4L6g3nShT-eMCtK--X86sw", "MkU3OEVBNTcwNTJENDM2Qg"])
+def test_a_cluster_id_is_kafkas_base64_uuid(text: str) -> None:
+    assert BrokerConfig.from_properties({"firn.cluster.id": text}).cluster_id == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "my-cluster", "AAAAAAAAAAAAAAAAAAAAAA", "4L6g3nShT-eMCtK--X86s!", "é" * 22]
+)
+def test_a_cluster_id_of_another_kind_is_refused(text: str) -> None:
+    assert "22 characters of URL-safe base64" in refused({"firn.cluster.id": text})
+
+
+def test_the_strongest_of_the_retention_keys_wins() -> None:
+    hours = {"log.retention.hours": "2"}
+    assert BrokerConfig.from_properties(hours).log.retention_ms == 7_200_000
+    minutes = {**hours, "log.retention.minutes": "3"}
+    assert BrokerConfig.from_properties(minutes).log.retention_ms == 180_000
+    assert BrokerConfig.from_properties({**minutes, "log.retention.ms": "4"}).log.retention_ms == 4
+    assert BrokerConfig.from_properties({"log.retention.hours": "-1"}).log.retention_ms == -1
+
+
+def test_defaults_of_topics_come_from_the_node() -> None:
+    node = BrokerConfig.from_properties(
+        {
+            "log.segment.bytes": "2000000",
+            "message.max.bytes": "77",
+            "log.flush.scheduler.interval.ms": "5",
+            "log.roll.hours": "1",
+            "log.segment.delete.delay.ms": "0",
+            "log.index.size.max.bytes": "4096",
+        }
+    )
+    config = topic_config({"max.message.bytes": "78"}, node)
+    assert (config.segment_bytes, config.max_message_bytes, config.flush_ms) == (2_000_000, 78, 5)
+    assert (config.segment_ms, config.file_delete_delay_ms, config.segment_index_bytes) == (
+        3_600_000,
+        0,
+        4096,
+    )
+
+
+def test_the_command_line_stands_over_the_file() -> None:
+    node = BrokerConfig.from_properties({"node.id": "1", "num.partitions": "3"}).with_overrides(
+        {"node.id": "2"}
+    )
+    assert (node.node_id, node.num_partitions) == (2, 3)
+
+
+def test_dynamic_settings_change_only_what_takes_effect() -> None:
+    node = BrokerConfig.from_properties({"log.retention.hours": "1"})
+    changed = node.with_dynamic({"log.retention.ms": "5"}, {"log.segment.bytes": "2000000"})
+    assert (changed.log.retention_ms, changed.log.segment_bytes) == (5, 2_000_000)
+    assert changed.with_dynamic({}, {}).log == node.log
+    with pytest.raises(ConfigError, match=r"Cannot update these configs dynamically: Set\(node.id\)"):
+        node.with_dynamic({"node.id": "2"}, {})
+    with pytest.raises(ConfigError, match="unknown configuration key"):
+        node.with_dynamic({"foo": "2"}, {})
+
+
+class TestListeners:
+    def test_a_kafka_combined_node_starts_with_its_controller_listener_closed(self) -> None:
+        node = BrokerConfig.from_properties(
+            {
+                "process.roles": "controller,broker",
+                "node.id": "1",
+                "listeners": "PLAINTEXT://0.0.0.0:9092,CONTROLLER://127.0.0.1:9093",
+                "advertised.listeners": "PLAINTEXT://broker.example:9092",
+                "controller.listener.names": "CONTROLLER",
+                "controller.quorum.voters": "1@127.0.0.1:9093",
+                "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL",
+            }
+        )
+        assert [str(x) for x in node.listeners] == ["PLAINTEXT://0.0.0.0:9092"]
+        assert [str(x) for x in node.advertised_listeners] == ["PLAINTEXT://broker.example:9092"]
+        assert [str(x) for x in node.controller_listeners] == ["CONTROLLER://127.0.0.1:9093"]
+
+    def test_an_empty_host_is_advertised_under_the_name_of_the_machine(self) -> None:
+        node = BrokerConfig.from_properties({"listeners": "PLAINTEXT://:9092"})
+        assert node.listeners[0].host == ""
+        assert node.advertised_listeners[0].host
+
+    def test_ipv6_and_other_names(self) -> None:
+        node = BrokerConfig.from_properties(
+            {"listeners": "inner://[::1]:0", "listener.security.protocol.map": "INNER:PLAINTEXT"}
+        )
+        assert node.listeners == (("INNER", "::1", 0),)
+        assert str(node.listeners[0]) == "INNER://[::1]:0"
+
+    @pytest.mark.parametrize(
+        ("properties", "reason"),
+        [
+            ({"listeners": "9092"}, "Unable to parse '9092'"),
+            ({"listeners": "PLAINTEXT://h:99999"}, "a port lies between 0 and 65535"),
+            ({"listeners": "PLAINTEXT://h:" + "9" * 5000}, "Unable to parse"),
+            ({"listeners": "SSL://h:1"}, "No security protocol defined for listener SSL"),
+            (
+                {"listeners": "SSL://h:1", "listener.security.protocol.map": "SSL:SSL"},
+                "only PLAINTEXT is supported",
+            ),
+            (
+                {"listeners": "A://h:1", "listener.security.protocol.map": "A"},
+                "expected NAME:PROTOCOL, found 'A'",
+            ),
+            ({"listeners": "A://h:1", "listener.security.protocol.map": "A:SSL,A:SSL"}, "A appears twice"),
+            ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "must have a different name"),
+            ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "nonroutable meta-address 0.0.0.0"),
+            ({"advertised.listeners": "OTHER://h:1"}, "Found OTHER. The valid options are PLAINTEXT"),
+            (
+                {"controller.listener.names": "CONTROLLER"},
+                "must only contain values appearing in the 'listeners'",
+            ),
+            ({"controller.listener.names": "PLAINTEXT"}, "at least one broker listener"),
+        ],
+    )
+    def test_listeners_that_cannot_be_are_refused(self, properties: dict[str, str], reason: str) -> None:
+        assert reason in refused(properties)
+
+
+class TestTopics:
+    def test_overrides_stand_over_the_defaults(self) -> None:
+        config = topic_config(
+            {"segment.bytes": " 1048576 ", "remote.storage.enable": "TRUE", "local.retention.ms": "1000"},
+            TIERED,
+        )
+        assert (config.segment_bytes, config.remote_storage_enable) == (1 << 20, True)
+        assert config.effective_local_retention_ms == 1000
+        assert config.effective_local_retention_bytes == config.retention_bytes == -1
+
+    def test_local_retention_is_the_total_unless_the_topic_is_tiered(self) -> None:
+        config = topic_config({"local.retention.ms": "1000", "local.retention.bytes": "5"}, TIERED)
+        assert config.effective_local_retention_ms == config.retention_ms
+        assert config.effective_local_retention_bytes == config.retention_bytes
+
+    def test_tests_may_have_segments_of_any_size(self) -> None:
+        assert topic_config({"internal.segment.bytes": "100"}, PLAIN).segment_bytes == 100
+
+    @pytest.mark.parametrize(
+        ("overrides", "message"),
+        [
+            ({"foo": "1"}, "Unknown topic config name: foo"),
+            ({"retention.m": "1"}, "Unknown topic config name: retention.m; did you mean 'retention.ms'?"),
+            (
+                {"segment.bytes": "5"},
+                "Invalid value 5 for configuration segment.bytes: Value must be at least 1048576",
+            ),
+            (
+                {"retention.ms": "-5"},
+                "Invalid value -5 for configuration retention.ms: Value must be at least -1",
+            ),
+            (
+                {"local.retention.ms": "-3"},
+                "Invalid value -3 for configuration local.retention.ms: Value must be at least -2",
+            ),
+            (
+                {"cleanup.policy": "compact"},
+                "Invalid value compact for configuration cleanup.policy: "
+                "Firn keeps whole logs and deletes by retention: only 'delete' is supported",
+            ),
+            (
+                {"remote.storage.enable": "maybe"},
+                "Invalid value maybe for configuration remote.storage.enable: Expected value to be either "
+                "true or false",
+            ),
+            (
+                {"remote.storage.enable": "true", "retention.ms": "10", "local.retention.ms": "11"},
+                "Invalid value 11 for configuration local.retention.ms: Value must not be more than "
+                "retention.ms property value: 10",
+            ),
+            (
+                {"remote.storage.enable": "true", "retention.bytes": "10", "local.retention.bytes": "-1"},
+                "Invalid value -1 for configuration local.retention.bytes: Value must not be -1 as "
+                "retention.bytes value is set as 10.",
+            ),
+            (
+                {
+                    "remote.storage.enable": "true",
+                    "remote.log.copy.disable": "true",
+                    "local.retention.ms": "11",
+                },
+                "When `remote.log.copy.disable` is set to true, the `local.retention.ms` and "
+                "`retention.ms` must be set to the "
+                "identical value because there will be no more logs copied to the remote storage.",
+            ),
+        ],
+    )
+    def test_bad_overrides_are_refused_in_kafkas_words(self, overrides: dict[str, str], message: str) -> None:
+        assert topic_refused(overrides) == message
+
+    def test_tiered_storage_needs_a_store(self) -> None:
+        assert topic_refused({"remote.storage.enable": "true"}, PLAIN).startswith(
+            "Tiered Storage functionality is"
+        )
+
+    def test_local_retention_of_the_node_is_checked_where_there_is_a_store(self) -> None:
+        properties = {"log.retention.ms": "10", "log.local.retention.ms": "11"}
+        BrokerConfig.from_properties(properties)
+        assert "Value must not be more than" in refused({**properties, "firn.remote.url": "s3://b"})
+
+    def test_tiered_storage_cannot_be_taken_away(self) -> None:
+        tiered = {"remote.storage.enable": "true"}
+        validate_topic_change({}, tiered, TIERED)
+        validate_topic_change(tiered, {**tiered, "remote.log.copy.disable": "true"}, TIERED)
+        for proposed in ({}, {"remote.storage.enable": "false"}):
+            with pytest.raises(ConfigError, match="invalid to disable remote storage"):
+                validate_topic_change(tiered, proposed, TIERED)
+
+
+def test_the_documentation_is_current() -> None:
+    made = subprocess.run(
+        [sys.executable, "-m", "service.base.config_docs"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert made == (ROOT / "docs/configuration.md").read_text("utf-8"), (
+        "run: python -m service.base.config_docs > docs/configuration.md"
+    )
+
+
+def test_types_are_numbered_as_on_the_wire() -> None:
+    assert [(t.name, t.value) for t in ConfigType] == [
+        ("BOOLEAN", 1),
+        ("STRING", 2),
+        ("INT", 3),
+        ("LONG", 5),
+        ("LIST", 7),
+    ]

@@ -1,0 +1,57 @@
+"""Java's `.properties` syntax, case by case as `java.util.Properties` reads it."""
+
+import pytest
+
+from service.base.errors import ConfigError
+from service.base.properties import load_properties, parse_properties
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a=1", {"a": "1"}),
+        ("a = 1 ", {"a": "1 "}),
+        ("a:1", {"a": "1"}),
+        ("a 1", {"a": "1"}),
+        ("a\t:\t1", {"a": "1"}),
+        ("  a=1", {"a": "1"}),
+        ("# comment\n! other\n\na=1", {"a": "1"}),
+        ("a=1\na=2", {"a": "2"}),
+        ("a", {"a": ""}),
+        ("a=", {"a": ""}),
+        ("a=b=c", {"a": "b=c"}),
+        (r"a\=b=c", {"a=b": "c"}),
+        ("a=1,\\\n   2", {"a": "1,2"}),
+        ("a=1\\\\\nb=2", {"a": "1\\", "b": "2"}),
+        ("a=1\\\n# not a comment", {"a": "1# not a comment"}),
+        ("a=x\\", {"a": "x"}),
+        (r"a=\t\n\q", {"a": "\t\nq"}),
+        (r"a=\u00e9", {"a": "é"}),
+        ("a=1\r\nb=2\rc=3", {"a": "1", "b": "2", "c": "3"}),
+        ("", {}),
+    ],
+)
+def test_the_java_syntax_is_understood(text: str, expected: dict[str, str]) -> None:
+    assert parse_properties(text) == expected
+
+
+def test_a_malformed_unicode_escape_is_refused() -> None:
+    with pytest.raises(ConfigError, match="malformed"):
+        parse_properties(r"a=\u12")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.properties: No such file"):
+        load_properties(tmp_path / "nowhere.properties")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="binary: not UTF-8"):
+        load_properties(tmp_path / "binary")
+    (tmp_path / "huge").write_bytes(b"#" * (2 << 20))
+    with pytest.raises(ConfigError, match="huge: a properties file over"):
+        load_properties(tmp_path / "huge")
+
+
+def test_a_file_is_loaded(tmp_path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("node.id=3\nlog.dirs=/a,\\\n  /b\n")
+    assert load_properties(path) == {"node.id": "3", "log.dirs": "/a,/b"}
