@@ -1,0 +1,395 @@
+"""Records applied to an image: the only place where metadata changes. [P]
+
+The controller, recovery, snapshots, listeners and tests all go through `MetadataDelta.replay`. A record that
+contradicts the image (a partition of an unknown topic, say) is a `CorruptionError`: the log was damaged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from service.base.errors import CorruptionError
+from service.metadata.frames import UnknownRecord
+from service.metadata.image import (
+    BrokerImage,
+    ConfigResource,
+    ControllerImage,
+    EndpointImage,
+    FeatureRange,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+    collision_key,
+)
+from service.metadata.persistent import REMOVED, PartitionMap, PersistentMap, Removed
+from service.metadata.records import (
+    LEADER_UNCHANGED,
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    RemoteLogRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+)
+from service.tiering.catalog import CatalogEntry
+
+ZERO_UUID: Final = UUID(int=0)
+
+
+@dataclass(slots=True)
+class _TopicChange:
+    name: str
+    before: PartitionMap[PartitionImage]
+    partitions: dict[int, PartitionImage]
+
+    def partition(self, partition: int) -> PartitionImage | None:
+        return self.partitions.get(partition) or self.before.get(partition)
+
+
+class MetadataDelta:
+    """Changes on top of `image`, gathered by `replay` and turned into the next image by `build`.
+
+    The public attributes tell listeners where to look; the values are in the two images.
+    """
+
+    def __init__(self, image: MetadataImage) -> None:
+        self.image = image
+        self._in_transaction = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """Back to the image, as if nothing had been replayed."""
+        self.configs: set[ConfigResource] = set()
+        self.brokers: set[int] = set()
+        self.remote: set[tuple[UUID, int]] = set()
+        self.deleted_topics: dict[UUID, TopicImage] = {}
+        self._topics: dict[UUID, _TopicChange] = {}
+        self._created: dict[str, UUID] = {}
+        self._config_values: dict[ConfigResource, dict[str, str]] = {}
+        self._brokers: dict[int, BrokerImage] | None = None
+        self._controllers: dict[int, ControllerImage] | None = None
+        self._features: dict[str, int] | None = None
+        self._remote: dict[tuple[UUID, int], CatalogEntry | Removed] = {}
+        self._next_producer_id = self.image.next_producer_id
+
+    @property
+    def topics(self) -> set[UUID]:
+        """Ids of topics that were created or have partitions that changed, but not of deleted ones."""
+        return set(self._topics)
+
+    def replay(self, record: MetadataRecord | UnknownRecord) -> None:
+        """Apply one record. Raises `CorruptionError` where it makes no sense here."""
+        apply = _APPLY.get(type(record))
+        if apply is None:
+            raise CorruptionError(f"metadata record of unknown type: {record!r:.200}")
+        apply(self, record)
+
+    def replay_all(self, records: Iterable[MetadataRecord | UnknownRecord]) -> MetadataDelta:
+        for record in records:
+            self.replay(record)
+        return self
+
+    def build(self, offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:
+        """The image up to and including `offset`."""
+        if self._in_transaction:
+            raise CorruptionError("a metadata transaction does not end in the batch that began it")
+        image = self.image
+        changed: dict[UUID, TopicImage | Removed] = {
+            topic_id: TopicImage(change.name, topic_id, change.before.with_changes(change.partitions))
+            for topic_id, change in self._topics.items()
+        }
+        by_name: dict[str, TopicImage | Removed] = {t.name: REMOVED for t in self.deleted_topics.values()}
+        by_name.update({topic.name: topic for topic in changed.values() if isinstance(topic, TopicImage)})
+        changed.update(dict.fromkeys(self.deleted_topics, REMOVED))
+        return MetadataImage(
+            offset=offset,
+            epoch=epoch,
+            timestamp_ms=timestamp_ms,
+            topics_by_id=image.topics_by_id.with_changes(changed),
+            topics_by_name=image.topics_by_name.with_changes(by_name),
+            collisions=self._build_collisions(),
+            configs=image.configs.with_changes({k: v or REMOVED for k, v in self._config_values.items()}),
+            brokers=image.brokers if self._brokers is None else self._brokers,
+            controllers=image.controllers if self._controllers is None else self._controllers,
+            features=image.features if self._features is None else self._features,
+            next_producer_id=self._next_producer_id,
+            remote=image.remote.with_changes(self._remote),
+        )
+
+    def _build_collisions(self) -> PersistentMap[str, tuple[str, ...]]:
+        changes: dict[str, set[str]] = {}
+        for topic in self.deleted_topics.values():
+            if (key := collision_key(topic.name)) is not None:
+                changes.setdefault(key, set(self.image.collisions.get(key, ()))).discard(topic.name)
+        for name in self._created:
+            if (key := collision_key(name)) is not None:
+                changes.setdefault(key, set(self.image.collisions.get(key, ()))).add(name)
+        return self.image.collisions.with_changes(
+            {k: tuple(sorted(v)) or REMOVED for k, v in changes.items()}
+        )
+
+    # -- topics
+
+    def _change(self, topic_id: UUID | None) -> _TopicChange:
+        topic_id = topic_id or ZERO_UUID
+        change = self._topics.get(topic_id)
+        if change is not None:
+            return change
+        topic = self.image.topics_by_id.get(topic_id)
+        if topic is None or topic_id in self.deleted_topics:
+            raise CorruptionError(f"metadata record for topic id {topic_id}, which is not there")
+        self._topics[topic_id] = change = _TopicChange(topic.name, topic.partitions, {})
+        return change
+
+    def _topic(self, record: TopicRecord) -> None:
+        topic_id = record.topic_id or ZERO_UUID
+        existing = self.image.topics_by_name.get(record.name)
+        taken = existing is not None and existing.id not in self.deleted_topics
+        if taken or record.name in self._created or topic_id in self.image.topics_by_id:
+            raise CorruptionError(f"metadata record creates topic {record.name!r} ({topic_id}) again")
+        self._topics[topic_id] = _TopicChange(record.name, PartitionMap(), {})
+        self._created[record.name] = topic_id
+
+    def _partition(self, record: PartitionRecord) -> None:
+        self._change(record.topic_id).partitions[record.partition_id] = PartitionImage(
+            replicas=record.replicas,
+            isr=record.isr,
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            directories=_ids(record.directories),
+            removing_replicas=record.removing_replicas,
+            adding_replicas=record.adding_replicas,
+            leader_recovery_state=record.leader_recovery_state,
+            eligible_leader_replicas=record.eligible_leader_replicas or (),
+            last_known_elr=record.last_known_elr or (),
+        )
+
+    def _partition_change(self, record: PartitionChangeRecord) -> None:
+        """Naming a leader, even the same one, starts a leader epoch; any change starts a partition epoch."""
+        change = self._change(record.topic_id)
+        old = change.partition(record.partition_id)
+        if old is None:
+            raise CorruptionError(
+                f"metadata record for {change.name}-{record.partition_id}, which is not there"
+            )
+        led = record.leader != LEADER_UNCHANGED
+        state = record.leader_recovery_state
+        change.partitions[record.partition_id] = PartitionImage(
+            replicas=_or(record.replicas, old.replicas),
+            isr=_or(record.isr, old.isr),
+            leader=record.leader if led else old.leader,
+            leader_epoch=old.leader_epoch + led,
+            partition_epoch=old.partition_epoch + 1,
+            directories=old.directories if record.directories is None else _ids(record.directories),
+            removing_replicas=_or(record.removing_replicas, old.removing_replicas),
+            adding_replicas=_or(record.adding_replicas, old.adding_replicas),
+            leader_recovery_state=old.leader_recovery_state if state < 0 else state,
+            eligible_leader_replicas=_or(record.eligible_leader_replicas, old.eligible_leader_replicas),
+            last_known_elr=_or(record.last_known_elr, old.last_known_elr),
+        )
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        change = self._change(record.topic_id)
+        topic_id = record.topic_id or ZERO_UUID
+        del self._topics[topic_id]
+        if self._created.get(change.name) == topic_id:
+            del self._created[change.name]
+        else:
+            self.deleted_topics[topic_id] = self.image.topics_by_id[topic_id]
+        self._set_config((_TOPIC, change.name), {})
+        for partition in range(max(len(change.before), *change.partitions, 0) + 1):
+            key = (topic_id, partition)
+            if key in self.image.remote or key in self._remote:
+                self._remote[key] = REMOVED
+                self.remote.add(key)
+
+    def _remote_log(self, record: RemoteLogRecord) -> None:
+        topic_id = record.topic_id or ZERO_UUID
+        change = self._topics.get(topic_id)
+        known: Any
+        if change is not None:
+            known = change.partition(record.partition_id)
+        else:
+            known = topic_id not in self.deleted_topics and self.image.partition(
+                topic_id, record.partition_id
+            )
+        if not known:
+            raise CorruptionError(f"remote catalog of {topic_id}-{record.partition_id}, which is not there")
+        self._remote[topic_id, record.partition_id] = CatalogEntry(
+            version=record.version,
+            manifest_key=record.manifest_key,
+            leader_epoch=record.leader_epoch,
+            start_offset=record.start_offset,
+            end_offset=record.end_offset,
+            segments=record.segments,
+            size_bytes=record.size_bytes,
+        )
+        self.remote.add((topic_id, record.partition_id))
+
+    # -- configs, features, producer ids
+
+    def _config(self, record: ConfigRecord) -> None:
+        resource = (record.resource_type, record.resource_name)
+        current = self._config_values.get(resource)
+        values = dict(self.image.config(*resource) if current is None else current)
+        if record.value is None:
+            values.pop(record.name, None)
+        else:
+            values[record.name] = record.value
+        self._set_config(resource, values)
+
+    def _set_config(self, resource: ConfigResource, values: dict[str, str]) -> None:
+        if values or resource in self.image.configs or resource in self._config_values:
+            self._config_values[resource] = values
+            self.configs.add(resource)
+
+    def _feature_level(self, record: FeatureLevelRecord) -> None:
+        features = dict(self.image.features) if self._features is None else self._features
+        if record.feature_level:
+            features[record.name] = record.feature_level
+        else:
+            features.pop(record.name, None)
+        self._features = features
+
+    def _producer_ids(self, record: ProducerIdsRecord) -> None:
+        if record.next_producer_id < self._next_producer_id:
+            raise CorruptionError(
+                f"producer ids go back from {self._next_producer_id} to {record.next_producer_id}"
+            )
+        self._next_producer_id = record.next_producer_id
+
+    # -- cluster
+
+    def _change_broker(self, broker_id: int, epoch: int, **changes: Any) -> None:
+        brokers = dict(self.image.brokers) if self._brokers is None else self._brokers
+        broker = brokers.get(broker_id)
+        if broker is None or broker.epoch != epoch:
+            raise CorruptionError(f"metadata record for broker {broker_id} of epoch {epoch}, not registered")
+        brokers[broker_id] = broker._replace(**changes)
+        self._brokers = brokers
+        self.brokers.add(broker_id)
+
+    def _register_broker(self, record: RegisterBrokerRecord) -> None:
+        self._brokers = dict(self.image.brokers) if self._brokers is None else self._brokers
+        self._brokers[record.broker_id] = BrokerImage(
+            id=record.broker_id,
+            epoch=record.broker_epoch,
+            incarnation_id=record.incarnation_id or ZERO_UUID,
+            endpoints=_endpoints(record.end_points),
+            features=_features(record.features),
+            rack=record.rack,
+            fenced=record.fenced,
+            in_controlled_shutdown=record.in_controlled_shutdown,
+            log_dirs=_ids(record.log_dirs),
+            cordoned_log_dirs=None if record.cordoned_log_dirs is None else _ids(record.cordoned_log_dirs),
+        )
+        self.brokers.add(record.broker_id)
+
+    def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        self._change_broker(record.broker_id, record.broker_epoch)
+        if self._brokers is not None:
+            del self._brokers[record.broker_id]
+
+    def _fence_broker(self, record: FenceBrokerRecord) -> None:
+        self._change_broker(record.id, record.epoch, fenced=True)
+
+    def _unfence_broker(self, record: UnfenceBrokerRecord) -> None:
+        self._change_broker(record.id, record.epoch, fenced=False)
+
+    def _change_registration(self, record: BrokerRegistrationChangeRecord) -> None:
+        changes: dict[str, Any] = {}
+        if record.fenced:
+            changes["fenced"] = record.fenced > 0
+        if record.in_controlled_shutdown:
+            changes["in_controlled_shutdown"] = True
+        if record.log_dirs:
+            changes["log_dirs"] = _ids(record.log_dirs)
+        if record.cordoned_log_dirs is not None:
+            changes["cordoned_log_dirs"] = _ids(record.cordoned_log_dirs)
+        self._change_broker(record.broker_id, record.broker_epoch, **changes)
+
+    def _register_controller(self, record: RegisterControllerRecord) -> None:
+        self._controllers = dict(self.image.controllers) if self._controllers is None else self._controllers
+        self._controllers[record.controller_id] = ControllerImage(
+            id=record.controller_id,
+            incarnation_id=record.incarnation_id or ZERO_UUID,
+            endpoints=_endpoints(record.end_points),
+            features=_features(record.features),
+        )
+
+    # -- transactions: within one batch, which is all that a controller of ours writes
+
+    def _begin(self, record: BeginTransactionRecord) -> None:
+        if self._in_transaction:
+            raise CorruptionError("a metadata transaction begins inside another")
+        self._in_transaction = True
+
+    def _end(self, record: EndTransactionRecord) -> None:
+        if not self._in_transaction:
+            raise CorruptionError("a metadata transaction ends that never began")
+        self._in_transaction = False
+
+    def _abort(self, record: AbortTransactionRecord) -> None:
+        self._end(EndTransactionRecord())
+        self._forget()
+
+    def _nothing(self, record: NoOpRecord) -> None:
+        """A no-op only moves the offset."""
+
+
+_TOPIC: Final = 2
+
+_APPLY: Final[Mapping[type[Any], Callable[[MetadataDelta, Any], None]]] = {
+    TopicRecord: MetadataDelta._topic,
+    PartitionRecord: MetadataDelta._partition,
+    PartitionChangeRecord: MetadataDelta._partition_change,
+    RemoveTopicRecord: MetadataDelta._remove_topic,
+    RemoteLogRecord: MetadataDelta._remote_log,
+    ConfigRecord: MetadataDelta._config,
+    FeatureLevelRecord: MetadataDelta._feature_level,
+    ProducerIdsRecord: MetadataDelta._producer_ids,
+    RegisterBrokerRecord: MetadataDelta._register_broker,
+    UnregisterBrokerRecord: MetadataDelta._unregister_broker,
+    FenceBrokerRecord: MetadataDelta._fence_broker,
+    UnfenceBrokerRecord: MetadataDelta._unfence_broker,
+    BrokerRegistrationChangeRecord: MetadataDelta._change_registration,
+    RegisterControllerRecord: MetadataDelta._register_controller,
+    BeginTransactionRecord: MetadataDelta._begin,
+    EndTransactionRecord: MetadataDelta._end,
+    AbortTransactionRecord: MetadataDelta._abort,
+    NoOpRecord: MetadataDelta._nothing,
+}
+
+
+def _or(new: tuple[int, ...] | None, old: tuple[int, ...]) -> tuple[int, ...]:
+    return old if new is None else new
+
+
+def _ids(ids: Iterable[UUID | None]) -> tuple[UUID, ...]:
+    """Ids as kio reads them, where zero is None."""
+    return tuple(i or ZERO_UUID for i in ids)
+
+
+def _endpoints(endpoints: Iterable[Any]) -> tuple[EndpointImage, ...]:
+    return tuple(EndpointImage(e.name, e.host, e.port, e.security_protocol) for e in endpoints)
+
+
+def _features(features: Iterable[Any]) -> tuple[FeatureRange, ...]:
+    return tuple(FeatureRange(f.name, f.min_supported_version, f.max_supported_version) for f in features)

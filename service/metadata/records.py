@@ -1,0 +1,336 @@
+"""Kafka's metadata records, and ours, as dataclasses that kio reads and writes. [P]
+
+Apache Kafka 4.3 ``metadata/src/main/resources/common/metadata/*.json``: same ids, same bytes. Each class is
+the newest version; `VERSIONS` lists those that its layout reads, because what later versions added is tagged.
+Versions below are of releases whose metadata.version this software never writes.
+
+Record types from `FIRST_OWN_ID` on are Firn's (docs/adr/0001-remote-catalog-records.md).
+
+Annotations are evaluated here, not postponed: kio reads field types from them.
+"""
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Final
+from uuid import UUID
+
+from kio.static.constants import EntityType
+from kio.static.primitive import i16
+
+FIRST_OWN_ID: Final = 20_000
+"""Kafka numbers its record types from 0 and stands at 27; the frame allows up to 32,767."""
+
+NO_LEADER: Final = -1
+LEADER_UNCHANGED: Final = -2
+"""`PartitionChangeRecord.leader` where the leader stays (a tagged field's default)."""
+FENCE: Final = 1
+UNFENCE: Final = -1
+
+
+class Entity:
+    """What every class below shares; kio looks these up."""
+
+    __slots__ = ()
+    __type__: ClassVar = EntityType.data
+    __version__: ClassVar[i16] = i16(0)
+    __flexible__: ClassVar[bool] = True
+
+
+class MetadataRecord(Entity):
+    """A record of the metadata log. `VERSIONS` are the versions that this layout reads and writes."""
+
+    __slots__ = ()
+    API_KEY: ClassVar[int]
+    VERSIONS: ClassVar[range] = range(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerEndpoint(Entity):
+    """A listener of a broker."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(4)
+    name: str = field(metadata={"kafka_type": "string"})
+    host: str = field(metadata={"kafka_type": "string"})
+    port: int = field(metadata={"kafka_type": "uint16"})
+    security_protocol: int = field(metadata={"kafka_type": "int16"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerFeature(Entity):
+    """A range of feature levels that a broker supports."""
+
+    __type__: ClassVar = EntityType.nested
+    __version__: ClassVar[i16] = i16(4)
+    name: str = field(metadata={"kafka_type": "string"})
+    min_supported_version: int = field(metadata={"kafka_type": "int16"})
+    max_supported_version: int = field(metadata={"kafka_type": "int16"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterBrokerRecord(MetadataRecord):
+    """A broker process took this id; it starts fenced. Its epoch is the offset of this record."""
+
+    __version__: ClassVar[i16] = i16(4)
+    API_KEY: ClassVar[int] = 0
+    VERSIONS: ClassVar[range] = range(2, 5)
+    broker_id: int = field(metadata={"kafka_type": "int32"})
+    is_migrating_zk_broker: bool = field(metadata={"kafka_type": "bool"}, default=False)
+    incarnation_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    broker_epoch: int = field(metadata={"kafka_type": "int64"})
+    end_points: tuple[BrokerEndpoint, ...]
+    features: tuple[BrokerFeature, ...] = ()
+    rack: str | None = field(metadata={"kafka_type": "string"})
+    fenced: bool = field(metadata={"kafka_type": "bool"}, default=True)
+    in_controlled_shutdown: bool = field(metadata={"kafka_type": "bool"}, default=False)
+    log_dirs: tuple[UUID | None, ...] = field(metadata={"kafka_type": "uuid", "tag": 0}, default=())
+    cordoned_log_dirs: tuple[UUID | None, ...] | None = field(
+        metadata={"kafka_type": "uuid", "tag": 1}, default=None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnregisterBrokerRecord(MetadataRecord):
+    """The broker is gone for good."""
+
+    API_KEY: ClassVar[int] = 1
+    broker_id: int = field(metadata={"kafka_type": "int32"})
+    broker_epoch: int = field(metadata={"kafka_type": "int64"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRecord(MetadataRecord):
+    """A topic exists."""
+
+    API_KEY: ClassVar[int] = 2
+    name: str = field(metadata={"kafka_type": "string"})
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionRecord(MetadataRecord):
+    """The whole state of one partition."""
+
+    __version__: ClassVar[i16] = i16(2)
+    API_KEY: ClassVar[int] = 3
+    VERSIONS: ClassVar[range] = range(1, 3)
+    partition_id: int = field(metadata={"kafka_type": "int32"}, default=-1)
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"})
+    isr: tuple[int, ...] = field(metadata={"kafka_type": "int32"})
+    removing_replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
+    adding_replicas: tuple[int, ...] = field(metadata={"kafka_type": "int32"}, default=())
+    leader: int = field(metadata={"kafka_type": "int32"}, default=-1)
+    leader_recovery_state: int = field(metadata={"kafka_type": "int8", "tag": 0}, default=0)
+    leader_epoch: int = field(metadata={"kafka_type": "int32"}, default=-1)
+    partition_epoch: int = field(metadata={"kafka_type": "int32"}, default=-1)
+    directories: tuple[UUID | None, ...] = field(metadata={"kafka_type": "uuid"})
+    eligible_leader_replicas: tuple[int, ...] | None = field(
+        metadata={"kafka_type": "int32", "tag": 1}, default=None
+    )
+    last_known_elr: tuple[int, ...] | None = field(metadata={"kafka_type": "int32", "tag": 2}, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigRecord(MetadataRecord):
+    """A configuration value; None takes it away."""
+
+    API_KEY: ClassVar[int] = 4
+    resource_type: int = field(metadata={"kafka_type": "int8"})
+    resource_name: str = field(metadata={"kafka_type": "string"})
+    name: str = field(metadata={"kafka_type": "string"})
+    value: str | None = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionChangeRecord(MetadataRecord):
+    """What changed in one partition; a field at its default did not."""
+
+    __version__: ClassVar[i16] = i16(2)
+    API_KEY: ClassVar[int] = 5
+    VERSIONS: ClassVar[range] = range(3)
+    partition_id: int = field(metadata={"kafka_type": "int32"}, default=-1)
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    isr: tuple[int, ...] | None = field(metadata={"kafka_type": "int32", "tag": 0}, default=None)
+    leader: int = field(metadata={"kafka_type": "int32", "tag": 1}, default=-2)
+    replicas: tuple[int, ...] | None = field(metadata={"kafka_type": "int32", "tag": 2}, default=None)
+    removing_replicas: tuple[int, ...] | None = field(
+        metadata={"kafka_type": "int32", "tag": 3}, default=None
+    )
+    adding_replicas: tuple[int, ...] | None = field(metadata={"kafka_type": "int32", "tag": 4}, default=None)
+    leader_recovery_state: int = field(metadata={"kafka_type": "int8", "tag": 5}, default=-1)
+    directories: tuple[UUID | None, ...] | None = field(
+        metadata={"kafka_type": "uuid", "tag": 8}, default=None
+    )
+    eligible_leader_replicas: tuple[int, ...] | None = field(
+        metadata={"kafka_type": "int32", "tag": 6}, default=None
+    )
+    last_known_elr: tuple[int, ...] | None = field(metadata={"kafka_type": "int32", "tag": 7}, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceBrokerRecord(MetadataRecord):
+    """Fencing, as older controllers wrote it."""
+
+    API_KEY: ClassVar[int] = 7
+    id: int = field(metadata={"kafka_type": "int32"})
+    epoch: int = field(metadata={"kafka_type": "int64"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnfenceBrokerRecord(MetadataRecord):
+    """Unfencing, as older controllers wrote it."""
+
+    API_KEY: ClassVar[int] = 8
+    id: int = field(metadata={"kafka_type": "int32"})
+    epoch: int = field(metadata={"kafka_type": "int64"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveTopicRecord(MetadataRecord):
+    """A topic with all its partitions is gone, and so is what the remote catalog holds of it."""
+
+    API_KEY: ClassVar[int] = 9
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureLevelRecord(MetadataRecord):
+    """The finalized level of a feature; 0 takes it away."""
+
+    API_KEY: ClassVar[int] = 12
+    name: str = field(metadata={"kafka_type": "string"})
+    feature_level: int = field(metadata={"kafka_type": "int16"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdsRecord(MetadataRecord):
+    """Producer ids below `next_producer_id` are given away."""
+
+    API_KEY: ClassVar[int] = 15
+    broker_id: int = field(metadata={"kafka_type": "int32"})
+    broker_epoch: int = field(metadata={"kafka_type": "int64"}, default=-1)
+    next_producer_id: int = field(metadata={"kafka_type": "int64"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerRegistrationChangeRecord(MetadataRecord):
+    """What changed about a registered broker; a field at its default did not."""
+
+    __version__: ClassVar[i16] = i16(3)
+    API_KEY: ClassVar[int] = 17
+    VERSIONS: ClassVar[range] = range(4)
+    broker_id: int = field(metadata={"kafka_type": "int32"})
+    broker_epoch: int = field(metadata={"kafka_type": "int64"})
+    fenced: int = field(metadata={"kafka_type": "int8", "tag": 0}, default=0)
+    in_controlled_shutdown: int = field(metadata={"kafka_type": "int8", "tag": 1}, default=0)
+    log_dirs: tuple[UUID | None, ...] = field(metadata={"kafka_type": "uuid", "tag": 2}, default=())
+    cordoned_log_dirs: tuple[UUID | None, ...] | None = field(
+        metadata={"kafka_type": "uuid", "tag": 3}, default=None
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoOpRecord(MetadataRecord):
+    """Nothing; keeps the log moving."""
+
+    API_KEY: ClassVar[int] = 20
+    VERSIONS: ClassVar[range] = range(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BeginTransactionRecord(MetadataRecord):
+    """The records up to `EndTransactionRecord` count together or not at all."""
+
+    API_KEY: ClassVar[int] = 23
+    name: str | None = field(metadata={"kafka_type": "string", "tag": 0}, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndTransactionRecord(MetadataRecord):
+    """Closes what `BeginTransactionRecord` opened."""
+
+    API_KEY: ClassVar[int] = 24
+    VERSIONS: ClassVar[range] = range(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbortTransactionRecord(MetadataRecord):
+    """Takes back everything since `BeginTransactionRecord`."""
+
+    API_KEY: ClassVar[int] = 25
+    reason: str | None = field(metadata={"kafka_type": "string", "tag": 0}, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerEndpoint(Entity):
+    """A listener of a controller."""
+
+    __type__: ClassVar = EntityType.nested
+    name: str = field(metadata={"kafka_type": "string"})
+    host: str = field(metadata={"kafka_type": "string"})
+    port: int = field(metadata={"kafka_type": "uint16"})
+    security_protocol: int = field(metadata={"kafka_type": "int16"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerFeature(Entity):
+    """A range of feature levels that a controller supports."""
+
+    __type__: ClassVar = EntityType.nested
+    name: str = field(metadata={"kafka_type": "string"})
+    min_supported_version: int = field(metadata={"kafka_type": "int16"})
+    max_supported_version: int = field(metadata={"kafka_type": "int16"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterControllerRecord(MetadataRecord):
+    """A controller process took this id."""
+
+    API_KEY: ClassVar[int] = 27
+    controller_id: int = field(metadata={"kafka_type": "int32"})
+    incarnation_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    zk_migration_ready: bool = field(metadata={"kafka_type": "bool"})
+    end_points: tuple[ControllerEndpoint, ...]
+    features: tuple[ControllerFeature, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteLogRecord(MetadataRecord):
+    """Firn's: one partition's entry in the remote catalog, as a whole (`tiering.catalog.CatalogEntry`)."""
+
+    API_KEY: ClassVar[int] = FIRST_OWN_ID
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    partition_id: int = field(metadata={"kafka_type": "int32"})
+    version: int = field(metadata={"kafka_type": "int64"})
+    manifest_key: str = field(metadata={"kafka_type": "string"})
+    leader_epoch: int = field(metadata={"kafka_type": "int32"})
+    start_offset: int = field(metadata={"kafka_type": "int64"})
+    end_offset: int = field(metadata={"kafka_type": "int64"})
+    segments: int = field(metadata={"kafka_type": "int32"})
+    size_bytes: int = field(metadata={"kafka_type": "int64"})
+
+
+RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
+    record_type.API_KEY: record_type
+    for record_type in (
+        RegisterBrokerRecord,
+        UnregisterBrokerRecord,
+        TopicRecord,
+        PartitionRecord,
+        ConfigRecord,
+        PartitionChangeRecord,
+        FenceBrokerRecord,
+        UnfenceBrokerRecord,
+        RemoveTopicRecord,
+        FeatureLevelRecord,
+        ProducerIdsRecord,
+        BrokerRegistrationChangeRecord,
+        NoOpRecord,
+        BeginTransactionRecord,
+        EndTransactionRecord,
+        AbortTransactionRecord,
+        RegisterControllerRecord,
+        RemoteLogRecord,
+    )
+}
+"""Every record type that this software reads and writes, by its id."""
