@@ -9,8 +9,9 @@ Layout (docs/bucket-format.md), relative to the prefix::
     data/<topic-id>/<partition>/page/<base>-<last>-<level>-<uuid>.json.zst
     data/<topic-id>/<partition>/HEAD
 
-Offsets and versions have 20 digits, epochs 10, so that byte order of keys is numeric order; ids are lower-case
-UUIDs with hyphens. The key alone says what an object is: a sweeper finds orphans without opening anything.
+Offsets and versions have 20 digits, epochs 10, so that byte order of keys is numeric order; ids are
+lower-case UUIDs with hyphens. The key alone says what an object is: a sweeper finds orphans
+without opening anything.
 """
 
 from __future__ import annotations

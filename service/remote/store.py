@@ -1,8 +1,8 @@
 """What Firn asks of an object store. [P]
 
-Every backend passes the same contract suite (tests/contract). Calls are synchronous and thread-safe, release the
-GIL while they wait, and are made from pool threads only, never from the event loop. Keys are ``/``-separated,
-relative to the prefix the store was opened with, and never begin or end with ``/``.
+Every backend passes the same contract suite (tests/contract). Calls are synchronous and thread-safe, release
+the GIL while they wait, and are made from pool threads only, never from the event loop. Keys are
+``/``-separated, relative to the prefix the store was opened with, and never begin or end with ``/``.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class ObjectStore(Protocol):
     def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
         """Write one object of exactly `size` bytes from buffers of any size, without holding it in memory.
 
-        A single PUT when it fits one part, multipart otherwise. Whatever goes wrong (the store, the iterable, a
-        sum of parts that is not `size`) is raised, no object appears, and the multipart upload is aborted.
+        A single PUT when it fits one part, multipart otherwise. Whatever goes wrong (the store, the iterable,
+        a sum of parts that is not `size`) is raised, no object appears, and the multipart upload is aborted.
+        A buffer must not change after it was yielded.
         """
 
     def get(self, key: str, *, max_size: int) -> bytes:
@@ -48,7 +49,7 @@ class ObjectStore(Protocol):
         """
 
     def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
-        """The last `length` (at least 1) bytes, or the whole object when it is smaller, and the object's size."""
+        """The last `length` (at least 1) bytes, or the whole object if smaller, and the object's size."""
 
     def head(self, key: str) -> ObjectInfo:
         """Size, time and tag of one object. `ObjectNotFound`."""
