@@ -1,0 +1,50 @@
+"""The remote catalog: one compare-and-set per partition on (leader epoch, previous version). [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.metadata.controller.decision import Decision, decided
+from service.metadata.image import MetadataImage
+from service.metadata.records import RemoteLogRecord
+from service.tiering.catalog import CatalogCommit, CatalogEntry, CatalogResult, decide_commit
+
+
+def commit_catalog(image: MetadataImage, commits: Sequence[CatalogCommit]) -> Decision[list[CatalogResult]]:
+    """Decide each commit, in order; a later one for the same partition sees what an earlier one did.
+
+    Raises `RequestError` INVALID_REQUEST for an entry that no chain can have; nothing is written then.
+    """
+    entries: dict[tuple[UUID, int], CatalogEntry] = {}
+    records = []
+    results = []
+    for tip, previous_version, entry in commits:
+        partition = image.partition(tip.topic_id, tip.partition)
+        if partition is None:
+            results.append(CatalogResult.UNKNOWN_PARTITION)
+            continue
+        key = (tip.topic_id, tip.partition)
+        current = entries.get(key) or image.remote.get(key)
+        try:
+            result = decide_commit(
+                current,
+                previous_version=previous_version,
+                entry=entry,
+                leader_epoch=partition.leader_epoch,
+            )
+        except ValueError as e:
+            raise RequestError(ErrorCode.invalid_request, f"remote catalog of {tip}: {e}") from e
+        results.append(result)
+        if result is CatalogResult.COMMITTED and entry != current:
+            entries[key] = entry
+            records.append(remote_log_record(*key, entry))
+    return decided(records, results)
+
+
+def remote_log_record(topic_id: UUID, partition: int, entry: CatalogEntry) -> RemoteLogRecord:
+    """The record that says `entry`."""
+    return RemoteLogRecord(topic_id=topic_id, partition_id=partition, **entry._asdict())

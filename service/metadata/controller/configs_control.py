@@ -1,0 +1,156 @@
+"""Changes of configuration (Apache Kafka ``ConfigurationControlManager``, ``ConfigAdminManager``). [P]"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import ConfigError, RequestError
+from service.metadata.controller.decision import Decision, decided
+from service.metadata.controller.requests import (
+    AlterConfig,
+    AlterResource,
+    AlterResourceResult,
+    ConfigOperation,
+    ConfigRules,
+    ResourceType,
+)
+from service.metadata.controller.topic_names import what_is_wrong_with
+from service.metadata.image import MetadataImage
+from service.metadata.records import ConfigRecord
+
+_OPERATIONS: Final = frozenset(int(operation) for operation in ConfigOperation)
+
+
+def incremental_alter_configs(
+    image: MetadataImage,
+    resources: Sequence[AlterResource],
+    rules: ConfigRules,
+    *,
+    validate_only: bool = False,
+    via_broker: int | None = None,
+) -> Decision[list[AlterResourceResult]]:
+    """Change each resource wholly or not at all; one that is refused does not hold up the others.
+
+    `via_broker` is the broker that the client sent this to: it may name no other broker's configuration.
+    """
+    seen = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    records: list[ConfigRecord] = []
+    results = []
+    for resource in resources:
+        error, message = ErrorCode.none, None
+        try:
+            if seen[resource.resource_type, resource.resource_name] > 1:
+                raise _invalid("Each resource must appear at most once.")
+            records += _alter_resource(image, resource, rules, via_broker)
+        except RequestError as e:
+            error, message = e.code, e.message
+        results.append(AlterResourceResult(resource.resource_type, resource.resource_name, error, message))
+    return decided(() if validate_only else records, results)
+
+
+def _alter_resource(
+    image: MetadataImage, resource: AlterResource, rules: ConfigRules, via_broker: int | None
+) -> list[ConfigRecord]:
+    _check_changes(resource.configs)
+    kind = _check_name(resource, via_broker)
+    current = image.config(*resource[:2])
+    values = dict(current)
+    records = []
+    for change in resource.configs:
+        old = current.get(change.name)
+        new = _apply(kind, change, old, rules)
+        if new is None:
+            values.pop(change.name, None)
+        else:
+            values[change.name] = new
+        if new != old or kind is ResourceType.BROKER:
+            # A broker's record is written though nothing changed: it makes the broker reload (KAFKA-14136).
+            records.append(
+                ConfigRecord(
+                    resource_type=kind, resource_name=resource.resource_name, name=change.name, value=new
+                )
+            )
+    validate(rules, kind, resource.resource_name, values)
+    _check_existence(image, kind, resource.resource_name)
+    return records
+
+
+def validate(rules: ConfigRules, kind: ResourceType, name: str, values: Mapping[str, str]) -> None:
+    """Ask the rules about all overrides of one resource. Raises `RequestError` INVALID_CONFIG."""
+    try:
+        rules.validate(kind, name, values)
+    except ConfigError as e:
+        raise RequestError(ErrorCode.invalid_config, str(e)) from e
+
+
+def _check_changes(changes: Sequence[AlterConfig]) -> None:
+    if len({change.name for change in changes}) < len(changes):
+        raise _invalid("Error due to duplicate config keys")
+    without_value = [c.name for c in changes if c.value is None and c.operation != ConfigOperation.DELETE]
+    if without_value:
+        raise _invalid(f"Null value not supported for : {', '.join(without_value)}")
+    for change in changes:
+        if change.operation not in _OPERATIONS:
+            raise _invalid(f"Unknown operations type {change.operation}")
+
+
+def _check_name(resource: AlterResource, via_broker: int | None) -> ResourceType:
+    name = resource.resource_name
+    if resource.resource_type == ResourceType.TOPIC:
+        if not name:
+            raise _invalid("Default topic resources are not allowed.")
+        reason = what_is_wrong_with(name)
+        if reason is not None:
+            raise RequestError(ErrorCode.invalid_topic_exception, reason)
+        return ResourceType.TOPIC
+    if resource.resource_type != ResourceType.BROKER:
+        raise _invalid(f"Unknown resource type {resource.resource_type}")
+    if name:
+        broker_id = _broker_id(name)
+        if via_broker is not None and broker_id != via_broker:
+            raise _invalid(f"Unexpected broker id, expected {via_broker}, but received {name}")
+    return ResourceType.BROKER
+
+
+def _check_existence(image: MetadataImage, kind: ResourceType, name: str) -> None:
+    if kind is ResourceType.TOPIC:
+        if name not in image.topics_by_name:
+            raise RequestError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
+    elif name and _broker_id(name) not in image.brokers:
+        raise RequestError(ErrorCode.broker_id_not_registered, f"No broker with id {name} found.")
+
+
+def _broker_id(name: str) -> int:
+    try:
+        return int(name)
+    except ValueError:
+        raise _invalid(f"Node id must be an integer, but it is: {name}") from None
+
+
+def _apply(kind: ResourceType, change: AlterConfig, old: str | None, rules: ConfigRules) -> str | None:
+    operation = ConfigOperation(change.operation)
+    if operation is ConfigOperation.DELETE or change.value is None:
+        return None
+    if operation is ConfigOperation.SET:
+        return change.value
+    if not rules.is_list(kind, change.name):
+        raise RequestError(
+            ErrorCode.invalid_config,
+            f"Can't {operation.name} to key {change.name} because its type is not LIST.",
+        )
+    base = rules.default(kind, change.name) if old is None else old
+    parts = [part for part in (base or "").split(",") if part]
+    for value in change.value.split(","):
+        if operation is ConfigOperation.APPEND and value not in parts:
+            parts.append(value)
+        elif operation is ConfigOperation.SUBTRACT and value in parts:
+            parts.remove(value)
+    return ",".join(parts)
+
+
+def _invalid(message: str) -> RequestError:
+    return RequestError(ErrorCode.invalid_request, message)

@@ -1,0 +1,36 @@
+"""What a control module hands back: records to write, and the answer to give once they are committed. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
+from service.metadata.frames import Frame, newest
+from service.metadata.records import MetadataRecord
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[R]):
+    """Nothing has changed yet. `is_atomic`: the records count together or not at all: one batch."""
+
+    frames: tuple[Frame, ...]
+    response: R
+    is_atomic: bool = True
+
+
+def decided(records: Iterable[MetadataRecord], response: R) -> Decision[R]:
+    """A user's change: atomic, each record in its newest version.
+
+    Raises `RequestError` POLICY_VIOLATION beyond 10,000 records, as ``QuorumController`` does.
+    """
+    frames = tuple(map(newest, records))
+    if len(frames) > MAX_RECORDS_PER_OPERATION:
+        raise RequestError(ErrorCode.policy_violation, "Unable to perform excessively large batch operation.")
+    return Decision(frames, response)

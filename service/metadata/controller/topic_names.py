@@ -1,0 +1,29 @@
+"""Which topic names are allowed (Apache Kafka ``org.apache.kafka.common.internals.Topic``). [P]"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+MAX_NAME_LENGTH: Final = 249
+_LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+
+def what_is_wrong_with(name: str) -> str | None:
+    """Why `name` is no topic name, in Kafka's words; None where it is one.
+
+    >>> what_is_wrong_with("..")
+    "Topic name is invalid: '..' is not allowed"
+    """
+    if not name:
+        reason = "the empty string is not allowed"
+    elif name in (".", ".."):
+        reason = f"'{name}' is not allowed"
+    elif len(name) > MAX_NAME_LENGTH:
+        reason = f"the length of '{name}' is longer than the max allowed length {MAX_NAME_LENGTH}"
+    elif _LEGAL.fullmatch(name) is None:
+        reason = f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' and '-'"
+    else:
+        return None
+    return f"Topic name is invalid: {reason}"

@@ -1,0 +1,287 @@
+"""Creating and deleting topics (Apache Kafka ``ReplicationControlManager``, ``ControllerApis``). [P]"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.metadata.controller.configs_control import validate
+from service.metadata.controller.decision import Decision, decided
+from service.metadata.controller.placement import CannotPlace, place_replicas
+from service.metadata.controller.requests import (
+    MAX_RECORDS_PER_OPERATION,
+    ZERO_UUID,
+    ConfigRules,
+    CreateTopic,
+    CreateTopicResult,
+    DeleteTopic,
+    DeleteTopicResult,
+    ResourceType,
+    TopicDefaults,
+)
+from service.metadata.controller.topic_names import CLUSTER_METADATA_TOPIC, what_is_wrong_with
+from service.metadata.image import BrokerImage, MetadataImage, collision_key
+from service.metadata.records import (
+    ConfigRecord,
+    MetadataRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+
+_UNKNOWN_NAME: Final = "This server does not host this topic-partition."
+_UNKNOWN_ID: Final = "This server does not host this topic ID."
+
+
+def create_topics(
+    image: MetadataImage,
+    requests: Sequence[CreateTopic],
+    *,
+    defaults: TopicDefaults,
+    rules: ConfigRules,
+    new_uuid: Callable[[], UUID],
+    validate_only: bool = False,
+) -> Decision[list[CreateTopicResult]]:
+    """Create each topic wholly or not at all; one that is refused does not hold up the others.
+
+    Answers come in the request's order, then those for names that were given twice, then for reserved names.
+    Raises `RequestError` POLICY_VIOLATION where all of it makes more than 10,000 records.
+    """
+    if _total_partitions(requests, defaults) > MAX_RECORDS_PER_OPERATION:
+        message = "Excessively large number of partitions per request."
+        return Decision((), [_refusal(r.name, ErrorCode.policy_violation, message) for r in requests])
+    times = Counter(request.name for request in requests)
+    records: list[MetadataRecord] = []
+    results = []
+    for request in requests:
+        if times[request.name] > 1 or request.name == CLUSTER_METADATA_TOPIC:
+            continue
+        try:
+            new, result = _create(image, request, defaults, rules, new_uuid)
+        except RequestError as e:
+            results.append(_refusal(request.name, e.code, e.message))
+            continue
+        records += new
+        results.append(result)
+    results += [
+        _refusal(name, ErrorCode.invalid_request, "Duplicate topic name.")
+        for name in times
+        if times[name] > 1
+    ]
+    if times[CLUSTER_METADATA_TOPIC] == 1:
+        message = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
+        results.append(_refusal(CLUSTER_METADATA_TOPIC, ErrorCode.invalid_request, message))
+    return decided(() if validate_only else records, results)
+
+
+def _total_partitions(requests: Sequence[CreateTopic], defaults: TopicDefaults) -> int:
+    return sum(
+        len(request.assignments)
+        or (defaults.num_partitions if request.num_partitions == -1 else max(request.num_partitions, 0))
+        for request in requests
+    )
+
+
+def _refusal(name: str, error: ErrorCode, message: str | None) -> CreateTopicResult:
+    return CreateTopicResult(name, error, message)
+
+
+def _create(
+    image: MetadataImage,
+    request: CreateTopic,
+    defaults: TopicDefaults,
+    rules: ConfigRules,
+    new_uuid: Callable[[], UUID],
+) -> tuple[list[MetadataRecord], CreateTopicResult]:
+    _check_name(image, request.name)
+    configs = _check_configs(request, rules)
+    topic_id = new_uuid()
+    if request.assignments:
+        assignments = _check_manual(image, request)
+    else:
+        assignments = _assign(image, request, defaults, topic_id)
+    records: list[MetadataRecord] = [TopicRecord(name=request.name, topic_id=topic_id)]
+    records += [
+        ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=request.name, name=key, value=value)
+        for key, value in sorted(configs.items())
+    ]
+    records += [
+        _partition(image.brokers, topic_id, partition, replicas)
+        for partition, replicas in enumerate(assignments)
+    ]
+    return records, CreateTopicResult(
+        name=request.name,
+        error=ErrorCode.none,
+        topic_id=topic_id,
+        num_partitions=len(assignments),
+        replication_factor=len(assignments[0]),
+        configs=configs,
+    )
+
+
+def _check_name(image: MetadataImage, name: str) -> None:
+    if name in image.topics_by_name:
+        raise RequestError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
+    reason = what_is_wrong_with(name)
+    if reason is not None:
+        raise RequestError(ErrorCode.invalid_topic_exception, reason)
+    colliding = image.collisions.get(collision_key(name) or "", ())
+    if colliding:
+        raise RequestError(
+            ErrorCode.invalid_topic_exception,
+            f"Topic '{name}' collides with existing topic: {colliding[0]}",
+        )
+
+
+def _check_configs(request: CreateTopic, rules: ConfigRules) -> dict[str, str]:
+    without_value = [key for key, value in request.configs if value is None]
+    if without_value:
+        raise RequestError(
+            ErrorCode.invalid_config,
+            f"Null value not supported for topic configs: {','.join(without_value)}",
+        )
+    configs = {key: value for key, value in request.configs if value is not None}
+    if configs:
+        validate(rules, ResourceType.TOPIC, request.name, configs)
+    return configs
+
+
+def _assign(
+    image: MetadataImage, request: CreateTopic, defaults: TopicDefaults, topic_id: UUID
+) -> list[tuple[int, ...]]:
+    if request.replication_factor < -1 or request.replication_factor == 0:
+        raise RequestError(
+            ErrorCode.invalid_replication_factor,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if request.num_partitions < -1 or request.num_partitions == 0:
+        raise RequestError(
+            ErrorCode.invalid_partitions, "Number of partitions was set to an invalid non-positive value."
+        )
+    partitions = defaults.num_partitions if request.num_partitions == -1 else request.num_partitions
+    factor = defaults.replication_factor if request.replication_factor == -1 else request.replication_factor
+    try:
+        return place_replicas(image.brokers.values(), partitions, factor, topic_id)
+    except CannotPlace as e:
+        raise RequestError(
+            ErrorCode.invalid_replication_factor, f"Unable to replicate the partition {factor} time(s): {e}"
+        ) from e
+
+
+def _check_manual(image: MetadataImage, request: CreateTopic) -> list[tuple[int, ...]]:
+    given = "A manual partition assignment was specified, but "
+    if request.replication_factor != -1:
+        raise RequestError(ErrorCode.invalid_request, f"{given}replication factor was not set to -1.")
+    if request.num_partitions != -1:
+        raise RequestError(ErrorCode.invalid_request, f"{given}numPartitions was not set to -1.")
+    assignments: dict[int, tuple[int, ...]] = {}
+    factor: int | None = None
+    for partition, replicas in request.assignments:
+        if partition in assignments:
+            raise _bad_assignment(f"Found multiple manual partition assignments for partition {partition}")
+        _check_replicas(image.brokers, replicas, factor)
+        factor = len(replicas)
+        if not any(image.brokers[broker].is_active for broker in replicas):
+            raise _bad_assignment(
+                "All brokers specified in the manual partition assignment for "
+                f"partition {partition} are fenced or in controlled shutdown."
+            )
+        assignments[partition] = replicas
+    if any(partition not in assignments for partition in range(len(assignments))):
+        raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
+    return [assignments[partition] for partition in range(len(assignments))]
+
+
+def _check_replicas(
+    brokers: Mapping[int, BrokerImage], replicas: tuple[int, ...], factor: int | None
+) -> None:
+    given = "The manual partition assignment includes "
+    if not replicas:
+        raise _bad_assignment(f"{given}an empty replica list.")
+    previous: int | None = None
+    for broker in sorted(replicas):
+        if broker not in brokers:
+            raise _bad_assignment(f"{given}broker {broker}, but no such broker is registered.")
+        if broker == previous:
+            raise _bad_assignment(f"{given}the broker {broker} more than once.")
+        previous = broker
+    if factor is not None and len(replicas) != factor:
+        raise _bad_assignment(
+            f"{given}a partition with {len(replicas)} replica(s), but this is not consistent with previous "
+            f"partitions, which have {factor} replica(s)."
+        )
+
+
+def _bad_assignment(message: str) -> RequestError:
+    return RequestError(ErrorCode.invalid_replica_assignment, message)
+
+
+def _partition(
+    brokers: Mapping[int, BrokerImage], topic_id: UUID, partition: int, replicas: tuple[int, ...]
+) -> PartitionRecord:
+    """A new partition, led by its first active replica. Where a broker has one log dir, it is named."""
+    isr = tuple(broker for broker in replicas if brokers[broker].is_active)
+    directories = tuple(
+        brokers[broker].log_dirs[0] if len(brokers[broker].log_dirs) == 1 else None for broker in replicas
+    )
+    return PartitionRecord(
+        partition_id=partition,
+        topic_id=topic_id,
+        replicas=replicas,
+        isr=isr,
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=directories,
+    )
+
+
+def delete_topics(image: MetadataImage, requests: Sequence[DeleteTopic]) -> Decision[list[DeleteTopicResult]]:
+    """Delete topics by name or id; what the remote catalog holds of them goes with the same record.
+
+    Raises `RequestError` POLICY_VIOLATION for more than 10,000 topics.
+    """
+    results: list[DeleteTopicResult] = []
+    names: Counter[str] = Counter()
+    ids: Counter[UUID] = Counter()
+    for name, topic_id in requests:
+        if name is None and topic_id == ZERO_UUID:
+            results.append(_cannot(None, ZERO_UUID, "Neither topic name nor id were specified."))
+        elif name is None:
+            ids[topic_id] += 1
+        elif topic_id == ZERO_UUID:
+            names[name] += 1
+        else:
+            results.append(_cannot(name, topic_id, "You may not specify both topic name and topic id."))
+    results += [_cannot(name, ZERO_UUID, "Duplicate topic name.") for name in names if names[name] > 1]
+    results += [_cannot(None, topic_id, "Duplicate topic id.") for topic_id in ids if ids[topic_id] > 1]
+    doomed: dict[UUID, str] = {}
+    for topic_id in (i for i in ids if ids[i] == 1):
+        topic = image.topics_by_id.get(topic_id)
+        if topic is None:
+            error = ErrorCode.unknown_topic_id
+            results.append(DeleteTopicResult(None, topic_id, error, _UNKNOWN_ID))
+        else:
+            doomed[topic_id] = topic.name
+    for name in (n for n in names if names[n] == 1):
+        topic = image.topics_by_name.get(name)
+        if topic is None:
+            error = ErrorCode.unknown_topic_or_partition
+            results.append(DeleteTopicResult(name, ZERO_UUID, error, _UNKNOWN_NAME))
+        elif topic.id in ids:
+            doomed.pop(topic.id, None)
+            message = "The provided topic name maps to an ID that was already supplied."
+            results.append(_cannot(name, topic.id, message))
+        else:
+            doomed[topic.id] = name
+    results += [DeleteTopicResult(name, topic_id, ErrorCode.none) for topic_id, name in doomed.items()]
+    return decided([RemoveTopicRecord(topic_id=topic_id) for topic_id in doomed], results)
+
+
+def _cannot(name: str | None, topic_id: UUID, message: str) -> DeleteTopicResult:
+    return DeleteTopicResult(name, topic_id, ErrorCode.invalid_request, message)

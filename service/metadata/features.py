@@ -1,0 +1,43 @@
+"""Feature levels: what a new cluster is set to and what a node supports. [P]
+
+A new metadata log begins with a FeatureLevelRecord, as Kafka's bootstrap writes it. Only ``metadata.version``
+is finalized: the other features of Kafka 4.3 (group.version, transaction.version, share.version,
+streams.version, eligible.leader.replicas.version) switch on behaviour that is not served here, and a feature
+that is absent is at level 0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.metadata.frames import Frame, newest
+from service.metadata.image import METADATA_VERSION, FeatureRange
+from service.metadata.records import (
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+)
+
+METADATA_VERSION_LEVEL: Final = 30
+"""Kafka 4.3"""
+_LOWEST_LEVEL: Final = 30
+"""The records' layouts of older levels are not written."""
+
+
+def supported_features() -> tuple[FeatureRange, ...]:
+    """What every node of this software supports."""
+    return (FeatureRange(METADATA_VERSION, _LOWEST_LEVEL, METADATA_VERSION_LEVEL),)
+
+
+def bootstrap_frames() -> tuple[Frame, ...]:
+    """First records of a new metadata log."""
+    return tuple(
+        map(
+            newest,
+            (
+                BeginTransactionRecord(name="Bootstrap records"),
+                FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL),
+                EndTransactionRecord(),
+            ),
+        )
+    )
