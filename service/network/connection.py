@@ -1,0 +1,177 @@
+"""One connection as a pure machine: bytes in, whole requests out, one at a time and in order. [P]
+
+`Connection.state` moves as the table `MOVES` says; an illegal move raises. The shell (`server`) puts
+received bytes in with `receive` or straight into `free_space`, takes requests with `next_request` while the
+state is READING, tells `answering` and `answered`, and calls `settle` at the end of each event so that what
+is left of a request is kept in memory that this connection owns. Works for any split of the bytes.
+
+Kafka mutes a channel until its request is answered (``SocketServer``); here bytes of later requests are
+taken in up to `PIPELINE_BYTES`, which costs less than switching the socket's interest off and on for every
+request.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from service.base.errors import InvariantError
+from service.network.buffers import MIN_BUFFER_BYTES, BufferPool
+from service.wire.frames import SIZE_BYTES, read_frame_size
+
+PIPELINE_BYTES = 64 << 10
+_TRUSTED_BYTES = 64 << 10
+"""So many bytes of a request must be there before its buffer grows in large steps."""
+
+
+class State(Enum):
+    """Where the connection is with its current request."""
+
+    READING = "reading"
+    HANDLING = "handling"
+    ANSWERING = "answering"
+    CLOSED = "closed"
+
+
+MOVES = {
+    State.READING: frozenset({State.HANDLING, State.CLOSED}),
+    State.HANDLING: frozenset({State.ANSWERING, State.READING, State.CLOSED}),
+    State.ANSWERING: frozenset({State.READING, State.CLOSED}),
+    State.CLOSED: frozenset({State.CLOSED}),
+}
+
+_NOTHING = memoryview(b"")
+
+
+class Connection:
+    """Framing and request order of one connection. Used by one thread only."""
+
+    __slots__ = ("_end", "_max_request_bytes", "_owned", "_pool", "_start", "_view", "state")
+
+    def __init__(self, pool: BufferPool, max_request_bytes: int) -> None:
+        self.state = State.READING
+        self._pool = pool
+        self._max_request_bytes = max_request_bytes
+        self._owned: bytearray | None = None
+        self._view = _NOTHING
+        self._start = 0
+        self._end = 0
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes received and not handed out yet."""
+        return self._end - self._start
+
+    def free_space(self) -> memoryview | None:
+        """Where the next bytes of an unfinished request belong; None when any buffer of the shell's will do.
+
+        Release the view before the next call of another method. Never reaches beyond the request it is for.
+        """
+        if self._owned is None:
+            return None
+        stop = len(self._owned)
+        if self._end - self._start >= SIZE_BYTES and self.state is State.READING:
+            stop = min(stop, self._start + SIZE_BYTES + self._frame_size())
+        return memoryview(self._owned)[self._end : stop]
+
+    def filled(self, count: int) -> None:
+        """`count` bytes were put into `free_space`."""
+        self._end += count
+
+    def receive(self, data: memoryview) -> None:
+        """Bytes in a buffer of the shell's, which is free for other use after `settle`. Only while nothing
+        is kept.
+        """
+        if self._owned is not None:
+            raise InvariantError("bytes are kept: put the next ones into free_space")
+        self._view, self._start, self._end = data, 0, len(data)
+
+    def next_request(self) -> memoryview | None:
+        """The next whole request without its size, writable, or None. It is now HANDLING.
+
+        Raises `FrameError`: the connection is lost then.
+        """
+        if self.state is not State.READING or self._end - self._start < SIZE_BYTES:
+            return None
+        size = self._frame_size()
+        start = self._start + SIZE_BYTES
+        stop = start + size
+        if stop > self._end:
+            return None
+        self._start = stop
+        self._move(State.HANDLING)
+        if self._owned is not None:
+            return memoryview(self._owned)[start:stop]
+        # The shell's buffer is used again at once; copying a request that fits it is cheap.
+        return memoryview(bytearray(self._view[start:stop]))
+
+    def answering(self) -> None:
+        """The answer is being sent."""
+        self._move(State.ANSWERING)
+
+    def answered(self) -> None:
+        """The answer is out (or there is none): the next request may be taken."""
+        self._move(State.READING)
+
+    def close(self) -> None:
+        """No more requests; memory goes back."""
+        self._move(State.CLOSED)
+        self._drop()
+
+    def settle(self) -> bool:
+        """Keep what is left in memory of our own, with room for more.
+
+        False: stop reading for now, because the budget or the pipeline is full; settle again when memory
+        came back or the current request is answered.
+        """
+        left = self._end - self._start
+        if left == 0 or self.state is State.CLOSED:
+            self._drop()
+            return True
+        crowded = self.state is not State.READING and left >= PIPELINE_BYTES
+        owned = self._owned
+        if owned is None:
+            wanted = left if crowded else self._wanted(left)
+            self._keep(self._pool.take(wanted, self) or self._pool.take(left, self, force=True))
+        elif self._end == len(owned) and not crowded:
+            self._keep(self._pool.take(self._wanted(left), self, held=owned))
+        return not crowded and self._owned is not None and self._end < len(self._owned)
+
+    def _wanted(self, left: int) -> int:
+        """Bytes of memory to have for the `left` bytes at hand: little while little has come."""
+        if self.state is not State.READING:
+            return min(PIPELINE_BYTES, max(4 * left, MIN_BUFFER_BYTES))
+        trusted = max(left * (16 if left >= _TRUSTED_BYTES else 4), MIN_BUFFER_BYTES)
+        return trusted if left < SIZE_BYTES else min(SIZE_BYTES + self._frame_size(), trusted)
+
+    def _keep(self, buffer: bytearray | None) -> None:
+        """Move what is left into `buffer`; a request that was handed out keeps the old one alive by its
+        view.
+        """
+        if buffer is None:
+            return
+        left = self._end - self._start
+        old = self._owned
+        with (
+            memoryview(self._view if old is None else old) as source,
+            source[self._start : self._end] as rest,
+        ):
+            buffer[:left] = rest
+        self._owned, self._view, self._start, self._end = buffer, _NOTHING, 0, left
+        if old is not None:
+            self._pool.give(old, self, done=False)
+
+    def _frame_size(self) -> int:
+        data = self._view if self._owned is None else self._owned
+        return read_frame_size(data, self._start, self._max_request_bytes)
+
+    def _drop(self) -> None:
+        if self._owned is not None:
+            self._pool.give(self._owned, self)
+        self._owned = None
+        self._view = _NOTHING
+        self._start = self._end = 0
+
+    def _move(self, state: State) -> None:
+        if state not in MOVES[self.state]:
+            raise InvariantError(f"connection cannot go from {self.state.value} to {state.value}")
+        self.state = state

@@ -1,0 +1,387 @@
+"""The asyncio shell: listens, feeds `Connection` machines, calls the handler, sends its answers.
+
+A handler is called with the connection's `RequestContext` and the whole request (without its size). It
+returns a `Response`, None when the request has no answer (acks=0), or an awaitable of either. A plain result
+is written at once and no task is made. A request's memory may be kept as long as needed; keeping it costs
+what it says.
+
+- One request at a time per connection, answers in order (as Kafka, which mutes the channel meanwhile).
+- `WireError` from a handler: the peer's bytes make no sense; its connection is closed, one rate-limited line
+  says why.
+- Any other exception is our bug: logged with its traceback, counted, the connection closed.
+- An awaitable goes on after its peer has left, unless the handler set `context.cancel_on_disconnect` (long
+  polls).
+
+Everything runs on the loop that called `start`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from service.network.buffers import BufferPool
+from service.network.connection import Connection, State
+from service.network.limited_log import RateLimitedLog
+from service.network.sender import Part, Sender
+from service.wire.errors import WireError
+
+_LOG = logging.getLogger(__name__)
+_SCRATCH_BYTES = 64 << 10
+
+
+class Response:
+    """A whole response frame, its size included, as parts that follow each other on the wire."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self.parts = parts
+
+
+class RequestContext:
+    """Who asks. One per connection; the dispatcher fills in the request's own fields, which the next request
+    overwrites.
+    """
+
+    __slots__ = (
+        "api_key", "api_version", "cancel_on_disconnect", "client_host", "client_id", "client_port",
+        "connection_id", "correlation_id", "disconnected", "listener",
+    )  # fmt: skip
+
+    def __init__(self, connection_id: int, client_host: str, client_port: int, listener: str) -> None:
+        self.connection_id = connection_id
+        self.client_host = client_host
+        self.client_port = client_port
+        self.listener = listener
+        self.client_id = ""
+        self.api_key = -1
+        self.api_version = -1
+        self.correlation_id = 0
+        self.cancel_on_disconnect = False
+        self.disconnected = False
+
+    def __str__(self) -> str:
+        return (
+            f"{self.client_host}:{self.client_port} on {self.listener} (client id {self.client_id!r}, "
+            f"API key {self.api_key} version {self.api_version}, correlation id {self.correlation_id})"
+        )
+
+
+Answer = Response | None
+Handler = Callable[[RequestContext, memoryview], "Answer | Awaitable[Answer]"]
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened so far."""
+
+    accepted: int = 0
+    refused: int = 0
+    requests: int = 0
+    received_bytes: int = 0
+    wire_errors: int = 0
+    handler_errors: int = 0
+    idle_closed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what peers may cost; names in brackets are Kafka's configuration keys."""
+
+    max_request_bytes: int = 104857600
+    """Greatest request (socket.request.max.bytes)."""
+    idle_ms: int = 600_000
+    """A connection that moves no byte for so long is closed (connections.max.idle.ms)."""
+    max_connections: int = 2**31 - 1
+    """Connections at a time (max.connections)."""
+    request_memory_bytes: int = 256 << 20
+    """Memory for requests that are still arriving, over all connections (in the role of
+    queued.max.request.bytes).
+    """
+
+
+@dataclass(slots=True)
+class _Shared:
+    """What all connections of a server have in common."""
+
+    handler: Handler
+    limits: Limits
+    listener: str
+    loop: asyncio.AbstractEventLoop
+    pool: BufferPool
+    counters: Counters = field(default_factory=Counters)
+    peers: set[_Peer] = field(default_factory=set)
+    scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
+    warnings: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(_LOG))
+    errors: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(_LOG))
+    stopping: bool = False
+
+
+class _Peer(asyncio.BufferedProtocol):
+    """One connection: its machine, its output and its place in the loop."""
+
+    __slots__ = (
+        "_connection", "_context", "_eof", "_pausing", "_pending", "_sender", "_shared", "_transport",
+        "_view", "last_move",
+    )  # fmt: skip
+
+    def __init__(self, shared: _Shared) -> None:
+        self._shared = shared
+        self._connection = Connection(shared.pool, shared.limits.max_request_bytes)
+        self._view: memoryview | None = None
+        self._pending: asyncio.Future[Answer] | None = None
+        self._pausing = False
+        self._eof = False
+        self.last_move = shared.loop.time()
+
+    # -- called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        shared = self._shared
+        self._transport = transport
+        self._sender = Sender(shared.loop, transport, self._sent, self._moved)
+        peer = transport.get_extra_info("peername") or ("?", 0)
+        shared.counters.accepted += 1
+        self._context = RequestContext(shared.counters.accepted, str(peer[0]), int(peer[1]), shared.listener)
+        shared.peers.add(self)
+        if len(shared.peers) > shared.limits.max_connections or shared.stopping:
+            shared.counters.refused += 1
+            shared.warnings.warning("refused %s: %d connections are open", peer[0], len(shared.peers) - 1)
+            transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._view = self._connection.free_space()
+        return self._shared.scratch if self._view is None else self._view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._moved()
+        self._shared.counters.received_bytes += nbytes
+        if self._view is None:
+            self._connection.receive(self._shared.scratch[:nbytes])
+        else:
+            self._view.release()
+            self._view = None
+            self._connection.filled(nbytes)
+        self._serve()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more. What it asked for already is still answered, except long polls."""
+        self._eof = True
+        long_poll = self._pending is not None and self._context.cancel_on_disconnect
+        return self._connection.state is not State.READING and not long_poll
+
+    def pause_writing(self) -> None:
+        self._sender.paused()
+
+    def resume_writing(self) -> None:
+        self._sender.resumed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.peers.discard(self)
+        self._sender.close()
+        self._connection.close()
+        self._context.disconnected = True
+        if self._pending is not None and self._context.cancel_on_disconnect:
+            self._pending.cancel()
+
+    # -- one request after the other
+
+    def _serve(self) -> None:
+        """Answer the whole requests that are there; keep the rest."""
+        connection, shared = self._connection, self._shared
+        try:
+            while connection.state is State.READING and not self._transport.is_closing():
+                request = connection.next_request()
+                if request is None:
+                    break
+                shared.counters.requests += 1
+                self._context.cancel_on_disconnect = False
+                answer = shared.handler(self._context, request)
+                del request
+                self._took(answer)
+            self._settle()
+        except Exception as e:
+            self._failed(e)
+
+    def _took(self, answer: Answer | Awaitable[Answer]) -> None:
+        if answer is None:
+            self._connection.answered()
+        elif type(answer) is Response:
+            self._connection.answering()
+            if self._sender.send(answer.parts):
+                self._connection.answered()
+        else:
+            assert not isinstance(answer, Response)
+            self._pending = asyncio.ensure_future(answer, loop=self._shared.loop)
+            self._pending.add_done_callback(self._resolved)
+
+    def _resolved(self, future: asyncio.Future[Answer]) -> None:
+        self._pending = None
+        if future.cancelled():
+            self._transport.abort()
+            return
+        error = future.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        if self._connection.state is State.CLOSED:
+            if error is not None:
+                self._failed(error)
+            return
+        self._moved()
+        try:
+            if error is not None:
+                raise error
+            self._took(future.result())
+        except Exception as e:
+            self._failed(e)
+            return
+        if self._connection.state is State.READING:
+            self._next()
+
+    def _sent(self, error: Exception | None) -> None:
+        """The sender finished on its own time."""
+        if error is not None:
+            self._failed(error)
+        elif self._connection.state is State.ANSWERING:
+            self._connection.answered()
+            self._next()
+
+    def _next(self) -> None:
+        self._serve()
+        if (self._eof or self._shared.stopping) and self._connection.state is State.READING:
+            self._transport.close()
+
+    def _settle(self) -> None:
+        """Keep the rest of the input, and read on or not."""
+        if self._transport.is_closing():
+            return
+        if self._connection.settle():
+            if self._pausing:
+                self._pausing = False
+                self._transport.resume_reading()
+            return
+        if not self._pausing:
+            self._pausing = True
+            self._transport.pause_reading()
+        if self._connection.state is State.READING:
+            self._shared.pool.wait(self._retry_settle)
+
+    def _retry_settle(self) -> None:
+        self._shared.loop.call_soon(self._settle)
+
+    def _moved(self) -> None:
+        self.last_move = self._shared.loop.time()
+
+    # -- ends
+
+    def _failed(self, error: Exception) -> None:
+        """Close this connection for `error`, and say so."""
+        shared = self._shared
+        if isinstance(error, WireError):
+            shared.counters.wire_errors += 1
+            shared.warnings.warning("closed %s: %s", self._context, error)
+        elif isinstance(error, ConnectionError):
+            _LOG.debug("lost %s: %s", self._context, error)
+        else:
+            shared.counters.handler_errors += 1
+            shared.errors.log(logging.ERROR, "request of %s failed", self._context, error=error)
+        if self._sender.busy:
+            self._transport.abort()  # half a response is out: nothing that follows could be understood
+        else:
+            self._transport.close()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a handler has its request and has not answered."""
+        return self._pending is not None
+
+    def finish(self) -> None:
+        """The server stops: close as soon as nothing is under way."""
+        if self._connection.state is State.READING:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._pending is not None:
+            self._pending.cancel()
+        self._transport.abort()
+
+
+class Server:
+    """Listens on one address. `port` is the real one once started."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        handler: Handler,
+        *,
+        limits: Limits | None = None,
+        listener: str = "PLAINTEXT",
+    ) -> None:
+        self.host = host
+        self.port = port
+        self._handler = handler
+        self._limits = limits or Limits()
+        self._listener = listener
+        self._shared: _Shared | None = None
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    @property
+    def counters(self) -> Counters:
+        return self._shared.counters if self._shared else Counters()
+
+    @property
+    def connection_count(self) -> int:
+        return len(self._shared.peers) if self._shared else 0
+
+    @property
+    def request_memory_bytes(self) -> int:
+        """Memory that requests still arriving hold now."""
+        return self._shared.pool.in_use_bytes if self._shared else 0
+
+    async def start(self) -> None:
+        """Bind and serve. Raises `OSError` when the address cannot be had."""
+        loop = asyncio.get_running_loop()
+        pool = BufferPool(self._limits.request_memory_bytes)
+        shared = self._shared = _Shared(self._handler, self._limits, self._listener, loop, pool)
+        self._server = await loop.create_server(lambda: _Peer(shared), self.host, self.port, backlog=1024)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._sweep()
+
+    async def close(self, grace_s: float = 5.0) -> None:
+        """Stop listening, let requests under way finish for `grace_s` seconds, then cut what is left."""
+        if self._server is None or self._shared is None:
+            return
+        shared, loop = self._shared, self._shared.loop
+        shared.stopping = True
+        self._server.close()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for peer in list(shared.peers):
+            peer.finish()
+        deadline = loop.time() + grace_s
+        while shared.peers and loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for peer in list(shared.peers):
+            peer.abort()
+        while shared.peers:
+            await asyncio.sleep(0)
+        self._server = None
+
+    def _sweep(self) -> None:
+        """Close what has been idle too long: a connection with nothing to do, or a reader that does not
+        read.
+        """
+        shared = self._shared
+        assert shared is not None
+        idle_s = self._limits.idle_ms / 1000
+        horizon = shared.loop.time() - idle_s
+        for peer in [peer for peer in shared.peers if peer.last_move < horizon and not peer.waiting]:
+            shared.counters.idle_closed += 1
+            peer.abort()
+        self._sweeper = shared.loop.call_later(min(max(idle_s / 8, 0.05), 30.0), self._sweep)
