@@ -236,8 +236,12 @@ def set_log_append_time(buf: bytearray | memoryview, position: int, timestamp_ms
     The records keep their own deltas: readers of such a batch take the max timestamp for each of them
     (Kafka `DefaultRecordBatch.setMaxTimestamp`).
     """
-    size = size_at(buf, position)
     attributes = _ATTRIBUTES.unpack_from(buf, position + 21)[0] | LOG_APPEND_TIME_FLAG
     _ATTRIBUTES.pack_into(buf, position + 21, attributes)
+    set_max_timestamp(buf, position, timestamp_ms)
+
+
+def set_max_timestamp(buf: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
+    """Write the batch's max timestamp and renew its checksum, in place."""
     _MAX_TIMESTAMP.pack_into(buf, position + 35, timestamp_ms)
-    _CRC.pack_into(buf, position + 17, compute_crc(buf, position, size))
+    _CRC.pack_into(buf, position + 17, compute_crc(buf, position, size_at(buf, position)))

@@ -1,0 +1,468 @@
+"""The per-record and per-batch loops, one source for two lives. [P]
+
+Compiled by Cython (pure-Python mode) the loops below run as C with the GIL released; where no compiler was at
+hand, or Cython is not installed, the same file runs as plain Python. Both lives give the same answers: a
+parity test loads this source beside the compiled module and compares them. So no value may pass 64 bits
+unmasked, a pointer is only ever indexed, and nothing here raises for bad data: bad data are a status.
+
+Record, format v2 (Kafka `DefaultRecord`; varints are zigzag):
+
+    length varint | attributes i8 | timestamp delta varlong | offset delta varint
+    | key length varint, key | value length varint, value | header count varint, headers
+
+    header: key length varint, key | value length varint, value        (a negative length means null)
+"""
+
+# mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call"
+# (Cython's annotations are C types and its decorators have none.)
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.records.kernel_status import BATCH_FIELDS, RECORD_FIELDS, Status
+
+try:
+    import cython
+except ImportError:  # running from source where Cython is not installed
+    from service.records import without_cython as cython
+
+COMPILED: Final[bool] = cython.compiled
+
+# C integers in the compiled life: an attribute of an enum cannot be looked up without the GIL.
+_OK = cython.declare(cython.longlong, Status.OK)
+_TRUNCATED = cython.declare(cython.longlong, Status.TRUNCATED)
+_BAD_VARINT = cython.declare(cython.longlong, Status.BAD_VARINT)
+_BAD_SIZE = cython.declare(cython.longlong, Status.BAD_SIZE)
+_BAD_OFFSET = cython.declare(cython.longlong, Status.BAD_OFFSET)
+_BAD_HEADERS = cython.declare(cython.longlong, Status.BAD_HEADERS)
+_TRAILING = cython.declare(cython.longlong, Status.TRAILING)
+_TIMESTAMP_OVERFLOW = cython.declare(cython.longlong, Status.TIMESTAMP_OVERFLOW)
+_BAD_LENGTH = cython.declare(cython.longlong, Status.BAD_LENGTH)
+_BAD_MAGIC = cython.declare(cython.longlong, Status.BAD_MAGIC)
+_BAD_CRC = cython.declare(cython.longlong, Status.BAD_CRC)
+_BAD_RANGE = cython.declare(cython.longlong, Status.BAD_RANGE)
+_RECORD_FIELDS = cython.declare(cython.longlong, RECORD_FIELDS)
+_BATCH_FIELDS = cython.declare(cython.longlong, BATCH_FIELDS)
+_INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+# Integers beyond 31 bits get names too: as literals they would be Python objects.
+_TWO_TO_31 = cython.declare(cython.longlong, 0x80000000)
+_TWO_TO_32 = cython.declare(cython.longlong, 0x100000000)
+_UINT32_MAX = cython.declare(cython.ulonglong, 0xFFFFFFFF)
+_UINT64_MAX = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
+_INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
+_CRC32C_POLYNOMIAL = cython.declare(cython.uint, 0x82F63B78)
+_crc_table = cython.declare(cython.uint[2048])
+if not cython.compiled:
+    _crc_table = [0] * 2048
+
+
+def _fill_crc_table() -> None:
+    """Eight tables of 256: entry n of table k is the checksum of byte n followed by k zero bytes."""
+    index: cython.int
+    table: cython.int
+    crc: cython.uint
+    for index in range(256):
+        crc = index
+        for _ in range(8):
+            crc = (crc >> 1) ^ (_CRC32C_POLYNOMIAL if crc & 1 else 0)
+        _crc_table[index] = crc
+    for index in range(256):
+        crc = _crc_table[index]
+        for table in range(1, 8):
+            crc = _crc_table[crc & 0xFF] ^ (crc >> 8)
+            _crc_table[table * 256 + index] = crc
+
+
+_fill_crc_table()
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _crc32c(data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong) -> cython.longlong:
+    """CRC32C of ``data[position:end]``, eight bytes a step."""
+    crc: cython.uint = _UINT32_MAX
+    while end - position >= 8:
+        crc = (
+            _crc_table[1792 + ((crc ^ data[position]) & 0xFF)]
+            ^ _crc_table[1536 + (((crc >> 8) ^ data[position + 1]) & 0xFF)]
+            ^ _crc_table[1280 + (((crc >> 16) ^ data[position + 2]) & 0xFF)]
+            ^ _crc_table[1024 + ((crc >> 24) ^ data[position + 3])]
+            ^ _crc_table[768 + data[position + 4]]
+            ^ _crc_table[512 + data[position + 5]]
+            ^ _crc_table[256 + data[position + 6]]
+            ^ _crc_table[data[position + 7]]
+        )
+        position += 8
+    while position < end:
+        crc = _crc_table[(crc ^ data[position]) & 0xFF] ^ (crc >> 8)
+        position += 1
+    return crc ^ _UINT32_MAX
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _uint32(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
+    value: cython.longlong = data[position]
+    value = value * 256 + data[position + 1]
+    value = value * 256 + data[position + 2]
+    return value * 256 + data[position + 3]
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _int32(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
+    value: cython.longlong = _uint32(data, position)
+    return value - _TWO_TO_32 if value >= _TWO_TO_31 else value
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _int64(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
+    return _int32(data, position) * _TWO_TO_32 + _uint32(data, position + 4)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varint_size(
+    data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, limit: cython.longlong
+) -> cython.longlong:
+    """Bytes of the varint at ``position``, or a status."""
+    size: cython.longlong = 0
+    while size < limit:
+        if position + size >= end:
+            return _TRUNCATED
+        if data[position + size] < 0x80:
+            return size + 1
+        size += 1
+    return _BAD_VARINT
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varint(data: cython.p_const_uchar, position: cython.longlong, size: cython.longlong) -> cython.longlong:
+    """The 32-bit zigzag varint in ``size`` (1 to 5) bytes at ``position``; more bits fall off, as in Java."""
+    value: cython.ulonglong = data[position] & 0x7F
+    byte: cython.ulonglong
+    index: cython.longlong
+    for index in range(1, size):
+        byte = data[position + index] & 0x7F
+        value |= byte << (7 * index)
+    value &= _UINT32_MAX
+    return (value >> 1) ^ -(value & 1)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varlong(data: cython.p_const_uchar, position: cython.longlong, size: cython.longlong) -> cython.longlong:
+    """The 64-bit zigzag varint in the ``size`` (1 to 10) bytes at ``position``."""
+    value: cython.ulonglong = data[position] & 0x7F
+    byte: cython.ulonglong
+    index: cython.longlong
+    for index in range(1, size):
+        byte = data[position + index] & 0x7F
+        value |= byte << (7 * index)
+    value &= _UINT64_MAX
+    return (value >> 1) ^ -(value & 1)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _skip_headers(
+    data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, count: cython.longlong
+) -> cython.longlong:
+    """Position after ``count`` headers, or a status."""
+    size: cython.longlong
+    length: cython.longlong
+    while count > 0:
+        size = _varint_size(data, position, end, 5)
+        if size < 0:
+            return size
+        length = _varint(data, position, size)
+        position += size
+        if length < 0:
+            return _BAD_HEADERS
+        if length > end - position:
+            return _BAD_SIZE
+        position += length
+        size = _varint_size(data, position, end, 5)
+        if size < 0:
+            return size
+        length = _varint(data, position, size)
+        position += size
+        if length > end - position:
+            return _BAD_SIZE
+        if length > 0:
+            position += length
+        count -= 1
+    return position
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _parse_record(
+    data: cython.p_const_uchar,
+    position: cython.longlong,
+    end: cython.longlong,
+    out: cython.p_longlong,
+    at: cython.longlong,
+) -> cython.longlong:
+    """Check one record and write its fields from ``out[at]`` on: the position after it, or a status."""
+    size: cython.longlong = _varint_size(data, position, end, 5)
+    field: cython.longlong
+    length: cython.longlong
+    if size < 0:
+        return size
+    length = _varint(data, position, size)
+    position += size
+    if length < 1:
+        return _BAD_SIZE
+    if length > end - position:
+        return _TRUNCATED
+    end = position + length
+    position += 1  # attributes: none are in use
+
+    size = _varint_size(data, position, end, 10)
+    if size < 0:
+        return size
+    out[at] = _varlong(data, position, size)
+    position += size
+    size = _varint_size(data, position, end, 5)
+    if size < 0:
+        return size
+    out[at + 1] = _varint(data, position, size)
+    position += size
+
+    for field in range(at + 2, at + 6, 2):  # key, then value
+        size = _varint_size(data, position, end, 5)
+        if size < 0:
+            return size
+        length = _varint(data, position, size)
+        position += size
+        if length > end - position:
+            return _BAD_SIZE
+        if length < 0:
+            length = -1
+        out[field] = position
+        out[field + 1] = length
+        if length > 0:
+            position += length
+
+    size = _varint_size(data, position, end, 5)
+    if size < 0:
+        return size
+    length = _varint(data, position, size)
+    position += size
+    if length < 0 or length > end - position:
+        return _BAD_HEADERS
+    out[at + 6] = position
+    out[at + 7] = length
+    position = _skip_headers(data, position, end, length)
+    if position >= 0 and position != end:
+        return _BAD_SIZE
+    return position
+
+
+def check_records(
+    buf: cython.const[cython.uchar][::1],
+    start: cython.longlong,
+    end: cython.longlong,
+    count: cython.longlong,
+    base_timestamp: cython.longlong,
+    oldest: cython.longlong,
+    newest: cython.longlong,
+) -> tuple[int, int, int, int, int]:
+    """Check the ``count`` records that must fill ``buf[start:end]``, with offset deltas 0, 1, 2 ...
+
+    Returns (status, index, max timestamp, index of the first record that has it, index of the first record
+    outside ``[oldest, newest]``). ``index`` is the record that a bad status is about. A record without a
+    timestamp (-1) is never outside; where all are without, max timestamp is -1 at index 0. The last number is
+    -1 where all are inside.
+    """
+    scratch: cython.longlong[8]
+    data: cython.p_const_uchar
+    position: cython.longlong = start
+    status: cython.longlong = _OK
+    index: cython.longlong = 0
+    timestamp: cython.longlong
+    max_timestamp: cython.longlong = -1
+    max_index: cython.longlong = 0
+    outside: cython.longlong = -1
+    if start < 0 or start > end or end > len(buf):
+        raise IndexError(f"[{start}, {end}) is not inside {len(buf)} bytes")
+    if start == end:
+        return (_TRUNCATED if count > 0 else _OK), 0, -1, 0, -1
+    if cython.compiled:
+        data = cython.address(buf[0])
+    else:
+        data, scratch = buf, [0] * _RECORD_FIELDS
+    with cython.nogil:
+        while index < count:
+            position = _parse_record(data, position, end, scratch, 0)
+            if position < 0:
+                status = position
+                break
+            if scratch[1] != index:
+                status = _BAD_OFFSET
+                break
+            timestamp = scratch[0]
+            if timestamp >= 0:
+                if base_timestamp > _INT64_MAX - timestamp:
+                    status = _TIMESTAMP_OVERFLOW
+                    break
+            elif base_timestamp < _INT64_MIN - timestamp:
+                status = _TIMESTAMP_OVERFLOW
+                break
+            timestamp = base_timestamp + timestamp
+            if timestamp > max_timestamp:
+                max_timestamp = timestamp
+                max_index = index
+            if timestamp != -1 and (timestamp < oldest or timestamp > newest) and outside < 0:
+                outside = index
+            index += 1
+        if status == _OK and position != end:
+            status = _TRAILING
+    return status, index, max_timestamp, max_index, outside
+
+
+def index_records(
+    buf: cython.const[cython.uchar][::1],
+    start: cython.longlong,
+    end: cython.longlong,
+    count: cython.longlong,
+    out: cython.longlong[::1],
+) -> tuple[int, int]:
+    """Find the fields of the ``count`` records that must fill ``buf[start:end]``; offsets may have gaps.
+
+    Writes `RECORD_FIELDS` numbers for each record to ``out``, which must have room for them. Returns (status,
+    index of the record it is about).
+    """
+    data: cython.p_const_uchar
+    fields: cython.p_longlong
+    position: cython.longlong = start
+    status: cython.longlong = _OK
+    index: cython.longlong = 0
+    if start < 0 or start > end or end > len(buf):
+        raise IndexError(f"[{start}, {end}) is not inside {len(buf)} bytes")
+    if count > len(out) // _RECORD_FIELDS:
+        raise IndexError(f"{count} records need more than {len(out)} numbers")
+    if start == end or count <= 0:
+        return (_OK if start == end and count <= 0 else _TRUNCATED if start == end else _TRAILING), 0
+    if cython.compiled:
+        data, fields = cython.address(buf[0]), cython.address(out[0])
+    else:
+        data, fields = buf, out
+    with cython.nogil:
+        while index < count:
+            position = _parse_record(data, position, end, fields, index * _RECORD_FIELDS)
+            if position < 0:
+                status = position
+                break
+            index += 1
+        if status == _OK and position != end:
+            status = _TRAILING
+    return status, index
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _check_batch(
+    data: cython.p_const_uchar,
+    position: cython.longlong,
+    end: cython.longlong,
+    next_offset: cython.longlong,
+    crc_limit: cython.longlong,
+) -> cython.longlong:
+    """Size of the batch at ``position`` if it is whole, sound and not too early, else a status."""
+    size: cython.longlong
+    base_offset: cython.longlong
+    delta: cython.longlong
+    if end - position < 12:
+        return _TRUNCATED
+    size = _int32(data, position + 8) + 12
+    if size < 61:
+        return _BAD_LENGTH
+    if end - position > 16 and data[position + 16] != 2:
+        return _BAD_MAGIC
+    if size > end - position:
+        return _TRUNCATED
+    base_offset = _int64(data, position)
+    delta = _int32(data, position + 23)
+    if base_offset < next_offset or delta < 0 or base_offset > _INT64_MAX - delta:
+        return _BAD_RANGE
+    if _int32(data, position + 57) < 0:
+        return _BAD_RANGE
+    if size <= crc_limit and _crc32c(data, position + 21, position + size) != _uint32(data, position + 17):
+        return _BAD_CRC
+    return size
+
+
+def scan_batches(
+    buf: cython.const[cython.uchar][::1],
+    position: cython.longlong,
+    end: cython.longlong,
+    next_offset: cython.longlong,
+    crc_limit: cython.longlong,
+    out: cython.longlong[::1],
+) -> tuple[int, int, int]:
+    """Walk the batches in ``buf[position:end]``, the first at ``next_offset`` or later, each after the last.
+
+    Checksums are verified for batches of up to ``crc_limit`` bytes. Writes `BATCH_FIELDS` numbers for each
+    batch to ``out`` until it is full. Returns (status, batches written, position after the last of them);
+    `OK` means that ``end`` was reached or ``out`` is full.
+    """
+    data: cython.p_const_uchar
+    rows: cython.p_longlong
+    status: cython.longlong = _OK
+    batches: cython.longlong = 0
+    room: cython.longlong = len(out) // _BATCH_FIELDS
+    size: cython.longlong
+    at: cython.longlong = 0
+    if position < 0 or position > end or end > len(buf):
+        raise IndexError(f"[{position}, {end}) is not inside {len(buf)} bytes")
+    if position == end or room == 0:
+        return _OK, 0, position
+    if cython.compiled:
+        data, rows = cython.address(buf[0]), cython.address(out[0])
+    else:
+        data, rows = buf, out
+    with cython.nogil:
+        while position < end and batches < room:
+            size = _check_batch(data, position, end, next_offset, crc_limit)
+            if size < 0:
+                status = size
+                break
+            rows[at] = position
+            rows[at + 1] = size
+            rows[at + 2] = _int64(data, position)
+            rows[at + 3] = rows[at + 2] + _int32(data, position + 23)
+            rows[at + 4] = _int32(data, position + 12)
+            rows[at + 5] = _int64(data, position + 27)
+            rows[at + 6] = _int64(data, position + 35)
+            rows[at + 7] = _int32(data, position + 57)
+            rows[at + 8] = _uint32(data, position + 17)
+            next_offset = rows[at + 3] + 1
+            at += _BATCH_FIELDS
+            position += size
+            batches += 1
+    return status, batches, position

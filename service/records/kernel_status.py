@@ -1,0 +1,53 @@
+"""What the kernel's loops answer, and the shape of the rows they write. [P]"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+
+class Status(IntEnum):
+    """Outcome of a loop: `OK`, or what is wrong with the record or batch it stopped at."""
+
+    OK = 0
+    TRUNCATED = -1
+    BAD_VARINT = -2
+    BAD_SIZE = -3
+    BAD_OFFSET = -4
+    BAD_HEADERS = -5
+    TRAILING = -6
+    TIMESTAMP_OVERFLOW = -7
+    BAD_LENGTH = -8
+    BAD_MAGIC = -9
+    BAD_CRC = -10
+    BAD_RANGE = -11
+
+    @property
+    def reason(self) -> str:
+        """A few words for a message to an operator or a client."""
+        return _REASONS[self]
+
+
+_REASONS: Final = {
+    Status.OK: "nothing is wrong",
+    Status.TRUNCATED: "it ends after the data do",
+    Status.BAD_VARINT: "a varint has too many bytes",
+    Status.BAD_SIZE: "its length is not that of its parts",
+    Status.BAD_OFFSET: "its offset delta does not follow the one before",
+    Status.BAD_HEADERS: "it has an impossible number of headers, or a header without a key",
+    Status.TRAILING: "bytes are left after the last record",
+    Status.TIMESTAMP_OVERFLOW: "its timestamp does not fit 64 bits",
+    Status.BAD_LENGTH: "its length is less than that of a header",
+    Status.BAD_MAGIC: "its magic is not 2",
+    Status.BAD_CRC: "its checksum is not that of its bytes",
+    Status.BAD_RANGE: "its offsets overlap those before it, or its delta or record count is negative",
+}
+
+RECORD_FIELDS: Final = 8
+"""Numbers `index_records` writes for each record: timestamp delta, offset delta, key position, key size,
+value position, value size, position of the headers, number of headers. A size of -1 means null."""
+BATCH_FIELDS: Final = 9
+"""Numbers `scan_batches` writes for each batch: position, size, base offset, last offset, leader epoch, base
+timestamp, max timestamp, record count, checksum as stored."""
+MIN_RECORD_SIZE: Final = 7
+"""Bytes of a record with null key and value and no headers."""

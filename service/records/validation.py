@@ -1,0 +1,277 @@
+"""What a broker accepts from a producer: one batch, looked at from its frame to its last record. [P]
+
+The checks, their order and their error codes are Kafka's (`ProduceRequest.validateRecords`, then
+`UnifiedLog.analyzeAndValidateRecords`, then `LogValidator`):
+
+    no whole batch, more than one, magic 0 or 1            INVALID_RECORD
+    length or magic that no batch has                      CORRUPT_MESSAGE
+    transactional batch                                    INVALID_TXN_STATE
+    base offset other than 0                               INVALID_RECORD
+    larger than max.message.bytes                          MESSAGE_TOO_LARGE
+    less than a header, or checksum wrong                  CORRUPT_MESSAGE
+    codec id 5 to 7                                        UNSUPPORTED_COMPRESSION_TYPE
+    offset range or count <= 0, or not the same            INVALID_RECORD
+    control batch; producer id without a sequence          INVALID_RECORD
+    records that do not parse or do not fill the batch     INVALID_RECORD
+    timestamps out of bounds, or typed LogAppendTime       INVALID_TIMESTAMP
+
+Where Kafka is looser or answers by accident, on purpose otherwise:
+
+- Offset deltas that are not 0, 1, 2 ... are INVALID_RECORD. Kafka keeps them in an uncompressed batch and
+  renumbers them in a compressed one, for clients that predate this format.
+- Bytes after the batch are refused even where they cannot be a second batch; Kafka cuts them off.
+- A payload that its codec cannot read is INVALID_RECORD, an unknown codec id UNSUPPORTED_COMPRESSION_TYPE.
+  Kafka lets an internal exception become UNKNOWN_SERVER_ERROR.
+- A payload that inflates beyond ``max_inflated_bytes`` is MESSAGE_TOO_LARGE, which makes a producer split its
+  batch. Kafka inflates without bound.
+- A batch that its producer marked LogAppendTime is INVALID_TIMESTAMP on every topic. Kafka takes it for
+  CreateTime topics when its max timestamp is in bounds: it stores records whose timestamps nobody checked.
+- Transactions are not served yet, so no transaction can be open: INVALID_TXN_STATE, which is Kafka's answer
+  for a partition that was never added to one.
+
+A max timestamp that is not that of the records is put right, as Kafka does.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+from kio.schema.errors import ErrorCode
+
+from service.base.config import LogConfig
+from service.base.errors import CorruptionError, RequestError
+from service.base.types import NO_TIMESTAMP, Buffer
+from service.records.batch import (
+    CODEC_MASK,
+    CODECS,
+    CONTROL_FLAG,
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    Codec,
+    read_header,
+    set_log_append_time,
+    set_max_timestamp,
+)
+from service.records.compression import InflatedTooLarge, compress, decompress
+from service.records.kernel import check_records, index_records
+from service.records.kernel_status import RECORD_FIELDS, Status
+
+DEFAULT_MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
+MAX_RECORD_ERRORS: Final = 100
+"""Records named one by one in an answer; the batch is refused as a whole anyway."""
+_MIN_LEGACY_LENGTH: Final = 14
+"""Below this length of any magic Kafka does not look further."""
+_SIZE_UP_TO_MAGIC: Final = 17
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
+_AS_PRODUCED: Final = "producer"
+_CODEC_BY_NAME: Final = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in CODECS[1:]}}
+_LENGTH: Final = struct.Struct(">i")
+_MAGIC: Final = struct.Struct(">b")
+_ATTRIBUTES: Final = struct.Struct(">h")
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationRules:
+    """What one topic accepts: sizes in bytes, times in ms, ``compression_type`` as its config has it."""
+
+    max_message_bytes: int = 1_048_588
+    log_append_time: bool = False
+    timestamp_before_max_ms: int = _INT64_MAX
+    timestamp_after_max_ms: int = 3_600_000
+    compression_type: str = _AS_PRODUCED
+    max_inflated_bytes: int = DEFAULT_MAX_INFLATED_BYTES
+
+
+def rules_of(config: LogConfig) -> ValidationRules:
+    """The rules of a topic; the caller keeps them until its config changes."""
+    return ValidationRules(
+        max_message_bytes=config.max_message_bytes,
+        log_append_time=config.message_timestamp_type == "LogAppendTime",
+        timestamp_before_max_ms=config.message_timestamp_before_max_ms,
+        timestamp_after_max_ms=config.message_timestamp_after_max_ms,
+        compression_type=config.compression_type,
+        max_inflated_bytes=max(DEFAULT_MAX_INFLATED_BYTES, config.max_message_bytes),
+    )
+
+
+class RecordsRefused(RequestError):
+    """Some records of the batch are at fault: ``record_errors`` holds (index in the batch, why) for each."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+
+
+class ValidatedBatch(NamedTuple):
+    """One batch fit to be appended; only base offset and leader epoch are still to be stamped.
+
+    ``offset_delta_of_max_timestamp`` is that of the first record with ``max_timestamp``; 0 where no record
+    has a timestamp, and under LogAppendTime, where all have the same.
+    """
+
+    data: memoryview
+    header: BatchHeader
+    max_timestamp: int
+    offset_delta_of_max_timestamp: int
+    record_count: int
+
+
+def validate_produced(data: bytearray | memoryview, rules: ValidationRules, now_ms: int) -> ValidatedBatch:
+    """Check the one batch in ``data``, as a producer sent it, against ``rules``.
+
+    ``data`` is changed in place only for LogAppendTime or a wrong max timestamp; where the topic wants
+    another codec the batch is a new buffer. Raises `RequestError` with the code that the table above gives.
+    """
+    view = memoryview(data)
+    size = len(view)
+    if size < HEADER_SIZE:
+        raise _frame_error(view)
+    fields = HEADER.unpack_from(view)
+    base_offset, length, _, magic, crc, attributes, delta, base_timestamp, stated_max = fields[:9]
+    if magic != MAGIC or length != size - LOG_OVERHEAD:
+        raise _frame_error(view)
+    if attributes & TRANSACTIONAL_FLAG:
+        raise RequestError(ErrorCode.invalid_txn_state, "no transaction is open: transactions are not served")
+    if base_offset != 0:
+        raise _invalid(f"the base offset of a produced batch should be 0, but it is {base_offset}")
+    if size > rules.max_message_bytes:
+        raise _too_large(size, rules)
+    if crc32c(view[CRC_START:]) != crc:
+        raise RequestError(ErrorCode.corrupt_message, f"the checksum stored, {crc}, is not that of the batch")
+    count = fields[12]
+    codec_id = attributes & CODEC_MASK
+    if codec_id >= len(CODECS):
+        raise RequestError(ErrorCode.unsupported_compression_type, f"unknown compression codec {codec_id}")
+    if count <= 0 or delta != count - 1 or attributes & CONTROL_FLAG or (fields[9] >= 0 and fields[11] < 0):
+        raise _header_error(fields)
+
+    records, start = (view, HEADER_SIZE) if codec_id == 0 else (_inflate(CODECS[codec_id], view, rules), 0)
+    if rules.log_append_time:
+        oldest, newest = _INT64_MIN, _INT64_MAX
+    else:
+        oldest = max(now_ms - rules.timestamp_before_max_ms, _INT64_MIN)
+        newest = min(now_ms + rules.timestamp_after_max_ms, _INT64_MAX)
+    status, index, max_timestamp, max_index, outside = check_records(
+        records, start, len(records), count, base_timestamp, oldest, newest
+    )
+    if status != 0:
+        raise _invalid(f"record {index} of {count}: {Status(status).reason}")
+    if outside >= 0 or attributes & LOG_APPEND_TIME_FLAG:
+        raise _timestamp_error(records, start, fields, oldest, newest)
+
+    target = codec_id if rules.compression_type == _AS_PRODUCED else _CODEC_BY_NAME[rules.compression_type]
+    if target == codec_id and max_timestamp == stated_max and not rules.log_append_time:
+        header = tuple.__new__(BatchHeader, (0, *fields))
+        return tuple.__new__(ValidatedBatch, (view, header, max_timestamp, max_index, count))
+    if target != codec_id:
+        view = _recompressed(view, memoryview(records)[start:], Codec(target), rules)
+    if rules.log_append_time:
+        max_timestamp, max_index = now_ms, 0
+        set_log_append_time(view, 0, now_ms)
+    else:
+        set_max_timestamp(view, 0, max_timestamp)
+    return ValidatedBatch(view, read_header(view), max_timestamp, max_index, count)
+
+
+def _inflate(codec: Codec, view: memoryview, rules: ValidationRules) -> Buffer:
+    try:
+        return decompress(codec, view[HEADER_SIZE:], rules.max_inflated_bytes)
+    except InflatedTooLarge as error:
+        raise RequestError(ErrorCode.message_too_large, str(error)) from None
+    except CorruptionError as error:
+        raise _invalid(str(error)) from None
+
+
+def _recompressed(view: memoryview, records: memoryview, codec: Codec, rules: ValidationRules) -> memoryview:
+    """The batch with its records in another codec; its checksum is left for the caller to set.
+
+    The records' own bytes stay: their deltas are against a base timestamp that is kept too.
+    """
+    batch = bytearray(view[:HEADER_SIZE])
+    batch += compress(codec, records)
+    if len(batch) > rules.max_message_bytes:
+        raise _too_large(len(batch), rules)
+    _LENGTH.pack_into(batch, 8, len(batch) - LOG_OVERHEAD)
+    attributes = _ATTRIBUTES.unpack_from(batch, 21)[0]
+    _ATTRIBUTES.pack_into(batch, 21, (attributes & ~CODEC_MASK) | codec)
+    return memoryview(batch)
+
+
+def _invalid(message: str) -> RequestError:
+    return RequestError(ErrorCode.invalid_record, message)
+
+
+def _too_large(size: int, rules: ValidationRules) -> RequestError:
+    return RequestError(
+        ErrorCode.message_too_large,
+        f"the batch is {size} bytes, max.message.bytes allows {rules.max_message_bytes}",
+    )
+
+
+def _frame_error(view: memoryview) -> RequestError:
+    """Why ``view`` is not one whole batch of this format, in the order in which Kafka would notice."""
+    size = len(view)
+    if size < LOG_OVERHEAD:
+        return _invalid("a produce request must have one record batch for each partition")
+    length: int = _LENGTH.unpack_from(view, 8)[0]
+    if length < _MIN_LEGACY_LENGTH:
+        return RequestError(
+            ErrorCode.corrupt_message, f"a batch length of {length} is less than any batch has"
+        )
+    magic = _MAGIC.unpack_from(view, 16)[0] if size >= _SIZE_UP_TO_MAGIC else MAGIC
+    if not 0 <= magic <= MAGIC:
+        return RequestError(ErrorCode.corrupt_message, f"no batch has the magic {magic}")
+    if length + LOG_OVERHEAD > size:
+        return _invalid(f"the batch ends after {size} of its {length + LOG_OVERHEAD} bytes")
+    if magic != MAGIC:
+        return _invalid(f"record batches must have magic {MAGIC}, this one has {magic}")
+    if length + LOG_OVERHEAD < size:
+        return _invalid("a produce request may have only one record batch for each partition")
+    return RequestError(ErrorCode.corrupt_message, f"a batch of {size} bytes is less than its header")
+
+
+def _header_error(fields: tuple[int, ...]) -> RequestError:
+    attributes, delta, producer_id, base_sequence, count = (fields[i] for i in (5, 6, 9, 11, 12))
+    if delta < 0:
+        return _invalid(f"the batch has an invalid offset range: [0, {delta}]")
+    if count <= 0:
+        return _invalid(f"the batch says that it has {count} records")
+    if delta != count - 1:
+        return _invalid(f"the batch's offset range, [0, {delta}], is not that of {count} records")
+    if attributes & CONTROL_FLAG:
+        return _invalid("clients are not allowed to write control records")
+    return _invalid(f"producer id {producer_id} comes with an invalid sequence number {base_sequence}")
+
+
+def _timestamp_error(
+    records: Buffer, start: int, fields: tuple[int, ...], oldest: int, newest: int
+) -> RecordsRefused:
+    """Name the records at fault; only ever reached once they are known to parse."""
+    by_type = fields[5] & LOG_APPEND_TIME_FLAG != 0
+    rows = array("q", bytes(8 * RECORD_FIELDS * fields[12]))
+    index_records(records, start, len(records), fields[12], rows)
+    errors = []
+    for index, delta in enumerate(rows[::RECORD_FIELDS]):
+        timestamp = fields[7] + delta
+        if by_type:
+            errors.append((index, "a producer should not set the timestamp type to LogAppendTime"))
+        elif timestamp != NO_TIMESTAMP and not oldest <= timestamp <= newest:
+            errors.append((index, f"timestamp {timestamp} is out of range [{oldest}, {newest}]"))
+        if len(errors) == MAX_RECORD_ERRORS:
+            break
+    return RecordsRefused(
+        ErrorCode.invalid_timestamp,
+        "One or more records have been rejected due to invalid timestamp",
+        tuple(errors),
+    )

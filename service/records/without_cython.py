@@ -1,0 +1,43 @@
+"""What `kernel` names from Cython, for the interpreter alone: decorators and types that do nothing. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any, TypeVar
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+compiled = False
+
+
+class _Type:
+    def __getitem__(self, _shape: object) -> _Type:
+        return self
+
+
+class _NoGil(nullcontext[None]):
+    """Both ``@nogil`` and ``with nogil:``."""
+
+    def __call__(self, function: _F) -> _F:
+        return function
+
+
+longlong = ulonglong = uint = _Type()
+nogil = _NoGil()
+
+
+def cfunc(function: _F) -> _F:
+    return function
+
+
+inline = cfunc
+
+
+def exceptval(*, check: bool) -> Callable[[_F], _F]:
+    del check
+    return cfunc
+
+
+def declare(_type: _Type, value: Any = None) -> Any:
+    return value if value is None else int(value)
