@@ -72,7 +72,7 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> Buffer:
         return _compress_snappy(data)
     if codec is Codec.LZ4:
         encoder = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
-        encoder.compress(data)
+        encoder.compress(bytes(data))
         return bytes(encoder.finish())
     if codec is Codec.ZSTD:
         return zstandard.ZstdCompressor(level=level).compress(data)
