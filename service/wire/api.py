@@ -12,6 +12,7 @@ What is not a plain field-by-field mapping:
   "not asked".
 - ApiVersions: the response header never has tagged fields, and an unknown version is answered as version 0
   (KIP-511).
+- ApiVersions before 4 must not name a feature whose lowest version is 0: clients of the time choke on it (KAFKA-17492).
 - Produce and Fetch know topics by name or by id depending on the version: see `produce` and `fetch`.
 
 A field that an older response lacks is dropped without complaint: Kafka's handlers leave such fields alone
@@ -25,6 +26,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import IntEnum
 from functools import cache
 from importlib import import_module
@@ -113,6 +115,9 @@ _IGNORABLE = {
     (ApiKey.LIST_OFFSETS, "timeout"),
 }
 
+# Their older versions hold what the canonical message has no place for: topic names, the replica id.
+_BY_HAND = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+
 _HEADER = struct.Struct(">hhih")
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
 
@@ -163,8 +168,6 @@ def parse_request_header(frame: Buffer) -> RequestHeader:
         except UnicodeDecodeError:
             raise MalformedMessage("client id is not UTF-8") from None
         position = stop
-    elif id_size < -1:
-        raise MalformedMessage(f"client id of {id_size} bytes")
     if version >= api.flexible_from:
         if position < len(frame) and frame[position] == 0:
             position += 1
@@ -229,11 +232,17 @@ def decode_request(header: RequestHeader, frame: Buffer) -> Any:
     `MalformedMessage`.
     """
     key, version = header.api_key, header.api_version
+    _refuse_lossy(key, version)
     decode, _ = _request_codec(key, version, _canonical_version(key, version))
     with _bounded():
         message = decode(Cursor(frame, header.body))
     upgrade = _UPGRADES.get(key)
     return message if upgrade is None else upgrade(message, version)
+
+
+def _refuse_lossy(key: int, version: int) -> None:
+    if key in _BY_HAND and version != APIS[key].max_version:
+        raise ValueError(f"{APIS[key].name} version {version} has its own codec")
 
 
 def _upgrade_metadata(message: Any, version: int) -> Any:
@@ -263,8 +272,15 @@ _UPGRADES: dict[int, Callable[[Any, int], Any]] = {
 def encode_response(key: int, version: int, message: Any) -> bytearray:
     """Body of a response in `version`, from the canonical message."""
     out = bytearray()
-    _response_codec(key, version)[1](out, message)
+    _response_codec(key, version)[1](out, _downgrade_response(key, version, message))
     return out
+
+
+def _downgrade_response(key: int, version: int, message: Any) -> Any:
+    if key == ApiKey.API_VERSIONS and version < 4 and message.supported_features:
+        features = tuple(f for f in message.supported_features if f.min_version > 0)
+        return replace(message, supported_features=features)
+    return message
 
 
 def has_flexible_response_header(key: int, version: int) -> bool:
@@ -281,7 +297,7 @@ def _frame_response(key: int, version: int, correlation_id: int, message: Any) -
     out = bytearray(_SIZE_AND_CORRELATION.size)
     if has_flexible_response_header(key, version):
         out.append(0)
-    _response_codec(key, version)[1](out, message)
+    _response_codec(key, version)[1](out, _downgrade_response(key, version, message))
     _SIZE_AND_CORRELATION.pack_into(out, 0, len(out) - 4, correlation_id)
     return out
 
@@ -310,6 +326,7 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str, 
     api = APIS[key]
     if not api.min_version <= version <= api.max_version:
         raise ValueError(f"{api.name} has no version {version}")
+    _refuse_lossy(key, version)
     message = _downgrade_request(key, version, message)
     out = bytearray(struct.pack(">ihhi", 0, key, version, correlation_id))
     write_nullable_string(out, client_id)

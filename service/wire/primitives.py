@@ -3,7 +3,8 @@ bytearray. [P]
 
 A length or count is compared with the bytes that are left before anything of that size is made, and one
 message may hold at most `MAX_ELEMENTS` array elements in all: a hostile message costs no more memory than a
-large honest one. Source: https://kafka.apache.org/protocol#protocol_types and KIP-482 (compact types, tagged
+large honest one. Any negative length of something nullable is null, as in Kafka.
+Source: https://kafka.apache.org/protocol#protocol_types and KIP-482 (compact types, tagged
 fields).
 """
 
@@ -134,7 +135,7 @@ class Cursor:
 
     def nullable_string(self) -> str | None:
         size = self.int16()
-        return None if size == -1 else self._text(size)
+        return None if size < 0 else self._text(size)
 
     def compact_string(self) -> str:
         return self._text(self.uvarint() - 1)
@@ -145,7 +146,7 @@ class Cursor:
 
     def nullable_bytes(self) -> Buffer | None:
         size = self.int32()
-        return None if size == -1 else self.take(size)
+        return None if size < 0 else self.take(size)
 
     def bytes(self) -> Buffer:
         return self.take(self.int32())

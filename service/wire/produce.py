@@ -102,7 +102,7 @@ def _parse_plain(cursor: Cursor) -> ProduceRequestView:
         for _ in range(cursor.bound(cursor.int32(), 8)):
             index, size = _INDEX_SIZE.unpack_from(cursor.data, cursor.position)
             cursor.position += 8
-            partitions.append((index, None if size == -1 else cursor.take(size)))
+            partitions.append((index, None if size < 0 else cursor.take(size)))
         topics.append((name, partitions))
     return ProduceRequestView(transactional_id, acks, timeout_ms, topics)
 

@@ -133,7 +133,7 @@ def _array(element: _Type, compact: bool, nullable: bool) -> _Type:
 
     def read(cursor: Cursor) -> tuple[Any, ...] | None:
         count = cursor.uvarint() - 1 if compact else cursor.int32()
-        if count == -1 and nullable:
+        if count < 0 and nullable:
             return None
         return tuple([read_element(cursor) for _ in range(cursor.bound(count, min_bytes))])
 
