@@ -1,7 +1,7 @@
 """Whole batches verified in bulk: before a segment goes to the bucket, and when a log recovers. [P]
 
-The walk is the kernel's and holds no GIL when compiled. Checksums of small batches are part of it; larger ones
-get a library call each.
+The walk is the kernel's and holds no GIL when compiled. Checksums of small batches are part of it; larger
+ones get a library call each.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from service.records.batch import CRC_START
 from service.records.kernel_status import BATCH_FIELDS, Status
 
 SMALL_BATCH_BYTES: Final = 16 * 1024
-"""Up to this size the compiled kernel checksums with its table and no GIL (2.6 GB/s). A library call is as fast
-from 700 bytes on and four times as fast here, but a thread that makes many of them holds up the event loop."""
+"""Up to this size the compiled kernel checksums with its table and no GIL (2.6 GB/s). A library call is as
+fast from 700 bytes on, four times as fast here, but a thread that makes many holds up the event loop."""
 _BATCHES_PER_STEP: Final = 4096
 
 
