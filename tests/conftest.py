@@ -34,7 +34,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def start_node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[NodeFactory]:
-    """`start_node(store=None, env=…, **{"key": "value"})` starts a node with a fresh folder; it is ended with the test."""
+    """`start_node(store=None, env=…, **{"key": "value"})` starts a node with a fresh folder."""
     nodes: list[Node] = []
 
     def start(store: Store | None = None, env: Mapping[str, str] | None = None, **settings: str) -> Node:

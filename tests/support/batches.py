@@ -1,4 +1,7 @@
-"""A record batch (magic 2) built field by field, each of which a test may falsify. Independent of `service.records`."""
+"""A record batch (magic 2) built field by field, each of which a test may falsify.
+
+Independent of `service.records`, which it judges.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,7 @@ def batch(
     base_sequence: int = -1,
     count: int | None = None,
 ) -> bytes:
-    """A batch of `values`, right unless told otherwise. `payload` stands for the (compressed) records where given.
+    """A batch of `values`, right unless told otherwise. A `payload` stands for the (compressed) records.
 
     >>> len(batch([b"x"])) - 61 == len(record(0, b"x"))
     True

@@ -15,7 +15,7 @@ RUNNER = REPOSITORY / "tests" / "java" / "kafka"
 def run_tool(
     tool: str, *arguments: str | Path, stdin: bytes = b"", seconds: float = 60
 ) -> subprocess.CompletedProcess[bytes]:
-    """Runs a tool by its short name (`topics`, `console-consumer`, `dump-log` …) and returns what came of it."""
+    """Runs a tool by its short name (`topics`, `dump-log` …) and returns what came of it."""
     return subprocess.run(
         [RUNNER, tool, *map(str, arguments)],
         input=stdin,

@@ -1,4 +1,4 @@
-"""Child processes of the tests: a `firn server`, S3 servers, Kafka's tools. Whatever is started here ends with its owner."""
+"""Child processes of the tests: a `firn server`, S3 servers. Whatever is started here ends with its owner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIRN = REPOSITORY / ".venv" / "bin" / "firn"
 
 
 def free_port() -> int:
-    """A port that was free a moment ago, below the range that outgoing connections take theirs from where there is room."""
+    """A port that was free a moment ago."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", 0))
@@ -49,7 +49,7 @@ def end(process: subprocess.Popen[str] | subprocess.Popen[bytes], seconds: float
 class Node:
     """One `firn server` on a folder and a port that stay the same over restarts.
 
-    `node.stop()` asserts a clean end, `node.kill()` is `kill -9`, and `node.start()` starts it again on the same folder.
+    `node.stop()` asserts a clean end, `node.kill()` is `kill -9`, `node.start()` starts it again.
     """
 
     def __init__(

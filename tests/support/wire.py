@@ -125,7 +125,7 @@ def produce(connection: RawConnection, topic: str, partition: int, records: byte
 
 
 def offsets(connection: RawConnection, topic: str, partition: int, timestamp: int) -> Any:
-    """ListOffsets (-1 latest, -2 earliest, -4 earliest local, -5 latest tiered …); the partition's response."""
+    """ListOffsets (-1 latest, -2 earliest, -4 earliest local, -5 latest tiered); the partition's response."""
     module = schema(2, 9)
     part = module.ListOffsetsPartition(
         partition_index=partition, current_leader_epoch=-1, timestamp=timestamp
