@@ -1,7 +1,8 @@
 """The object store behind obstore: S3 and whatever speaks it, folders, Google Cloud Storage, Azure.
 
 obstore's calls block the calling thread and release the GIL. One `open_store` makes one client with a
-connection pool of its own: uploads and cold reads each open theirs, so that neither waits for the other's connections.
+connection pool of its own: uploads and cold reads each open theirs, so that neither waits for the other's
+connections.
 """
 
 from __future__ import annotations
