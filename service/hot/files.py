@@ -1,0 +1,188 @@
+"""Open files that stay open while anybody reads them, and a bound on how many are open for nobody.
+
+A `SegmentFile` closes its descriptor when its last reference goes. A fetch response holds a `FileSlice`, and
+so the file: the segment may be deleted meanwhile and the bytes still go out. `FileCache` holds the recently
+used files; what falls out of it is closed as soon as no slice needs it, so thousands of sealed segments cost
+no descriptors.
+
+The loop owns both; `SegmentFile.fd` may be used from any thread.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import OrderedDict
+from pathlib import Path
+from typing import NamedTuple
+
+from service.base.errors import StorageError
+
+_opening = threading.Lock()
+
+
+class SegmentFile:
+    """One file of a segment, opened for reading and writing at the first use of `fd`.
+
+    ``size``: bytes of it that are valid; what lies beyond is never read.
+    """
+
+    __slots__ = ("__weakref__", "_fd", "path", "size")
+
+    def __init__(self, path: Path, size: int, fd: int = -1) -> None:
+        self._fd = fd
+        self.path = path
+        self.size = size
+
+    @property
+    def fd(self) -> int:
+        """The descriptor; `StorageError` if the file is no longer there to be opened."""
+        return self._fd if self._fd >= 0 else self._open()
+
+    def fileno(self) -> int:
+        return self.fd
+
+    def _open(self) -> int:
+        with _opening:
+            if self._fd < 0:
+                try:
+                    self._fd = os.open(self.path, os.O_RDWR)
+                except OSError as e:
+                    raise StorageError(f"cannot open {self.path}: {e.strerror}") from e
+            return self._fd
+
+    def close(self) -> None:
+        """Close the descriptor now. Only for owners that know of no slice."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        if getattr(self, "_fd", -1) >= 0:
+            self.close()
+
+
+class FileSlice(NamedTuple):
+    """``size`` bytes of ``file`` from ``position``; keeps the file open. Ready for `os.sendfile`."""
+
+    file: SegmentFile
+    position: int
+    size: int
+
+    def fileno(self) -> int:
+        return self.file.fd
+
+    def read(self) -> bytes:
+        """The bytes; `StorageError` if they are not all there."""
+        data = os.pread(self.file.fd, self.size, self.position)
+        while len(data) < self.size:
+            more = os.pread(self.file.fd, self.size - len(data), self.position + len(data))
+            if not more:
+                raise StorageError(f"{self.file.path} ends at {self.position + len(data)}")
+            data += more
+        return data
+
+
+class FileCache:
+    """Holds the `capacity` files used last; may be shared by all logs of a node. Safe from any thread."""
+
+    def __init__(self, capacity: int = 256) -> None:
+        self._capacity = capacity
+        self._files: OrderedDict[SegmentFile, None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def keep(self, file: SegmentFile) -> None:
+        """Note a use of `file`; the one unused for longest may be let go for it."""
+        with self._lock:
+            if file in self._files:
+                self._files.move_to_end(file)
+                return
+            self._files[file] = None
+            dropped = self._files.popitem(last=False) if len(self._files) > self._capacity else None
+        del dropped  # closes its descriptor unless a slice holds it, and outside of the lock
+
+    def forget(self, file: SegmentFile) -> None:
+        with self._lock:
+            self._files.pop(file, None)
+
+
+class FileHandle:
+    """A segment's claim to one of its files:
+
+    knows where it is, and opens it again when the cache let it go.
+    """
+
+    __slots__ = ("_cache", "_file", "_pinned", "path", "size")
+
+    def __init__(self, path: Path, size: int, cache: FileCache) -> None:
+        self.path = path
+        self.size = size
+        self._cache = cache
+        self._file: weakref.ref[SegmentFile] | None = None
+        self._pinned: SegmentFile | None = None
+
+    def get(self) -> SegmentFile:
+        """The file, kept open by the cache for now."""
+        if self._pinned is not None:
+            return self._pinned
+        file = self.peek()
+        self._cache.keep(file)
+        return file
+
+    def peek(self) -> SegmentFile:
+        """The file, as `get`, but neither opened nor kept by this call."""
+        if self._pinned is not None:
+            return self._pinned
+        file = self._file() if self._file is not None else None
+        if file is None:
+            file = SegmentFile(self.path, self.size)
+            self._file = weakref.ref(file)
+        return file
+
+    def create(self) -> SegmentFile:
+        """Make the file anew, empty and open."""
+        self.drop()
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        self.size = 0
+        file = SegmentFile(self.path, 0, fd)
+        self._file = weakref.ref(file)
+        self._cache.keep(file)
+        return file
+
+    def pin(self) -> SegmentFile:
+        """Keep the file open until `unpin`, whatever the cache does."""
+        self._pinned = self.get()
+        self._cache.forget(self._pinned)
+        return self._pinned
+
+    def unpin(self) -> None:
+        if self._pinned is not None:
+            self._cache.keep(self._pinned)
+            self._pinned = None
+
+    def resize(self, size: int) -> None:
+        """Note how many bytes are valid now."""
+        self.size = size
+        self.peek().size = size
+
+    def rename(self, path: Path) -> None:
+        """Follow the file to another name; readers keep what they have open."""
+        if path != self.path:
+            os.replace(self.path, path)
+            self.moved(path)
+
+    def moved(self, path: Path) -> None:
+        """The file (or its directory) was renamed by somebody else."""
+        self.path = path
+        self.peek().path = path
+
+    def drop(self) -> None:
+        """Let go of the file; it closes when its last slice is gone."""
+        file = self._file() if self._file is not None else None
+        if file is not None:
+            self._cache.forget(file)
+        self._pinned = self._file = None

@@ -1,0 +1,174 @@
+"""Sparse indexes of one segment, in Kafka's byte formats. No checksum: whatever is doubtful is rebuilt from
+the log.
+
+    offset index   i32 last offset of a batch, relative to the base   i32 position of the batch in the log
+    time index     i64 greatest timestamp so far   i32 offset of it (its batch's last), relative to the base
+
+Big-endian, entries ascend. Kafka preallocates an active segment's index and cuts it when the segment is
+sealed; here a file holds exactly its entries at any time, which Kafka's tools read just as well. Nothing is
+mapped and nothing is held in memory: a lookup is a handful of `pread`s of pages that are in the page cache.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import ClassVar, Final
+
+from service.base.errors import CorruptionError
+from service.base.types import NO_TIMESTAMP
+from service.hot.files import FileHandle, SegmentFile
+
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+_BLOCK_ENTRIES: Final = 256
+
+
+class _Index:
+    """Fixed-width entries in one file; `_floor` finds the last whose `field` is not above a target."""
+
+    ENTRY: ClassVar[struct.Struct]
+
+    __slots__ = ("base_offset", "entries", "handle", "max_entries")
+
+    def __init__(self, handle: FileHandle, base_offset: int, max_bytes: int) -> None:
+        self.handle = handle
+        self.base_offset = base_offset
+        self.entries = handle.size // self.ENTRY.size
+        self.max_entries = max_bytes // self.ENTRY.size
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file that hold entries."""
+        return self.entries * self.ENTRY.size
+
+    def truncate_entries(self, entries: int) -> None:
+        """Keep the first `entries` entries and cut the file to them."""
+        width = self.ENTRY.size
+        os.ftruncate(self.handle.get().fd, entries * width)
+        self.entries = entries
+        self.handle.resize(entries * width)
+
+    def _append(self, *fields: int) -> None:
+        """Write one entry behind the others; `OSError` leaves the index as it was."""
+        file = self.handle.get()
+        width = self.ENTRY.size
+        position = self.entries * width
+        if os.pwrite(file.fd, self.ENTRY.pack(*fields), position) != width:
+            os.ftruncate(file.fd, position)
+            raise OSError(f"short write to {file.path}")
+        self.entries += 1
+        self.handle.size = file.size = position + width
+
+    def _entry(self, file: SegmentFile, slot: int) -> tuple[int, ...]:
+        width = self.ENTRY.size
+        data = os.pread(file.fd, width, slot * width)
+        if len(data) != width:
+            raise CorruptionError(f"{file.path} ends before entry {slot} of {self.entries}")
+        return self.ENTRY.unpack(data)
+
+    def _floor(self, field: int, target: int) -> tuple[int, tuple[int, ...]] | None:
+        """(slot, entry) of the last entry with ``entry[field] <= target``, None if there is none."""
+        if not self.entries:
+            return None
+        file = self.handle.get()
+        low, high = 0, self.entries
+        while high - low > _BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            if self._entry(file, middle)[field] <= target:
+                low = middle
+            else:
+                high = middle
+        width = self.ENTRY.size
+        block = os.pread(file.fd, (high - low) * width, low * width)
+        if len(block) != (high - low) * width:
+            raise CorruptionError(f"{file.path} ends before entry {high} of {self.entries}")
+        unpack = self.ENTRY.unpack_from
+        begin, end = (
+            0,
+            high - low,
+        )  # everything before `begin` is at or below the target, from `end` on above it
+        while begin < end:
+            middle = (begin + end) // 2
+            if unpack(block, middle * width)[field] <= target:
+                begin = middle + 1
+            else:
+                end = middle
+        return (low + begin - 1, unpack(block, (begin - 1) * width)) if begin else None
+
+
+class OffsetIndex(_Index):
+    """Offset to position. An entry stands for a whole batch and is found by its last offset or a later one."""
+
+    ENTRY = struct.Struct(">ii")
+    __slots__ = ()
+
+    @property
+    def is_full(self) -> bool:
+        return self.entries >= self.max_entries
+
+    def append(self, last_offset: int, position: int) -> None:
+        self._append(last_offset - self.base_offset, position)
+
+    def lookup(self, offset: int) -> int:
+        """A position at or before the batch that holds `offset`."""
+        found = self._floor(0, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
+        return found[1][1] if found else 0
+
+    def last(self) -> tuple[int, int] | None:
+        """(offset, position) of the last entry."""
+        if not self.entries:
+            return None
+        relative, position = self._entry(self.handle.get(), self.entries - 1)
+        return self.base_offset + relative, position
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries at or above `offset`."""
+        found = self._floor(0, offset - self.base_offset - 1)
+        self.truncate_entries(found[0] + 1 if found else 0)
+
+
+class TimeIndex(_Index):
+    """Timestamp to offset. The last slot is kept free for the entry that sealing adds (as Kafka does)."""
+
+    ENTRY = struct.Struct(">qi")
+    __slots__ = ("_last",)
+
+    def __init__(self, handle: FileHandle, base_offset: int, max_bytes: int) -> None:
+        super().__init__(handle, base_offset, max_bytes)
+        self._last: tuple[int, int] | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self.entries >= self.max_entries - 1
+
+    def last(self) -> tuple[int, int]:
+        """(timestamp, offset) of the last entry; (-1, base offset) of an empty index."""
+        if self._last is None:
+            self._last = (NO_TIMESTAMP, self.base_offset)
+            if self.entries:
+                timestamp, relative = self._entry(self.handle.get(), self.entries - 1)
+                self._last = (timestamp, self.base_offset + relative)
+        return self._last
+
+    def maybe_append(self, timestamp: int, offset: int) -> None:
+        """Add an entry if `timestamp` is greater than the last one's."""
+        if timestamp > self.last()[0]:
+            self._append(timestamp, offset - self.base_offset)
+            self._last = (timestamp, offset)
+
+    def lookup(self, timestamp: int) -> int:
+        """An offset before which every timestamp is less than or equal to `timestamp`;
+
+        the base if none is known.
+        """
+        found = self._floor(0, timestamp)
+        return self.base_offset + found[1][1] if found else self.base_offset
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries for offsets at or above `offset`."""
+        found = self._floor(1, offset - self.base_offset - 1)
+        self.truncate_entries(found[0] + 1 if found else 0)
+
+    def truncate_entries(self, entries: int) -> None:
+        super().truncate_entries(entries)
+        self._last = None

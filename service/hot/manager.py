@@ -1,0 +1,340 @@
+"""All local logs of a node: where they lie, opening and recovery, flushing, checkpoints, removal (Kafka
+`LogManager`).
+
+Owned by the event loop. Whatever waits for the disk runs on the `log-io` pool: recovery at start, fsync,
+checkpoints, unlinking. `run` is the one background task; an error of the disk ends it, and so is heard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+from uuid import UUID, uuid4
+
+from service.base.clock import Clock
+from service.base.config import LogConfig
+from service.base.errors import StorageError
+from service.base.files import fsync_dir
+from service.base.types import TopicIdPartition
+from service.hot import names
+from service.hot.files import FileCache
+from service.hot.log import DEFAULT_PRODUCER_EXPIRATION_MS, LocalLog
+from service.hot.log_dir import (
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    LogDir,
+    MetaProperties,
+    Offsets,
+    read_topic_id,
+    write_topic_id,
+)
+
+_log = logging.getLogger(__name__)
+
+NEVER_MS: Final = 2**63 - 1
+NO_TOPIC_ID: Final = UUID(int=0)
+_TICK_S: Final = 1.0
+_PRODUCER_EXPIRY_CHECK_MS: Final = 600_000
+
+LogKey = tuple[UUID, int]
+"""(topic id, partition)"""
+
+
+class LogManager:
+    """The logs in ``log.dirs``. Locks the directories at once; `open_all` brings the logs."""
+
+    def __init__(
+        self,
+        log_dirs: Iterable[Path],
+        clock: Clock,
+        *,
+        checkpoint_interval_ms: int = 60_000,
+        producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
+        io_threads: int = 2,
+        max_open_files: int = 256,
+        rng: random.Random | None = None,
+    ) -> None:
+        """`checkpoint_interval_ms`:
+
+        ``log.flush.offset.checkpoint.interval.ms``. `StorageError` if a directory is in use.
+        """
+        self.files = FileCache(max_open_files)
+        self._clock = clock
+        self._checkpoint_interval_ms = checkpoint_interval_ms
+        self._producer_expiration_ms = producer_expiration_ms
+        self._rng = rng or random.Random()
+        self._logs: dict[LogKey, LocalLog] = {}
+        self._homes: dict[LocalLog, LogDir] = {}
+        self._flushes: dict[LocalLog, asyncio.Future[int]] = {}
+        self._rolled: set[LocalLog] = set()
+        self._wake = asyncio.Event()
+        self._doomed: list[tuple[int, Path]] = []
+        self._dirs: list[LogDir] = []
+        try:
+            self._dirs += map(LogDir, log_dirs)
+        except StorageError:
+            self._release()
+            raise
+        self.pool = ThreadPoolExecutor(io_threads, thread_name_prefix="log-io")
+
+    def claim(self, cluster_id: str, node_id: int) -> list[MetaProperties]:
+        """Note on every directory whose it is; `ConfigError` if one is another node's or cluster's."""
+        return [home.claim(cluster_id, node_id) for home in self._dirs]
+
+    def logs(self) -> Mapping[LogKey, LocalLog]:
+        """All logs, by topic id and partition; a live view."""
+        return MappingProxyType(self._logs)
+
+    # Opening
+
+    def open_all(self, config_of: Callable[[str], LogConfig]) -> None:
+        """Open every log in the directories, several at a time, recovering what needs it. Blocks.
+
+        `config_of`: settings of a topic by name. `StorageError` if a log cannot be opened.
+        """
+        for home in self._dirs:
+            clean = home.take_clean_marker()
+            points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
+            jobs = [
+                self.pool.submit(self._open, path, *named, config_of(named[0]), clean, points, starts)
+                for path, named in self._replicas(home)
+            ]
+            _log.info(
+                "opening %d logs in %s after a %s stop", len(jobs), home.path, "clean" if clean else "hard"
+            )
+            for job in jobs:
+                self._adopt(job.result(), home)
+
+    def _replicas(self, home: LogDir) -> list[tuple[Path, tuple[str, int]]]:
+        """Directories of replicas; what was on its way to deletion is removed."""
+        found = []
+        for path in sorted(home.path.iterdir()):
+            if not path.is_dir() or path.name == names.CLUSTER_METADATA_DIR:
+                continue
+            named = names.parse_partition_dir(path.name)
+            if named is not None:
+                found.append((path, named))
+            elif path.name.endswith(names.DELETE_DIR):
+                self.pool.submit(shutil.rmtree, path, ignore_errors=True)
+            elif path.name.endswith((names.STRAY_DIR, names.FUTURE_DIR)):
+                _log.warning("%s is left alone: not a replica in use", path)
+        return found
+
+    def _open(
+        self,
+        path: Path,
+        topic: str,
+        partition: int,
+        config: LogConfig,
+        clean: bool,
+        recovery_points: Offsets,
+        log_starts: Offsets,
+    ) -> LocalLog:
+        return LocalLog.open(
+            path,
+            TopicIdPartition(read_topic_id(path) or NO_TOPIC_ID, topic, partition),
+            config,
+            clock=self._clock,
+            recovery_point=recovery_points.get((topic, partition), 0),
+            log_start_offset=log_starts.get((topic, partition), 0),
+            clean=clean,
+            files=self.files,
+            rng=self._rng,
+            producer_expiration_ms=self._producer_expiration_ms,
+        )
+
+    def _adopt(self, log: LocalLog, home: LogDir) -> None:
+        key = log.tip.topic_id, log.tip.partition
+        if log.tip.topic_id != NO_TOPIC_ID and key in self._logs:
+            raise StorageError(f"{log.dir} and {self._logs[key].dir} hold the same replica")
+        self._logs[key] = log
+        self._homes[log] = home
+        log.on_roll = self._on_roll
+
+    def get(self, topic_id: UUID, partition: int) -> LocalLog | None:
+        return self._logs.get((topic_id, partition))
+
+    def get_or_create(self, tip: TopicIdPartition, config: LogConfig) -> LocalLog:
+        """The partition's log, made empty in the directory with the fewest if there is none.
+
+        A directory of the same name that belongs to another topic id is set aside as stray, not touched
+        otherwise. `StorageError` if the disk refuses.
+        """
+        log = self._logs.get((tip.topic_id, tip.partition))
+        if log is not None:
+            return log
+        self._set_aside(tip)
+        counts = [sum(1 for home in self._homes.values() if home is one) for one in self._dirs]
+        home = self._dirs[counts.index(min(counts))]
+        path = home.path / names.partition_dir(tip.topic, tip.partition)
+        try:
+            path.mkdir()
+            write_topic_id(path, tip.topic_id)
+        except OSError as e:
+            raise StorageError(f"cannot make {path}: {e.strerror}") from e
+        log = self._open(path, tip.topic, tip.partition, config, True, {}, {})
+        self._adopt(log, home)
+        return log
+
+    def _set_aside(self, tip: TopicIdPartition) -> None:
+        for key, other in list(self._logs.items()):
+            if (other.tip.topic, other.tip.partition) == (tip.topic, tip.partition):
+                path = self._retire(key, names.STRAY_DIR)
+                _log.warning(
+                    "%s holds topic id %s, not %s: set aside", path, other.tip.topic_id, tip.topic_id
+                )
+
+    # Going away
+
+    def delete(self, tip: TopicIdPartition) -> bool:
+        """Take a log out of use; its files go after ``file.delete.delay.ms``. False if it is not here."""
+        key = tip.topic_id, tip.partition
+        log = self._logs.get(key)
+        if log is None:
+            return False
+        due_ms = self._clock.now_ms() + log.config.file_delete_delay_ms
+        self._doomed.append((due_ms, self._retire(key, names.DELETE_DIR)))
+        return True
+
+    def _retire(self, key: LogKey, suffix: str) -> Path:
+        log = self._logs.pop(key)
+        home = self._homes.pop(log)
+        self._rolled.discard(log)
+        target = home.path / names.retired_dir(log.tip.topic, log.tip.partition, uuid4(), suffix)
+        try:
+            log.dir.rename(target)
+        except OSError as e:
+            raise StorageError(f"cannot rename {log.dir}: {e.strerror}") from e
+        log.moved(target)
+        log.close(clean=False)
+        return target
+
+    # Durability
+
+    def _on_roll(self, log: LocalLog) -> None:
+        self._rolled.add(log)
+        self._wake.set()
+
+    async def flush(self, log: LocalLog) -> None:
+        """Return once everything appended to `log` until now is durable.
+
+        Callers that come together share an fsync.
+        """
+        target = log.log_end_offset
+        while log.recovery_point < min(target, log.log_end_offset):
+            running = self._flushes.get(log)
+            if running is None:
+                running = asyncio.get_running_loop().run_in_executor(self.pool, log.flush)
+                self._flushes[log] = running
+                running.add_done_callback(lambda _: self._flushes.pop(log, None))
+            await asyncio.shield(running)
+
+    async def run(self) -> None:
+        """Flush, checkpoint, expire and unlink, for as long as the task lives.
+
+        Ends with `StorageError` if the disk fails.
+        """
+        loop = asyncio.get_running_loop()
+        checkpoint_at = self._clock.monotonic_ms() + self._checkpoint_interval_ms
+        expire_at = self._clock.monotonic_ms() + _PRODUCER_EXPIRY_CHECK_MS
+        while True:
+            rolled, self._rolled = self._rolled, set()
+            for log in rolled:
+                await loop.run_in_executor(self.pool, log.flush, log.active_base_offset)
+            await self._flush_due()
+            await loop.run_in_executor(self.pool, self._remove_due, self._take_due(self._clock.now_ms()))
+            now_ms = self._clock.monotonic_ms()
+            if now_ms >= checkpoint_at:
+                checkpoint_at = now_ms + self._checkpoint_interval_ms
+                await loop.run_in_executor(self.pool, self._write_checkpoints, self._offsets())
+            if now_ms >= expire_at:
+                expire_at = now_ms + _PRODUCER_EXPIRY_CHECK_MS
+                for log in self._logs.values():
+                    log.producers.expire(self._clock.now_ms())
+            self._wake.clear()
+            if not self._rolled:
+                await _wait(self._wake, _TICK_S)
+
+    async def _flush_due(self) -> None:
+        """``flush.ms``: logs whose unflushed records have waited that long."""
+        now_ms = self._clock.now_ms()
+        for log in tuple(self._logs.values()):
+            overdue = now_ms - log.last_flush_ms >= log.config.flush_ms
+            if log in self._homes and log.unflushed_records and (overdue or log.flush_due):
+                await self.flush(log)
+
+    def _take_due(self, now_ms: int) -> list[Path]:
+        due = [path for at, path in self._doomed if at <= now_ms]
+        self._doomed = [(at, path) for at, path in self._doomed if at > now_ms]
+        for log in self._logs.values():
+            due += log.take_removals(now_ms)
+        return due
+
+    def _remove_due(self, paths: list[Path]) -> None:
+        for path in paths:
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    def checkpoint(self) -> None:
+        """Write recovery points and log starts of all logs. Blocks on the disk."""
+        self._write_checkpoints(self._offsets())
+
+    def _offsets(self) -> list[tuple[LogDir, Offsets, Offsets]]:
+        """Per directory: recovery points, and the log starts that are not plain from the files."""
+        found = []
+        for home in self._dirs:
+            logs = [log for log, at in self._homes.items() if at is home]
+            points = {(log.tip.topic, log.tip.partition): log.recovery_point for log in logs}
+            starts = {
+                (log.tip.topic, log.tip.partition): log.log_start_offset
+                for log in logs
+                if log.config.remote_storage_enable or log.log_start_offset > log.first_base_offset
+            }
+            found.append((home, points, starts))
+        return found
+
+    def _write_checkpoints(self, offsets: list[tuple[LogDir, Offsets, Offsets]]) -> None:
+        for home, points, starts in offsets:
+            try:
+                home.write_offsets(RECOVERY_POINTS, points)
+                home.write_offsets(LOG_START_OFFSETS, starts)
+            except OSError as e:
+                raise StorageError(f"checkpoints of {home.path}: {e.strerror}") from e
+
+    def close(self, clean: bool = True, broker_epoch: int = -1) -> None:
+        """Close all logs and give up the directories. With `clean` the next start needs no recovery. Blocks.
+
+        End `run` first. `StorageError` if the disk refuses; no marker is left then.
+        """
+        try:
+            jobs = [self.pool.submit(log.close, clean) for log in self._logs.values()]
+            for job in jobs:
+                job.result()
+            if clean:
+                self.checkpoint()
+                for home in self._dirs:
+                    home.write_clean_marker(broker_epoch)
+                    fsync_dir(home.path)
+        finally:
+            self.pool.shutdown()
+            self._release()
+
+    def _release(self) -> None:
+        for home in self._dirs:
+            home.close()
+
+
+async def _wait(event: asyncio.Event, timeout_s: float) -> None:
+    """Until `event` is set, `timeout_s` at most."""
+    waiter = asyncio.ensure_future(event.wait())
+    await asyncio.wait((waiter,), timeout=timeout_s)
+    waiter.cancel()

@@ -1,0 +1,175 @@
+"""Producer state in a file `<offset>.snapshot`, Kafka's `ProducerSnapshot` version 1, and the files
+themselves.
+
+    i16 version = 1   u32 crc32c of all that follows it   i32 number of entries
+    each: i64 producer id   i16 epoch   i32 last sequence   i64 last offset   i32 offset delta   i64 timestamp
+          i32 coordinator epoch   i64 first offset of the open transaction (-1: none)
+
+Only the last of a producer's remembered batches is kept, so after a restart one batch back is known as a
+duplicate.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from bisect import bisect_left, insort
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+from crc32c import crc32c
+
+from service.base.errors import CorruptionError
+from service.base.files import write_atomically
+from service.base.types import NO_OFFSET
+from service.hot import names
+from service.hot.producers import BatchMemory, ProducerEntry, ProducerStates
+
+_log = logging.getLogger(__name__)
+
+VERSION: Final = 1
+MAX_SNAPSHOT_BYTES: Final = 256 << 20
+_HEAD: Final = struct.Struct(">hIi")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_CRC_FROM: Final = 6
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+
+
+def encode_snapshot(states: ProducerStates) -> bytes:
+    """The bytes of a snapshot file.
+
+    >>> encode_snapshot(ProducerStates(86_400_000)).hex()
+    '000148674bc700000000'
+    """
+    body = bytearray(struct.pack(">i", len(states)))
+    for producer_id, entry in states:
+        body += _ENTRY.pack(
+            producer_id,
+            entry.epoch,
+            entry.last_sequence,
+            entry.last_offset,
+            entry.last_offset_delta,
+            entry.last_timestamp,
+            entry.coordinator_epoch,
+            entry.txn_first_offset,
+        )
+    return struct.pack(">hI", VERSION, crc32c(body)) + bytes(body)
+
+
+def decode_snapshot(data: bytes) -> list[tuple[int, ProducerEntry]]:
+    """(producer id, entry) of each producer; `CorruptionError` if version, length or checksum is wrong."""
+    if len(data) < _HEAD.size:
+        raise CorruptionError(f"producer snapshot of {len(data)} bytes")
+    version, crc, count = _HEAD.unpack_from(data)
+    if version != VERSION:
+        raise CorruptionError(f"producer snapshot of version {version}, not {VERSION}")
+    if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
+        raise CorruptionError(f"producer snapshot of {len(data)} bytes cannot hold {count} entries")
+    if crc32c(memoryview(data)[_CRC_FROM:]) != crc:
+        raise CorruptionError("producer snapshot with a wrong checksum")
+    return [_entry(fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :])]
+
+
+def _entry(fields: tuple[int, ...]) -> tuple[int, ProducerEntry]:
+    producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first_offset = fields
+    batches = []
+    if offset >= 0:
+        first_sequence = (sequence - delta) & _SEQUENCE_MASK if sequence >= 0 else sequence
+        batches.append(BatchMemory(first_sequence, sequence, offset - delta, offset, timestamp))
+    entry = ProducerEntry(
+        epoch,
+        timestamp,
+        coordinator_epoch=coordinator_epoch,
+        txn_first_offset=max(txn_first_offset, NO_OFFSET),
+        batches=batches,
+    )
+    return producer_id, entry
+
+
+def write_snapshot(path: Path, states: ProducerStates) -> None:
+    """Write a snapshot whole or not at all; its fsync is the flusher's."""
+    write_atomically(path, encode_snapshot(states), fsync=False)
+
+
+def read_snapshot(path: Path) -> list[tuple[int, ProducerEntry]]:
+    """As `decode_snapshot`; a file larger than any real one is refused unread."""
+    if path.stat().st_size > MAX_SNAPSHOT_BYTES:
+        raise CorruptionError(f"{path}: a producer snapshot of over {MAX_SNAPSHOT_BYTES} bytes")
+    return decode_snapshot(path.read_bytes())
+
+
+class SnapshotFiles:
+    """The snapshot files of one partition's directory.
+
+    Owned by the loop (by recovery's thread while it runs).
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._dir = directory
+        self._offsets: list[int] = sorted(
+            parsed[0]
+            for name in os.listdir(directory)
+            if (parsed := names.parse_offset_file(name)) is not None and parsed[1] == names.SNAPSHOT
+        )
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        return tuple(self._offsets)
+
+    def path(self, offset: int) -> Path | None:
+        """The file with the state before `offset`, if there is one."""
+        slot = bisect_left(self._offsets, offset)
+        known = slot < len(self._offsets) and self._offsets[slot] == offset
+        return self._path(offset) if known else None
+
+    def _path(self, offset: int) -> Path:
+        return self._dir / names.offset_file(offset, names.SNAPSHOT)
+
+    def moved(self, directory: Path) -> None:
+        self._dir = directory
+
+    def take(self, states: ProducerStates) -> Path | None:
+        """Write the state as it is now, unless a snapshot as late is there (or the log has not begun);
+
+        None then.
+        """
+        offset = states.end_offset
+        if offset <= (self._offsets[-1] if self._offsets else 0):
+            return None
+        path = self._path(offset)
+        write_snapshot(path, states)
+        insort(self._offsets, offset)
+        return path
+
+    def restore(self, states: ProducerStates, max_offset: int, start_offset: int, now_ms: int) -> None:
+        """Load the latest readable snapshot at or below `max_offset`; unreadable ones are removed.
+
+        Without any, the state is empty and begins at `start_offset`.
+        """
+        for offset in reversed([o for o in self._offsets if o <= max_offset]):
+            try:
+                states.load(read_snapshot(self._path(offset)), offset, now_ms)
+                return
+            except (CorruptionError, OSError) as e:
+                _log.warning("dropping producer snapshot %s: %s", self._path(offset), e)
+                self.remove(offset)
+        states.clear(start_offset)
+
+    def remove(self, offset: int) -> None:
+        if self.path(offset) is not None:
+            self._offsets.remove(offset)
+            self._path(offset).unlink(missing_ok=True)
+
+    def remove_above(self, offset: int) -> None:
+        for one in [o for o in self._offsets if o > offset]:
+            self.remove(one)
+
+    def remove_strays(self, base_offsets: Collection[int]) -> None:
+        """Keep the snapshots of segments, and the latest beyond the last segment (a clean shutdown's)."""
+        last = max(base_offsets)
+        latest = self._offsets[-1] if self._offsets else last
+        for one in self.offsets:
+            if one not in base_offsets and not (one == latest and one > last):
+                self.remove(one)

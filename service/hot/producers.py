@@ -1,0 +1,195 @@
+"""What is remembered of idempotent producers, and the checks a batch of theirs must pass. No IO here.
+
+Kafka `ProducerStateManager`, `ProducerAppendInfo`, `ProducerStateEntry`:
+
+- A producer's last five batches are remembered. A batch with the same epoch and the same first and last
+sequence as one
+  of them is a duplicate: it is answered with the offsets of the first time and not appended.
+- An older epoch than the last one seen: INVALID_PRODUCER_EPOCH.
+- A newer epoch must begin at sequence 0, the same epoch must go on where it stopped (2^31-1 is followed by
+0):
+  else OUT_OF_ORDER_SEQUENCE_NUMBER.
+- A producer that is not known (never seen, expired, or all its records gone) may begin at any sequence;
+UNKNOWN_PRODUCER_ID
+  is therefore never answered, as in Kafka since KIP-360.
+- Inside an open transaction a batch must be transactional: INVALID_TXN_STATE.
+
+`check` changes nothing; `update` is called once the batch is written, and for every batch read back in
+recovery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.types import NO_EPOCH, NO_OFFSET, NO_SEQUENCE, NO_TIMESTAMP
+from service.records.batch import BatchHeader
+
+REMEMBERED_BATCHES: Final = 5
+_SEQUENCE_MASK: Final = 0x7FFFFFFF
+
+
+class BatchMemory(NamedTuple):
+    """One remembered batch; offsets and sequences inclusive, timestamp = its max timestamp (ms)."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class ProducerEntry:
+    """State of one producer id in one partition."""
+
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "txn_first_offset")
+
+    def __init__(
+        self,
+        epoch: int = NO_EPOCH,
+        last_timestamp: int = NO_TIMESTAMP,
+        *,
+        coordinator_epoch: int = -1,
+        txn_first_offset: int = NO_OFFSET,
+        batches: Iterable[BatchMemory] = (),
+    ) -> None:
+        self.epoch = epoch
+        self.last_timestamp = last_timestamp
+        self.coordinator_epoch = coordinator_epoch
+        self.txn_first_offset = txn_first_offset
+        self.batches: list[BatchMemory] = list(batches)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    @property
+    def last_offset(self) -> int:
+        return self.batches[-1].last_offset if self.batches else NO_OFFSET
+
+    @property
+    def last_offset_delta(self) -> int:
+        return self.batches[-1].last_offset - self.batches[-1].first_offset if self.batches else 0
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.batches.clear()
+            self.epoch = epoch
+
+
+class EndMarker(NamedTuple):
+    """What a transaction marker says beside its header."""
+
+    coordinator_epoch: int
+    timestamp: int
+
+
+class ProducerStates:
+    """Producer id to `ProducerEntry` for one partition. Owned by the loop (by recovery's thread while it
+    runs).
+
+    ``end_offset``: state up to, and not including, this offset.
+    """
+
+    def __init__(self, expiration_ms: int) -> None:
+        self.expiration_ms = expiration_ms
+        self.end_offset = 0
+        self._entries: dict[int, ProducerEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[tuple[int, ProducerEntry]]:
+        return iter(self._entries.items())
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        return self._entries.get(producer_id)
+
+    def check(self, header: BatchHeader, offset: int) -> BatchMemory | None:
+        """What a client's batch may do, were it appended at `offset`: the original if it is a duplicate, else
+        None.
+
+        `RequestError` as the head of this file says. Changes nothing.
+        """
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            return None
+        first = header.base_sequence
+        if header.producer_epoch == entry.epoch:
+            last = (first + header.last_offset_delta) & _SEQUENCE_MASK
+            for batch in entry.batches:
+                if batch[0] == first and batch[1] == last:
+                    return batch
+            if first != (entry.last_sequence + 1) & _SEQUENCE_MASK:
+                raise _out_of_order(header, offset, f"the sequence before it is {entry.last_sequence}")
+        elif header.producer_epoch < entry.epoch:
+            raise RequestError(
+                ErrorCode.invalid_producer_epoch,
+                f"epoch {header.producer_epoch} of producer {header.producer_id} is older than {entry.epoch}",
+            )
+        elif first != 0:
+            raise _out_of_order(header, offset, f"a new epoch after {entry.epoch} begins at 0")
+        if entry.txn_first_offset >= 0 and not header.is_transactional:
+            raise RequestError(
+                ErrorCode.invalid_txn_state, f"producer {header.producer_id} is inside a transaction"
+            )
+        return None
+
+    def update(self, header: BatchHeader, base_offset: int, last_offset: int) -> None:
+        """A data batch of a producer was appended at these offsets."""
+        entry = self._entries.get(header.producer_id)
+        if entry is None:
+            entry = self._entries[header.producer_id] = ProducerEntry()
+        entry.set_epoch(header.producer_epoch)
+        batches = entry.batches
+        if len(batches) == REMEMBERED_BATCHES:
+            del batches[0]
+        last_sequence = header.last_sequence
+        first_sequence = (last_sequence - (last_offset - base_offset)) & _SEQUENCE_MASK
+        if last_sequence < 0:
+            first_sequence = last_sequence
+        batches.append(
+            BatchMemory(first_sequence, last_sequence, base_offset, last_offset, header.max_timestamp)
+        )
+        entry.last_timestamp = header.max_timestamp
+        if header.is_transactional and entry.txn_first_offset < 0:
+            entry.txn_first_offset = base_offset
+
+    def end_transaction(self, header: BatchHeader, marker: EndMarker) -> None:
+        """A transaction marker was appended: the producer's open transaction, if any, is over."""
+        entry = self._entries.setdefault(header.producer_id, ProducerEntry())
+        entry.set_epoch(header.producer_epoch)
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp = marker.timestamp
+        entry.txn_first_offset = NO_OFFSET
+
+    def load(self, entries: Iterable[tuple[int, ProducerEntry]], end_offset: int, now_ms: int) -> None:
+        """Replace everything by what a snapshot at `end_offset` holds, without what has expired."""
+        self._entries = {pid: entry for pid, entry in entries if not self._expired(entry, now_ms)}
+        self.end_offset = end_offset
+
+    def clear(self, end_offset: int) -> None:
+        self._entries.clear()
+        self.end_offset = end_offset
+
+    def expire(self, now_ms: int) -> int:
+        """Forget producers idle for ``expiration_ms``; says how many."""
+        gone = [pid for pid, entry in self._entries.items() if self._expired(entry, now_ms)]
+        for pid in gone:
+            del self._entries[pid]
+        return len(gone)
+
+    def _expired(self, entry: ProducerEntry, now_ms: int) -> bool:
+        return entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
+
+
+def _out_of_order(header: BatchHeader, offset: int, why: str) -> RequestError:
+    return RequestError(
+        ErrorCode.out_of_order_sequence_number,
+        f"sequence {header.base_sequence} of producer {header.producer_id} epoch {header.producer_epoch} "
+        f"at offset {offset} is out of order: {why}",
+    )

@@ -1,0 +1,116 @@
+"""Which local segments may go. [P] Decides from facts alone; `LocalLog.apply_retention` acts.
+
+Kafka `UnifiedLog.deleteOldSegments`: from the oldest segment on, as long as one of these holds:
+
+1. it lies wholly below the log's start;
+2. the local log is larger than its limit even without this segment;
+3. its greatest timestamp is older than the limit.
+
+and never a segment that reaches to the high watermark or beyond, nor, where segments are copied to the
+bucket, one that the bucket does not wholly hold (unless rule 1 takes it). The active segment is rolled first
+when its time has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from service.base.config import LogConfig
+
+
+class SegmentFacts(NamedTuple):
+    """``end_offset`` exclusive;
+
+    ``size`` bytes; ``largest_timestamp`` ms (file time where records have none).
+    """
+
+    end_offset: int
+    size: int
+    largest_timestamp: int
+
+
+class RetentionLimits(NamedTuple):
+    """Limits for the local log;
+
+    negative means none. ``remote``: segments are copied to the bucket before they go.
+    """
+
+    retention_ms: int
+    retention_bytes: int
+    remote: bool
+
+
+class RetentionBounds(NamedTuple):
+    """Offsets that segments must not reach beyond (exclusive) and the log's start."""
+
+    start_offset: int
+    high_watermark: int
+    remote_end_offset: int
+
+
+class RetentionDecision(NamedTuple):
+    """Delete the oldest ``segments`` ones for these ``reasons``; roll the active one if ``roll``."""
+
+    segments: int
+    reasons: tuple[str, ...]
+    roll: bool
+
+
+def limits_of(config: LogConfig) -> RetentionLimits:
+    """The limits that a topic's settings give its local log."""
+    if "delete" not in config.cleanup_policy:
+        return RetentionLimits(-1, -1, False)
+    if config.remote_storage_enable and not config.remote_log_copy_disable:
+        return RetentionLimits(
+            config.effective_local_retention_ms, config.effective_local_retention_bytes, True
+        )
+    return RetentionLimits(config.retention_ms, config.retention_bytes, False)
+
+
+def decide(
+    segments: Sequence[SegmentFacts], limits: RetentionLimits, bounds: RetentionBounds, now_ms: int
+) -> RetentionDecision:
+    """How many of `segments` (oldest first, the last is the active one) may go now.
+
+    >>> facts = [SegmentFacts(10, 100, 0), SegmentFacts(20, 100, 900), SegmentFacts(20, 0, 900)]
+    >>> decide(facts, RetentionLimits(500, -1, False), RetentionBounds(0, 20, 0), 1000).segments
+    1
+    """
+    excess = sum(s.size for s in segments) - limits.retention_bytes if limits.retention_bytes >= 0 else -1
+    reasons: list[str] = []
+    count = 0
+    roll = False
+    for slot, segment in enumerate(segments):
+        active = slot == len(segments) - 1
+        reason = _why(segment, limits, bounds, excess, now_ms, active=active)
+        if reason is None or segment.end_offset > bounds.high_watermark or (active and segment.size == 0):
+            break
+        if active and segment.size > 0:
+            roll = True
+        held = segment.end_offset <= bounds.remote_end_offset
+        if limits.remote and not held and reason != "start offset":
+            break
+        if reason not in reasons:
+            reasons.append(reason)
+        excess -= segment.size
+        count += 1
+    return RetentionDecision(count, tuple(reasons), roll)
+
+
+def _why(
+    segment: SegmentFacts,
+    limits: RetentionLimits,
+    bounds: RetentionBounds,
+    excess: int,
+    now_ms: int,
+    *,
+    active: bool,
+) -> str | None:
+    if not active and segment.end_offset <= bounds.start_offset:
+        return "start offset"
+    if limits.retention_bytes >= 0 and segment.size > 0 and excess >= segment.size:
+        return "size"
+    if limits.retention_ms >= 0 and now_ms - segment.largest_timestamp > limits.retention_ms:
+        return "time"
+    return None

@@ -1,0 +1,56 @@
+"""What the tiering room is told of a sealed segment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from service.hot.epochs import LeaderEpochs
+from service.hot.files import SegmentFile
+from service.hot.producer_snapshot import SnapshotFiles
+from service.hot.segment import Segment
+
+
+class SealedSegment(NamedTuple):
+    """A segment that will not change any more. Offsets inclusive, size in bytes, times in ms.
+
+    ``producer_snapshot_path``: the state after it, that is before the next segment. ``leader_epochs``:
+    (epoch, start offset) of its records. ``log_file`` opens at its first use and stays open as long as it is
+    held, even if the segment is deleted.
+    """
+
+    base_offset: int
+    last_offset: int
+    size: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    sealed_at_ms: int
+    log_path: Path
+    offset_index_path: Path
+    time_index_path: Path
+    txn_index_path: Path | None
+    producer_snapshot_path: Path | None
+    leader_epochs: tuple[tuple[int, int], ...]
+    log_file: SegmentFile
+
+
+def describe(
+    segment: Segment, end_offset: int, snapshots: SnapshotFiles, epochs: LeaderEpochs
+) -> SealedSegment:
+    """Facts of a sealed `segment` whose successor begins at `end_offset`."""
+    txn = segment.txn_index_path
+    return SealedSegment(
+        base_offset=segment.base_offset,
+        last_offset=end_offset - 1,
+        size=segment.size,
+        max_timestamp=segment.max_timestamp,
+        max_timestamp_offset=segment.max_timestamp_offset,
+        sealed_at_ms=segment.sealed_at_ms,
+        log_path=segment.log.path,
+        offset_index_path=segment.offset_index.handle.path,
+        time_index_path=segment.time_index.handle.path,
+        txn_index_path=txn if txn.exists() else None,
+        producer_snapshot_path=snapshots.path(end_offset),
+        leader_epochs=epochs.in_range(segment.base_offset, end_offset),
+        log_file=segment.log.peek(),
+    )
