@@ -8,18 +8,18 @@ contiguous.
 >>> class Entry(NamedTuple):
 ...     base_offset: int
 ...     last_offset: int
-...     log_length: int
+...     size: int
 ...     max_timestamp: int
 >>> chain = [Entry(0, 9, 100, 1_000), Entry(10, 19, 100, 9_000), Entry(20, 29, 100, 2_000)]
 >>> plan_expiry(chain, Retention(5_000, -1), now_ms=10_000, log_start_offset=0, total_bytes=300)
-Expiry(segments=1, start_offset=10, log_bytes=100)
+Expiry(segments=1, start_offset=10, size_bytes=100)
 >>> plan_expiry(chain, Retention(-1, 150), now_ms=10_000, log_start_offset=0, total_bytes=300).start_offset
 10
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 UNLIMITED = -1
@@ -31,7 +31,7 @@ class ChainSegment(Protocol):
     @property
     def last_offset(self) -> int: ...
     @property
-    def log_length(self) -> int: ...
+    def size(self) -> int: ...
     @property
     def max_timestamp(self) -> int: ...
 
@@ -44,11 +44,11 @@ class Retention(NamedTuple):
 
 
 class Expiry(NamedTuple):
-    """Drop the first `segments` of the chain (`log_bytes` in all); the log then starts at `start_offset`."""
+    """Drop the first `segments` of the chain (`size_bytes` in all); the log then starts at `start_offset`."""
 
     segments: int
     start_offset: int
-    log_bytes: int
+    size_bytes: int
 
 
 def plan_expiry(
@@ -58,6 +58,7 @@ def plan_expiry(
     now_ms: int,
     log_start_offset: int,
     total_bytes: int,
+    uploaded_at_ms: Callable[[ChainSegment], int] | None = None,
 ) -> Expiry | None:
     """What goes now, or None.
 
@@ -65,15 +66,27 @@ def plan_expiry(
     log: remote segments plus the local ones that are not yet remote.
     """
     surplus = total_bytes - retention.bytes if retention.bytes != UNLIMITED else UNLIMITED
-    segments = log_bytes = start_offset = 0
+    segments = size_bytes = start_offset = 0
     for segment in chain:
-        surplus -= segment.log_length
+        surplus -= segment.size
         below_start = segment.last_offset < log_start_offset
-        too_old = retention.ms != UNLIMITED and now_ms - segment.max_timestamp > retention.ms
         too_much = surplus >= 0
-        if not (below_start or too_old or too_much):
+        if not (below_start or too_much or _is_too_old(segment, retention.ms, now_ms, uploaded_at_ms)):
             break
         segments += 1
-        log_bytes += segment.log_length
+        size_bytes += segment.size
         start_offset = segment.last_offset + 1
-    return Expiry(segments, start_offset, log_bytes) if segments else None
+    return Expiry(segments, start_offset, size_bytes) if segments else None
+
+
+def _is_too_old(
+    segment: ChainSegment,
+    retention_ms: int,
+    now_ms: int,
+    uploaded_at_ms: Callable[[ChainSegment], int] | None,
+) -> bool:
+    if retention_ms == UNLIMITED:
+        return False
+    if 0 <= segment.max_timestamp <= now_ms:
+        return now_ms - segment.max_timestamp > retention_ms
+    return uploaded_at_ms is not None and now_ms - uploaded_at_ms(segment) > retention_ms

@@ -1,0 +1,252 @@
+"""Copies one sealed segment into one object: prove it, lay it out, upload it, look at what arrived.
+
+Runs on an `offload` thread. The file is read twice, a block at a time: first every batch is proved and the
+block table built, then the blocks go out, each checked against the table again, so what is uploaded is
+what was proved. Every try has a key of its own (a fresh uuid): a request that timed out and arrives late
+can only ever write an orphan.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from service.base.errors import CorruptionError, StorageError
+from service.base.types import NO_OFFSET, Buffer
+from service.hot.files import FileSlice, SegmentFile
+from service.hot.scan import find_offset
+from service.records.decode import iter_records
+from service.records.scan import BatchScan
+from service.remote.manifest import SegmentEntry
+from service.remote.segment_object import (
+    TRAILER,
+    LeaderEpochs,
+    PlannedObject,
+    SegmentIdentity,
+    plan_object,
+)
+from service.remote.store import ObjectStore
+from service.tiering.log_scan import ScannedLog, scan_log
+from service.tiering.planner import Copy
+from service.tiering.ports import Sealed
+
+MAX_SIDE_FILE_BYTES: Final = 64 << 20
+"""An index or snapshot beyond this is not a segment's (`segment.index.bytes` is 10 MiB by default)."""
+MAX_INFLATED_BYTES: Final = 64 << 20
+_OFFSET_ENTRY: Final = struct.Struct(">ii")
+_TIME_ENTRY: Final = struct.Struct(">qi")
+
+
+class GivenUp(StorageError):
+    """The watchdog or a shutdown told this upload to stop."""
+
+
+class Progress:
+    """Shared by the uploading thread (counts) and the loop (watches, cancels)."""
+
+    __slots__ = ("cancelled", "moved_bytes")
+
+    def __init__(self) -> None:
+        self.moved_bytes = 0
+        self.cancelled = False
+
+    def advance(self, size: int) -> None:
+        """Note `size` more bytes; `GivenUp` when nobody waits for them any more."""
+        if self.cancelled:
+            raise GivenUp("upload given up")
+        self.moved_bytes += size
+
+
+def copy_segment(
+    store: ObjectStore, copy: Copy[Sealed], identity: SegmentIdentity, progress: Progress, block_bytes: int
+) -> SegmentEntry:
+    """Upload `copy` under ``identity.key`` and return its manifest entry.
+
+    Raises `CorruptionError` when the local bytes or those that arrived are not right, `StorageError` when the
+    disk or the store fails, `GivenUp` when `progress` was cancelled. No local file is changed.
+    """
+    source = _Source(copy, progress)
+    scanned = source.scan(block_bytes)
+    epochs = _covering_epochs(copy, scanned)
+    try:
+        planned = plan_object(
+            identity,
+            log=lambda: source.blocks(scanned),
+            log_length=scanned.length,
+            blocks=scanned.blocks,
+            offset_index=source.indexes.offset_index,
+            time_index=source.indexes.time_index,
+            txn_index=_side_file(copy.segment.txn_index_path),
+            producer_snapshot=_side_file(copy.segment.producer_snapshot_path),
+            leader_epochs=epochs,
+            max_timestamp_offset=source.offset_of_newest(scanned),
+        )
+    except ValueError as e:
+        raise CorruptionError(f"{source.name} cannot be laid out as an object: {e}") from e
+    store.put_stream(planned.key, planned.parts(), planned.size)
+    _verify_arrival(store, planned)
+    footer = planned.footer
+    return SegmentEntry(
+        base_offset=identity.base_offset,
+        last_offset=identity.last_offset,
+        size=planned.size,
+        log_length=scanned.length,
+        max_timestamp=footer.max_timestamp,
+        max_timestamp_offset=footer.max_timestamp_offset,
+        leader_epochs=epochs,
+        key=planned.key,
+        footer_position=footer.tail_position,
+        footer_crc=footer.crc,
+    )
+
+
+def _verify_arrival(store: ObjectStore, planned: PlannedObject) -> None:
+    """After the commit local bytes may go, so the store has to show the object's end and its size first."""
+    suffix, size = store.get_suffix(planned.key, TRAILER.size)
+    if size != planned.size or suffix != planned.tail[-TRAILER.size :]:
+        raise StorageError(f"{planned.key}: {planned.size} bytes written, the store shows {size} others")
+
+
+class _Indexes(NamedTuple):
+    offset_index: bytes
+    time_index: bytes
+
+
+class _Source:
+    """The local segment from the first batch that is copied on."""
+
+    def __init__(self, copy: Copy[Sealed], progress: Progress) -> None:
+        self._copy = copy
+        self._file: SegmentFile = copy.segment.log_file
+        self._progress = progress
+        self.name = str(self._file.path)
+        self.start = 0
+        self.is_whole = copy.from_offset == copy.segment.base_offset
+        if not self.is_whole:
+            place = find_offset(self._file, copy.from_offset, 0, copy.segment.size)
+            if place is None or place.base_offset < copy.from_offset:
+                raise CorruptionError(
+                    f"{self.name}: no batch begins at {copy.from_offset}, where the chain ends"
+                )
+            self.start = place.position
+        self.indexes = _Indexes(b"", b"")
+
+    def read(self, position: int, length: int) -> Buffer:
+        self._progress.advance(0)
+        return FileSlice(self._file, position, length).read()
+
+    def scan(self, block_bytes: int) -> ScannedLog:
+        """Prove every batch, and have the indexes ready."""
+        segment = self._copy.segment
+        builder = None if self.is_whole else _IndexBuilder(self._copy.from_offset)
+        scanned = scan_log(
+            self.read,
+            self.start,
+            segment.size,
+            first_offset=self._copy.from_offset,
+            last_offset=segment.last_offset,
+            name=self.name,
+            block_bytes=block_bytes,
+            on_batches=builder.add if builder is not None else None,
+        )
+        if builder is not None:
+            self.indexes = builder.finish()
+        else:
+            self.indexes = _Indexes(
+                _side_file(segment.offset_index_path), _side_file(segment.time_index_path)
+            )
+        return scanned
+
+    def blocks(self, scanned: ScannedLog) -> Iterator[Buffer]:
+        """The proved bytes, a block at a time, each checked once more as it goes out."""
+        for block in scanned.blocks:
+            data = self.read(self.start + block.position, block.length)
+            if crc32c(data) != block.crc32c:
+                raise CorruptionError(f"{self.name}: bytes at {block.position} changed while they were read")
+            self._progress.advance(block.length)
+            yield data
+
+    def offset_of_newest(self, scanned: ScannedLog) -> int:
+        """Offset of the first record that has the greatest timestamp; -1 where it is not to be found out."""
+        if scanned.newest is None:
+            return NO_OFFSET
+        position, size = scanned.newest
+        data = self.read(self.start + position, size)
+        try:
+            for record in iter_records(data, include_control=True, max_inflated_bytes=MAX_INFLATED_BYTES):
+                if record.timestamp == scanned.max_timestamp:
+                    return record.offset
+        except CorruptionError:
+            # Inflates beyond our bound, or a record that no client could read either. The batch itself is
+            # proved and belongs to the log; readers look for the offset themselves.
+            return NO_OFFSET
+        return NO_OFFSET
+
+
+class _IndexBuilder:
+    """Kafka's two sparse indexes for the tail of a segment whose own indexes count from another base."""
+
+    def __init__(self, base_offset: int, interval_bytes: int = 4096) -> None:
+        self._base_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._offsets = bytearray()
+        self._times = bytearray()
+        self._indexed_position = 0
+        self._newest = (-1, base_offset)
+        self._newest_indexed = -1
+
+    def add(self, batches: BatchScan, start: int) -> None:
+        for at, last_offset, timestamp in zip(
+            batches.positions, batches.last_offsets, batches.max_timestamps, strict=True
+        ):
+            position = start + at
+            if timestamp > self._newest[0]:
+                self._newest = (timestamp, last_offset)
+            if position - self._indexed_position > self._interval_bytes:
+                self._offsets += _OFFSET_ENTRY.pack(last_offset - self._base_offset, position)
+                self._index_time()
+                self._indexed_position = position
+
+    def _index_time(self) -> None:
+        timestamp, offset = self._newest
+        if timestamp > self._newest_indexed:
+            self._times += _TIME_ENTRY.pack(timestamp, offset - self._base_offset)
+            self._newest_indexed = timestamp
+
+    def finish(self) -> _Indexes:
+        """The bytes; like a sealed segment's, the time index ends with the newest timestamp."""
+        self._index_time()
+        return _Indexes(bytes(self._offsets), bytes(self._times))
+
+
+def _side_file(path: Path | None) -> bytes:
+    """The bytes of an index or snapshot, none where it is not there (the format allows that)."""
+    if path is None:
+        return b""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_SIDE_FILE_BYTES:
+                raise CorruptionError(f"{path}: {size} bytes are too many for an index or snapshot")
+            return file.read(size)
+    except FileNotFoundError:
+        return b""
+    except OSError as e:
+        raise StorageError(f"cannot read {path}: {e.strerror}") from e
+
+
+def _covering_epochs(copy: Copy[Sealed], scanned: ScannedLog) -> LeaderEpochs:
+    """(epoch, first offset) as the batches have them: what lies in the object needs no other witness.
+
+    Only the first may have begun before these batches; the log's checkpoint knows where.
+    """
+    first_epoch, first_offset = scanned.leader_epochs[0]
+    for epoch, start in copy.segment.leader_epochs:
+        if epoch == first_epoch:
+            first_offset = min(first_offset, start)
+    return ((first_epoch, min(first_offset, copy.from_offset)), *scanned.leader_epochs[1:])

@@ -1,0 +1,113 @@
+"""What the tiering room asks of the rooms above it, and what it is told at start. [P]
+
+The broker passes its partitions in as they are; only what stands here is used of them, and only on the
+event loop. Files named by a `Sealed` segment are read on offload threads: a sealed segment never changes,
+and one that is deleted meanwhile stays readable through the open file it brings along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from service.base.config import LogConfig
+from service.base.types import TopicIdPartition
+from service.hot.files import SegmentFile
+from service.tiering.catalog import CatalogEntry
+
+
+class Sealed(Protocol):
+    """A local segment that is closed for writing (`hot` has the class). Sizes in bytes, offsets inclusive."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def last_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def sealed_at_ms(self) -> int: ...
+    @property
+    def offset_index_path(self) -> Path: ...
+    @property
+    def time_index_path(self) -> Path: ...
+    @property
+    def txn_index_path(self) -> Path | None: ...
+    @property
+    def producer_snapshot_path(self) -> Path | None: ...
+    @property
+    def leader_epochs(self) -> tuple[tuple[int, int], ...]: ...
+    @property
+    def log_file(self) -> SegmentFile: ...
+
+
+class TieredLog(Protocol):
+    """The local tier of one partition."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def sealed_segments(self) -> Sequence[Sealed]: ...
+
+
+class TieredPartition(Protocol):
+    """One partition that this node leads."""
+
+    @property
+    def tip(self) -> TopicIdPartition: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    @property
+    def log(self) -> TieredLog: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    @property
+    def config(self) -> LogConfig: ...
+    def remote_committed(self, entry: CatalogEntry) -> None:
+        """Take over a committed and published entry: its manifest is the remote part of the log from now
+        on."""
+
+
+class TieringSettings(NamedTuple):
+    """Broker-wide settings; the names of Kafka's or our keys are in the comments."""
+
+    interval_ms: int = 30_000  # remote.log.manager.task.interval.ms
+    copier_threads: int = 10  # remote.log.manager.copier.thread.pool.size
+    grace_ms: int = 3_600_000  # firn.remote.object.grace.ms
+    sweep_interval_ms: int = 3_600_000
+    backoff_initial_ms: int = 500  # remote.log.manager.task.retry.backoff.ms and its max and jitter
+    backoff_max_ms: int = 30_000
+    backoff_jitter: float = 0.2
+    watchdog_ms: int = 120_000
+    """An upload that moves no byte for so long, or a smaller call that does not return, is given up."""
+    topics_debounce_ms: int = 1_000
+    block_bytes: int = 1 << 20
+    """Target of the block table and size of a read: what an upload holds in memory is a few of these."""
+    stop_timeout_ms: int = 5_000
+
+
+@dataclass(slots=True)
+class TieringMetrics:
+    """Counters since start, and gauges as of the last pass. Written on the event loop only."""
+
+    segments_copied: int = 0
+    bytes_copied: int = 0
+    segments_dropped: int = 0
+    bytes_dropped: int = 0
+    objects_deleted: int = 0
+    orphans_swept: int = 0
+    copy_errors: int = 0
+    expiry_errors: int = 0
+    delete_errors: int = 0
+    fenced_commits: int = 0
+    heads_repaired: int = 0
+    stalled_calls: int = 0
+    lag_segments: int = 0
+    lag_bytes: int = 0
+    blocked: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """Partitions that cannot be copied, and why, until they can."""
