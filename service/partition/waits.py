@@ -1,8 +1,8 @@
 """Fetches that wait for bytes.
 
-A waiting fetch is woken when enough bytes were appended to the partitions it watches, when a remote read it started
-has ended, or at its deadline: whichever comes first. It then reads again from the start, so a wait holds no
-data and nothing it holds can go stale.
+A waiting fetch is woken when enough bytes were appended to the partitions it watches, when a remote read it
+started has ended, or at its deadline: whichever comes first. It then reads again from the start, so a wait
+holds no data and nothing it holds can go stale.
 
 Owned by the event loop, except that `Wait.wake_threadsafe` may be called from any thread.
 """
@@ -28,7 +28,9 @@ class Wait:
 
     __slots__ = ("_future", "_loop", "_missing_bytes", "_watched")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, missing_bytes: int, watched: Iterable[Watched]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, missing_bytes: int, watched: Iterable[Watched]
+    ) -> None:
         self._loop = loop
         self._missing_bytes = missing_bytes
         self._future: asyncio.Future[None] = loop.create_future()

@@ -1,0 +1,129 @@
+"""Makes this node what the committed image says: partitions come, change and go with it.
+
+Called on the loop with each new image, before whoever asked for the change is answered: a created topic can
+be used when CreateTopics returns. Only what a delta names is looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+from uuid import UUID
+
+from service.base.config import BrokerConfig, LogConfig, topic_config
+from service.base.errors import ConfigError
+from service.base.types import TopicIdPartition
+from service.broker.replicas import Replicas
+from service.hot.manager import LogManager
+from service.metadata.controller.requests import ResourceType
+from service.metadata.delta import MetadataDelta
+from service.metadata.image import MetadataImage, PartitionImage, TopicImage
+from service.partition.partition import Partition
+from service.remote.reader import RemoteReader
+
+log = logging.getLogger(__name__)
+
+
+class Applier:
+    """Keeps `replicas` and the logs on disk in step with the image. Owned by the event loop."""
+
+    def __init__(
+        self, config: BrokerConfig, logs: LogManager, replicas: Replicas, reader: RemoteReader | None
+    ) -> None:
+        self.config = config
+        self._logs = logs
+        self._replicas = replicas
+        self._reader = reader
+
+    def start(self, image: MetadataImage) -> None:
+        """Bring every partition of `image` online."""
+        for topic in image.topics_by_id.values():
+            self._apply_topic(image, topic)
+
+    def apply(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        """Do what leads from the image before to `image`."""
+        for topic in delta.deleted_topics.values():
+            self._delete(topic)
+        for topic_id in delta.topics:
+            self._apply_topic(image, image.topics_by_id[topic_id])
+        self._configure(delta, image)
+        for topic_id, index in delta.remote:
+            self._commit(image, topic_id, index)
+
+    def _apply_topic(self, image: MetadataImage, topic: TopicImage) -> None:
+        config = self.effective(image, topic.name)
+        for index, replica in topic.partitions.items():
+            if self.config.node_id not in replica.replicas:
+                continue
+            known = self._replicas.get(topic.id, index)
+            if known is None:
+                self._open(image, topic, index, replica, config)
+            else:
+                known.leader_epoch = replica.leader_epoch
+                known.isr_size = len(replica.isr)
+
+    def _open(
+        self, image: MetadataImage, topic: TopicImage, index: int, replica: PartitionImage, config: LogConfig
+    ) -> None:
+        tip = TopicIdPartition(topic.id, topic.name, index)
+        partition = Partition(
+            tip,
+            self._logs.get_or_create(tip, config),
+            self._reader,
+            replica.leader_epoch,
+            len(replica.isr),
+            self.config.max_inflated_batch_bytes,
+        )
+        partition.configure(config)
+        partition.unified.remote_committed(image.remote.get((topic.id, index)))
+        self._replicas.add(partition)
+
+    def _delete(self, topic: TopicImage) -> None:
+        for index in topic.partitions:
+            partition = self._replicas.get(topic.id, index)
+            if partition is not None:
+                self._replicas.remove(partition)
+                partition.close()
+                self._logs.delete(partition.tip)
+
+    def _configure(self, delta: MetadataDelta, image: MetadataImage) -> None:
+        for resource_type, name in delta.configs:
+            if resource_type == ResourceType.BROKER and name in ("", str(self.config.node_id)):
+                self._configure_broker(image)
+        for resource_type, name in delta.configs:
+            topic = image.topics_by_name.get(name)
+            if resource_type == ResourceType.TOPIC and topic is not None:
+                self._configure_topic(image, topic)
+
+    def _configure_broker(self, image: MetadataImage) -> None:
+        """Broker settings are what topics without overrides get, so every topic is looked at again."""
+        self.config = dynamic_config(self.config, image)
+        for topic in image.topics_by_id.values():
+            self._configure_topic(image, topic)
+
+    def _configure_topic(self, image: MetadataImage, topic: TopicImage) -> None:
+        config = self.effective(image, topic.name)
+        for index in topic.partitions:
+            partition = self._replicas.get(topic.id, index)
+            if partition is not None:
+                partition.configure(config)
+
+    def _commit(self, image: MetadataImage, topic_id: UUID, index: int) -> None:
+        partition = self._replicas.get(topic_id, index)
+        if partition is not None:
+            partition.unified.remote_committed(image.remote.get((topic_id, index)))
+
+    def effective(self, image: MetadataImage, topic: str) -> LogConfig:
+        """What a topic's overrides come to on this node."""
+        try:
+            return topic_config(image.config(ResourceType.TOPIC, topic), self.config)
+        except ConfigError as e:
+            # The overrides were valid when they were committed; this node's file says otherwise now. The
+            # topic stays readable under the node's defaults rather than keeping the node from starting.
+            log.error("topic %s: overrides do not hold on this node, defaults apply: %s", topic, e)
+            return self.config.log
+
+
+def dynamic_config(config: BrokerConfig, image: MetadataImage) -> BrokerConfig:
+    """The node's settings with what the metadata log says on top."""
+    own = image.config(ResourceType.BROKER, str(config.node_id))
+    return config.with_dynamic(own, image.config(ResourceType.BROKER, ""))

@@ -1,0 +1,45 @@
+"""What the controller asks about configuration keys, answered for this node's settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from service.base.config import BrokerConfig, validate_topic_change
+from service.base.config_keys import ConfigKey, ConfigType, to_text
+from service.base.config_tables import BROKER_KEYS, TOPIC_KEYS
+from service.metadata.controller.requests import ResourceType
+from service.metadata.image import MetadataImage
+
+
+class NodeConfigRules:
+    """`ConfigRules` over the tables in `service.base`. Owned by the event loop."""
+
+    def __init__(self, config: Callable[[], BrokerConfig], image: Callable[[], MetadataImage]) -> None:
+        self._config = config
+        self._image = image
+
+    def validate(self, resource_type: ResourceType, resource_name: str, configs: Mapping[str, str]) -> None:
+        """Raises `ConfigError` naming the key that keeps the resource from having `configs`."""
+        image, config = self._image(), self._config()
+        if resource_type is ResourceType.TOPIC:
+            validate_topic_change(image.config(resource_type, resource_name), configs, config)
+            return
+        everyone = configs if resource_name == "" else image.config(resource_type, "")
+        own = image.config(resource_type, str(config.node_id)) if resource_name == "" else configs
+        config.with_dynamic(own, everyone)
+
+    def is_list(self, resource_type: ResourceType, key: str) -> bool:
+        """Whether `key` takes a comma-separated list."""
+        known = _keys(resource_type).get(key)
+        return known is not None and known.type is ConfigType.LIST
+
+    def default(self, resource_type: ResourceType, key: str) -> str | None:
+        """Value of `key` where nothing is set."""
+        if resource_type is ResourceType.TOPIC:
+            return to_text(self._config().topic_defaults.get(key))
+        known = BROKER_KEYS.get(key)
+        return None if known is None else to_text(known.default)
+
+
+def _keys(resource_type: ResourceType) -> Mapping[str, ConfigKey]:
+    return TOPIC_KEYS if resource_type is ResourceType.TOPIC else BROKER_KEYS

@@ -1,0 +1,44 @@
+"""DescribeCluster (KIP-700): who the brokers are and where clients reach them."""
+
+from __future__ import annotations
+
+from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
+from kio.schema.errors import ErrorCode
+
+from service.broker.state import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, Broker
+from service.network.server import RequestContext
+
+BROKERS = 1
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """The brokers as seen from the listener the request came in by.
+
+    Endpoint type 2 (controllers) is asked of controllers' listeners only: MISMATCHED_ENDPOINT_TYPE; any other
+    number is UNSUPPORTED_ENDPOINT_TYPE (KIP-919).
+    """
+    error, message = ErrorCode.none, None
+    if request.endpoint_type == 2:
+        error = ErrorCode.mismatched_endpoint_type
+        message = "The request was sent to an endpoint of the wrong type."
+    elif request.endpoint_type != BROKERS:
+        error = ErrorCode.unsupported_endpoint_type
+        message = f"Unsupported endpoint type {request.endpoint_type}"
+    asked = request.include_cluster_authorized_operations
+    host, port = broker.endpoint(context.listener)
+    me = DescribeClusterBroker(
+        broker_id=broker.config.node_id, host=host, port=port, rack=broker.config.broker_rack, is_fenced=False
+    )
+    return DescribeClusterResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        error_message=message,
+        endpoint_type=request.endpoint_type,
+        cluster_id=broker.cluster_id,
+        controller_id=broker.config.node_id,
+        brokers=() if error is not ErrorCode.none else (me,),
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+    )

@@ -1,0 +1,210 @@
+"""Fetch: records of any tier, without copying those that lie in segment files.
+
+One reading of a fetch goes through its partitions in the order asked, under one byte budget over both tiers.
+Hot bytes are slices of segment files; cold bytes come from the remote reader's cache, or are on their way
+there. When a reading brings less than the client wants, the fetch waits and is read again from the start:
+nothing is held meanwhile.
+
+A fetch never waits for the bucket when the hot tier has enough for it: the download it started goes on into
+the cache and a later fetch finds it there. A fetch that has nothing else waits up to
+``remote.fetch.max.wait.ms``.
+
+Fetch sessions (KIP-227) are not kept: every full fetch is answered with session id 0, which tells the client
+to send full fetches, and an incremental one is answered FETCH_SESSION_ID_NOT_FOUND.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from concurrent.futures import Future
+from typing import Final, NamedTuple, cast
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.types import NO_LEADER_EPOCH
+from service.broker.state import Broker
+from service.network.sender import Part
+from service.network.server import RequestContext, Response
+from service.partition.partition import Partition
+from service.partition.unified_log import LogRead, ready
+from service.partition.waits import Wait
+from service.remote.reader import RemoteRead
+from service.wire.fetch import (
+    FetchPartition,
+    FetchPartitionResult,
+    FetchRequestView,
+    encode_fetch_response,
+)
+from service.wire.produce import TopicKey
+
+FULL_FETCH_EPOCHS: Final = (0, -1)
+FIRST_VERSION_WITH_ZSTD: Final = 10
+READ_COMMITTED: Final = 1
+
+AnsweredTopic = tuple[TopicKey, list[FetchPartitionResult]]
+
+RemoteReads = dict[tuple[int, int], Future[RemoteRead]]
+
+
+class Reading(NamedTuple):
+    """What one pass over the partitions brought."""
+
+    topics: list[AnsweredTopic]
+    partitions: list[Partition]
+    size: int
+    final: bool
+    """An error or a diverging epoch is among the answers: the client must see it now."""
+    remote: RemoteReads
+    """Downloads that the pass is short of, by position in the request."""
+
+
+def handle(
+    broker: Broker, context: RequestContext, fetch: FetchRequestView
+) -> Response | Awaitable[Response]:
+    """Answer at once when there is enough to say, else wait for bytes, the bucket or the deadline."""
+    version = context.api_version
+    if fetch.session_epoch not in FULL_FETCH_EPOCHS:
+        return _response(context, (), ErrorCode.fetch_session_id_not_found)
+    reading = _read(broker, version, fetch, {})
+    if _enough(fetch, reading):
+        return _response(context, reading.topics)
+    context.cancel_on_disconnect = True
+    return _wait(broker, context, fetch, reading)
+
+
+def _response(
+    context: RequestContext, topics: Sequence[AnsweredTopic], error: ErrorCode = ErrorCode.none
+) -> Response:
+    parts = encode_fetch_response(context.api_version, context.correlation_id, topics, error_code=error)
+    return Response(cast("list[Part]", parts))
+
+
+def _enough(fetch: FetchRequestView, reading: Reading) -> bool:
+    if reading.final or reading.size >= max(fetch.min_bytes, 1):
+        return True
+    return not reading.remote and (
+        fetch.max_wait_ms <= 0 or not reading.partitions or reading.size >= fetch.min_bytes
+    )
+
+
+async def _wait(
+    broker: Broker, context: RequestContext, fetch: FetchRequestView, reading: Reading
+) -> Response:
+    version, loop = context.api_version, broker.loop
+    wait_ms = broker.config.remote_fetch_max_wait_ms if reading.remote else fetch.max_wait_ms
+    deadline = loop.time() + wait_ms / 1000
+    while not _enough(fetch, reading) and (left_s := deadline - loop.time()) > 0:
+        wait = Wait(loop, max(fetch.min_bytes - reading.size, 1), reading.partitions)
+        for future in reading.remote.values():
+            future.add_done_callback(wait.wake_threadsafe)
+        was_remote = bool(reading.remote)
+        await wait.until(left_s)
+        reading = _read(broker, version, fetch, reading.remote)
+        if was_remote and reading.size:
+            break
+    return _response(context, reading.topics)
+
+
+def _read(broker: Broker, version: int, fetch: FetchRequestView, started: RemoteReads) -> Reading:
+    """One pass; `started` are downloads of an earlier pass, so that none is asked for twice."""
+    room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
+    reading = Reading([], [], 0, False, {})
+    size, final = 0, False
+    for t, (topic, partitions) in enumerate(fetch.topics):
+        answers = []
+        for p, asked in enumerate(partitions):
+            try:
+                partition = _partition(broker, version, fetch, topic, asked.partition)
+                diverging = _diverging(partition, asked)
+                read = LogRead((), 0, None)
+                if diverging is None:
+                    limit = max(min(asked.max_bytes, room - size), 0)
+                    read = _tiers(partition, asked.fetch_offset, limit, size == 0, started.get((t, p)))
+            except RequestError as e:
+                final = True
+                answers.append(_refused(asked, e.code))
+                continue
+            except (StorageError, CorruptionError) as e:
+                final = True
+                answers.append(_refused(asked, _storage_code(broker, topic, asked.partition, e)))
+                continue
+            reading.partitions.append(partition)
+            if read.pending is not None:
+                reading.remote[t, p] = read.pending
+            size += read.size
+            final = final or diverging is not None
+            answers.append(_answer(partition, asked, fetch, read, diverging))
+        reading.topics.append((topic, answers))
+    return reading._replace(size=size, final=final)
+
+
+def _partition(
+    broker: Broker, version: int, fetch: FetchRequestView, topic: TopicKey, index: int
+) -> Partition:
+    partition = broker.replicas.find(topic, index)
+    if fetch.replica_id >= 0:
+        # Replicas of this partition are named by the metadata, and there is none but this node.
+        raise RequestError(
+            ErrorCode.not_leader_or_follower, f"{fetch.replica_id} is no replica of {partition.tip}"
+        )
+    if version < FIRST_VERSION_WITH_ZSTD and partition.config.compression_type == "zstd":
+        raise RequestError(ErrorCode.unsupported_compression_type)
+    return partition
+
+
+def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:
+    """(epoch, end offset) where the client's log left ours, None where it did not (KIP-595)."""
+    partition.check_epoch(asked.current_leader_epoch)
+    if asked.last_fetched_epoch == NO_LEADER_EPOCH:
+        return None
+    epoch, end_offset = partition.unified.end_offset_of_epoch(asked.last_fetched_epoch)
+    if epoch == NO_LEADER_EPOCH:
+        raise RequestError(
+            ErrorCode.offset_out_of_range, "no epoch at or below the last fetched one is known"
+        )
+    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+        return epoch, end_offset
+    return None
+
+
+def _tiers(
+    partition: Partition, offset: int, limit: int, min_one: bool, started: Future[RemoteRead] | None
+) -> LogRead:
+    if started is None:
+        read = partition.read(offset, limit, min_one=min_one)
+    else:
+        read = ready(started) if started.done() else LogRead((), 0, started)
+    # A remote read brings whole batches, at least one: it may be more than is left of the budget.
+    return read if min_one or read.size <= limit else LogRead((), 0, None)
+
+
+def _storage_code(broker: Broker, topic: TopicKey, index: int, error: Exception) -> ErrorCode:
+    """CORRUPT_MESSAGE for bytes that failed their checksum, else KAFKA_STORAGE_ERROR, which clients retry."""
+    broker.log_storage_error("Fetch", topic, index, error)
+    if isinstance(error, CorruptionError):
+        return ErrorCode.corrupt_message
+    return ErrorCode.kafka_storage_error
+
+
+def _refused(asked: FetchPartition, code: ErrorCode) -> FetchPartitionResult:
+    return FetchPartitionResult(asked.partition, code)
+
+
+def _answer(
+    partition: Partition,
+    asked: FetchPartition,
+    fetch: FetchRequestView,
+    read: LogRead,
+    diverging: tuple[int, int] | None,
+) -> FetchPartitionResult:
+    return FetchPartitionResult(
+        asked.partition,
+        ErrorCode.none,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.unified.start_offset,
+        read.parts,
+        () if fetch.isolation_level == READ_COMMITTED else None,
+        diverging_epoch=diverging,
+    )

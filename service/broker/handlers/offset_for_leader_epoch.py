@@ -1,0 +1,46 @@
+"""OffsetForLeaderEpoch (KIP-101, KIP-320): where an epoch ended in this log, both tiers included."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+from kio.schema.offset_for_leader_epoch.v4.request import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+)
+from kio.schema.offset_for_leader_epoch.v4.response import (
+    EpochEndOffset,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+from service.base.errors import RequestError
+from service.broker.state import NO_THROTTLE, Broker
+from service.network.server import RequestContext
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    """The end offset of each epoch asked for, an error for each partition that cannot say."""
+    return OffsetForLeaderEpochResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=tuple(_end(broker, topic.topic, one) for one in topic.partitions),
+            )
+            for topic in request.topics
+        ),
+    )
+
+
+def _end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:
+    try:
+        partition = broker.replicas.find(topic, asked.partition)
+        partition.check_epoch(asked.current_leader_epoch)
+    except RequestError as e:
+        return EpochEndOffset(error_code=e.code, partition=asked.partition)
+    epoch, end_offset = partition.unified.end_offset_of_epoch(asked.leader_epoch)
+    return EpochEndOffset(
+        error_code=ErrorCode.none, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
+    )

@@ -1,0 +1,115 @@
+"""Produce: validate, stamp and append where the bytes lie in the request's own buffer.
+
+Every partition has its own outcome; a batch that is refused leaves no trace. The order of checks is Kafka's
+(`KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`, `UnifiedLog.append`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError, StorageError
+from service.base.types import Buffer
+from service.broker.state import Broker
+from service.network.server import RequestContext, Response
+from service.partition.partition import Partition
+from service.records.batch import CODEC_MASK, Codec
+from service.records.validation import RecordsRefused, validate_produced
+from service.wire.errors import WireError
+from service.wire.produce import (
+    ProducePartitionResult,
+    ProduceRequestView,
+    TopicKey,
+    encode_produce_response,
+)
+
+FIRST_VERSION_WITH_ZSTD: Final = 7
+_ATTRIBUTES_LOW_BYTE: Final = 22
+VALID_ACKS: Final = (-1, 0, 1)
+
+AnsweredTopic = tuple[TopicKey, list[ProducePartitionResult]]
+
+
+class RefusedWithoutAnswer(WireError):
+    """acks=0 and something was refused: with no answer to put the error in, the connection is closed, as
+    Kafka does, so that the client notices and asks for metadata anew."""
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ProduceRequestView
+) -> Response | Awaitable[Response] | None:
+    """Append everything that can be. None when the client wants no answer (acks=0)."""
+    now_ms = broker.clock.now_ms()
+    to_flush: list[Partition] = []
+    failed = False
+    topics: list[AnsweredTopic] = []
+    for topic, partitions in request.topics:
+        answers = []
+        for index, records in partitions:
+            answer = _append(broker, context, request.acks, topic, index, records, now_ms, to_flush)
+            failed = failed or answer.error_code != ErrorCode.none
+            answers.append(answer)
+        topics.append((topic, answers))
+    if request.acks == 0:
+        if failed:
+            raise RefusedWithoutAnswer("produce with acks=0 was refused")
+        return None
+    if to_flush:
+        return _answer_after_flush(broker, context, topics, to_flush)
+    return _response(context, topics)
+
+
+def _response(context: RequestContext, topics: Sequence[AnsweredTopic]) -> Response:
+    return Response([encode_produce_response(context.api_version, context.correlation_id, topics)])
+
+
+async def _answer_after_flush(
+    broker: Broker, context: RequestContext, topics: list[AnsweredTopic], to_flush: list[Partition]
+) -> Response:
+    """``flush.messages`` is due: the answer waits for the disk, the loop does not."""
+    await asyncio.gather(*(broker.flush(partition.log) for partition in dict.fromkeys(to_flush)))
+    return _response(context, topics)
+
+
+def _append(
+    broker: Broker,
+    context: RequestContext,
+    acks: int,
+    topic: TopicKey,
+    index: int,
+    records: Buffer | None,
+    now_ms: int,
+    to_flush: list[Partition],
+) -> ProducePartitionResult:
+    try:
+        if acks not in VALID_ACKS:
+            raise RequestError(ErrorCode.invalid_required_acks)
+        partition = broker.replicas.find(topic, index)
+        if records is None:
+            raise RequestError(ErrorCode.invalid_record, "no record batch")
+        if (
+            context.api_version < FIRST_VERSION_WITH_ZSTD
+            and len(records) > _ATTRIBUTES_LOW_BYTE
+            and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK == Codec.ZSTD
+        ):
+            raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
+        # Offsets are stamped where the bytes lie; the frame is ours to write to.
+        assert not isinstance(records, bytes)
+        batch = validate_produced(records, partition.rules, now_ms)
+        info = partition.append(batch, acks, now_ms)
+    except RequestError as e:
+        broker.log_refusal("Produce", context, topic, index, e)
+        errors = e.record_errors if isinstance(e, RecordsRefused) else ()
+        return ProducePartitionResult(index, e.code, record_errors=errors, error_message=e.message)
+    except StorageError as e:
+        broker.log_storage_error("Produce", topic, index, e)
+        return ProducePartitionResult(index, ErrorCode.kafka_storage_error)
+    if partition.log.flush_due:
+        to_flush.append(partition)
+    return ProducePartitionResult(
+        index, ErrorCode.none, info.first_offset, info.log_append_time, info.log_start_offset
+    )

@@ -1,0 +1,93 @@
+"""What handlers work with: the node's parts that outlive a request. Owned by the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from service.base.clock import Clock
+from service.base.config import BrokerConfig
+from service.base.errors import RequestError
+from service.broker.producer_ids import ProducerIds
+from service.broker.replicas import Replicas
+from service.hot.log import LocalLog
+from service.hot.manager import LogManager
+from service.metadata.controller.controller import Controller
+from service.metadata.image import MetadataImage
+from service.network.limited_log import RateLimitedLog
+from service.network.server import RequestContext
+
+_log = logging.getLogger(__name__)
+
+NO_THROTTLE: Final = timedelta(0)
+"""No quotas are served, so no request is ever throttled."""
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+"""Every operation there is on a topic, as a bit field over AclOperation codes: without an authorizer all are
+allowed.
+"""
+CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+OPERATIONS_NOT_ASKED: Final = -(2**31)
+
+
+class Broker:
+    """The node as its handlers see it."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        clock: Clock,
+        cluster_id: str,
+        controller: Controller,
+        replicas: Replicas,
+        logs: LogManager,
+    ) -> None:
+        self._config = config
+        self.clock = clock
+        self.cluster_id = cluster_id
+        self.controller = controller
+        self.replicas = replicas
+        self.producer_ids = ProducerIds(controller.allocate_producer_ids)
+        self.loop = asyncio.get_running_loop()
+        self.endpoints: dict[str, tuple[str, int]] = {}
+        """listener name -> (advertised host, advertised port)"""
+        self._logs = logs
+        self._refusals = RateLimitedLog(_log)
+        self._storage_errors = RateLimitedLog(_log)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The node's settings as they are now; some of them can be altered while it runs."""
+        return self._config()
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest committed metadata."""
+        return self.controller.image
+
+    def endpoint(self, listener: str) -> tuple[str, int]:
+        """Where a client that came in by `listener` finds this node."""
+        return self.endpoints[listener]
+
+    async def flush(self, log: LocalLog) -> None:
+        """Have `log` written through to the device, off the loop. `StorageError` if the device refuses."""
+        await self._logs.flush(log)
+
+    def log_refusal(
+        self, api: str, context: RequestContext, topic: object, partition: int, error: RequestError
+    ) -> None:
+        """Say who was refused what and why; so many lines per interval, as peers can cause any number of
+        them.
+        """
+        self._refusals.warning(
+            "%s of %s to %s-%d refused with %s: %s", api, context, topic, partition, error.code.name, error
+        )
+
+    def log_storage_error(self, api: str, topic: object, partition: int, error: Exception) -> None:
+        """Say that the disk or the object store kept a request from being served."""
+        self._storage_errors.log(logging.ERROR, "%s of %s-%d: %s", api, topic, partition, error)

@@ -1,0 +1,54 @@
+"""Background tasks whose failure is the node's failure.
+
+An error that escapes a task is a bug, or an environment in which nothing can be promised any more. It ends
+the node with a log line and exit code 1; it is never a task that silently stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Owns the node's tasks and the one reason for which it stops. Owned by the event loop."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopped = asyncio.Event()
+        self.failure: BaseException | None = None
+
+    def run(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` until it ends or the node stops."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.fail(f"task {task.get_name()}", error)
+
+    def fail(self, what: str, error: BaseException) -> None:
+        """Stop the node because of `error`; the first reason counts."""
+        log.critical("%s failed, the node stops: %s", what, error, exc_info=error)
+        self.failure = self.failure or error
+        self._stopped.set()
+
+    def stop(self) -> None:
+        """Stop the node in order, as SIGTERM asks."""
+        self._stopped.set()
+
+    async def stopped(self) -> None:
+        await self._stopped.wait()
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait for it."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

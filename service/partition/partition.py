@@ -1,0 +1,125 @@
+"""One replica: its log, its leadership, its high watermark and the fetches that wait on it.
+
+With one replica the high watermark is the log end offset; it is kept as a value of its own, as every reader
+asks for it. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kio.schema.errors import ErrorCode
+
+from service.base.config import LogConfig
+from service.base.errors import RequestError
+from service.base.types import NO_LEADER_EPOCH, TopicIdPartition
+from service.hot.log import AppendInfo, LocalLog
+from service.partition.unified_log import LogRead, UnifiedLog
+from service.partition.waits import Wait
+from service.records.validation import ValidatedBatch, ValidationRules, rules_of
+from service.remote.reader import RemoteReader
+from service.tiering.catalog import CatalogEntry
+
+
+class Partition:
+    """The leader replica of one partition on this node."""
+
+    def __init__(
+        self,
+        tip: TopicIdPartition,
+        local: LocalLog,
+        reader: RemoteReader | None,
+        leader_epoch: int,
+        isr_size: int,
+        max_inflated_bytes: int,
+    ) -> None:
+        self.tip = tip
+        self.unified = UnifiedLog(local, reader)
+        self.leader_epoch = leader_epoch
+        self.isr_size = isr_size
+        self.high_watermark = local.log_end_offset
+        self.waiters: dict[Wait, None] = {}
+        self.published_offset = 0
+        """End of what lies in the bucket and is named by HEAD there: local bytes below it may go."""
+        self._max_inflated_bytes = max_inflated_bytes
+        self.rules = self._rules(local.config)
+
+    @property
+    def log(self) -> LocalLog:
+        """The local tier, for those that work on segments (offload, retention)."""
+        return self.unified.local
+
+    @property
+    def config(self) -> LogConfig:
+        return self.unified.local.config
+
+    @property
+    def last_stable_offset(self) -> int:
+        """No transactions are open here, so every offset below the high watermark is stable."""
+        return self.high_watermark
+
+    def configure(self, config: LogConfig) -> None:
+        """Take over new topic settings; they hold from the next append on."""
+        self.unified.local.config = config
+        self.rules = self._rules(config)
+
+    def _rules(self, config: LogConfig) -> ValidationRules:
+        inflated = max(self._max_inflated_bytes, config.max_message_bytes)
+        return replace(rules_of(config), max_inflated_bytes=inflated)
+
+    def remote_committed(self, entry: CatalogEntry) -> None:
+        """`entry` is committed and HEAD names its manifest; offload says so after each commit and after a
+        restart.
+        """
+        self.unified.remote_committed(entry)
+        self.published_offset = entry.end_offset
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Let go of local segments whose time has come; returns how many. Nothing goes before the bucket has
+        it.
+        """
+        return self.log.apply_local_retention(now_ms, self.published_offset, self.high_watermark)
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Compare the epoch that a client believes in with ours (KIP-320).
+
+        `RequestError` FENCED_LEADER_EPOCH when the client is behind, UNKNOWN_LEADER_EPOCH when it is ahead of
+        us.
+        """
+        if current_leader_epoch in (NO_LEADER_EPOCH, self.leader_epoch):
+            return
+        behind = current_leader_epoch < self.leader_epoch
+        code = ErrorCode.fenced_leader_epoch if behind else ErrorCode.unknown_leader_epoch
+        raise RequestError(
+            code, f"leader epoch of {self.tip} is {self.leader_epoch}, not {current_leader_epoch}"
+        )
+
+    def append(self, batch: ValidatedBatch, required_acks: int, now_ms: int) -> AppendInfo:
+        """Append one validated batch as leader and let waiting fetches know.
+
+        `RequestError` NOT_ENOUGH_REPLICAS when acks=all asks for more in-sync replicas than there are, and
+        whatever the log's own checks raise (sequence numbers); nothing is written then.
+        """
+        if required_acks == -1 and self.isr_size < self.config.min_insync_replicas:
+            raise RequestError(
+                ErrorCode.not_enough_replicas,
+                f"{self.isr_size} in-sync replicas of {self.tip}, min.insync.replicas is "
+                f"{self.config.min_insync_replicas}",
+            )
+        info = self.unified.append(batch, self.leader_epoch, now_ms)
+        if not info.duplicate:
+            self.high_watermark = self.unified.end_offset
+            if self.waiters:
+                size = len(batch.data)
+                for wait in tuple(self.waiters):
+                    wait.appended(size)
+        return info
+
+    def read(self, offset: int, max_bytes: int, *, min_one: bool) -> LogRead:
+        """Records that a consumer may see from `offset` on; see `UnifiedLog.read`."""
+        return self.unified.read(offset, max_bytes, self.high_watermark, min_one=min_one)
+
+    def close(self) -> None:
+        """This replica is no longer here: waiting fetches must look again and find that out."""
+        for wait in tuple(self.waiters):
+            wait.wake()

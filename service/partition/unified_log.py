@@ -1,0 +1,150 @@
+"""One log over two tiers.
+
+Which tier answers an offset is decided here and nowhere else: at or above the local start offset the segment
+file does, below it the bucket. The remote side is known by the catalog entry alone (manifest key, start and
+end offset): what the entry does not name is not part of the log, whatever lies in the bucket.
+
+    log start                    local start            remote end            log end
+        |---- remote only ------------|---- both tiers -----|---- local only -----|
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
+from service.hot.log import AppendInfo, LocalLog
+from service.hot.segment import FileSlice
+from service.records.validation import ValidatedBatch
+from service.remote.reader import RemoteRead, RemoteReader
+from service.tiering.catalog import CatalogEntry
+
+
+class LogRead(NamedTuple):
+    """What a read found: bytes in hand (`parts`, `size` bytes of whole or cut batches), or a remote read to
+    wait for.
+    """
+
+    parts: tuple[FileSlice | memoryview, ...]
+    size: int
+    pending: Future[RemoteRead] | None
+
+
+NOTHING = LogRead((), 0, None)
+
+
+class TimestampedOffset(NamedTuple):
+    """An offset found by time; -1 stands for none in each field, as in ListOffsets."""
+
+    timestamp: int
+    offset: int
+    leader_epoch: int
+
+
+NOT_FOUND = TimestampedOffset(NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH)
+
+
+class UnifiedLog:
+    """The two tiers of one partition as one log. Owned by the event loop; nothing here blocks."""
+
+    def __init__(self, local: LocalLog, reader: RemoteReader | None) -> None:
+        self.local = local
+        self.remote: CatalogEntry | None = None
+        self._reader = reader
+
+    @property
+    def start_offset(self) -> int:
+        """First offset that a client can read, whichever tier holds it."""
+        return self.local.log_start_offset
+
+    @property
+    def local_start_offset(self) -> int:
+        return self.local.local_log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self.local.log_end_offset
+
+    @property
+    def highest_remote_offset(self) -> int:
+        """Last offset committed to the bucket; -1 where nothing is."""
+        return self.remote.end_offset - 1 if self.remote is not None else NO_OFFSET
+
+    def remote_committed(self, entry: CatalogEntry | None) -> None:
+        """Take over a committed catalog entry: from now on its manifest is the remote part of this log."""
+        self.remote = entry
+        if entry is not None and entry.start_offset > self.local.log_start_offset:
+            self.local.advance_log_start(entry.start_offset)
+
+    def append(self, batch: ValidatedBatch, leader_epoch: int, now_ms: int) -> AppendInfo:
+        return self.local.append(batch, leader_epoch, now_ms)
+
+    def read(self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool) -> LogRead:
+        """Up to `max_bytes` bytes from the batch that holds `offset`, ending before `end_offset`.
+
+        With `min_one` the first batch comes whole even if it is larger. `RequestError` OFFSET_OUT_OF_RANGE
+        when the log does not reach from its start to `offset`.
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            raise RequestError(
+                ErrorCode.offset_out_of_range,
+                f"offset {offset} is not within [{self.start_offset}, {self.end_offset}] of {self.local.tip}",
+            )
+        if offset >= self.local_start_offset:
+            found = self.local.read(offset, max_bytes, end_offset, min_one).slice
+            return NOTHING if found is None or not found.size else LogRead((found,), found.size, None)
+        if max_bytes <= 0 and not min_one:
+            return NOTHING
+        return self._read_remote(offset, max_bytes)
+
+    def _read_remote(self, offset: int, max_bytes: int) -> LogRead:
+        if self._reader is None or self.remote is None or offset >= self.remote.end_offset:
+            # The start offset was moved between the request's arrival and now, or the archive is not
+            # configured.
+            raise RequestError(
+                ErrorCode.offset_out_of_range, f"no tier holds offset {offset} of {self.local.tip}"
+            )
+        future = self._reader.read(self.local.tip, self.remote.manifest_key, offset, max_bytes)
+        return ready(future) if future.done() else LogRead((), 0, future)
+
+    def search_remote(self, timestamp: int) -> Future[tuple[int, int, int] | None] | None:
+        """Start the search for the first remote record at or after `timestamp`; None when only local segments
+        matter.
+        """
+        if self._reader is None or self.remote is None or self.start_offset >= self.local_start_offset:
+            return None
+        return self._reader.offset_for_timestamp(self.local.tip, self.remote.manifest_key, timestamp)
+
+    def search_local(self, timestamp: int) -> TimestampedOffset:
+        """First local record at or after `timestamp` (ms)."""
+        return as_found(self.local.offset_for_timestamp(timestamp))
+
+    def remote_max_timestamp(self) -> Future[tuple[int, int, int] | None] | None:
+        """Start the search for the remote record with the greatest timestamp, where part of the log is only
+        remote.
+        """
+        if self._reader is None or self.remote is None or self.start_offset >= self.local_start_offset:
+            return None
+        return self._reader.max_timestamp_offset(self.local.tip, self.remote.manifest_key)
+
+    def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known."""
+        return self.local.epochs.end_offset_for(leader_epoch, self.end_offset)
+
+
+def as_found(found: tuple[int, int, int] | None) -> TimestampedOffset:
+    """(offset, timestamp, leader epoch) of the tiers as the answer that ListOffsets gives."""
+    if found is None:
+        return NOT_FOUND
+    offset, timestamp, leader_epoch = found
+    return TimestampedOffset(timestamp, offset, leader_epoch)
+
+
+def ready(future: Future[RemoteRead]) -> LogRead:
+    """The bytes of a remote read that has ended; raises what it ended with."""
+    data = future.result().data
+    return LogRead(data, sum(len(part) for part in data), None)
