@@ -279,6 +279,10 @@ class Manifest:
         """
         return _first_newer(self.children, timestamp, max(from_offset, self.start_offset), load)
 
+    def max_timestamp(self, load: Load) -> int:
+        """The largest timestamp of any live segment, -1 when none has one."""
+        return _newest(self.children, self.start_offset, load)
+
     def epoch_end(self, leader_epoch: int, load: Load) -> EpochEnd | None:
         """Where the largest epoch not above `leader_epoch` ends; None when every live epoch is larger.
 
@@ -382,6 +386,18 @@ def _first_newer(
         if found is not None:
             return found
     return None
+
+
+def _newest(children: Sequence[Child], start_offset: int, load: Load) -> int:
+    newest = -1
+    for child in children:
+        if child.last_offset < start_offset or child.max_timestamp <= newest:
+            continue
+        if isinstance(child, PageRef) and child.base_offset < start_offset:
+            newest = max(newest, _newest(load(child).children, start_offset, load))
+        else:
+            newest = child.max_timestamp
+    return newest
 
 
 def _first_above(children: Sequence[Child], leader_epoch: int, start_offset: int) -> int:
