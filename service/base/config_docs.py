@@ -1,4 +1,4 @@
-"""Makes docs/configuration.md from the tables: `python -m service.base.config_docs > docs/configuration.md`"""
+"""Makes docs/configuration.md of the tables: `python -m service.base.config_docs > docs/configuration.md`"""
 
 from __future__ import annotations
 

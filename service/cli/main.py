@@ -1,0 +1,69 @@
+"""Entry point of `firn`. Importing it, and `firn --help`, touches the standard library only."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+_COMMANDS = ("server", "dev", "topic", "tiers", "dump", "fsck")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="firn", description="A tiered-storage log that speaks the Apache Kafka protocol."
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
+    for name in _COMMANDS:
+        import_module(f"service.cli.{name}").add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if args.version:
+        from importlib.metadata import version
+
+        print(f"firn {version('firn-log')}")
+        return 0
+    if args.command is None:
+        parser.print_help()
+        return 2
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # whoever read our output (`| head`) has enough; keep the interpreter from complaining at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as e:
+        if not _is_expected(e):
+            raise
+        print(f"firn {args.command}: {describe(e)}", file=sys.stderr)
+        return 1
+    return code
+
+
+def describe(error: Exception) -> str:
+    """The words of an error; for the operating system's, the file and the reason."""
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _is_expected(error: Exception) -> bool:
+    """Whether words can tell what is wrong; anything else is a bug and shows its trace."""
+    from service.base.errors import FirnError, InvariantError
+
+    return isinstance(error, (FirnError, OSError, TimeoutError)) and not isinstance(error, InvariantError)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

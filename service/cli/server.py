@@ -1,0 +1,76 @@
+"""`firn server`: run one node from a properties file."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from service.base.config import BrokerConfig
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "server",
+        help="run a node",
+        description="Run a node. Without a file it listens on 127.0.0.1:9092 and keeps its data in "
+        "./firn-data. "
+        "Prints 'ready: node ID on HOST:PORT' once it serves; logs to stderr; SIGTERM or SIGINT ends it "
+        "cleanly.",
+    )
+    parser.add_argument(
+        "config", nargs="?", metavar="CONFIG.properties", help="settings, in Java's .properties syntax"
+    )
+    add_set_option(parser)
+    add_log_level_option(parser)
+    parser.set_defaults(run=run)
+
+
+def add_set_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=setting,
+        metavar="KEY=VALUE",
+        help="a setting, stronger than the file's (may be repeated)",
+    )
+
+
+def add_log_level_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="how much is logged to stderr (default: info)",
+    )
+
+
+def setting(text: str) -> tuple[str, str]:
+    """`key=value` as a pair; for argparse."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, found {text!r}")
+    return key.strip(), value
+
+
+def run(args: argparse.Namespace) -> int:
+    from service.base.config import BrokerConfig, load_properties
+
+    properties = load_properties(args.config) if args.config else {}
+    return serve(BrokerConfig.from_properties({**properties, **dict(args.set)}), args.log_level)
+
+
+def serve(config: BrokerConfig, log_level: str) -> int:
+    """Run the node in this process until it is told to end; returns its exit code."""
+    import logging
+    import sys
+
+    from service.broker.node import run_server
+
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    return run_server(config)

@@ -1,0 +1,240 @@
+"""`firn tiers`: which offsets, bytes and objects of a topic lie in which tier.
+
+Offsets come from the partition's leader (ListOffsets), cold bytes and objects from the manifest in the bucket,
+hot bytes from the leader's log directory where that is on this machine. What cannot be had is shown as `-`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from service.cli.dump import add_store_options
+from service.cli.topic import add_bootstrap_option, kafka_id
+
+if TYPE_CHECKING:
+    from service.cli.cluster import TopicInfo
+    from service.remote.store import ObjectStore
+
+WATCH_INTERVAL_S = 1.0
+URL_KEY, ENDPOINT_KEY, REGION_KEY = "firn.remote.url", "firn.remote.s3.endpoint", "firn.remote.s3.region"
+DIRS_KEY = "log.dirs"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTiers:
+    """One partition. Ranges are [start, end); None is unknown. The tiers may overlap."""
+
+    partition: int
+    hot_start: int
+    hot_end: int
+    hot_bytes: int | None
+    hot_segments: int | None
+    cold_start: int
+    cold_end: int
+    cold_bytes: int | None
+    cold_objects: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTiers:
+    topic: str
+    topic_id: UUID
+    url: str | None
+    problem: str | None
+    partitions: tuple[PartitionTiers, ...]
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "tiers",
+        help="show what lies in which tier",
+        description="Show which offsets, bytes and objects of a topic lie hot (on the broker's disk) and "
+        "cold (in object "
+        "storage).",
+    )
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("--json", action="store_true", help="print JSON, one document for each look")
+    parser.add_argument("--watch", action="store_true", help="look again every second, until Ctrl-C")
+    parser.add_argument(
+        "--url", metavar="URL", help="the cold tier's URL (default: the broker's firn.remote.url)"
+    )
+    add_bootstrap_option(parser)
+    add_store_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    first = True
+    while True:
+        tiers = collect(
+            args.bootstrap_server, args.topic, url=args.url, endpoint=args.endpoint, region=args.region
+        )
+        if tiers.problem and first:
+            print(f"firn tiers: cold bytes are not known: {tiers.problem}", file=sys.stderr)
+        if args.json:
+            print(json.dumps(asdict(tiers), default=str), flush=True)
+        else:
+            if args.watch and sys.stdout.isatty():
+                print("\x1b[H\x1b[J", end="")
+            print("\n".join(table(tiers)), flush=True)
+        if not args.watch:
+            return 0
+        first = False
+        try:
+            time.sleep(WATCH_INTERVAL_S)
+        except KeyboardInterrupt:
+            return 0
+
+
+def collect(
+    bootstrap: str,
+    topic: str,
+    *,
+    url: str | None = None,
+    endpoint: str | None = None,
+    region: str | None = None,
+) -> TopicTiers:
+    """One look at a topic. Raises `RequestError`, `OSError`; an unreadable bucket is only a `problem`."""
+    from service.cli.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, Cluster
+
+    with Cluster(bootstrap) as cluster:
+        (info,) = cluster.topics([topic])
+        leaders = {p.partition: p.leader for p in info.partitions}
+        settings = {
+            leader: cluster.broker_configs(leader, (URL_KEY, ENDPOINT_KEY, REGION_KEY, DIRS_KEY))
+            for leader in set(leaders.values())
+        }
+        start = cluster.offsets(topic, leaders, EARLIEST)
+        hot_start = cluster.offsets(topic, leaders, EARLIEST_LOCAL)
+        hot_end = cluster.offsets(topic, leaders, LATEST)
+        last_cold = cluster.offsets(topic, leaders, LATEST_TIERED)
+    any_broker = next(iter(settings.values()), {})
+    url = url or any_broker.get(URL_KEY)
+    cold, problem = _cold_sizes(
+        info, url, endpoint or any_broker.get(ENDPOINT_KEY), region or any_broker.get(REGION_KEY)
+    )
+    rows = []
+    for p, leader in leaders.items():
+        hot_bytes, hot_segments = _hot_sizes(settings[leader].get(DIRS_KEY), info, p)
+        cold_bytes, cold_objects = cold.get(p, (None, None))
+        rows.append(
+            PartitionTiers(
+                partition=p,
+                hot_start=hot_start[p],
+                hot_end=hot_end[p],
+                hot_bytes=hot_bytes,
+                hot_segments=hot_segments,
+                cold_start=start[p],
+                cold_end=max(last_cold[p] + 1, start[p]),
+                cold_bytes=cold_bytes,
+                cold_objects=cold_objects,
+            )
+        )
+    return TopicTiers(topic, info.topic_id, url, problem, tuple(rows))
+
+
+def _cold_sizes(
+    info: TopicInfo, url: str | None, endpoint: str | None, region: str | None
+) -> tuple[dict[int, tuple[int | None, int | None]], str | None]:
+    """Bytes and objects by partition, and why they are not known if so."""
+    from service.base.errors import FirnError
+    from service.remote.obstore_store import StoreOptions, open_store
+
+    if url is None:
+        return {p.partition: (0, 0) for p in info.partitions}, None
+    options = StoreOptions(connect_timeout_s=3, request_timeout_s=10, max_retries=1, retry_timeout_s=10)
+    try:
+        store = open_store(url, endpoint=endpoint, region=region, options=options)
+        return {
+            p.partition: _manifest_sizes(store, info.topic_id, p.partition) for p in info.partitions
+        }, None
+    except FirnError as e:
+        return {}, str(e)
+
+
+def _manifest_sizes(store: ObjectStore, topic_id: UUID, partition: int) -> tuple[int, int]:
+    """Bytes and objects of the manifest that HEAD names; nothing where nothing was copied yet."""
+    from service.remote.errors import ObjectNotFound
+    from service.remote.keys import head_key
+    from service.remote.manifest_codec import MAX_SMALL_BYTES, decode_head, decode_manifest
+
+    try:
+        head = decode_head(store.get(head_key(topic_id, partition), max_size=MAX_SMALL_BYTES))
+    except ObjectNotFound:
+        return 0, 0
+    manifest = decode_manifest(store.get(head.manifest_key, max_size=head.stored_size))
+    return manifest.size_bytes, manifest.segments
+
+
+def _hot_sizes(log_dirs: str | None, info: TopicInfo, partition: int) -> tuple[int | None, int | None]:
+    """Bytes and number of the partition's segments, where its directory is on this machine."""
+    from service.hot.names import LOG, PARTITION_METADATA, partition_dir
+
+    for log_dir in (log_dirs or "").split(","):
+        directory = Path(log_dir) / partition_dir(info.name, partition)
+        try:
+            if kafka_id(info.topic_id) not in (directory / PARTITION_METADATA).read_text():
+                continue  # another cluster's topic of that name
+            sizes = [path.stat().st_size for path in directory.glob("*" + LOG)]
+        except OSError:
+            continue  # on another machine, or deleted while we looked
+        return sum(sizes), len(sizes)
+    return None, None
+
+
+def table(tiers: TopicTiers) -> list[str]:
+    """Lines for people, a row for each partition and one for their sum."""
+    head = ("partition", "hot offsets", "bytes", "segments", "cold offsets", "bytes", "objects")
+    rows = [
+        (
+            str(p.partition),
+            _range(p.hot_start, p.hot_end),
+            _bytes(p.hot_bytes),
+            _count(p.hot_segments),
+            _range(p.cold_start, p.cold_end),
+            _bytes(p.cold_bytes),
+            _count(p.cold_objects),
+        )
+        for p in tiers.partitions
+    ]
+    every = tiers.partitions
+    total = (
+        "all",
+        f"{sum(p.hot_end - p.hot_start for p in every):,} records",
+        _bytes(_sum(p.hot_bytes for p in every)),
+        _count(_sum(p.hot_segments for p in every)),
+        f"{sum(p.cold_end - p.cold_start for p in every):,} records",
+        _bytes(_sum(p.cold_bytes for p in every)),
+        _count(_sum(p.cold_objects for p in every)),
+    )
+    return [f"{tiers.topic}  {tiers.url or 'no cold tier'}", *_aligned([head, *rows, total])]
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
+
+
+def _range(start: int, end: int) -> str:
+    return f"{start}..{end - 1}" if end > start else "-"
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    found = list(values)
+    return None if None in found else sum(value for value in found if value is not None)
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _bytes(value: int | None) -> str:
+    return "-" if value is None else f"{value / 1e6:,.1f} MB"

@@ -1,0 +1,125 @@
+"""`firn topic`: create, list, describe and delete topics."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+from uuid import UUID
+
+from service.cli.server import setting
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser("topic", help="create, list, describe and delete topics")
+    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
+
+    create = actions.add_parser("create", help="create a topic")
+    create.add_argument("topic", metavar="TOPIC")
+    create.add_argument(
+        "--partitions", type=_positive, default=-1, metavar="N", help="default: the broker's num.partitions"
+    )
+    create.add_argument(
+        "--replication-factor", type=_positive, default=-1, metavar="N", help="default: the broker's"
+    )
+    create.add_argument(
+        "--config", action="append", default=[], type=setting, metavar="KEY=VALUE", help="may be repeated"
+    )
+    create.set_defaults(run=_create)
+
+    listing = actions.add_parser("list", help="list all topics")
+    listing.add_argument("--json", action="store_true", help="print one JSON document")
+    listing.set_defaults(run=_list)
+
+    describe = actions.add_parser("describe", help="show a topic's partitions and settings")
+    describe.add_argument("topic", metavar="TOPIC")
+    describe.add_argument("--json", action="store_true", help="print one JSON document")
+    describe.set_defaults(run=_describe)
+
+    delete = actions.add_parser("delete", help="delete a topic and all its data, in both tiers")
+    delete.add_argument("topic", metavar="TOPIC")
+    delete.set_defaults(run=_delete)
+    for action in (create, listing, describe, delete):
+        add_bootstrap_option(action)
+
+
+def add_bootstrap_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--bootstrap-server",
+        default=DEFAULT_BOOTSTRAP,
+        metavar="HOST:PORT",
+        help=f"where the cluster is (default: {DEFAULT_BOOTSTRAP})",
+    )
+
+
+def kafka_id(topic_id: UUID) -> str:
+    """A topic id as Kafka's tools write it: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+
+
+def _positive(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**31:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
+    return int(text)
+
+
+def _create(args: argparse.Namespace) -> int:
+    from service.cli.cluster import Cluster
+
+    with Cluster(args.bootstrap_server) as cluster:
+        topic_id = cluster.create_topic(
+            args.topic, args.partitions, args.replication_factor, dict(args.config)
+        )
+    print(f"created {args.topic}" + (f" (id {kafka_id(topic_id)})" if topic_id else ""))
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    from service.cli.cluster import Cluster
+
+    with Cluster(args.bootstrap_server) as cluster:
+        topics = cluster.topics()
+    if args.json:
+        rows = [
+            {"name": t.name, "topic_id": str(t.topic_id), "partitions": len(t.partitions)} for t in topics
+        ]
+        print(json.dumps(rows, indent=2))
+    else:
+        for topic in topics:
+            print(topic.name)
+    return 0
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from service.cli.cluster import Cluster
+
+    with Cluster(args.bootstrap_server) as cluster:
+        (topic,) = cluster.topics([args.topic])
+        overrides = cluster.topic_overrides(args.topic)
+    if args.json:
+        document = {
+            "name": topic.name,
+            "topic_id": str(topic.topic_id),
+            "configs": overrides,
+            "partitions": [partition._asdict() for partition in topic.partitions],
+        }
+        print(json.dumps(document, indent=2))
+        return 0
+    print(f"topic: {topic.name}")
+    print(f"id: {kafka_id(topic.topic_id)} (in the bucket: data/{topic.topic_id})")
+    print("configs: " + (", ".join(f"{k}={v}" for k, v in sorted(overrides.items())) or "-"))
+    for partition in topic.partitions:
+        replicas, isr = (",".join(map(str, ids)) for ids in (partition.replicas, partition.isr))
+        print(f"partition: {partition.partition} leader: {partition.leader} replicas: {replicas} isr: {isr}")
+    return 0
+
+
+def _delete(args: argparse.Namespace) -> int:
+    from service.cli.cluster import Cluster
+
+    with Cluster(args.bootstrap_server) as cluster:
+        cluster.delete_topic(args.topic)
+    print(f"deleted {args.topic}")
+    return 0

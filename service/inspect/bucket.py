@@ -1,0 +1,142 @@
+"""Objects of the bucket: segment, manifest, manifest page, HEAD, cluster.json, topics.json."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import zstandard
+
+from service.base.errors import CorruptionError
+from service.inspect.dump import Dump, Row
+from service.inspect.source import Source
+from service.remote import manifest_codec as codec
+from service.remote.fields import int_field, objects_field, parse_json_object, uuid_field
+from service.remote.manifest import MAX_LEVELS, MAX_MANIFEST_ENTRIES, PageRef
+from service.remote.segment_object import SUFFIX_HINT, Footer, decode_footer, tail_length
+
+_SUFFIX: Final = ".json.zst"
+
+
+def dump_segment(source: Source) -> Dump:
+    """A segment object from its tail alone; `log_length` and the rest of the footer at the top level."""
+    footer = read_footer(source)
+    identity = footer.identity
+    head = {
+        "log_length": footer.log_length,
+        **identity._asdict(),
+        "record_count": footer.record_count,
+        "batch_count": footer.batch_count,
+        "max_timestamp": footer.max_timestamp,
+        "max_timestamp_offset": footer.max_timestamp_offset,
+        "leader_epochs": footer.leader_epochs,
+        "sections": {name: section._asdict() for name, section in footer.sections.items()},
+        "object_size": footer.object_size,
+        "footer_position": footer.tail_position,
+        "footer_crc": footer.crc,
+    }
+    return Dump("segment object", head, (("blocks", (block._asdict() for block in footer.blocks)),))
+
+
+def read_footer(source: Source) -> Footer:
+    """The verified footer: one read, or a second one when the tail is longer than the usual."""
+    suffix = source.read_suffix(SUFFIX_HINT)
+    for _ in range(2):
+        needed = tail_length(suffix, source.size)
+        if needed <= len(suffix):
+            break
+        suffix = source.read_suffix(needed)
+    return decode_footer(suffix, source.size)
+
+
+def dump_manifest(source: Source) -> Dump:
+    manifest = codec.decode_manifest(source.read(codec.MAX_STORED_BYTES))
+    head = {
+        "cluster_id": manifest.cluster_id,
+        "topic_id": manifest.topic_id,
+        "topic": manifest.topic,
+        "partition": manifest.partition,
+        "version": manifest.version,
+        "parent_version": manifest.parent_version,
+        "leader_epoch": manifest.leader_epoch,
+        "start_offset": manifest.start_offset,
+        "end_offset": manifest.end_offset,
+        "segment_count": manifest.segments,
+        "size_bytes": manifest.size_bytes,
+        "dropped_segments": manifest.dropped_segments,
+        "dropped_bytes": manifest.dropped_bytes,
+    }
+    return Dump("manifest", head, (("pages", _rows(manifest.pages)), ("segments", _rows(manifest.entries))))
+
+
+def dump_page(source: Source) -> Dump:
+    """A manifest page, checked as if a manifest had named it: sums, chain, keys."""
+    data = source.read(codec.MAX_STORED_BYTES)
+    document = _inflated_json(data, source.name)
+    topic_id = uuid_field(document, "topic_id")
+    partition = int_field(document, "partition", 0, 2**31 - 1)
+    page = codec.decode_page(data, _reference(document, data), topic_id, partition)
+    head = {"topic_id": topic_id, "partition": partition, "level": page.level}
+    return Dump("manifest page", head, (("children", _rows(page.children)),))
+
+
+def dump_head(source: Source) -> Dump:
+    return Dump("HEAD", codec.decode_head(source.read(codec.MAX_SMALL_BYTES))._asdict())
+
+
+def dump_cluster(source: Source) -> Dump:
+    cluster_id = codec.decode_cluster(source.read(codec.MAX_SMALL_BYTES))
+    return Dump("cluster", {"layout_version": codec.LAYOUT_VERSION, "cluster_id": cluster_id})
+
+
+def dump_topics(source: Source) -> Dump:
+    topics = codec.decode_topics(source.read(codec.MAX_TOPICS_BYTES))
+    head = {"cluster_id": topics.cluster_id, "metadata_offset": topics.metadata_offset}
+    return Dump("topics", head, (("topics", _rows(topics.topics)),))
+
+
+def is_page(source: Source) -> bool:
+    """Whether a `.json.zst` is a page rather than a manifest: by its folder, else by what it says it is."""
+    if source.folder in ("manifest", "page"):
+        return source.folder == "page"
+    document = _inflated_json(source.read(codec.MAX_STORED_BYTES), source.name)
+    return document.get("format") == codec.PAGE_FORMAT
+
+
+def _rows(items: Iterable[Any]) -> Iterator[Row]:
+    return (item._asdict() for item in items)
+
+
+def _inflated_json(data: bytes, name: str) -> dict[str, Any]:
+    try:
+        size = zstandard.get_frame_parameters(data).content_size
+        if not 0 < size <= codec.MAX_INFLATED_BYTES:
+            raise CorruptionError(f"{name}: a zstd frame of {size} bytes")
+        body = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(data, max_output_size=size)
+    except zstandard.ZstdError as e:
+        raise CorruptionError(f"{name}: {e}") from e
+    return parse_json_object(body, name)
+
+
+def _reference(document: dict[str, Any], data: bytes) -> PageRef:
+    """What a manifest would have to say of this page; `decode_page` holds the page against it."""
+    from crc32c import crc32c
+
+    rows = objects_field(document, "children", MAX_MANIFEST_ENTRIES)
+    if not rows:
+        raise CorruptionError("a page without children")
+    level = int_field(document, "level", 0, MAX_LEVELS)
+    limit = 2**63 - 1
+    return PageRef(
+        base_offset=int_field(rows[0], "base_offset", 0, limit),
+        last_offset=int_field(rows[-1], "last_offset", 0, limit),
+        level=level,
+        segments=sum(int_field(row, "segments", 1, limit) for row in rows) if level else len(rows),
+        size_bytes=sum(int_field(row, "size_bytes" if level else "size", 1, limit) for row in rows),
+        max_timestamp=max(int_field(row, "max_timestamp", -1, limit) for row in rows),
+        first_epoch=0,
+        last_epoch=0,
+        key="page",
+        stored_size=len(data),
+        crc32c=crc32c(data),
+    )

@@ -1,0 +1,58 @@
+"""Which dumper a file is for: by its name, or by what it holds where the name says nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from service.base.errors import ConfigError
+from service.hot import names
+from service.inspect import bucket, metadata, segment, small
+from service.inspect.dump import Dump
+from service.inspect.source import Source
+from service.remote.segment_object import MAGIC
+
+Dumper = Callable[[Source], Dump]
+
+_BY_NAME: dict[str, Dumper] = {
+    names.LEADER_EPOCHS: small.dump_leader_epochs,
+    names.PARTITION_METADATA: small.dump_partition_metadata,
+    "recovery-point-offset-checkpoint": small.dump_offsets,
+    "log-start-offset-checkpoint": small.dump_offsets,
+    "replication-offset-checkpoint": small.dump_offsets,
+    "meta.properties": small.dump_properties,
+    "quorum-state": metadata.dump_quorum_state,
+    ".kafka_cleanshutdown": small.dump_json,
+    "HEAD": bucket.dump_head,
+    "cluster.json": bucket.dump_cluster,
+    "topics.json": bucket.dump_topics,
+}
+_BY_SUFFIX: dict[str, Dumper] = {
+    ".seg": bucket.dump_segment,
+    names.OFFSET_INDEX: segment.dump_offset_index,
+    names.TIME_INDEX: segment.dump_time_index,
+    names.SNAPSHOT: segment.dump_producer_snapshot,
+    ".checkpoint": metadata.dump_metadata_snapshot,
+}
+
+
+def dump(source: Source, *, records: bool = False) -> Dump:
+    """What `source` holds. `records` shows what is inside the batches of a log.
+
+    Raises `ConfigError` where no format fits, `CorruptionError` where the bytes are not what the format says.
+    """
+    name = source.name.removesuffix(names.DELETED)
+    if name in _BY_NAME:
+        return _BY_NAME[name](source)
+    if name.endswith(names.LOG):
+        if source.folder == names.CLUSTER_METADATA_DIR:
+            return metadata.dump_metadata_log(source)
+        return segment.dump_log(source, records=records)
+    if name.endswith(".json.zst"):
+        return bucket.dump_page(source) if bucket.is_page(source) else bucket.dump_manifest(source)
+    for suffix, dumper in _BY_SUFFIX.items():
+        if name.endswith(suffix):
+            return dumper(source)
+    if source.read_suffix(len(MAGIC)) == MAGIC:
+        return bucket.dump_segment(source)
+    known = ", ".join((names.LOG, *_BY_SUFFIX, ".json.zst", *_BY_NAME))
+    raise ConfigError(f"{source.name}: of no format that Firn writes; known are {known}")

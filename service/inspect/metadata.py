@@ -1,0 +1,72 @@
+"""The metadata log and its snapshots, record by record; `quorum-state`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from service.base.errors import CorruptionError
+from service.inspect.dump import Dump, Row
+from service.inspect.segment import base_offset_of, iter_batches
+from service.inspect.source import Source
+from service.metadata.batches import ControlRecord, ControlType, MetadataBatch, decode_batches
+from service.metadata.frames import Frame, UnknownRecord
+from service.metadata.raft.snapshots import parse_name
+from service.metadata.raft.state_file import decode_state
+
+MAX_STATE_BYTES = 1 << 20
+
+
+def dump_metadata_log(source: Source) -> Dump:
+    """A segment of `__cluster_metadata-0`: one row for each record."""
+    rows = (row for batch in _batches(source) for row in _rows(batch))
+    return Dump(
+        "metadata log", {"base_offset": base_offset_of(source), "size": source.size}, (("records", rows),)
+    )
+
+
+def dump_metadata_snapshot(source: Source) -> Dump:
+    """A `.checkpoint`: as the log; `CorruptionError` at the end when its footer is missing."""
+    snapshot = parse_name(source.name)
+    if snapshot is None:
+        raise CorruptionError(f"{source.name}: a snapshot is named <end offset>-<epoch>.checkpoint")
+    return Dump("metadata snapshot", snapshot._asdict(), (("records", _snapshot_rows(source)),))
+
+
+def dump_quorum_state(source: Source) -> Dump:
+    return Dump("quorum state", decode_state(source.read(MAX_STATE_BYTES))._asdict())
+
+
+def _snapshot_rows(source: Source) -> Iterator[Row]:
+    control: list[int] = []
+    for batch in _batches(source):
+        if ControlType.SNAPSHOT_FOOTER in control:
+            raise CorruptionError(f"{source.name}: a batch follows the footer")
+        control.extend(record.control_type for record in batch.control)
+        if control[:1] != [ControlType.SNAPSHOT_HEADER]:
+            raise CorruptionError(f"{source.name}: it does not begin with a snapshot's header")
+        yield from _rows(batch)
+    if ControlType.SNAPSHOT_FOOTER not in control:
+        raise CorruptionError(f"{source.name}: the snapshot has no footer, so it is not whole")
+
+
+def _batches(source: Source) -> Iterator[MetadataBatch]:
+    for _, data in iter_batches(source):
+        yield from decode_batches(data)
+
+
+def _rows(batch: MetadataBatch) -> Iterator[Row]:
+    for number, record in enumerate((*batch.control, *batch.frames)):
+        place = {"offset": batch.base_offset + number, "epoch": batch.epoch, "timestamp": batch.timestamp_ms}
+        yield {**place, **(_control(record) if isinstance(record, ControlRecord) else _frame(record))}
+
+
+def _control(record: ControlRecord) -> dict[str, object]:
+    known = record.control_type in list(ControlType)
+    kind = ControlType(record.control_type).name if known else f"control type {record.control_type}"
+    return {"type": kind, "data": record.value if record.message is None else record.message}
+
+
+def _frame(frame: Frame) -> dict[str, object]:
+    if isinstance(frame.record, UnknownRecord):
+        return {"type": f"unknown type {frame.api_key}", "version": frame.version, "data": frame.record.body}
+    return {"type": type(frame.record).__name__, "version": frame.version, "data": frame.record}

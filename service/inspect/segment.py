@@ -1,0 +1,142 @@
+"""Files of a local segment: `.log`, `.index`, `.timeindex`, `.snapshot`."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Final
+
+from service.base.errors import CorruptionError
+from service.hot import names
+from service.hot.files import SegmentFile
+from service.hot.indexes import OffsetIndex, TimeIndex
+from service.hot.producer_snapshot import MAX_SNAPSHOT_BYTES, decode_snapshot
+from service.hot.scan import iter_verified
+from service.inspect.dump import Dump, Row
+from service.inspect.source import Source
+from service.records.batch import BatchHeader
+from service.records.decode import Record, iter_records
+
+MAX_INDEX_BYTES: Final = 1 << 30
+
+
+def dump_log(source: Source, *, records: bool = False) -> Dump:
+    """The batches of a log, each with its checksum verified; with their records where asked for."""
+    head = {"base_offset": base_offset_of(source), "size": source.size}
+    return Dump("log", head, (("batches", _batches(source, records)),))
+
+
+def iter_batches(source: Source) -> Iterator[tuple[BatchHeader, bytes]]:
+    """Header and bytes of each batch. Raises `CorruptionError` where the file stops being a log."""
+    path = source.local_path()
+    with closing(SegmentFile(path, source.size, os.open(path, os.O_RDONLY))) as file:
+        for header in iter_verified(file, source.size):
+            # its checksum is right: so is its length, and nothing larger than a batch is read
+            data = os.pread(file.fd, header.size, header.position)
+            yield header._replace(position=0), data
+
+
+def _batches(source: Source, records: bool) -> Iterator[Row]:
+    position = 0
+    for header, data in iter_batches(source):
+        row = {**describe_batch(header), "position": position}
+        position += header.size
+        if records and not header.is_control:
+            row["records"] = [describe_record(record) for record in iter_records(data)]
+        yield row
+
+
+def describe_batch(header: BatchHeader) -> dict[str, object]:
+    """A batch's header in the words of `kafka-dump-log`."""
+    return {
+        "base_offset": header.base_offset,
+        "last_offset": header.last_offset,
+        "count": header.record_count,
+        "size": header.size,
+        "partition_leader_epoch": header.partition_leader_epoch,
+        "producer_id": header.producer_id,
+        "producer_epoch": header.producer_epoch,
+        "base_sequence": header.base_sequence,
+        "last_sequence": header.last_sequence,
+        "is_transactional": header.is_transactional,
+        "is_control": header.is_control,
+        "codec": header.codec.name.lower(),
+        "timestamp_type": "LogAppendTime" if header.is_log_append_time else "CreateTime",
+        "base_timestamp": header.base_timestamp,
+        "max_timestamp": header.max_timestamp,
+        "crc": header.crc,
+    }
+
+
+def describe_record(record: Record) -> dict[str, object]:
+    return {
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "key": record.key,
+        "value": record.value,
+        "headers": record.headers,
+    }
+
+
+def dump_offset_index(source: Source) -> Dump:
+    """Entries of an offset index. `CorruptionError` where they do not ascend."""
+    base = base_offset_of(source)
+
+    def rows() -> Iterator[Row]:
+        for relative, position in _entries(source, OffsetIndex.ENTRY):
+            yield {"offset": base + relative, "position": position}
+
+    return Dump("offset index", {"base_offset": base}, (("entries", rows()),))
+
+
+def dump_time_index(source: Source) -> Dump:
+    """Entries of a time index. `CorruptionError` where they do not ascend."""
+    base = base_offset_of(source)
+
+    def rows() -> Iterator[Row]:
+        for timestamp, relative in _entries(source, TimeIndex.ENTRY):
+            yield {"timestamp": timestamp, "offset": base + relative}
+
+    return Dump("time index", {"base_offset": base}, (("entries", rows()),))
+
+
+def _entries(source: Source, entry: struct.Struct) -> Iterator[tuple[int, ...]]:
+    data = source.read(MAX_INDEX_BYTES)
+    if len(data) % entry.size:
+        raise CorruptionError(f"{source.name}: {len(data)} bytes are not whole entries of {entry.size}")
+    last: tuple[int, ...] = ()
+    for number, fields in enumerate(entry.iter_unpack(data)):
+        if number and not any(fields):
+            return  # the preallocated rest of an index that Apache Kafka left open
+        if last and (fields[0] <= last[0] or fields[1] < last[1]):
+            raise CorruptionError(f"{source.name}: entry {number} does not ascend")
+        last = fields
+        yield fields
+
+
+def dump_producer_snapshot(source: Source) -> Dump:
+    producers = decode_snapshot(source.read(MAX_SNAPSHOT_BYTES))
+    rows = (
+        {
+            "producer_id": producer_id,
+            "producer_epoch": entry.epoch,
+            "last_sequence": entry.last_sequence,
+            "last_offset": entry.last_offset,
+            "offset_delta": entry.last_offset_delta,
+            "last_timestamp": entry.last_timestamp,
+            "coordinator_epoch": entry.coordinator_epoch,
+            "current_txn_first_offset": entry.txn_first_offset,
+        }
+        for producer_id, entry in producers
+    )
+    return Dump("producer snapshot", {"offset": base_offset_of(source)}, (("producers", rows),))
+
+
+def base_offset_of(source: Source) -> int:
+    """The offset that a segment's file is named by. `CorruptionError` for a name without one."""
+    parsed = names.parse_offset_file(source.name.removesuffix(names.DELETED))
+    if parsed is None:
+        raise CorruptionError(f"{source.name}: expected 20 digits of base offset as its name")
+    return parsed[0]
