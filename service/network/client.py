@@ -1,10 +1,14 @@
-"""A small blocking client: one connection, one request at a time, versions negotiated. For the command line and tests.
+"""A small blocking client: one connection, one request at a time, versions negotiated. For the command line
+and tests.
 
 Example::
 
+    cluster = request_module(ApiKey.DESCRIBE_CLUSTER)
     with Client("127.0.0.1", 9092, "firn-cli") as client:
-        cluster = client.request(ApiKey.DESCRIBE_CLUSTER, request_module(ApiKey.DESCRIBE_CLUSTER)
-            .DescribeClusterRequest(include_cluster_authorized_operations=False, include_fenced_brokers=False))
+        request = cluster.DescribeClusterRequest(
+            include_cluster_authorized_operations=False, include_fenced_brokers=False
+        )
+        print(client.request(ApiKey.DESCRIBE_CLUSTER, request).brokers)
 """
 
 from __future__ import annotations
@@ -27,8 +31,9 @@ _HEAD = struct.Struct(">ih")  # correlation id, error code
 class Client:
     """Canonical messages to and from one broker.
 
-    Raises `OSError` (also when the broker closes the connection), `MalformedMessage` for an answer that is not one,
-    and `RequestError` when the broker serves no version of an API that we know. Not safe for several threads.
+    Raises `OSError` (also when the broker closes the connection), `MalformedMessage` for an answer that is
+    not one, and `RequestError` when the broker serves no version of an API that we know. Not safe for
+    several threads.
     """
 
     def __init__(
@@ -59,7 +64,9 @@ class Client:
         self._socket.close()
 
     def request(self, api_key: int, message: Any) -> Any:
-        """The canonical response to the canonical request `message`, both in the newest version both sides know."""
+        """The canonical response to the canonical request `message`, both in the newest version both sides
+        know.
+        """
         version = self.version(api_key)
         return self._decode(api_key, version, self._exchange(api_key, version, message))
 
@@ -75,7 +82,9 @@ class Client:
         return self._versions[api_key]
 
     def _negotiate(self) -> dict[int, int]:
-        """Newest common version by API key. A broker older than our ApiVersions answers in version 0 (KIP-511)."""
+        """Newest common version by API key. A broker older than our ApiVersions answers in version 0
+        (KIP-511).
+        """
         api = APIS[ApiKey.API_VERSIONS]
         message = request_module(api.key).ApiVersionsRequest(
             client_software_name="firn", client_software_version="0"

@@ -12,7 +12,8 @@ What is not a plain field-by-field mapping:
   "not asked".
 - ApiVersions: the response header never has tagged fields, and an unknown version is answered as version 0
   (KIP-511).
-- ApiVersions before 4 must not name a feature whose lowest version is 0: clients of the time choke on it (KAFKA-17492).
+- ApiVersions before 4 must not name a feature whose lowest version is 0: clients of the time choke on it
+  (KAFKA-17492).
 - Produce and Fetch know topics by name or by id depending on the version: see `produce` and `fetch`.
 
 A field that an older response lacks is dropped without complaint: Kafka's handlers leave such fields alone
@@ -345,6 +346,10 @@ def _downgrade_request(key: int, version: int, message: Any) -> Any:
         if None in names:
             raise ValueError(f"{api.name} version {version} knows topics by name only")
         return module.DeleteTopicsRequest(topic_names=names, timeout=message.timeout)
+    if key == ApiKey.METADATA and version == 0:
+        if message.topics == ():
+            raise ValueError("Metadata version 0 cannot ask for no topics")
+        message = replace(message, topics=message.topics or ())
     for name, default in dropped_fields(getattr(module, f"{api.name}Request"), type(message)).items():
         if getattr(message, name) != default and (key, name) not in _IGNORABLE:
             raise ValueError(f"{api.name} version {version} has no {name}")
