@@ -97,7 +97,8 @@ class _Index:
 
 
 class OffsetIndex(_Index):
-    """Offset to position. An entry stands for a whole batch and is found by its last offset or a later one."""
+    """Offset to position. An entry stands for a whole batch and is found by its last offset or a later one.
+    """
 
     ENTRY = struct.Struct(">ii")
     __slots__ = ()

@@ -17,7 +17,6 @@ import logging
 import os
 import random
 import threading
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,16 +30,18 @@ from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.files import fsync_dir
 from service.base.types import NO_TIMESTAMP, TopicIdPartition
 from service.hot import retention, search
-from service.hot.files import FileCache, FileSlice, SegmentFile
+from service.hot.files import FileCache, SegmentFile
+from service.hot.reading import LogReader, ReadResult
 from service.hot.recovery import LoadedLog, OpenRequest, load_log, replay_batch, replay_producers, settings_of
+from service.hot.scan import at_position
 from service.hot.sealed import SealedSegment, describe
 from service.hot.segment import Segment
-from service.records.batch import BatchHeader, iter_headers, size_at, stamp, verify_crc
+from service.hot.segments import Segments
+from service.records.batch import BatchHeader, iter_headers, stamp, verify_crc
 from service.records.validation import ValidatedBatch
 
 _log = logging.getLogger(__name__)
 
-_MAX_PLACES: Final = 64
 DEFAULT_PRODUCER_EXPIRATION_MS: Final = 86_400_000
 
 
@@ -58,22 +59,10 @@ class AppendInfo(NamedTuple):
     rolled: bool
 
 
-class ReadResult(NamedTuple):
-    """``slice``: bytes of one segment that begin with a whole batch and may end within one; None if there are
-    none.
-
-    ``start_offset``: base offset of the first batch if it was looked up, else the offset asked for (it is the
-    same then).
-    """
-
-    slice: FileSlice | None
-    start_offset: int
-
-
 class LocalLog:
     """One partition's local tier; make it with `LocalLog.open`.
 
-    ``size``: bytes of all segments. ``unflushed_records``: appended since the last flush was begun.
+    ``unflushed_records``: appended since the last flush was begun.
     ``on_roll``: called with the log after a segment was sealed (the manager flushes it then).
     """
 
@@ -102,13 +91,9 @@ class LocalLog:
         self._files = files
         self._rng = rng
         self._snapshots = loaded.snapshots
-        self._segments = loaded.segments
-        self._bases = [segment.base_offset for segment in loaded.segments]
-        self._active = loaded.segments[-1]
-        self.local_log_start_offset = max(loaded.log_start_offset, self._bases[0])
-        self.size = sum(segment.size for segment in loaded.segments)
-        self._places: dict[int, tuple[Segment, int]] = {}
-        self._removals: list[tuple[int, list[Path]]] = []
+        self._segments = Segments(loaded.segments)
+        self._reader = LogReader(self._segments)
+        self.local_log_start_offset = max(loaded.log_start_offset, self._segments.bases[0])
         self._unsynced = deque([loaded.epochs.path])
         self._flush_lock = threading.Lock()
         self._truncations = 0
@@ -155,14 +140,19 @@ class LocalLog:
         return cls(directory, tip, config, loaded, clock=clock, files=files, rng=rng or random.Random())
 
     @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return self._segments.size
+
+    @property
     def active_base_offset(self) -> int:
         """First offset of the segment that is written to."""
-        return self._active.base_offset
+        return self._segments.active.base_offset
 
     @property
     def first_base_offset(self) -> int:
         """First offset of the oldest local segment."""
-        return self._bases[0]
+        return self._segments.bases[0]
 
     @property
     def config(self) -> LogConfig:
@@ -203,9 +193,10 @@ class LocalLog:
         if leader_epoch != self.epochs.latest:
             self._assign_epoch(leader_epoch, offset)
         stamp(data, 0, offset, leader_epoch)
-        self._active.append(data, last_offset, max_timestamp)
+        segments = self._segments
+        segments.active.append(data, last_offset, max_timestamp)
         self.log_end_offset = last_offset + 1
-        self.size += len(data)
+        segments.size += len(data)
         self.unflushed_records += header.last_offset_delta + 1
         if producer:
             self.producers.update(header, offset, last_offset)
@@ -229,12 +220,13 @@ class LocalLog:
             rolled |= self._make_room(header.size, base, last, header.max_timestamp, now_ms)
             if header.partition_leader_epoch > self.epochs.latest:
                 self._assign_epoch(header.partition_leader_epoch, base)
-            position = self._active.size
-            self._active.append(data[header.position : header.end], last, header.max_timestamp)
+            active = self._segments.active
+            position = active.size
+            active.append(data[header.position : header.end], last, header.max_timestamp)
             self.log_end_offset = last + 1
-            self.size += header.size
+            self._segments.size += header.size
             self.unflushed_records += header.last_offset_delta + 1
-            replay_batch(self.producers, self._active.log.get(), header._replace(position=position))
+            replay_batch(self.producers, active.log.get(), at_position(header, position))
         first, last = headers[0].base_offset, headers[-1].last_offset
         return AppendInfo(first, last, NO_TIMESTAMP, self.log_start_offset, False, rolled)
 
@@ -260,7 +252,7 @@ class LocalLog:
                 ErrorCode.record_list_too_large,
                 f"batch of {size} bytes, segments of {self.tip} hold {self._limits[0]}",
             )
-        if not self._active.must_roll(size, max_timestamp, last_offset, now_ms, self._limits):
+        if not self._segments.active.must_roll(size, max_timestamp, last_offset, now_ms, self._limits):
             return False
         return self.roll(offset)
 
@@ -280,7 +272,7 @@ class LocalLog:
         False if it is empty already.
         """
         base = self.log_end_offset if base_offset is None else base_offset
-        old = self._active
+        old = self._segments.active
         if old.base_offset == base:
             return False
         new = Segment.create(self.dir, base, settings_of(self._config), self._files, self._clock.now_ms())
@@ -293,10 +285,7 @@ class LocalLog:
             if snapshot is not None:
                 self._unsynced.append(snapshot)
         old.seal(new.created_ms)
-        new.open_for_append()
-        self._segments.append(new)
-        self._bases.append(base)
-        self._active = new
+        self._segments.add(new)
         self._set_limits()
         if not old.size:
             self._remove(len(self._segments) - 2, len(self._segments) - 1, "it is empty")
@@ -325,80 +314,37 @@ class LocalLog:
         end = log_end if end_offset is None or end_offset > log_end else end_offset
         if offset >= end:
             return ReadResult(None, offset)
-        slot = bisect_right(self._bases, offset) - 1
-        segment = self._segments[slot]
-        start, position = self._locate(segment, offset)
-        if position >= segment.size:
-            slot += 1
-            if slot == len(self._segments):
-                return ReadResult(None, offset)
-            segment = self._segments[slot]
-            start, position = segment.base_offset, 0
-        limit = self._limit(slot, segment, end)
-        if limit <= position:
-            return ReadResult(None, offset)
-        file = segment.log.get()
-        size = limit - position
-        if size > max_bytes:
-            first = size_at(os.pread(file.fd, 12, position))
-            if first > max_bytes and not min_one:
-                return ReadResult(None, offset)
-            size = min(size, max(first, max_bytes))
-        return ReadResult(FileSlice(file, position, size), start)
-
-    def _locate(self, segment: Segment, offset: int) -> tuple[int, int]:
-        """(base offset, position) of the batch that holds `offset` or is the first after it;
-
-        the segment's end if none.
-        """
-        known = self._places.get(offset)
-        if known is not None and known[0] is segment:
-            return offset, known[1]
-        place = segment.find(offset)
-        return (place.base_offset, place.position) if place is not None else (offset, segment.size)
-
-    def _limit(self, slot: int, segment: Segment, end_offset: int) -> int:
-        """Position up to which a segment may be read for `end_offset`.
-
-        Remembered: the next read will begin there.
-        """
-        following = slot + 1
-        if following < len(self._bases) and self._bases[following] <= end_offset:
-            return segment.size
-        position = segment.size if end_offset >= self.log_end_offset else self._locate(segment, end_offset)[1]
-        if end_offset not in self._places and len(self._places) >= _MAX_PLACES:
-            del self._places[next(iter(self._places))]
-        self._places[end_offset] = (segment, position)
-        return position
+        return self._reader.read(offset, max_bytes, end, log_end, min_one)
 
     def offset_for_timestamp(self, timestamp: int, start_offset: int | None = None) -> search.Found | None:
         """(offset, timestamp, leader epoch) of the first local record at or after `timestamp` ms, None if
         there is none.
         """
         start = self.local_log_start_offset if start_offset is None else start_offset
-        return search.offset_for_timestamp(self._segments, timestamp, start)
+        return search.offset_for_timestamp(self._segments.all, timestamp, start)
 
     def max_timestamp_offset(self) -> search.Found | None:
         """(offset, timestamp, leader epoch) of the first local record with the greatest timestamp."""
-        return search.max_timestamp_offset(self._segments)
+        return search.max_timestamp_offset(self._segments.all)
 
     def sealed_segments(self, from_offset: int = 0) -> list[SealedSegment]:
         """All segments but the active one, oldest first, that end beyond `from_offset`.
 
         Opens nothing it need not.
         """
+        segments, bases = self._segments.all, self._segments.bases
         return [
-            describe(segment, self._bases[slot + 1], self._snapshots, self.epochs)
-            for slot, segment in enumerate(self._segments[:-1])
-            if self._bases[slot + 1] > from_offset
+            describe(segments[slot], end, self._snapshots, self.epochs)
+            for slot, end in enumerate(bases[1:])
+            if end > from_offset
         ]
 
     def segment_facts(self) -> list[retention.SegmentFacts]:
         """What retention and `firn tiers` ask of each segment, oldest first, the active one last."""
-        ends = [*self._bases[1:], self.log_end_offset]
+        ends = [*self._segments.bases[1:], self.log_end_offset]
         return [
             retention.SegmentFacts(end, segment.size, segment.largest_timestamp)
-            for segment, end in zip(self._segments, ends, strict=True)
+            for segment, end in zip(self._segments.all, ends, strict=True)
         ]
 
     # Going away: retention, start offsets, truncation
@@ -427,7 +373,7 @@ class LocalLog:
 
     def delete_segments(self, last_offset: int, reason: str) -> int:
         """Delete the oldest sealed segments that hold nothing above `last_offset`; returns how many."""
-        count = bisect_right(self._bases, last_offset + 1, lo=1) - 1
+        count = self._segments.whole_below(last_offset + 1)
         if count:
             self._remove_oldest(count, reason)
         return count
@@ -459,7 +405,7 @@ class LocalLog:
         return self.advance_local_start(max(offset, self.local_log_start_offset))
 
     def _remove_oldest(self, count: int, reason: str) -> None:
-        start = self._bases[count]
+        start = self._segments.bases[count]
         self._remove(0, count, reason)
         self.local_log_start_offset = max(self.local_log_start_offset, start)
         if not self._config.remote_storage_enable and start > self.log_start_offset:
@@ -469,26 +415,14 @@ class LocalLog:
 
     def _remove(self, begin: int, end: int, reason: str) -> None:
         """Take segments out of the log; their files go after ``file.delete.delay.ms``."""
-        gone = self._segments[begin:end]
-        del self._segments[begin:end], self._bases[begin:end]
-        paths: list[Path] = []
-        for segment in gone:
-            _log.info("deleting segment %d of %s: %s", segment.base_offset, self.tip, reason)
-            self.size -= segment.size
-            try:
-                paths += segment.mark_deleted()
-            except OSError as e:
-                raise StorageError(f"deleting {segment.log.path}: {e.strerror}") from e
-            if segment.base_offset not in self._bases:
-                self._snapshots.remove(segment.base_offset)
-        self._places.clear()
-        self._removals.append((self._clock.now_ms() + self._config.file_delete_delay_ms, paths))
+        due_ms = self._clock.now_ms() + self._config.file_delete_delay_ms
+        for base_offset in self._segments.remove(begin, end, due_ms, reason):
+            self._snapshots.remove(base_offset)
+        self._reader.forget()
 
     def take_removals(self, now_ms: int) -> list[Path]:
         """Files of deleted segments whose delay is over, for the caller to unlink (on a `log-io` thread)."""
-        due = [path for at, paths in self._removals if at <= now_ms for path in paths]
-        self._removals = [(at, paths) for at, paths in self._removals if at > now_ms]
-        return due
+        return self._segments.take_removals(now_ms)
 
     def truncate_to(self, offset: int) -> int:
         """Drop all batches that reach to `offset` or beyond; returns the new end of the log.
@@ -498,31 +432,32 @@ class LocalLog:
         """
         if offset >= self.log_end_offset:
             return self.log_end_offset
-        if offset < self._bases[0]:
+        segments = self._segments
+        if offset < segments.bases[0]:
             return self.restart_at(offset)
-        slot = bisect_right(self._bases, offset) - 1
-        segment = self._segments[slot]
+        slot = segments.slot_of(offset)
+        segment = segments.all[slot]
         place = segment.find(offset)
         with self._flush_lock:
             self._truncations += 1
-            if slot + 1 < len(self._segments):
-                self._remove(slot + 1, len(self._segments), f"truncation to {offset}")
+            if slot + 1 < len(segments):
+                self._remove(slot + 1, len(segments), f"truncation to {offset}")
             end = offset if place is None else place.base_offset
             before = segment.size
             segment.truncate(segment.size if place is None else place.position, end)
-            self.size -= before - segment.size
-            self._active = segment
+            segments.size -= before - segment.size
+            segments.active = segment
             segment.open_for_append()
             self.log_end_offset = end
             self.recovery_point = min(self.recovery_point, end)
             self.log_start_offset = min(self.log_start_offset, end)
             self.local_log_start_offset = min(self.local_log_start_offset, end)
-        self._places.clear()
+        self._reader.forget()
         if self.epochs.truncate_end(end):
             self._unsynced.append(self.epochs.path)
         self._snapshots.remove_above(end)
-        self._snapshots.restore(self.producers, end, self._bases[0], self._clock.now_ms())
-        replay_producers(self.producers, self._segments, end)
+        self._snapshots.restore(self.producers, end, segments.bases[0], self._clock.now_ms())
+        replay_producers(self.producers, segments.all, end)
         return end
 
     def restart_at(self, offset: int) -> int:
@@ -536,10 +471,7 @@ class LocalLog:
             self._snapshots.remove_above(-1)
             settings = settings_of(self._config)
             active = Segment.create(self.dir, offset, settings, self._files, self._clock.now_ms())
-            active.open_for_append()
-            self._segments.append(active)
-            self._bases.append(offset)
-            self._active = active
+            self._segments.add(active)
             self.log_start_offset = self.local_log_start_offset = offset
             self.log_end_offset = self.recovery_point = offset
         self.epochs.clear()
@@ -563,7 +495,7 @@ class LocalLog:
         with self._flush_lock:
             generation = self._truncations
             end = self.log_end_offset if up_to is None else min(up_to, self.log_end_offset)
-            segments = self._between(self.recovery_point, end)
+            segments = self._segments.between(self.recovery_point, end)
             self.unflushed_records = 0
             self.last_flush_ms = self._clock.now_ms()
         try:
@@ -582,22 +514,11 @@ class LocalLog:
                 self.recovery_point = end
             return self.recovery_point
 
-    def _between(self, start: int, end: int) -> list[Segment]:
-        if end <= start:
-            return []
-        segments, bases = self._segments[:], self._bases[:]
-        following = [*bases[1:], None]
-        return [
-            segment
-            for segment, base, after in zip(segments, bases, following, strict=False)
-            if base < end and (after is None or after > start)
-        ]
-
     def _flush_segment(self, segment: Segment) -> None:
         try:
             segment.flush()
         except (OSError, StorageError):
-            if segment in self._segments:
+            if segment in self._segments.all:
                 raise
 
     def close(self, clean: bool = True) -> None:
@@ -613,10 +534,10 @@ class LocalLog:
                 snapshot = self._snapshots.take(self.producers)
                 if snapshot is not None:
                     self._unsynced.append(snapshot)
-                self._active.finish_indexes()
+                self._segments.active.finish_indexes()
             except OSError as e:
                 raise StorageError(f"closing {self.tip}: {e.strerror}") from e
-            self.recovery_point = min(self.recovery_point, self._active.base_offset)
+            self.recovery_point = min(self.recovery_point, self.active_base_offset)
             self.flush()
         for path in self.take_removals(1 << 62):
             path.unlink(missing_ok=True)

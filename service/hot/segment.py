@@ -344,7 +344,8 @@ class Segment:
         self._max = self._largest_after(last[1] if last else 0, self.time_index.last()) if size else None
 
     def _largest_after(self, position: int, known: tuple[int, int]) -> tuple[int, int]:
-        """The greatest (timestamp, offset) given what the time index knows of the batches before `position`."""
+        """The greatest (timestamp, offset) given what the time index knows of the batches before `position`.
+        """
         for header in iter_batches(self.log.get(), position, self.size):
             if header.max_timestamp > known[0]:
                 known = (header.max_timestamp, header.last_offset)

@@ -1,0 +1,90 @@
+"""Which bytes of which segment answer a read (Kafka `LocalLog.read`, `LogSegment.read`)."""
+
+from __future__ import annotations
+
+import os
+from typing import Final, NamedTuple
+
+from service.hot.files import FileSlice
+from service.hot.segment import Segment
+from service.hot.segments import Segments
+from service.records.batch import size_at
+
+_MAX_PLACES: Final = 64
+
+
+class ReadResult(NamedTuple):
+    """``slice``: bytes of one segment that begin with a whole batch and may end within one; None for none.
+
+    ``start_offset``: base offset of the first batch if it was looked up, else the offset asked for.
+    """
+
+    slice: FileSlice | None
+    start_offset: int
+
+
+class LogReader:
+    """Finds slices, and remembers where the last ones ended:
+
+    the next reads of those consumers begin there.
+    """
+
+    __slots__ = ("_places", "_segments")
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        self._places: dict[int, tuple[Segment, int]] = {}
+
+    def forget(self) -> None:
+        """Segments were cut or removed."""
+        self._places.clear()
+
+    def read(
+        self, offset: int, max_bytes: int, end_offset: int, log_end_offset: int, min_one: bool
+    ) -> ReadResult:
+        """As `LocalLog.read`, for an `offset` that is in the log and an `end_offset` not beyond its end."""
+        segments = self._segments
+        slot = segments.slot_of(offset)
+        segment = segments.all[slot]
+        start, position = self._locate(segment, offset)
+        if position >= segment.size:
+            slot += 1
+            if slot == len(segments.all):
+                return ReadResult(None, offset)
+            segment = segments.all[slot]
+            start, position = segment.base_offset, 0
+        limit = self._limit(slot, segment, end_offset, log_end_offset)
+        if limit <= position:
+            return ReadResult(None, offset)
+        file = segment.log.get()
+        size = limit - position
+        if size > max_bytes:
+            first = size_at(os.pread(file.fd, 12, position))
+            if first > max_bytes and not min_one:
+                return ReadResult(None, offset)
+            size = min(size, max(first, max_bytes))
+        _ = file.fd  # opened now: from here on the slice can be served even if the segment is deleted
+        return ReadResult(FileSlice(file, position, size), start)
+
+    def _locate(self, segment: Segment, offset: int) -> tuple[int, int]:
+        """(base offset, position) of the first batch that ends at or after `offset`;
+
+        the segment's end if none.
+        """
+        known = self._places.get(offset)
+        if known is not None and known[0] is segment:
+            return offset, known[1]
+        place = segment.find(offset)
+        return (place.base_offset, place.position) if place is not None else (offset, segment.size)
+
+    def _limit(self, slot: int, segment: Segment, end_offset: int, log_end_offset: int) -> int:
+        """Position up to which a segment may be read, remembered as the place of `end_offset`."""
+        bases = self._segments.bases
+        if slot + 1 < len(bases) and bases[slot + 1] <= end_offset:
+            return segment.size
+        at_end = end_offset == log_end_offset
+        position = segment.size if at_end else self._locate(segment, end_offset)[1]
+        if end_offset not in self._places and len(self._places) >= _MAX_PLACES:
+            del self._places[next(iter(self._places))]
+        self._places[end_offset] = (segment, position)
+        return position

@@ -1,0 +1,85 @@
+"""The segments of one log in order, and the files of those that left it (Kafka `LogSegments`)."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+
+from service.base.errors import StorageError
+from service.hot.segment import Segment
+
+_log = logging.getLogger(__name__)
+
+
+class Segments:
+    """At least one segment, ascending by base offset; the last one is written to.
+
+    Owned by the loop. ``bases``: their base offsets. ``size``: bytes of the sealed ones and of the active
+    one, kept by whoever appends.
+    """
+
+    __slots__ = ("_removals", "active", "all", "bases", "size")
+
+    def __init__(self, segments: list[Segment]) -> None:
+        self.all = segments
+        self.bases = [segment.base_offset for segment in segments]
+        self.active = segments[-1]
+        self.size = sum(segment.size for segment in segments)
+        self._removals: list[tuple[int, list[Path]]] = []
+
+    def __len__(self) -> int:
+        return len(self.all)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.all)
+
+    def slot_of(self, offset: int) -> int:
+        """Index of the segment whose range `offset` lies in; -1 below the first."""
+        return bisect_right(self.bases, offset) - 1
+
+    def whole_below(self, offset: int) -> int:
+        """How many of the oldest segments hold nothing at or above `offset`, the active one not counted."""
+        return bisect_right(self.bases, offset, lo=1) - 1
+
+    def between(self, start: int, end: int) -> list[Segment]:
+        """Segments that hold offsets in ``[start, end)``. Safe from any thread."""
+        segments = self.all[:]
+        following = [segment.base_offset for segment in segments[1:]]
+        return [
+            segment
+            for segment, after in zip(segments, [*following, end + 1], strict=True)
+            if start < end and segment.base_offset < end and after > start
+        ]
+
+    def add(self, segment: Segment) -> None:
+        """Open `segment` for appends: it is the active one from now on."""
+        segment.open_for_append()
+        self.all.append(segment)
+        self.bases.append(segment.base_offset)
+        self.active = segment
+
+    def remove(self, begin: int, end: int, due_ms: int, reason: str) -> list[int]:
+        """Take segments out; their files go once `due_ms` is over. Base offsets that no segment has any more.
+
+        With the last ones the active one goes: the caller names another at once.
+        """
+        gone = self.all[begin:end]
+        del self.all[begin:end], self.bases[begin:end]
+        paths: list[Path] = []
+        self._removals.append((due_ms, paths))
+        for segment in gone:
+            _log.info("deleting %s (%d bytes): %s", segment.log.path, segment.size, reason)
+            self.size -= segment.size
+            try:
+                paths += segment.mark_deleted()
+            except OSError as e:
+                raise StorageError(f"deleting {segment.log.path}: {e.strerror}") from e
+        return [segment.base_offset for segment in gone if segment.base_offset not in self.bases]
+
+    def take_removals(self, now_ms: int) -> list[Path]:
+        """Files whose delay is over, for the caller to unlink."""
+        due = [path for at, paths in self._removals if at <= now_ms for path in paths]
+        self._removals = [(at, paths) for at, paths in self._removals if at > now_ms]
+        return due
