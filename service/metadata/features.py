@@ -8,14 +8,20 @@ that is absent is at level 0.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
+from uuid import UUID
 
+from service.metadata.controller.requests import Endpoint
 from service.metadata.frames import Frame, newest
 from service.metadata.image import METADATA_VERSION, FeatureRange
 from service.metadata.records import (
     BeginTransactionRecord,
+    ControllerEndpoint,
+    ControllerFeature,
     EndTransactionRecord,
     FeatureLevelRecord,
+    RegisterControllerRecord,
 )
 
 METADATA_VERSION_LEVEL: Final = 30
@@ -38,6 +44,24 @@ def bootstrap_frames() -> tuple[Frame, ...]:
                 BeginTransactionRecord(name="Bootstrap records"),
                 FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL),
                 EndTransactionRecord(),
+            ),
+        )
+    )
+
+
+def controller_frame(node_id: int, incarnation_id: UUID, endpoints: Iterable[Endpoint]) -> Frame:
+    """How a controller process makes itself known."""
+    return newest(
+        RegisterControllerRecord(
+            controller_id=node_id,
+            incarnation_id=incarnation_id,
+            zk_migration_ready=False,
+            end_points=tuple(ControllerEndpoint(**endpoint._asdict()) for endpoint in endpoints),
+            features=tuple(
+                ControllerFeature(
+                    name=f.name, min_supported_version=f.min_level, max_supported_version=f.max_level
+                )
+                for f in supported_features()
             ),
         )
     )

@@ -1,8 +1,8 @@
 """Which brokers hold a new topic's partitions. [P]
 
 Leaders go round the brokers, followers come from other racks first (Apache Kafka ``StripedReplicaPlacer``).
-The start is taken from the topic's id, so that topics of one partition do not all land on the first broker and
-a decision can be repeated.
+The start is taken from the topic's id, so that topics of one partition do not all land on the first broker
+and a decision can be repeated.
 """
 
 from __future__ import annotations

@@ -1,0 +1,133 @@
+"""Record batches of the metadata log and its snapshots: batch v2, as Kafka's Raft writes them. [P]
+
+A batch holds either metadata records (no key, a frame as value) or control records, whose key is
+``[int16 version = 0][int16 type]`` and whose value is a message of the type's own (Apache Kafka
+``ControlRecordType``, ``BatchBuilder``). All records of a batch bear the time of its append.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from kio.schema.leader_change_message.v0.data import LeaderChangeMessage
+from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
+from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+
+from service.base.errors import CorruptionError
+from service.base.types import Buffer
+from service.metadata.frames import Frame, decode_frame, encode_frame
+from service.records.batch import BatchHeader, iter_headers, verify_crc
+from service.records.builder import BatchBuilder
+from service.records.decode import Record, records_of
+
+MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
+"""Kafka's ``KafkaRaftClient.MAX_BATCH_SIZE_BYTES``"""
+
+_CONTROL_KEY: Final = struct.Struct(">hh")
+
+
+class ControlType(IntEnum):
+    """Control records of a Raft log; others are kept as they are and mean nothing here."""
+
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+
+
+ControlMessage = LeaderChangeMessage | SnapshotHeaderRecord | SnapshotFooterRecord
+
+_MESSAGES: Final[dict[int, type[ControlMessage]]] = {
+    ControlType.LEADER_CHANGE: LeaderChangeMessage,
+    ControlType.SNAPSHOT_HEADER: SnapshotHeaderRecord,
+    ControlType.SNAPSHOT_FOOTER: SnapshotFooterRecord,
+}
+_TYPES: Final = {message: control_type for control_type, message in _MESSAGES.items()}
+
+
+class ControlRecord(NamedTuple):
+    """A control record; `message` is None for a type or version that is not known here."""
+
+    control_type: int
+    message: ControlMessage | None
+    value: bytes
+
+
+class MetadataBatch(NamedTuple):
+    """One batch, decoded: `control` or `frames`, never both. Offsets inclusive."""
+
+    base_offset: int
+    last_offset: int
+    epoch: int
+    timestamp_ms: int
+    control: tuple[ControlRecord, ...]
+    frames: tuple[Frame, ...]
+
+
+def encode_batch(frames: Iterable[Frame], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:
+    """A batch of metadata records. `ValueError` where there are none."""
+    builder = BatchBuilder(base_offset, leader_epoch=epoch)
+    for frame in frames:
+        builder.add(timestamp_ms, None, encode_frame(frame))
+    return builder.build()
+
+
+def encode_control_batch(
+    message: ControlMessage, *, base_offset: int, epoch: int, timestamp_ms: int
+) -> bytearray:
+    """A batch of one control record."""
+    buffer = io.BytesIO()
+    writer: Any = entity_writer(type(message))
+    writer(buffer, message)
+    builder = BatchBuilder(base_offset, leader_epoch=epoch, is_control=True)
+    builder.add(timestamp_ms, _CONTROL_KEY.pack(0, _TYPES[type(message)]), buffer.getvalue())
+    return builder.build()
+
+
+def decode_batches(data: Buffer) -> Iterator[MetadataBatch]:
+    """The batches that fill `data` exactly. Raises `CorruptionError` at the first that is not right."""
+    for header in iter_headers(data):
+        if not verify_crc(data, header):
+            raise CorruptionError(f"metadata batch at offset {header.base_offset}: wrong checksum")
+        yield _decode(data, header)
+
+
+def _decode(data: Buffer, header: BatchHeader) -> MetadataBatch:
+    records = tuple(records_of(data, header, max_inflated_bytes=2 * MAX_BATCH_BYTES))
+    return MetadataBatch(
+        base_offset=header.base_offset,
+        last_offset=header.last_offset,
+        epoch=header.partition_leader_epoch,
+        timestamp_ms=header.max_timestamp,
+        control=tuple(map(_decode_control, records)) if header.is_control else (),
+        frames=() if header.is_control else tuple(decode_frame(_value(record)) for record in records),
+    )
+
+
+def _value(record: Record) -> bytes:
+    if record.value is None:
+        raise CorruptionError(f"metadata record at offset {record.offset}: it has no value")
+    return record.value
+
+
+def _decode_control(record: Record) -> ControlRecord:
+    if record.key is None or len(record.key) < _CONTROL_KEY.size:
+        raise CorruptionError(f"control record at offset {record.offset}: its key names no type")
+    value = _value(record)
+    control_type: int = _CONTROL_KEY.unpack_from(record.key)[1]
+    message_type = _MESSAGES.get(control_type)
+    if message_type is None or value[:2] != b"\x00\x00":
+        return ControlRecord(control_type, None, value)
+    reader: Any = entity_reader(message_type)
+    try:
+        message, consumed = reader(value, 0)
+    except (SerialError, ValueError, TypeError) as e:
+        raise CorruptionError(f"control record at offset {record.offset}: {type(e).__name__}: {e}") from e
+    if consumed != len(value):
+        raise CorruptionError(f"control record at offset {record.offset}: bytes are left over")
+    return ControlRecord(control_type, message, value)

@@ -1,0 +1,119 @@
+"""When to write a snapshot of the committed image, and what may go afterwards.
+
+Owned by the event loop; the writing itself runs on a `log-io` thread, from an image that never changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+
+from service.base.clock import Clock
+from service.base.errors import StorageError
+from service.metadata.image import MetadataImage
+from service.metadata.image_frames import image_frames
+from service.metadata.raft.log import MetadataLog, Recovered
+from service.metadata.raft.snapshots import SnapshotId, write_snapshot
+
+_logger = logging.getLogger(__name__)
+
+
+class Snapshotter:
+    """Writes a snapshot after so many bytes of log, or so much time (Kafka's ``SnapshotGenerator``).
+
+    A disk that refuses one is not fatal, as the log has everything: it is logged and tried again later.
+    """
+
+    def __init__(
+        self,
+        log: MetadataLog,
+        clock: Clock,
+        log_io: Executor,
+        *,
+        max_bytes: int,
+        interval_ms: int,
+        recovered: Recovered,
+        current_image: Callable[[], MetadataImage],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._log_io = log_io
+        self._max_bytes = max_bytes
+        self._interval_ms = interval_ms
+        self._bytes = recovered.bytes_since
+        self._current_image = current_image
+        self._on_fatal = on_fatal
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def start(self) -> None:
+        """Look at what was there already, and set the clock going."""
+        self._wind()
+        self.committed(0)
+
+    def committed(self, size: int) -> None:
+        """So many bytes more of log are committed."""
+        self._bytes += size
+        if self._bytes >= self._max_bytes:
+            self._write()
+
+    async def stop(self) -> None:
+        """Let a snapshot that is being written come to its end; begin no other."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._writing is not None:
+            await self._writing
+
+    def _wind(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._interval_ms > 0 and not self._stopped:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._interval_ms / 1000, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        if self._bytes > 0:
+            self._write()
+        else:
+            self._wind()
+
+    def _write(self) -> None:
+        if self._writing is None and not self._stopped:
+            self._writing = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        try:
+            image = self._current_image()
+            self._bytes = 0
+            self._log.seal()
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._log_io, self._write_image, image)
+            leftovers = self._log.forget_before_snapshots(self._clock.now_ms())
+            await loop.run_in_executor(self._log_io, _remove, leftovers)
+        except (StorageError, OSError) as e:
+            _logger.error("no metadata snapshot this time: %s", e)
+        except Exception as e:
+            self._on_fatal(e)
+        finally:
+            self._writing = None
+            self._wind()
+
+    def _write_image(self, image: MetadataImage) -> None:
+        write_snapshot(
+            self._log.directory,
+            SnapshotId(image.offset + 1, image.epoch),
+            image_frames(image),
+            last_timestamp_ms=image.timestamp_ms,
+            now_ms=self._clock.now_ms(),
+        )
+
+
+def _remove(paths: list[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,118 @@
+"""An image written out as records: what a snapshot holds. [P]
+
+Order as in Apache Kafka's ``MetadataImage.write``: features, brokers, controllers, topics, configs, producer
+ids; then the remote catalog. Within a kind, by name or id, so that equal images make equal bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from service.metadata.frames import Frame, newest
+from service.metadata.image import (
+    METADATA_VERSION,
+    BrokerImage,
+    ControllerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from service.metadata.records import (
+    BrokerEndpoint,
+    BrokerFeature,
+    ConfigRecord,
+    ControllerEndpoint,
+    ControllerFeature,
+    FeatureLevelRecord,
+    MetadataRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    RemoteLogRecord,
+    TopicRecord,
+)
+
+_NO_BROKER = -1
+
+
+def image_frames(image: MetadataImage) -> Iterator[Frame]:
+    """Frames that make `image` out of nothing."""
+    return map(newest, _records(image))
+
+
+def _records(image: MetadataImage) -> Iterator[MetadataRecord]:
+    for name in sorted(image.features, key=lambda feature: (feature != METADATA_VERSION, feature)):
+        yield FeatureLevelRecord(name=name, feature_level=image.features[name])
+    yield from (_broker(image.brokers[broker_id]) for broker_id in sorted(image.brokers))
+    yield from (_controller(image.controllers[node_id]) for node_id in sorted(image.controllers))
+    for name in sorted(image.topics_by_name):
+        yield from _topic(image.topics_by_name[name])
+    for resource_type, resource_name in sorted(image.configs):
+        for name, value in sorted(image.config(resource_type, resource_name).items()):
+            yield ConfigRecord(
+                resource_type=resource_type, resource_name=resource_name, name=name, value=value
+            )
+    if image.next_producer_id:
+        yield ProducerIdsRecord(
+            broker_id=_NO_BROKER, broker_epoch=-1, next_producer_id=image.next_producer_id
+        )
+    for key in sorted(image.remote):
+        yield RemoteLogRecord(topic_id=key[0], partition_id=key[1], **image.remote[key]._asdict())
+
+
+def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:
+    yield TopicRecord(name=topic.name, topic_id=topic.id)
+    for partition_id, partition in topic.partitions.items():
+        yield _partition(topic, partition_id, partition)
+
+
+def _partition(topic: TopicImage, partition_id: int, partition: PartitionImage) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=partition_id,
+        topic_id=topic.id,
+        replicas=partition.replicas,
+        isr=partition.isr,
+        removing_replicas=partition.removing_replicas,
+        adding_replicas=partition.adding_replicas,
+        leader=partition.leader,
+        leader_recovery_state=partition.leader_recovery_state,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        directories=partition.directories,
+        eligible_leader_replicas=partition.eligible_leader_replicas or None,
+        last_known_elr=partition.last_known_elr or None,
+    )
+
+
+def _broker(broker: BrokerImage) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=broker.id,
+        incarnation_id=broker.incarnation_id,
+        broker_epoch=broker.epoch,
+        end_points=tuple(BrokerEndpoint(**endpoint._asdict()) for endpoint in broker.endpoints),
+        features=tuple(
+            BrokerFeature(name=f.name, min_supported_version=f.min_level, max_supported_version=f.max_level)
+            for f in broker.features
+        ),
+        rack=broker.rack,
+        fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+        log_dirs=broker.log_dirs,
+        cordoned_log_dirs=broker.cordoned_log_dirs,
+    )
+
+
+def _controller(controller: ControllerImage) -> RegisterControllerRecord:
+    return RegisterControllerRecord(
+        controller_id=controller.id,
+        incarnation_id=controller.incarnation_id,
+        zk_migration_ready=False,
+        end_points=tuple(ControllerEndpoint(**endpoint._asdict()) for endpoint in controller.endpoints),
+        features=tuple(
+            ControllerFeature(
+                name=f.name, min_supported_version=f.min_level, max_supported_version=f.max_level
+            )
+            for f in controller.features
+        ),
+    )
