@@ -166,7 +166,7 @@ def validate_produced(data: bytearray | memoryview, rules: ValidationRules, now_
         records, start, len(records), count, base_timestamp, oldest, newest
     )
     if status != 0:
-        raise _invalid(f"record {index} of {count}: {Status(status).reason}")
+        raise _record_error(Status(status), index)
     if outside >= 0 or attributes & LOG_APPEND_TIME_FLAG:
         raise _timestamp_error(records, start, fields, oldest, newest)
 
@@ -224,21 +224,34 @@ def _frame_error(view: memoryview) -> RequestError:
     size = len(view)
     if size < LOG_OVERHEAD:
         return _invalid("a produce request must have one record batch for each partition")
-    length: int = _LENGTH.unpack_from(view, 8)[0]
-    if length < _MIN_LEGACY_LENGTH:
-        return RequestError(
-            ErrorCode.corrupt_message, f"a batch length of {length} is less than any batch has"
-        )
-    magic = _MAGIC.unpack_from(view, 16)[0] if size >= _SIZE_UP_TO_MAGIC else MAGIC
-    if not 0 <= magic <= MAGIC:
-        return RequestError(ErrorCode.corrupt_message, f"no batch has the magic {magic}")
-    if length + LOG_OVERHEAD > size:
-        return _invalid(f"the batch ends after {size} of its {length + LOG_OVERHEAD} bytes")
+    length, magic = _length_and_magic(view)
+    claimed = length + LOG_OVERHEAD
+    if _is_no_batch(length, magic):
+        return RequestError(ErrorCode.corrupt_message, f"no batch has length {length} and magic {magic}")
+    if claimed > size:
+        return _invalid(f"the batch ends after {size} of its {claimed} bytes")
     if magic != MAGIC:
         return _invalid(f"record batches must have magic {MAGIC}, this one has {magic}")
-    if length + LOG_OVERHEAD < size:
+    if claimed < size:
+        if size - claimed >= LOG_OVERHEAD and _is_no_batch(*_length_and_magic(view[claimed:])):
+            return RequestError(ErrorCode.corrupt_message, "what follows the record batch is none")
         return _invalid("a produce request may have only one record batch for each partition")
     return RequestError(ErrorCode.corrupt_message, f"a batch of {size} bytes is less than its header")
+
+
+def _length_and_magic(view: memoryview) -> tuple[int, int]:
+    """As stored in at least 12 bytes; the magic counts as right while it is not there."""
+    length: int = _LENGTH.unpack_from(view, 8)[0]
+    return length, _MAGIC.unpack_from(view, 16)[0] if len(view) >= _SIZE_UP_TO_MAGIC else MAGIC
+
+
+def _is_no_batch(length: int, magic: int) -> bool:
+    return length < _MIN_LEGACY_LENGTH or not 0 <= magic <= MAGIC
+
+
+def _record_error(status: Status, index: int) -> RequestError:
+    code = ErrorCode.invalid_timestamp if status is Status.TIMESTAMP_OVERFLOW else ErrorCode.invalid_record
+    return RequestError(code, f"record {index} of the batch: {status.reason}")
 
 
 def _header_error(fields: tuple[int, ...]) -> RequestError:

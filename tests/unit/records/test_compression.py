@@ -1,0 +1,114 @@
+"""Codecs: Kafka's framings, whole streams only, and never more bytes than allowed."""
+
+import gzip
+import random
+import tracemalloc
+
+import cramjam
+import lz4.frame
+import pytest
+import zstandard
+
+from service.base.errors import CorruptionError
+from service.records.batch import Codec
+from service.records.compression import InflatedTooLarge, compress, decompress
+
+REAL = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
+DATA = b"".join(b"%d,EWR,IAH;" % i for i in range(9000)) + random.Random(1).randbytes(5000)
+BOMB_BYTES = 200 << 20
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("data", [b"x", DATA, bytes(100_000)], ids=["one byte", "mixed", "zeros"])
+def test_data_come_back_and_fit_exactly(codec: Codec, data: bytes) -> None:
+    packed = compress(codec, data)
+    assert bytes(decompress(codec, packed, len(data))) == data
+    assert bytes(decompress(codec, memoryview(packed), 10 * len(data))) == data
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("limit", [0, 1, len(DATA) - 1])
+def test_a_byte_too_many_is_refused(codec: Codec, limit: int) -> None:
+    with pytest.raises(InflatedTooLarge):
+        decompress(codec, compress(codec, DATA), limit)
+
+
+@pytest.mark.parametrize("codec", REAL)
+def test_a_truncated_stream_never_passes_for_a_whole_one(codec: Codec) -> None:
+    packed = bytes(compress(codec, DATA))
+    for cut in [*range(40), *range(40, len(packed), 997), len(packed) - 1]:
+        try:
+            data = decompress(codec, packed[:cut], 1 << 20)
+        except CorruptionError:
+            continue
+        # snappy's framing has no end mark: a cut between two blocks leaves a shorter stream
+        assert codec is Codec.SNAPPY
+        assert DATA.startswith(bytes(data))
+        assert len(data) < len(DATA)
+
+
+@pytest.mark.parametrize("codec", REAL)
+def test_garbage_is_corruption(codec: Codec) -> None:
+    rng = random.Random(7)
+    for size in (0, 1, 3, 15, 16, 17, 100, 1000):
+        data = rng.randbytes(size)
+        with pytest.raises(CorruptionError):
+            decompress(codec, data, 1 << 20)
+
+
+def bombs() -> dict[str, tuple[Codec, bytes]]:
+    zeros = bytes(1 << 20)
+    block = bytes(cramjam.snappy.compress_raw(zeros))
+    framed = b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + (len(block).to_bytes(4, "big") + block) * 200
+    encoder = zstandard.ZstdCompressor().compressobj()
+    without_size = encoder.compress(bytes(BOMB_BYTES)) + encoder.flush()
+    return {
+        "gzip": (Codec.GZIP, gzip.compress(bytes(BOMB_BYTES))),
+        "gzip in many members": (Codec.GZIP, gzip.compress(zeros) * 200),
+        "snappy in blocks": (Codec.SNAPPY, framed),
+        "snappy claiming 4 GiB": (Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + b"\0" * 50),
+        "lz4": (Codec.LZ4, lz4.frame.compress(bytes(BOMB_BYTES), block_linked=False)),
+        "zstd": (Codec.ZSTD, zstandard.compress(bytes(BOMB_BYTES))),
+        "zstd without a size": (Codec.ZSTD, without_size),
+        "zstd in many frames": (Codec.ZSTD, zstandard.compress(zeros) * 200),
+    }
+
+
+BOMBS = bombs()
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_at_the_bound(name: str) -> None:
+    codec, data = BOMBS[name]
+    tracemalloc.start()
+    try:
+        with pytest.raises(InflatedTooLarge):
+            decompress(codec, data, 4 << 20)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_zstd_frame_that_lies_about_its_size_is_refused() -> None:
+    packed = bytearray(zstandard.compress(DATA))
+    for size in (2**63, 2**31, len(DATA) - 1):
+        lying = packed[:4] + b"\xe0" + size.to_bytes(8, "little") + packed[5 + 4 :]
+        with pytest.raises(CorruptionError):
+            decompress(Codec.ZSTD, bytes(lying), 1 << 20)
+
+
+def test_snappy_is_read_raw_as_well_as_framed() -> None:
+    assert bytes(decompress(Codec.SNAPPY, bytes(cramjam.snappy.compress_raw(DATA)), len(DATA))) == DATA
+
+
+@pytest.mark.parametrize("length", [b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\0", b"\0\0"])
+def test_a_snappy_block_length_is_held_against_what_is_there(length: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        decompress(Codec.SNAPPY, b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + length, 1 << 20)
+
+
+def test_lz4_with_linked_blocks_is_refused_as_kafka_does() -> None:
+    linked = lz4.frame.compress(DATA, block_linked=True)
+    with pytest.raises(CorruptionError, match="depend on each other"):
+        decompress(Codec.LZ4, linked, 1 << 20)
+    assert not lz4.frame.get_frame_info(bytes(compress(Codec.LZ4, DATA)))["block_linked"]
