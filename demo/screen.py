@@ -27,15 +27,15 @@ class Screen:
         self._out.write(text + "\n")
         self._out.flush()
 
-    def status(self, lines: Sequence[str], *, force: bool = False) -> None:
-        """Show where things are, not too often. Off a terminal only the first line is shown."""
+    def status(self, lines: Sequence[str], plain: str) -> None:
+        """Show where things are, not too often: `lines` on a terminal, `plain` elsewhere."""
         now = time.monotonic()
         interval = BAR_INTERVAL_S if self._is_terminal else PLAIN_INTERVAL_S
-        if not force and now - self._last < interval:
+        if now - self._last < interval:
             return
         self._last = now
         if not self._is_terminal:
-            self._out.write(lines[0] + "\n")
+            self._out.write(plain + "\n")
         else:
             self._wipe()
             self._out.write("\n".join(lines) + "\n")

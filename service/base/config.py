@@ -119,6 +119,7 @@ class BrokerConfig:
     remote_log_manager_copier_thread_pool_size: int
     remote_log_reader_threads: int
     remote_fetch_max_wait_ms: int
+    remote_list_offsets_request_timeout_ms: int
     remote_url: str | None
     remote_s3_endpoint: str | None
     remote_s3_region: str | None

@@ -371,6 +371,11 @@ _NODE = (
         at_least=1,
     ),
     _key(
+        "remote.list.offsets.request.timeout.ms", LONG, 30_000,
+        "How long a search for an offset by time may take in object storage, unless the client says.",
+        at_least=1,
+    ),
+    _key(
         "firn.remote.url", STRING, None,
         "Where the cold tier lives: `s3://bucket/prefix`, `gs://bucket/prefix`, "
         "`az://container/prefix` or `file:///dir`. Unset: no tiered storage. Credentials come"

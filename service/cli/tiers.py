@@ -1,7 +1,7 @@
 """`firn tiers`: which offsets, bytes and objects of a topic lie in which tier.
 
-Offsets come from the partition's leader (ListOffsets), cold bytes and objects from the manifest in the bucket,
-hot bytes from the leader's log directory where that is on this machine. What cannot be had is shown as `-`.
+Offsets come from the partition's leader (ListOffsets), cold bytes and objects from the manifest in the
+bucket, hot bytes from the leader's log directory where that is on this machine. What cannot be had is `-`.
 """
 
 from __future__ import annotations

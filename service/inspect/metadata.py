@@ -55,9 +55,10 @@ def _batches(source: Source) -> Iterator[MetadataBatch]:
 
 
 def _rows(batch: MetadataBatch) -> Iterator[Row]:
-    for number, record in enumerate((*batch.control, *batch.frames)):
+    described = [*map(_control, batch.control), *map(_frame, batch.frames)]
+    for number, row in enumerate(described):
         place = {"offset": batch.base_offset + number, "epoch": batch.epoch, "timestamp": batch.timestamp_ms}
-        yield {**place, **(_control(record) if isinstance(record, ControlRecord) else _frame(record))}
+        yield {**place, **row}
 
 
 def _control(record: ControlRecord) -> dict[str, object]:

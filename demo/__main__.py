@@ -1,0 +1,184 @@
+"""The demo, step by step. Everything it starts ends with it, everything it writes is gone afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from demo.clients import (
+    Checksums,
+    Progress,
+    alter_topic,
+    create_topic,
+    produce,
+    read_with_aiokafka,
+    read_with_confluent,
+)
+from demo.flights import load_flights
+from demo.node import Dev, firn_dev
+from demo.screen import Screen, bar, size
+from service.base.errors import FirnError
+from service.cli.embedded_s3 import FOREIGN, environment
+from service.cli.tiers import PartitionTiers, TopicTiers, collect, table
+
+TOPIC = "flights"
+PARTITIONS = 4
+SETTINGS = {
+    "segment.bytes": str(2 << 20),  # small, so that a hundred megabytes make fifty objects
+    "remote.storage.enable": "true",
+    "retention.ms": "-1",  # the records are of 2013: by their timestamps they are long expired
+}
+DROP_LOCAL = {"local.retention.ms": "1000"}
+SETTLE_TIMEOUT_S = 60.0
+LOOK_INTERVAL_S = 0.5
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, _terminated)
+    for name in FOREIGN:
+        os.environ.pop(name, None)
+    os.environ.update(environment())  # for looking into the embedded S3 from here
+    screen = Screen()
+    started = time.monotonic()
+    screen.line("Starting firn dev: one node, and an S3 server beside it")
+    with firn_dev() as dev:
+        screen.line(f"  {dev.bootstrap}, cold tier {dev.bucket} at {dev.s3_endpoint}")
+        facts = Demo(screen, dev).run()
+    for fact in facts:
+        screen.line(fact)
+    screen.line(f"Done in {time.monotonic() - started:.0f} s; nothing is left running or on disk.")
+    return 0
+
+
+class Demo:
+    """The steps against one running node."""
+
+    def __init__(self, screen: Screen, dev: Dev) -> None:
+        self._screen = screen
+        self._bootstrap = dev.bootstrap
+
+    def run(self) -> list[str]:
+        """Go through the steps; returns the summary. `SystemExit` where something read is not as written."""
+        screen = self._screen
+        screen.line("Reading the flights that left New York in 2013")
+        flights = load_flights()
+        create_topic(self._bootstrap, TOPIC, PARTITIONS, SETTINGS)
+        screen.line(f"Producing them with confluent-kafka into {PARTITIONS} partitions, keyed by tail number")
+        with self._step("acknowledged", len(flights)) as progress:
+            started = time.monotonic()
+            written = produce(self._bootstrap, TOPIC, PARTITIONS, flights, progress)
+        facts = [_fact("produced", "confluent-kafka", written, started)]
+        screen.line("Waiting until every sealed segment is an object in S3")
+        self._wait_for(lambda tiers: all(_is_copied(p) for p in tiers.partitions))
+        screen.line(f"Dropping local copies ({', '.join(f'{k}={v}' for k, v in DROP_LOCAL.items())})")
+        alter_topic(self._bootstrap, TOPIC, DROP_LOCAL)
+        tiers = self._wait_for(lambda tiers: all(p.hot_segments == 1 for p in tiers.partitions))
+        for row in table(tiers):
+            screen.line("  " + row)
+        cold = sum(p.hot_start - p.cold_start for p in tiers.partitions)
+        facts.append(f"settled      {cold:,} of {written.total:,} records lie in S3 only: {_sizes(tiers)}")
+        for client, read in (("confluent-kafka", read_with_confluent), ("aiokafka", read_with_aiokafka)):
+            screen.line(f"Reading everything back with {client}")
+            with self._step("read", written.total) as progress:
+                started = time.monotonic()
+                found = read(self._bootstrap, TOPIC, written.counts, progress)
+            facts.append(_fact("read back", client, found, started))
+            _check(client, written, found)
+        same = "the same for every partition, written and read twice"
+        facts.append(f"checksums    {same}: {' '.join(written.digests)}")
+        return facts
+
+    @contextmanager
+    def _step(self, what: str, total: int) -> Iterator[Progress]:
+        """A bar over the tiers as they are, for as long as the step takes."""
+        started = time.monotonic()
+        with Watcher(self._bootstrap) as watcher:
+
+            def progress(done: int) -> None:
+                head = bar(done, total, what, started)
+                tiers = watcher.latest
+                rows = [f"  {row}" for row in table(tiers)] if tiers else []
+                self._screen.status([head, *rows], f"{head}  {_sizes(tiers)}" if tiers else head)
+
+            yield progress
+        self._screen.done()
+
+    def _wait_for(self, reached: Callable[[TopicTiers], bool]) -> TopicTiers:
+        """Show the tiers until they are where they shall be; `SystemExit` when that takes too long."""
+        deadline = time.monotonic() + SETTLE_TIMEOUT_S
+        while True:
+            tiers = collect(self._bootstrap, TOPIC)
+            if reached(tiers):
+                self._screen.done()
+                return tiers
+            if time.monotonic() > deadline:
+                raise SystemExit(f"the tiers do not settle: {_sizes(tiers)}")
+            self._screen.status([f"  {row}" for row in table(tiers)], f"  {_sizes(tiers)}")
+            time.sleep(LOOK_INTERVAL_S)
+
+
+class Watcher:
+    """Looks at the tiers now and then on a thread of its own, so that nobody waits for it."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.latest: TopicTiers | None = None
+        self._bootstrap = bootstrap
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._ended.wait(LOOK_INTERVAL_S):
+            try:
+                self.latest = collect(self._bootstrap, TOPIC)
+            except (FirnError, OSError):
+                return  # the node has gone; whoever uses it says so
+
+
+def _is_copied(partition: PartitionTiers) -> bool:
+    """Whether all but the active segment are objects, as long as every segment is still on disk."""
+    return partition.hot_segments is not None and partition.cold_objects == partition.hot_segments - 1
+
+
+def _sizes(tiers: TopicTiers) -> str:
+    every = tiers.partitions
+    hot = sum(p.hot_bytes or 0 for p in every), sum(p.hot_segments or 0 for p in every)
+    cold = sum(p.cold_bytes or 0 for p in every), sum(p.cold_objects or 0 for p in every)
+    return f"hot {size(hot[0])} in {hot[1]} segments, cold {size(cold[0])} in {cold[1]} objects"
+
+
+def _fact(what: str, client: str, checksums: Checksums, started: float) -> str:
+    seconds = time.monotonic() - started
+    rate = f"{checksums.total / seconds:,.0f} records/s, {size(int(checksums.bytes / seconds))}/s"
+    amount = f"{checksums.total:,} records, {size(checksums.bytes)}"
+    return f"{what:<12} {amount} with {client} in {seconds:.1f} s ({rate})"
+
+
+def _check(client: str, written: Checksums, found: Checksums) -> None:
+    for partition, (expected, digest) in enumerate(zip(written.digests, found.digests, strict=True)):
+        if expected != digest:
+            raise SystemExit(f"{client}: partition {partition} reads {digest}, {expected} was written")
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
