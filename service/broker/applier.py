@@ -39,8 +39,8 @@ class Applier:
         for topic in image.topics_by_id.values():
             self._apply_topic(image, topic)
 
-    def apply(self, delta: MetadataDelta, image: MetadataImage) -> None:
-        """Do what leads from the image before to `image`."""
+    def apply(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Do what leads from the image `before` to `image`; `delta` says where to look."""
         for topic in delta.deleted_topics.values():
             self._delete(topic)
         for topic_id in delta.topics:

@@ -14,13 +14,14 @@ from service.metadata.image import MetadataImage
 class NodeConfigRules:
     """`ConfigRules` over the tables in `service.base`. Owned by the event loop."""
 
-    def __init__(self, config: Callable[[], BrokerConfig], image: Callable[[], MetadataImage]) -> None:
+    def __init__(self, config: Callable[[], BrokerConfig]) -> None:
         self._config = config
-        self._image = image
+        self.image: Callable[[], MetadataImage] = MetadataImage
+        """The committed image; the controller that has it is made after these rules."""
 
     def validate(self, resource_type: ResourceType, resource_name: str, configs: Mapping[str, str]) -> None:
         """Raises `ConfigError` naming the key that keeps the resource from having `configs`."""
-        image, config = self._image(), self._config()
+        image, config = self.image(), self._config()
         if resource_type is ResourceType.TOPIC:
             validate_topic_change(image.config(resource_type, resource_name), configs, config)
             return

@@ -1,8 +1,9 @@
 """One node: built here, from the ground up, and ended here, from the top down.
 
 Start: data directories (formatted where they are empty), metadata log and controller, logs of all partitions,
-object store, offload, listeners; then the `ready` line. The order is that of dependence, so that no request
-arrives before what serves it. The end is the reverse: listeners first, the clean-shutdown marker last.
+object store and offload, listeners; then the `ready` line. The order is that of dependence, so that no
+request arrives before what serves it. The end is the reverse: listeners first, the clean-shutdown marker
+last.
 
 Object storage that cannot be reached does not keep a node from starting: hot data is served, and offload and
 cold reads go on by themselves when it is back. A prefix that belongs to another cluster does.
@@ -10,6 +11,208 @@ cold reads go on by themselves when it is back. A prefix that belongs to another
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import logging
+import signal
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from types import TracebackType
+from uuid import UUID, uuid4
+
+from service.base.clock import Clock, SystemClock
+from service.base.config import BrokerConfig, Listener
+from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.broker.applier import Applier, dynamic_config
+from service.broker.cold import ColdTier
+from service.broker.config_rules import NodeConfigRules
+from service.broker.dispatch import Dispatcher
+from service.broker.replicas import Replicas
+from service.broker.retention import retention_loop
+from service.broker.state import Broker
+from service.broker.supervisor import Supervisor
+from service.hot.log_dir import cluster_id_of, encode_uuid, random_id
+from service.hot.manager import LogManager
+from service.metadata.controller.controller import Controller, ControllerOptions
+from service.metadata.controller.requests import Endpoint, RegisterBroker, TopicDefaults
+from service.network.server import Limits, Server
 
 log = logging.getLogger(__name__)
+
+
+def run_server(config: BrokerConfig, on_ready: Callable[[str, int], None] | None = None) -> int:
+    """Run a node until SIGTERM or SIGINT; returns the process's exit code.
+
+    Prints ``ready: node <id> on <host>:<port>`` once it serves, and calls `on_ready` with host and port.
+    """
+    return asyncio.run(_run(config, on_ready))
+
+
+async def _run(config: BrokerConfig, on_ready: Callable[[str, int], None] | None) -> int:
+    supervisor = Supervisor()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    node = Node(config, supervisor)
+    try:
+        async with AsyncExitStack() as stack:
+            await node.start(stack)
+            # What lives from here on lives until the end: it need not be looked at by every collection.
+            gc.collect()
+            gc.freeze()
+            host, port = node.address
+            print(f"ready: node {config.node_id} on {host}:{port}", flush=True)
+            if on_ready is not None:
+                on_ready(host, port)
+            await supervisor.stopped()
+            log.info("node %d stops", config.node_id)
+    except (ConfigError, CorruptionError, StorageError, OSError) as e:
+        log.critical("node %d: %s", config.node_id, e)
+        return 1
+    return 0 if supervisor.failure is None else 1
+
+
+class Node:
+    """The parts of one node. `start` puts on the stack what ends each of them."""
+
+    def __init__(self, config: BrokerConfig, supervisor: Supervisor, clock: Clock | None = None) -> None:
+        self._static_config = config
+        self._supervisor = supervisor
+        self._clock = clock or SystemClock()
+        self._servers: list[Server] = []
+        self._applier: Applier | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of the first listener."""
+        return self._servers[0].host, self._servers[0].port
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """Bring everything up. Raises `ConfigError`, `CorruptionError`, `StorageError` or `OSError`, what was
+        started until then being on `stack`."""
+        config = self._static_config
+        cluster_id = _cluster_id(config)
+        logs = LogManager(
+            config.log_dirs,
+            self._clock,
+            checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+            producer_expiration_ms=config.producer_id_expiration_ms,
+        )
+        # A node that fails half-way has not shut down cleanly: no marker is left then.
+        closing = _LogsClosing(logs)
+        stack.push_async_exit(closing)
+        directories = tuple(meta.directory_id for meta in logs.claim(cluster_id, config.node_id))
+
+        controller = await self._start_controller(stack, cluster_id)
+        config = dynamic_config(config, controller.image)
+        cold = ColdTier.open(config, self._clock, cluster_id) if config.remote_url is not None else None
+        if cold is not None:
+            stack.push_async_callback(cold.close)
+        replicas = Replicas()
+        applier = Applier(config, logs, replicas, cold.reader if cold else None)
+        self._applier = applier
+        await asyncio.to_thread(logs.open_all, lambda topic: applier.effective(controller.image, topic))
+        applier.start(controller.image)
+        logs.set_aside_unknown(lambda topic_id, index: replicas.get(topic_id, index) is not None)
+        controller.subscribe(applier.apply)
+
+        broker = Broker(lambda: applier.config, self._clock, cluster_id, controller, replicas, logs)
+        await self._bind(broker)
+        broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)
+        stack.push_async_callback(self._supervisor.close)
+        self._supervisor.run("log-manager", logs.run())
+        self._supervisor.run("retention", retention_loop(broker))
+        if cold is not None:
+            self._supervisor.run("cold-tier", cold.run(broker))
+        for server in self._servers:
+            await server.start()
+            stack.push_async_callback(server.close)
+
+    async def _start_controller(self, stack: AsyncExitStack, cluster_id: str) -> Controller:
+        config = self._static_config
+        options = ControllerOptions(
+            node_id=config.node_id,
+            cluster_id=cluster_id,
+            directory=config.log_dirs[0],
+            defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
+            listeners=_endpoints(config.controller_listeners),
+            segment_bytes=config.metadata_log_segment_bytes,
+            snapshot_max_bytes=config.metadata_log_max_record_bytes_between_snapshots,
+            snapshot_interval_ms=config.metadata_log_max_snapshot_interval_ms,
+        )
+        rules = NodeConfigRules(lambda: self._applier.config if self._applier else config)
+        controller = Controller(
+            options, self._clock, rules, on_fatal=lambda e: self._supervisor.fail("metadata log", e)
+        )
+        rules.image = lambda: controller.image
+        stack.push_async_callback(controller.stop)
+        await controller.start()
+        return controller
+
+    async def _bind(self, broker: Broker) -> None:
+        config = self._static_config
+        limits = Limits(
+            max_request_bytes=config.socket_request_max_bytes,
+            idle_ms=config.connections_max_idle_ms,
+            max_connections=config.max_connections,
+        )
+        dispatcher = Dispatcher(broker)
+        advertised = {one.name: one for one in config.advertised_listeners}
+        for listener in config.listeners:
+            server = Server(listener.host, listener.port, dispatcher, limits=limits, listener=listener.name)
+            await server.bind()
+            self._servers.append(server)
+            told = advertised[listener.name]
+            broker.endpoints[listener.name] = (told.host, told.port or server.port)
+
+    async def _register(self, stack: AsyncExitStack, broker: Broker, directories: tuple[UUID, ...]) -> int:
+        """Make this process the broker that leads; it is fenced again at the end, so that the next one may
+        be.
+        """
+        config, controller = self._static_config, broker.controller
+        epoch = await controller.register_broker(
+            RegisterBroker(
+                broker_id=config.node_id,
+                incarnation_id=uuid4(),
+                endpoints=tuple(
+                    Endpoint(name, host, port) for name, (host, port) in broker.endpoints.items()
+                ),
+                cluster_id=broker.cluster_id,
+                rack=config.broker_rack,
+                log_dirs=directories,
+            )
+        )
+        await controller.unfence_broker(config.node_id, epoch)
+        stack.push_async_callback(controller.fence_broker, config.node_id, epoch)
+        return epoch
+
+
+class _LogsClosing:
+    """Closes the logs, with a clean-shutdown marker unless something failed."""
+
+    def __init__(self, logs: LogManager) -> None:
+        self._logs = logs
+        self.broker_epoch = -1
+
+    async def __call__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        clean = error is None and self.broker_epoch >= 0
+        await asyncio.to_thread(self._logs.close, clean, self.broker_epoch)
+
+
+def _cluster_id(config: BrokerConfig) -> str:
+    """The id that the data directories bear; new ones are formatted with the configured or a random id."""
+    known = cluster_id_of(config.log_dirs)
+    if known is None:
+        return config.cluster_id or encode_uuid(random_id())
+    if config.cluster_id not in (None, known):
+        raise ConfigError(f"firn.cluster.id: the data directories belong to cluster {known}")
+    return known
+
+
+def _endpoints(listeners: tuple[Listener, ...]) -> tuple[Endpoint, ...]:
+    return tuple(Endpoint(one.name, one.host, one.port) for one in listeners)

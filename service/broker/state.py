@@ -16,6 +16,7 @@ from service.broker.replicas import Replicas
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller
+from service.metadata.controller.requests import ProducerIdBlock
 from service.metadata.image import MetadataImage
 from service.network.limited_log import RateLimitedLog
 from service.network.server import RequestContext
@@ -52,7 +53,9 @@ class Broker:
         self.cluster_id = cluster_id
         self.controller = controller
         self.replicas = replicas
-        self.producer_ids = ProducerIds(controller.allocate_producer_ids)
+        self.epoch = -1
+        """this process's registration with the controller"""
+        self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.loop = asyncio.get_running_loop()
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
@@ -73,6 +76,9 @@ class Broker:
     def endpoint(self, listener: str) -> tuple[str, int]:
         """Where a client that came in by `listener` finds this node."""
         return self.endpoints[listener]
+
+    async def _allocate_producer_ids(self) -> ProducerIdBlock:
+        return await self.controller.allocate_producer_ids(self.config.node_id, self.epoch)
 
     async def flush(self, log: LocalLog) -> None:
         """Have `log` written through to the device, off the loop. `StorageError` if the device refuses."""

@@ -191,6 +191,16 @@ class LogManager:
                     "%s holds topic id %s, not %s: set aside", path, other.tip.topic_id, tip.topic_id
                 )
 
+    def set_aside_unknown(self, is_known: Callable[[UUID, int], bool]) -> None:
+        """Rename the logs of partitions that the metadata does not have, so that they serve nobody and are not lost.
+
+        A topic deleted just before a crash leaves one; so does a data directory put beside another node's metadata.
+        """
+        for key, log in list(self._logs.items()):
+            if not is_known(*key):
+                path = self._retire(key, names.STRAY_DIR)
+                _log.warning("%s-%d is unknown to the metadata: set aside as %s", *log.tip[1:], path)
+
     # Going away
 
     def delete(self, tip: TopicIdPartition) -> bool:

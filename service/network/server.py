@@ -344,13 +344,24 @@ class Server:
         """Memory that requests still arriving hold now."""
         return self._shared.pool.in_use_bytes if self._shared else 0
 
-    async def start(self) -> None:
-        """Bind and serve. Raises `OSError` when the address cannot be had."""
+    async def bind(self) -> None:
+        """Take the address, so that `port` is known; nobody is let in before `start`. Raises `OSError` when it
+        cannot be had.
+        """
         loop = asyncio.get_running_loop()
         pool = BufferPool(self._limits.request_memory_bytes)
         shared = self._shared = _Shared(self._handler, self._limits, self._listener, loop, pool)
-        self._server = await loop.create_server(lambda: _Peer(shared), self.host, self.port, backlog=1024)
+        self._server = await loop.create_server(
+            lambda: _Peer(shared), self.host, self.port, backlog=1024, start_serving=False
+        )
         self.port = self._server.sockets[0].getsockname()[1]
+
+    async def start(self) -> None:
+        """Serve; binds first if that is not done."""
+        if self._server is None:
+            await self.bind()
+        assert self._server is not None
+        await self._server.start_serving()
         self._sweep()
 
     async def close(self, grace_s: float = 5.0) -> None:

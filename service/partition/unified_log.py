@@ -21,6 +21,7 @@ from service.hot.log import AppendInfo, LocalLog
 from service.hot.segment import FileSlice
 from service.records.validation import ValidatedBatch
 from service.remote.reader import RemoteRead, RemoteReader
+from service.remote.time_search import TimestampedOffset as RecordPlace
 from service.tiering.catalog import CatalogEntry
 
 
@@ -111,19 +112,21 @@ class UnifiedLog:
         future = self._reader.read(self.local.tip, self.remote.manifest_key, offset, max_bytes)
         return ready(future) if future.done() else LogRead((), 0, future)
 
-    def search_remote(self, timestamp: int) -> Future[tuple[int, int, int] | None] | None:
+    def search_remote(self, timestamp: int) -> Future[RecordPlace | None] | None:
         """Start the search for the first remote record at or after `timestamp`; None when only local segments
         matter.
         """
         if self._reader is None or self.remote is None or self.start_offset >= self.local_start_offset:
             return None
-        return self._reader.offset_for_timestamp(self.local.tip, self.remote.manifest_key, timestamp)
+        return self._reader.offset_for_timestamp(
+            self.local.tip, self.remote.manifest_key, timestamp, self.start_offset
+        )
 
     def search_local(self, timestamp: int) -> TimestampedOffset:
         """First local record at or after `timestamp` (ms)."""
         return as_found(self.local.offset_for_timestamp(timestamp))
 
-    def remote_max_timestamp(self) -> Future[tuple[int, int, int] | None] | None:
+    def remote_max_timestamp(self) -> Future[RecordPlace | None] | None:
         """Start the search for the remote record with the greatest timestamp, where part of the log is only
         remote.
         """

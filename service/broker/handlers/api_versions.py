@@ -15,6 +15,7 @@ from kio.schema.api_versions.v4.response import (
 from kio.schema.errors import ErrorCode
 
 from service.broker.state import NO_THROTTLE, Broker
+from service.metadata.features import supported_features
 from service.network.server import RequestContext
 from service.wire.api import APIS
 
@@ -42,7 +43,7 @@ def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest)
         throttle_time=NO_THROTTLE,
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=low, max_version=high)
-            for name, (low, high) in broker.controller.supported_features.items()
+            for name, low, high in supported_features()
         ),
         finalized_features_epoch=image.offset,
         finalized_features=tuple(

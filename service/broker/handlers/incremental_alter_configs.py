@@ -27,6 +27,7 @@ async def handle(
             for one in request.resources
         ],
         validate_only=request.validate_only,
+        via_broker=broker.config.node_id,
     )
     return IncrementalAlterConfigsResponse(
         throttle_time=NO_THROTTLE,

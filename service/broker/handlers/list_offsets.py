@@ -26,6 +26,7 @@ from service.broker.state import NO_THROTTLE, Broker
 from service.network.server import RequestContext
 from service.partition.partition import Partition
 from service.partition.unified_log import NOT_FOUND, TimestampedOffset, as_found
+from service.remote.time_search import TimestampedOffset as RecordPlace
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -43,8 +44,10 @@ FIRST_VERSION: Final = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 READ_COMMITTED: Final = 1
-
-Found = tuple[int, int, int] | None
+REMOTE_SEARCH_TIMEOUT_S: Final = 30.0
+"""For clients whose version has no timeout (Kafka's default of
+``remote.list.offsets.request.timeout.ms``).
+"""
 
 
 async def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -137,7 +140,8 @@ async def _search(partition: Partition, timestamp: int, timeout_s: float) -> Tim
     return log.search_local(timestamp)
 
 
-async def _remote(search: Future[Found] | None, timeout_s: float) -> Found:
+async def _remote(search: Future[RecordPlace | None] | None, timeout_s: float) -> RecordPlace | None:
     if search is None:
         return None
-    return await asyncio.wait_for(asyncio.wrap_future(search), max(timeout_s, 0.001))
+    # Shielded: the search goes on into the cache when its client has given up.
+    return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(search)), max(timeout_s, 0.001))
