@@ -24,7 +24,7 @@ from typing import Protocol
 from service.base.errors import StorageError
 from service.base.types import Buffer
 
-SMALL_SLICE_BYTES = 16 << 10
+SMALL_SLICE_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10
 _BURST_BYTES = 4 << 20
 """After so many bytes to one reader the others get their turn."""

@@ -1,0 +1,69 @@
+"""Whatever bytes come, a codec answers with a value or with `WireError`, and never with anything else."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema
+
+from service.wire.api import APIS, ApiKey, RequestHeader, decode_request, parse_request_header
+from service.wire.errors import MalformedMessage, WireError
+from service.wire.fetch import parse_fetch
+from service.wire.produce import parse_produce
+from tests.property.wire.schema_strategies import entities, kio_bytes
+
+ENDS = [
+    pytest.param(api.key, version, id=f"{api.name}-v{version}")
+    for api in APIS.values()
+    for version in {
+        api.min_version,
+        min(max(api.flexible_from, api.min_version), api.max_version),
+        api.max_version,
+    }
+]
+
+
+def read(key: int, version: int, body: bytes) -> Any:
+    view = memoryview(bytearray(body))
+    if key == ApiKey.PRODUCE:
+        return parse_produce(version, view)
+    if key == ApiKey.FETCH:
+        return parse_fetch(version, view)
+    return decode_request(RequestHeader(key, version, 1, "", 0), view)
+
+
+@pytest.mark.parametrize(("key", "version"), ENDS)
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_damaged_requests_are_refused_or_read(key: int, version: int, data: st.DataObject) -> None:
+    body = bytearray(kio_bytes(data.draw(entities(load_request_schema(key, version)))))
+    for _ in range(data.draw(st.integers(0, 4))):
+        if body:
+            body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    with suppress(MalformedMessage):
+        read(key, version, bytes(body[: data.draw(st.integers(0, len(body)))]))
+
+
+@pytest.mark.parametrize(("key", "version"), ENDS)
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_truncated_requests_are_refused(key: int, version: int, data: st.DataObject) -> None:
+    body = kio_bytes(data.draw(entities(load_request_schema(key, version))))
+    for length in range(len(body)):
+        with pytest.raises(MalformedMessage):
+            read(key, version, body[:length])
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.binary(max_size=60))
+def test_garbage_has_no_header_or_an_honest_one(frame: bytes) -> None:
+    try:
+        header = parse_request_header(frame)
+    except WireError:
+        return
+    assert header.api_key in APIS
+    assert header.body <= len(frame)
