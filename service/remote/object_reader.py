@@ -24,7 +24,7 @@ _GUESSES = 3
 
 
 def open_footer(store: ObjectStore, key: str) -> Footer:
-    """The verified footer of the object under `key`: one suffix GET, more when the tail is larger than 64 KiB.
+    """The verified footer of the object under `key`: one suffix GET, more for a tail beyond 64 KiB.
 
     Raises `CorruptionError` when the object is not the segment that its key names.
     """

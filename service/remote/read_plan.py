@@ -1,8 +1,8 @@
 """How far to read ahead of whom. [P]
 
-A *stream* is a reader that goes through one partition in order; it is known by the offset where it will go on.
-The window of a stream starts at nothing, becomes one chunk with the first read that goes on where the last one
-ended, and doubles with each further one. All windows together stay within half the byte budget: the more
+A *stream* is a reader that goes through one partition in order, known by the offset where it will go on.
+The window of a stream starts at nothing, becomes one chunk with the first read that goes on where the last
+one ended, and doubles with each further one. All windows together stay within half the byte budget: the more
 readers are active, the smaller is each one's share.
 """
 
@@ -57,7 +57,7 @@ class ReadAhead:
         return len(self._streams)
 
     def begin(self, partition: Partition, offset: int, now_ms: int) -> Stream:
-        """The stream that reads at `offset`: one that was expected there, one that asks again, or a new one."""
+        """The stream that reads at `offset`: one expected there, one that asks again, or a new one."""
         self._forget_idle(now_ms)
         stream = self._by_offset.get((partition, offset))
         if stream is None:
@@ -73,7 +73,7 @@ class ReadAhead:
         return stream
 
     def ended(self, stream: Stream, next_offset: int) -> None:
-        """A read of `stream` ended before `next_offset`. It may not have reached the client, who asks again."""
+        """A read ended before `next_offset`. It may not have reached the client, who then asks again."""
         if id(stream) not in self._streams or next_offset == stream.at:
             return
         if stream.next != next_offset:
@@ -82,9 +82,9 @@ class ReadAhead:
         self._by_offset[(stream.partition, next_offset)] = stream
 
     def window(self, stream: Stream) -> int:
-        """Bytes to have on their way beyond what the stream's read asked for."""
+        """Bytes, in whole chunks, to have on their way beyond what the stream's read asked for."""
         share = self._budget_bytes // 2 // max(self.active, 1)
-        return min(stream.window_bytes, share)
+        return min(stream.window_bytes, share) // self._chunk_bytes * self._chunk_bytes
 
     def _forget_idle(self, now_ms: int) -> None:
         while self._streams:
