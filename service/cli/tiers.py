@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from service.cli.dump import add_store_options
-from service.cli.topic import add_bootstrap_option, kafka_id
+from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.cli.cluster import TopicInfo
@@ -176,15 +176,17 @@ def _manifest_sizes(store: ObjectStore, topic_id: UUID, partition: int) -> tuple
 
 def _hot_sizes(log_dirs: str | None, info: TopicInfo, partition: int) -> tuple[int | None, int | None]:
     """Bytes and number of the partition's segments, where its directory is on this machine."""
-    from service.hot.names import LOG, PARTITION_METADATA, partition_dir
+    from service.base.errors import StorageError
+    from service.hot.log_dir import read_topic_id
+    from service.hot.names import LOG, partition_dir
 
     for log_dir in (log_dirs or "").split(","):
         directory = Path(log_dir) / partition_dir(info.name, partition)
         try:
-            if kafka_id(info.topic_id) not in (directory / PARTITION_METADATA).read_text():
+            if read_topic_id(directory) != info.topic_id:
                 continue  # another cluster's topic of that name
             sizes = [path.stat().st_size for path in directory.glob("*" + LOG)]
-        except OSError:
+        except (OSError, StorageError):
             continue  # on another machine, or deleted while we looked
         return sum(sizes), len(sizes)
     return None, None

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import json
-from uuid import UUID
 
 from service.cli.server import setting
 
@@ -54,11 +52,6 @@ def add_bootstrap_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def kafka_id(topic_id: UUID) -> str:
-    """A topic id as Kafka's tools write it: URL-safe base64 without padding."""
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-
-
 def _positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 2**31:
         raise argparse.ArgumentTypeError(f"expected a number above 0, found {text!r}")
@@ -67,12 +60,13 @@ def _positive(text: str) -> int:
 
 def _create(args: argparse.Namespace) -> int:
     from service.cli.cluster import Cluster
+    from service.hot.log_dir import encode_uuid
 
     with Cluster(args.bootstrap_server) as cluster:
         topic_id = cluster.create_topic(
             args.topic, args.partitions, args.replication_factor, dict(args.config)
         )
-    print(f"created {args.topic}" + (f" (id {kafka_id(topic_id)})" if topic_id else ""))
+    print(f"created {args.topic}" + (f" (id {encode_uuid(topic_id)})" if topic_id else ""))
     return 0
 
 
@@ -94,6 +88,7 @@ def _list(args: argparse.Namespace) -> int:
 
 def _describe(args: argparse.Namespace) -> int:
     from service.cli.cluster import Cluster
+    from service.hot.log_dir import encode_uuid
 
     with Cluster(args.bootstrap_server) as cluster:
         (topic,) = cluster.topics([args.topic])
@@ -108,7 +103,7 @@ def _describe(args: argparse.Namespace) -> int:
         print(json.dumps(document, indent=2))
         return 0
     print(f"topic: {topic.name}")
-    print(f"id: {kafka_id(topic.topic_id)} (in the bucket: data/{topic.topic_id})")
+    print(f"id: {encode_uuid(topic.topic_id)} (in the bucket: data/{topic.topic_id})")
     print("configs: " + (", ".join(f"{k}={v}" for k, v in sorted(overrides.items())) or "-"))
     for partition in topic.partitions:
         replicas, isr = (",".join(map(str, ids)) for ids in (partition.replicas, partition.isr))

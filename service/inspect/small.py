@@ -8,6 +8,7 @@ from service.base.errors import CorruptionError
 from service.base.files import read_checkpoint
 from service.base.properties import parse_properties
 from service.hot.epochs import LeaderEpochs
+from service.hot.log_dir import encode_uuid, read_topic_id
 from service.inspect.dump import Dump, Row
 from service.inspect.source import Source
 from service.remote.fields import parse_json_object
@@ -43,7 +44,8 @@ def dump_properties(source: Source) -> Dump:
 
 def dump_partition_metadata(source: Source) -> Dump:
     """`partition.metadata`: the topic id of the partition that lies here."""
-    return Dump("partition metadata", parse_properties(_text(source)))
+    topic_id = read_topic_id(source.local_path().absolute().parent)
+    return Dump("partition metadata", {"topic_id": topic_id and encode_uuid(topic_id), "uuid": topic_id})
 
 
 def dump_json(source: Source) -> Dump:
