@@ -392,4 +392,7 @@ def _endpoints(endpoints: Iterable[Any]) -> tuple[EndpointImage, ...]:
 
 
 def _features(features: Iterable[Any]) -> tuple[FeatureRange, ...]:
-    return tuple(FeatureRange(f.name, f.min_supported_version, f.max_supported_version) for f in features)
+    """In the order of their names: Kafka writes them in any."""
+    return tuple(
+        sorted(FeatureRange(f.name, f.min_supported_version, f.max_supported_version) for f in features)
+    )

@@ -1,0 +1,121 @@
+"""Controllers on real files, for the tests of this room and for whoever needs one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+from service.base.clock import ManualClock
+from service.base.config import BrokerConfig
+from service.base.types import TopicIdPartition
+from service.broker.config_rules import NodeConfigRules
+from service.metadata.controller.controller import Controller, ControllerOptions
+from service.metadata.controller.requests import (
+    ConfigRules,
+    CreateTopic,
+    Endpoint,
+    RegisterBroker,
+    ResourceType,
+    TopicDefaults,
+)
+from service.tiering.catalog import CatalogCommit, CatalogEntry
+
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+LOG_DIR = UUID("1d1c8ca4-3bc9-ae6e-30fc-21b2ac5246ad")
+
+
+class AnyConfig:
+    """Rules by which everything goes; ``cleanup.policy`` is the one list."""
+
+    def validate(self, resource_type: ResourceType, resource_name: str, configs: Mapping[str, str]) -> None:
+        """Never refuses."""
+
+    def is_list(self, resource_type: ResourceType, key: str) -> bool:
+        return key == "cleanup.policy"
+
+    def default(self, resource_type: ResourceType, key: str) -> str | None:
+        return "delete" if key == "cleanup.policy" else None
+
+
+def make_controller(
+    directory: Path,
+    *,
+    rules: ConfigRules | None = None,
+    on_fatal: Callable[[BaseException], None] | None = None,
+    **options: Any,
+) -> Controller:
+    """A controller of node 1, not started; configuration is judged by the node's own rules unless given others."""
+    node = BrokerConfig.from_properties({"node.id": "1", "log.dirs": str(directory), "num.partitions": "4"})
+    node_rules = NodeConfigRules(lambda: node)
+    controller = Controller(
+        ControllerOptions(
+            node_id=1,
+            cluster_id=CLUSTER_ID,
+            directory=directory,
+            defaults=TopicDefaults(num_partitions=4, replication_factor=1),
+            listeners=(Endpoint("CONTROLLER", "127.0.0.1", 9093),),
+            **options,
+        ),
+        ManualClock(),
+        rules or node_rules,
+        on_fatal=on_fatal,
+    )
+    node_rules.image = lambda: controller.image
+    return controller
+
+
+@asynccontextmanager
+async def running(directory: Path, **options: Any) -> AsyncIterator[Controller]:
+    """A controller that leads, stopped in the end."""
+    controller = make_controller(directory, **options)
+    try:
+        await controller.start()
+        yield controller
+    finally:
+        await controller.stop()
+
+
+def registration(broker_id: int = 1, **changes: Any) -> RegisterBroker:
+    """A broker process of this cluster."""
+    log_dirs = (LOG_DIR if broker_id == 1 else UUID(int=LOG_DIR.int + broker_id),)
+    fields: dict[str, Any] = {
+        "broker_id": broker_id,
+        "incarnation_id": uuid4(),
+        "endpoints": (Endpoint("PLAINTEXT", "127.0.0.1", 9092),),
+        "cluster_id": CLUSTER_ID,
+        "log_dirs": log_dirs,
+    }
+    return RegisterBroker(**{**fields, **changes})
+
+
+async def join(controller: Controller, broker_id: int = 1) -> int:
+    """Register and unfence a broker; returns its epoch."""
+    epoch = await controller.register_broker(registration(broker_id))
+    await controller.unfence_broker(broker_id, epoch)
+    return epoch
+
+
+async def create(controller: Controller, name: str, partitions: int = 1) -> UUID:
+    """Create a topic that must not fail; returns its id."""
+    (result,) = await controller.create_topics([CreateTopic(name, partitions)])
+    assert result.error.value == 0, result
+    return result.topic_id
+
+
+def catalog_commit(
+    topic_id: UUID, partition: int, version: int, leader_epoch: int, end_offset: int = 100
+) -> CatalogCommit:
+    """A commit of `version` on top of the version before it."""
+    entry = CatalogEntry(
+        version=version,
+        manifest_key=f"data/{topic_id}/{partition}/manifest/{version}",
+        leader_epoch=leader_epoch,
+        start_offset=0,
+        end_offset=end_offset,
+        segments=1,
+        size_bytes=1000,
+    )
+    return CatalogCommit(TopicIdPartition(topic_id, "topic", partition), version - 1, entry)
