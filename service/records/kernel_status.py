@@ -30,7 +30,7 @@ class Status(IntEnum):
 
 _REASONS: Final = {
     Status.OK: "nothing is wrong",
-    Status.TRUNCATED: "it ends after the data do",
+    Status.TRUNCATED: "it is cut short",
     Status.BAD_VARINT: "a varint has too many bytes",
     Status.BAD_SIZE: "its length is not that of its parts",
     Status.BAD_OFFSET: "its offset delta does not follow the one before",
