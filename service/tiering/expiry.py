@@ -20,7 +20,7 @@ Expiry(segments=1, start_offset=10, size_bytes=100)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 UNLIMITED = -1
 
@@ -34,6 +34,9 @@ class ChainSegment(Protocol):
     def size(self) -> int: ...
     @property
     def max_timestamp(self) -> int: ...
+
+
+S = TypeVar("S", bound=ChainSegment)
 
 
 class Retention(NamedTuple):
@@ -52,13 +55,13 @@ class Expiry(NamedTuple):
 
 
 def plan_expiry(
-    chain: Iterable[ChainSegment],
+    chain: Iterable[S],
     retention: Retention,
     *,
     now_ms: int,
     log_start_offset: int,
     total_bytes: int,
-    uploaded_at_ms: Callable[[ChainSegment], int] | None = None,
+    uploaded_at_ms: Callable[[S], int] | None = None,
 ) -> Expiry | None:
     """What goes now, or None.
 
@@ -80,10 +83,10 @@ def plan_expiry(
 
 
 def _is_too_old(
-    segment: ChainSegment,
+    segment: S,
     retention_ms: int,
     now_ms: int,
-    uploaded_at_ms: Callable[[ChainSegment], int] | None,
+    uploaded_at_ms: Callable[[S], int] | None,
 ) -> bool:
     if retention_ms == UNLIMITED:
         return False

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from service.base.config import LogConfig
 from service.base.types import TopicIdPartition
 from service.hot.files import SegmentFile
+from service.hot.retention import SegmentFacts
 from service.tiering.catalog import CatalogEntry
 
 
@@ -48,9 +49,11 @@ class TieredLog(Protocol):
 
     @property
     def log_start_offset(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    def sealed_segments(self) -> Sequence[Sealed]: ...
+    def sealed_segments(self, from_offset: int) -> Sequence[Sealed]:
+        """All but the active one, oldest first, that end beyond `from_offset`."""
+
+    def segment_facts(self) -> Sequence[SegmentFacts]:
+        """End offset and size of every segment."""
 
 
 class TieredPartition(Protocol):
@@ -101,8 +104,8 @@ class TieringMetrics:
     bytes_dropped: int = 0
     objects_deleted: int = 0
     orphans_swept: int = 0
-    copy_errors: int = 0
-    expiry_errors: int = 0
+    errors: int = 0
+    """Failed units of a partition's work; each is tried again."""
     delete_errors: int = 0
     fenced_commits: int = 0
     heads_repaired: int = 0

@@ -1,0 +1,321 @@
+"""Runs the tiering of all partitions of a node: who works when, retries, housekeeping, start and stop.
+
+One asyncio task. It looks at every partition once per interval, and sooner when somebody wakes it, starts
+a task for each one that has work to do, and lets at most `copier_threads` of them work at a time, the one
+that has waited longest first. A partition whose work fails backs off alone. Beside them one housekeeper
+deletes what is due, sweeps, and writes `topics.json`. An error that is neither the store's nor the data's
+is a bug and ends `run`, and so the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from random import Random
+from uuid import UUID, uuid4
+
+from service.base.clock import Clock
+from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
+from service.remote.errors import StoreRefused
+from service.remote.store import ObjectStore
+from service.tiering.backoff import backoff_ms
+from service.tiering.catalog import Catalog
+from service.tiering.chain import ChainStore
+from service.tiering.commits import CommitQueue
+from service.tiering.eraser import Eraser
+from service.tiering.offload import OffloadPool
+from service.tiering.partition_work import CommitRefused, PartitionWork, Tools
+from service.tiering.ports import TieredPartition, TieringMetrics, TieringSettings
+from service.tiering.shared_objects import TopicsSnapshot, read_topics, write_topics
+from service.tiering.slots import PrioritySlots
+from service.tiering.steps import Probe, no_probe
+from service.tiering.sweeper import Sweeper
+
+log = logging.getLogger(__name__)
+
+Key = tuple[UUID, int]
+
+
+class TieringManager:
+    """Tiering of one node. Owned by the event loop.
+
+    `partitions` gives those that this node leads, whenever it is asked; `topics` the topics of the
+    committed image, or None while this node is not the one to write `topics.json` and to sweep deleted
+    topics.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        catalog: Catalog,
+        *,
+        cluster_id: str,
+        partitions: Callable[[], Iterable[TieredPartition]],
+        topics: Callable[[], TopicsSnapshot | None],
+        clock: Clock,
+        settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
+        random: Random | None = None,
+        new_uuid: Callable[[], UUID] = uuid4,
+        probe: Probe = no_probe,
+    ) -> None:
+        self.metrics = TieringMetrics()
+        self.settings = settings
+        self._store = store
+        self._cluster_id = cluster_id
+        self._partitions = partitions
+        self._topics = topics
+        self._clock = clock
+        self._random = random or Random()
+        self._pool = OffloadPool(settings.copier_threads + 1, settings.watchdog_ms, self.metrics)
+        self._slots = PrioritySlots(settings.copier_threads)
+        self._commits = CommitQueue(catalog)
+        self._eraser = Eraser(store, self._pool, self.metrics)
+        chains = ChainStore(store, cluster_id, new_uuid)
+        self._tools = Tools(
+            cluster_id=cluster_id,
+            store=store,
+            chains=chains,
+            catalog=catalog,
+            commits=self._commits,
+            pool=self._pool,
+            eraser=self._eraser,
+            clock=clock,
+            settings=settings,
+            metrics=self.metrics,
+            new_uuid=new_uuid,
+            probe=probe,
+        )
+        self._sweeper = Sweeper(
+            store,
+            chains,
+            catalog,
+            self._pool,
+            self._eraser,
+            self.metrics,
+            self._leader_epoch,
+            self._live_topics,
+            settings.grace_ms,
+        )
+        self._works: dict[Key, PartitionWork] = {}
+        self._busy: set[Key] = set()
+        self._wake = asyncio.Event()
+        self._housekeeping = asyncio.Event()
+        self._topics_due_ms: int | None = clock.monotonic_ms()
+        self._bucket_checked = False
+        self._sweep_due_ms = clock.monotonic_ms() + settings.sweep_interval_ms
+        self._house_failures = 0
+        self._house_not_before_ms = 0
+        self._task: asyncio.Task[None] | None = None
+
+    # -- what the node calls ---------------------------------------------------------------------------------
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin. The task ends only when it is stopped, or with the error that must end the node."""
+        self._task = asyncio.create_task(self.run(), name="tiering")
+        return self._task
+
+    async def stop(self) -> None:
+        """End all work; what is half done is an orphan or is found in the catalog after the next start."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await self._commits.close()
+        await self._pool.close(self.settings.stop_timeout_ms)
+
+    def wake(self) -> None:
+        """Look at the partitions now: a segment was sealed, a leader changed, a setting was altered."""
+        self._wake.set()
+
+    def topics_changed(self) -> None:
+        """The image has other topics or settings: `topics.json` is written when it has been quiet for a
+        moment."""
+        self._topics_due_ms = self._clock.monotonic_ms() + self.settings.topics_debounce_ms
+        self._housekeeping.set()
+
+    def topic_deleted(self, topic_id: UUID) -> None:
+        """Delete everything of this topic after the grace period."""
+        self._eraser.schedule_topic(topic_id, self._clock.monotonic_ms() + self.settings.grace_ms)
+        self._housekeeping.set()
+
+    def raise_priority(self, topic_id: UUID, partition: int, urgent: bool) -> None:
+        """Uploads of this partition go first from now on (the disk fills up), or no longer."""
+        work = self._works.get((topic_id, partition))
+        if work is not None:
+            work.urgent = urgent
+            self.wake()
+
+    def published_end_offset(self, topic_id: UUID, partition: int) -> int | None:
+        """Local bytes below this offset may go: they are committed and HEAD names them. None: nothing may."""
+        work = self._works.get((topic_id, partition))
+        return work.published.end_offset if work is not None and work.published is not None else None
+
+    # -- scheduling ------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_house(), name="tiering-housekeeper")
+            while True:
+                self._wake.clear()
+                self._dispatch(tasks)
+                await self._pause(self._wake, self._next_look_ms())
+
+    async def run_once(self) -> None:
+        """Do all there is to do now, housekeeping included, and return."""
+        async with asyncio.TaskGroup() as tasks:
+            self._dispatch(tasks)
+        await self._house_round()
+
+    async def _pause(self, event: asyncio.Event, until_ms: int) -> None:
+        try:
+            async with asyncio.timeout(max(0, until_ms - self._clock.monotonic_ms()) / 1000):
+                await event.wait()
+        except TimeoutError:
+            return
+
+    def _next_look_ms(self) -> int:
+        now_ms = self._clock.monotonic_ms()
+        retries = [work.not_before_ms for work in self._works.values() if work.not_before_ms > now_ms]
+        return min([now_ms + self.settings.interval_ms, *retries])
+
+    def _dispatch(self, tasks: asyncio.TaskGroup) -> None:
+        """Start a task for every partition that has something to do, is not at it already and may try."""
+        now_ms = self._clock.monotonic_ms()
+        current = {(one.tip.topic_id, one.tip.partition): one for one in self._partitions()}
+        for key in [key for key in self._works if key not in current]:
+            del self._works[key]
+        self.metrics.lag_segments = self.metrics.lag_bytes = 0
+        self.metrics.blocked = {}
+        for key, partition in current.items():
+            work = self._works.get(key)
+            if work is None or work.partition is not partition:
+                work = self._works[key] = PartitionWork(partition, self._tools)
+            if key in self._busy:
+                self._count_lag(work)
+                continue
+            priority = work.assess()
+            self._count_lag(work)
+            if priority is not None and work.not_before_ms <= now_ms:
+                self._busy.add(key)
+                tasks.create_task(self._work(key, work), name=f"tiering-{partition.tip}")
+
+    def _count_lag(self, work: PartitionWork) -> None:
+        if work.plan is not None:
+            self.metrics.lag_segments += work.plan.lag_segments
+            self.metrics.lag_bytes += work.plan.lag_bytes
+            if work.plan.blocked is not None:
+                self.metrics.blocked[work.partition.tip] = work.plan.blocked
+
+    async def _work(self, key: Key, work: PartitionWork) -> None:
+        """Units of work of one partition until there is none left, one fails, or the partition has gone."""
+        try:
+            while self._works.get(key) is work and (priority := work.assess()) is not None:
+                async with self._slots.place(priority):
+                    await work.turn()
+                work.failures = 0
+                self._housekeeping.set()
+        except (StorageError, CorruptionError, RequestError) as e:
+            self._failed(work, e)
+        finally:
+            self._busy.discard(key)
+            if self._works.get(key) is not work:
+                self._wake.set()
+
+    def _failed(self, work: PartitionWork, error: FirnError) -> None:
+        work.failures += 1
+        wait_ms = self._backoff(work.failures)
+        work.not_before_ms = self._clock.monotonic_ms() + wait_ms
+        if not isinstance(error, CommitRefused):
+            self.metrics.errors += 1
+        # One line for the first failure and for every doubling: an outage must not fill the disk with log
+        # lines.
+        if work.failures & (work.failures - 1) == 0 or isinstance(error, (CorruptionError, StoreRefused)):
+            log.warning(
+                "%s: offload failed %d times in a row, next try in %d ms: %s",
+                work.partition.tip, work.failures, wait_ms, error,
+            )  # fmt: skip
+        self._wake.set()
+
+    def _backoff(self, failures: int) -> int:
+        settings = self.settings
+        return backoff_ms(
+            failures,
+            initial_ms=settings.backoff_initial_ms,
+            max_ms=settings.backoff_max_ms,
+            jitter=settings.backoff_jitter,
+            uniform=self._random.random(),
+        )
+
+    # -- housekeeping ----------------------------------------------------------------------------------------
+
+    async def _keep_house(self) -> None:
+        while True:
+            self._housekeeping.clear()
+            await self._house_round()
+            due = [self._sweep_due_ms, self._eraser.next_due_ms, self._topics_due_ms]
+            soonest = min(at for at in due if at is not None)
+            await self._pause(self._housekeeping, max(soonest, self._house_not_before_ms))
+
+    async def _house_round(self) -> None:
+        """Whatever is due; a failure is logged, counted and tried again later."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < self._house_not_before_ms:
+            return
+        try:
+            if self._topics_due_ms is not None and now_ms >= self._topics_due_ms:
+                await self._write_topics()
+            await self._eraser.run_due(now_ms)
+            if now_ms >= self._sweep_due_ms:
+                await self.sweep()
+            self._house_failures = 0
+        except (StorageError, CorruptionError) as e:
+            self._house_failures += 1
+            self._house_not_before_ms = now_ms + self._backoff(self._house_failures)
+            self.metrics.delete_errors += 1
+            if self._house_failures & (self._house_failures - 1) == 0:
+                log.warning("housekeeping of the bucket failed, %d in a row: %s", self._house_failures, e)
+
+    async def sweep(self) -> int:
+        """Look for orphans now; how many were deleted. HEADs are looked at again as well."""
+        now_ms = self._clock.monotonic_ms()
+        self._sweep_due_ms = now_ms + self.settings.sweep_interval_ms
+        for work in self._works.values():
+            work.forget_published()
+        return await self._sweeper.sweep(now_ms)
+
+    async def _write_topics(self) -> None:
+        due_ms, self._topics_due_ms = self._topics_due_ms, None
+        try:
+            snapshot = self._topics()
+            if snapshot is not None and await self._may_judge(snapshot):
+                await self._pool.run(write_topics, self._store, self._cluster_id, snapshot)
+        except StorageError:
+            self._topics_due_ms = due_ms
+            raise
+
+    async def _may_judge(self, snapshot: TopicsSnapshot) -> bool:
+        """False when the bucket was written from later metadata than ours.
+
+        A node that lost its metadata log must not take the archive of the topics it forgot for garbage.
+        """
+        if not self._bucket_checked:
+            stored = await self._pool.run(read_topics, self._store)
+            if stored is not None and stored.metadata_offset > snapshot.metadata_offset:
+                log.error(
+                    "topics.json is of metadata offset %d, this node's image of %d: "
+                    "objects of topics unknown here are kept until that is cleared up",
+                    stored.metadata_offset,
+                    snapshot.metadata_offset,
+                )
+                return False
+            self._bucket_checked = True
+        return True
+
+    def _live_topics(self) -> frozenset[UUID] | None:
+        snapshot = self._topics()
+        return snapshot.ids if snapshot is not None and self._bucket_checked else None
+
+    def _leader_epoch(self, topic_id: UUID, partition: int) -> int | None:
+        work = self._works.get((topic_id, partition))
+        return work.partition.leader_epoch if work is not None else None

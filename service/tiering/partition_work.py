@@ -1,0 +1,419 @@
+"""The tiering work of one partition: one unit at a time, each safe to be cut off anywhere.
+
+    settle    a proposal that is not answered yet: ask again, then HEAD, then tell the partition
+    publish   at start, or after a change by others: HEAD must name the committed manifest
+    expire    drop what total retention no longer keeps: manifest, commit, HEAD; objects go after a grace
+    copy      object, manifest, commit, HEAD; only then does the partition hear that its bytes are remote
+
+What is committed is told by the catalog alone. Everything before the commit may be lost or repeated: it
+leaves orphans behind, never damage. Everything after it is done again until it succeeds, here or after the
+next start. Owned by the event loop; whatever blocks runs on the offload pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from service.base.clock import Clock
+from service.base.errors import CorruptionError, StorageError
+from service.base.types import TopicIdPartition
+from service.remote.errors import ObjectNotFound
+from service.remote.manifest import ManifestDrop, SegmentEntry, live_segments
+from service.remote.segment_object import SegmentIdentity
+from service.remote.store import ObjectStore
+from service.tiering.catalog import NO_VERSION, Catalog, CatalogCommit, CatalogEntry, CatalogResult
+from service.tiering.chain import Chain, ChainStore
+from service.tiering.commits import CommitQueue
+from service.tiering.copier import copy_segment
+from service.tiering.eraser import Eraser
+from service.tiering.expiry import UNLIMITED, Expiry, Retention, plan_expiry
+from service.tiering.lifecycle import SegmentState, move
+from service.tiering.offload import OffloadPool
+from service.tiering.planner import Copy, CopyPlan, plan_copies, priority
+from service.tiering.ports import Sealed, TieredPartition, TieringMetrics, TieringSettings
+from service.tiering.slots import Priority
+from service.tiering.steps import Probe, Step
+
+MAINTENANCE: Priority = (False, 0, 0)
+"""Settling, publishing and expiry are short and go before any upload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What all partitions of a node share."""
+
+    cluster_id: str
+    store: ObjectStore
+    chains: ChainStore
+    catalog: Catalog
+    commits: CommitQueue
+    pool: OffloadPool
+    eraser: Eraser
+    clock: Clock
+    settings: TieringSettings
+    metrics: TieringMetrics
+    new_uuid: Callable[[], UUID]
+    probe: Probe
+
+
+@dataclass(slots=True)
+class Proposal:
+    """A manifest that is written and whose commit is not settled yet.
+
+    `retired` are keys that nobody needs once it is committed; `written` those that nobody needs if it
+    never is.
+    """
+
+    commit: CatalogCommit
+    chain: Chain
+    copied: SegmentEntry | None
+    dropped: tuple[SegmentEntry, ...]
+    retired: tuple[str, ...]
+    written: tuple[str, ...]
+    state: SegmentState
+
+
+class Oldest(NamedTuple):
+    """The first segment of the chain at some start offset, and when it was uploaded if that decides its
+    age."""
+
+    start_offset: int
+    segment: SegmentEntry
+    uploaded_at_ms: int
+
+
+class PartitionWork:
+    """State between two units of work. Nothing here survives a restart, and nothing here must."""
+
+    def __init__(self, partition: TieredPartition, tools: Tools) -> None:
+        self.partition = partition
+        self.failures = 0
+        self.not_before_ms = 0
+        self.urgent = False
+        self.published: CatalogEntry | None = None
+        self.plan: CopyPlan[Sealed] | None = None
+        self._tools = tools
+        self._known: CatalogEntry | None = None
+        self._proposal: Proposal | None = None
+        self._oldest: Oldest | None = None
+
+    def assess(self) -> Priority | None:
+        """Whether there is something to do now, and how pressing it is. Refreshes the lag in `plan`."""
+        entry = self._entry()
+        self.plan = self._plan(entry)
+        if self._proposal is not None or self._is_unpublished(entry) or self._may_expire(entry):
+            return MAINTENANCE
+        return priority(self.plan, urgent=self.urgent) if self.plan.copies else None
+
+    async def turn(self) -> None:
+        """Do one unit of work.
+
+        Raises `StorageError` or `CorruptionError` when it failed; the state then says what is left to do.
+        """
+        if self._proposal is not None:
+            await self._settle(self._proposal)
+            return
+        entry = self._entry()
+        if entry is not None and self._is_unpublished(entry):
+            await self._publish(entry)
+        elif entry is None or not self._may_expire(entry) or not await self._expire(entry):
+            plan = self._plan(entry)
+            if plan.copies:
+                await self._copy(entry, plan.copies[0])
+
+    def forget_published(self) -> None:
+        """Look at HEAD again: somebody who was fenced may have written it late."""
+        self.published = None
+
+    def _entry(self) -> CatalogEntry | None:
+        """The newest committed entry that is known here; the image may lag behind our own commits."""
+        tip = self.partition.tip
+        entry = self._tools.catalog.entry(tip.topic_id, tip.partition)
+        if entry is not None and (self._known is None or entry.version > self._known.version):
+            self._known = entry
+        return self._known
+
+    def _is_unpublished(self, entry: CatalogEntry | None) -> bool:
+        return entry is not None and entry != self.published
+
+    def _plan(self, entry: CatalogEntry | None) -> CopyPlan[Sealed]:
+        config = self.partition.config
+        if not config.remote_storage_enable or config.remote_log_copy_disable:
+            return CopyPlan((), 0, 0, None)
+        start, end = (entry.start_offset, entry.end_offset) if entry is not None else (0, 0)
+        log = self.partition.log
+        return plan_copies(
+            log.sealed_segments(end),
+            chain_start=start,
+            chain_end=end,
+            log_start_offset=log.log_start_offset,
+            high_watermark=self.partition.high_watermark,
+            last_stable_offset=self.partition.last_stable_offset,
+        )
+
+    # -- copy ------------------------------------------------------------------------------------------------
+
+    async def _copy(self, entry: CatalogEntry | None, copy: Copy[Sealed]) -> None:
+        tools, tip = self._tools, self.partition.tip
+        identity = self._identity(copy)
+        attempt = _Attempt(tools.eraser)
+        attempt.writes(identity.key)
+        state = move(SegmentState.PLANNED, SegmentState.UPLOADING)
+        try:
+            tools.probe(Step.BEFORE_UPLOAD, tip)
+            segment = await tools.pool.watch(
+                lambda progress: copy_segment(
+                    tools.store, copy, identity, progress, tools.settings.block_bytes
+                )
+            )
+            state = move(state, SegmentState.UPLOADED)
+            tools.probe(Step.UPLOADED, tip)
+            chain = await tools.pool.run(self._append, entry, segment, identity.leader_epoch, attempt.writes)
+        except (StorageError, CorruptionError):
+            move(state, SegmentState.ABANDONED)
+            attempt.failed(self._grace_over())
+            raise
+        retired = (entry.manifest_key,) if entry is not None else ()
+        commit = _commit_of(tip, entry, chain)
+        self._proposal = Proposal(
+            commit, chain, segment, (), retired, attempt.keys, move(state, SegmentState.PROPOSED)
+        )
+        tools.probe(Step.PROPOSED, tip)
+        await self._settle(self._proposal)
+
+    def _identity(self, copy: Copy[Sealed]) -> SegmentIdentity:
+        tip = self.partition.tip
+        return SegmentIdentity(
+            cluster_id=self._tools.cluster_id,
+            topic_id=tip.topic_id,
+            topic=tip.topic,
+            partition=tip.partition,
+            base_offset=copy.from_offset,
+            last_offset=copy.segment.last_offset,
+            leader_epoch=self.partition.leader_epoch,
+            uuid=self._tools.new_uuid(),
+        )
+
+    def _append(
+        self,
+        entry: CatalogEntry | None,
+        segment: SegmentEntry,
+        leader_epoch: int,
+        writes: Callable[[str], None],
+    ) -> Chain:
+        """On an offload thread: the next manifest, written."""
+        chains = self._tools.chains
+        parent = self._load(entry).manifest if entry is not None else chains.empty(self.partition.tip)
+        return chains.append(parent, segment, leader_epoch, writes)
+
+    def _load(self, entry: CatalogEntry) -> Chain:
+        """On an offload thread: the committed manifest, which must be what the catalog says."""
+        try:
+            chain = self._tools.chains.load(self.partition.tip, entry.manifest_key)
+        except ObjectNotFound as e:
+            raise CorruptionError(f"the committed manifest is gone: {e}") from e
+        if entry_of(chain) != entry:
+            raise CorruptionError(f"{entry.manifest_key}: says {entry_of(chain)}, the catalog {entry}")
+        return chain
+
+    # -- commit, HEAD, callback ------------------------------------------------------------------------------
+
+    async def _settle(self, proposal: Proposal) -> None:
+        tools, tip = self._tools, self.partition.tip
+        if proposal.state is SegmentState.PROPOSED:
+            result = await tools.commits.commit(proposal.commit)
+            if result is not CatalogResult.COMMITTED:
+                self._refused(proposal, result)
+            proposal.state = move(proposal.state, SegmentState.COMMITTED)
+            tools.probe(Step.COMMITTED, tip)
+        entry = proposal.commit.entry
+        if self._known is None or entry.version >= self._known.version:
+            self._known = entry
+        if self._entry() == entry:
+            await tools.pool.run(tools.chains.write_head, proposal.chain.head)
+            tools.probe(Step.HEAD_WRITTEN, tip)
+        # Otherwise somebody has committed a later version meanwhile, and HEAD is theirs.
+        proposal.state = move(proposal.state, SegmentState.PUBLISHED)
+        self._proposal = None
+        self._tell(entry)
+        self._account(proposal)
+
+    def _refused(self, proposal: Proposal, result: CatalogResult) -> None:
+        """Nothing is deleted here: an earlier call whose answer was lost may have committed, and later
+        versions may name these objects. The sweeper looks at the chain and knows."""
+        proposal.state = move(proposal.state, SegmentState.ABANDONED)
+        self._proposal = None
+        self._tools.eraser.release(proposal.written)
+        if result is CatalogResult.FENCED:
+            self._tools.metrics.fenced_commits += 1
+        raise CommitRefused(f"commit of {proposal.commit.entry.manifest_key}: {result.value}")
+
+    def _account(self, proposal: Proposal) -> None:
+        tools, metrics = self._tools, self._tools.metrics
+        tools.eraser.release(proposal.written)
+        tools.eraser.schedule(proposal.retired, self._grace_over())
+        if proposal.copied is not None:
+            metrics.segments_copied += 1
+            metrics.bytes_copied += proposal.copied.size
+        metrics.segments_dropped += len(proposal.dropped)
+        metrics.bytes_dropped += sum(segment.size for segment in proposal.dropped)
+
+    def _tell(self, entry: CatalogEntry) -> None:
+        if self._known is not None and entry.version < self._known.version:
+            return
+        self.published = entry
+        self.partition.remote_committed(entry)
+        self._tools.probe(Step.PUBLISHED, self.partition.tip)
+
+    async def _publish(self, entry: CatalogEntry) -> None:
+        tools = self._tools
+        chain = await tools.pool.run(self._load, entry)
+        if await tools.pool.run(tools.chains.repair_head, self.partition.tip, chain):
+            tools.metrics.heads_repaired += 1
+        self._tell(entry)
+
+    # -- expire ----------------------------------------------------------------------------------------------
+
+    def _may_expire(self, entry: CatalogEntry | None) -> bool:
+        """False only when the oldest segment surely stays, and so all do."""
+        if entry is None or not entry.segments:
+            return False
+        oldest = self._oldest
+        if oldest is None or oldest.start_offset != entry.start_offset:
+            return True
+        return (
+            plan_expiry(
+                [oldest.segment],
+                self._retention(),
+                now_ms=self._tools.clock.now_ms(),
+                log_start_offset=self.partition.log.log_start_offset,
+                total_bytes=self._total_bytes(entry),
+                uploaded_at_ms=lambda _: oldest.uploaded_at_ms,
+            )
+            is not None
+        )
+
+    def _retention(self) -> Retention:
+        config = self.partition.config
+        return Retention(config.retention_ms, config.retention_bytes)
+
+    def _total_bytes(self, entry: CatalogEntry) -> int:
+        """Bytes of the whole log: the remote chain, and the local segments that end beyond it."""
+        if self.partition.config.retention_bytes == UNLIMITED:
+            return entry.size_bytes
+        local = sum(
+            facts.size for facts in self.partition.log.segment_facts() if facts.end_offset > entry.end_offset
+        )
+        return entry.size_bytes + local
+
+    async def _expire(self, entry: CatalogEntry) -> bool:
+        """Drop what has expired; False when nothing has, which makes the oldest segment known."""
+        tools, tip = self._tools, self.partition.tip
+        leader_epoch = self.partition.leader_epoch
+        total_bytes, log_start = self._total_bytes(entry), self.partition.log.log_start_offset
+        now_ms, retention = tools.clock.now_ms(), self._retention()
+        expiry, self._oldest = await tools.pool.run(
+            self._look_for_expired, entry, retention, now_ms, log_start, total_bytes
+        )
+        if expiry is None:
+            return False
+        attempt = _Attempt(tools.eraser)
+        try:
+            chain, drop = await tools.pool.run(
+                self._drop, entry, expiry.start_offset, leader_epoch, attempt.writes
+            )
+        except (StorageError, CorruptionError):
+            attempt.failed(self._grace_over())
+            raise
+        self._oldest = None
+        self._proposal = Proposal(
+            commit=_commit_of(tip, entry, chain),
+            chain=chain,
+            copied=None,
+            dropped=drop.segments,
+            retired=(entry.manifest_key, *drop.keys),
+            written=attempt.keys,
+            state=SegmentState.PROPOSED,
+        )
+        tools.probe(Step.PROPOSED, tip)
+        await self._settle(self._proposal)
+        return True
+
+    def _look_for_expired(
+        self, entry: CatalogEntry, retention: Retention, now_ms: int, log_start: int, total_bytes: int
+    ) -> tuple[Expiry | None, Oldest | None]:
+        """On an offload thread: walk the chain from its old end."""
+        chain = self._load(entry)
+        load = self._tools.chains.loader(self.partition.tip)
+        uploaded: dict[str, int] = {}
+
+        def uploaded_at_ms(segment: SegmentEntry) -> int:
+            if segment.key not in uploaded:
+                uploaded[segment.key] = self._tools.store.head(segment.key).last_modified_ms
+            return uploaded[segment.key]
+
+        expiry = plan_expiry(
+            live_segments(chain.manifest, load),
+            retention,
+            now_ms=now_ms,
+            log_start_offset=log_start,
+            total_bytes=total_bytes,
+            uploaded_at_ms=uploaded_at_ms,
+        )
+        if expiry is not None:
+            return expiry, None
+        first = next(live_segments(chain.manifest, load))
+        return None, Oldest(entry.start_offset, first, uploaded.get(first.key, now_ms))
+
+    def _drop(
+        self, entry: CatalogEntry, offset: int, leader_epoch: int, writes: Callable[[str], None]
+    ) -> tuple[Chain, ManifestDrop]:
+        """On an offload thread: the next manifest, without what lies below `offset`, written."""
+        parent = self._load(entry).manifest
+        return self._tools.chains.drop(parent, self.partition.tip, offset, leader_epoch, writes)
+
+    def _grace_over(self) -> int:
+        return self._tools.clock.monotonic_ms() + self._tools.settings.grace_ms
+
+
+class CommitRefused(StorageError):
+    """The catalog said no: another leader, another version, no such topic. Look at it again, later."""
+
+
+class _Attempt:
+    """The keys that one try writes. They are guarded against the sweeper until it is settled."""
+
+    def __init__(self, eraser: Eraser) -> None:
+        self._eraser = eraser
+        self.keys: tuple[str, ...] = ()
+
+    def writes(self, key: str) -> None:
+        """Called before anything is written under `key`; from offload threads too, one at a time."""
+        self.keys = (*self.keys, key)
+        self._eraser.guard(key)
+
+    def failed(self, due_ms: int) -> None:
+        """Nothing of it was ever proposed, so it may go; what arrives later still is the sweeper's."""
+        self._eraser.release(self.keys)
+        self._eraser.schedule(self.keys, due_ms)
+
+
+def _commit_of(tip: TopicIdPartition, entry: CatalogEntry | None, chain: Chain) -> CatalogCommit:
+    return CatalogCommit(tip, entry.version if entry is not None else NO_VERSION, entry_of(chain))
+
+
+def entry_of(chain: Chain) -> CatalogEntry:
+    """The catalog entry that names `chain`."""
+    manifest = chain.manifest
+    return CatalogEntry(
+        version=manifest.version,
+        manifest_key=chain.key,
+        leader_epoch=manifest.leader_epoch,
+        start_offset=manifest.start_offset,
+        end_offset=manifest.end_offset,
+        segments=manifest.segments,
+        size_bytes=manifest.size_bytes,
+    )

@@ -1,0 +1,168 @@
+"""Finds objects that no committed chain names and no running upload will: orphans, by their keys alone.
+
+Crashes, lost leaderships and late answers leave orphans; none of them is part of any log. A key is judged
+only by a node that can know:
+
+- of a partition that this node leads: an object whose epoch (in its key) is not above ours, that this node
+is not
+  writing, and that the chain committed *after* the key was listed does not name. Uploads of earlier epochs
+  can no longer be committed, those of ours are guarded, and those of later epochs are left to their leader;
+- of a topic that the committed image does not know: everything;
+- anything else, and every key that is not of this layout: left alone.
+
+The order makes it safe without a clock: list, then look at what is guarded, then load the chain. A key
+listed before and guarded after is skipped; one that was committed in between is in the chain. An orphan is
+deleted when two sweeps at least a grace apart have both found it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby, islice
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.base.types import TopicIdPartition
+from service.remote.keys import (
+    DATA_PREFIX,
+    HeadKey,
+    ManifestKey,
+    PageKey,
+    SegmentKey,
+    SharedKey,
+    parse_key,
+)
+from service.remote.manifest import Child, Manifest, PageRef
+from service.remote.store import ObjectInfo, ObjectStore
+from service.tiering.catalog import Catalog, CatalogEntry
+from service.tiering.chain import ChainStore
+from service.tiering.eraser import DELETE_BATCH, Eraser
+from service.tiering.offload import OffloadPool
+from service.tiering.ports import TieringMetrics
+
+MAX_REMEMBERED: Final = 200_000
+"""Orphans under observation; a bucket with more of them is swept in several rounds."""
+
+LeaderEpochOf = Callable[[UUID, int], int | None]
+"""Our leader epoch of a partition; None where this node does not lead it."""
+LiveTopics = Callable[[], frozenset[UUID] | None]
+"""Topics of the committed image; None while this node is not to judge (image not loaded, not its turn)."""
+
+
+class Listed(NamedTuple):
+    """One key of the layout, and whose it is."""
+
+    key: str
+    parsed: SegmentKey | ManifestKey | PageKey | HeadKey
+
+
+class Sweeper:
+    """Orphans seen so far. Owned by the event loop; lists and loads on the offload pool."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        chains: ChainStore,
+        catalog: Catalog,
+        pool: OffloadPool,
+        eraser: Eraser,
+        metrics: TieringMetrics,
+        leader_epoch_of: LeaderEpochOf,
+        live_topics: LiveTopics,
+        grace_ms: int,
+    ) -> None:
+        self._store = store
+        self._chains = chains
+        self._catalog = catalog
+        self._pool = pool
+        self._eraser = eraser
+        self._metrics = metrics
+        self._leader_epoch_of = leader_epoch_of
+        self._live_topics = live_topics
+        self._grace_ms = grace_ms
+        self._first_seen: dict[str, int] = {}
+
+    async def sweep(self, now_ms: int) -> int:
+        """One walk over the bucket at monotonic `now_ms`; how many orphans were deleted."""
+        listing = self._store.list(DATA_PREFIX)
+        seen: dict[str, int] = {}
+        deleted = 0
+        while chunk := await self._pool.run(_next_chunk, listing):
+            orphans = await self._orphans(chunk)
+            overdue = []
+            for key in orphans:
+                first = self._first_seen.get(key, now_ms)
+                if key in self._first_seen and now_ms - first >= self._grace_ms:
+                    overdue.append(key)
+                elif len(seen) < MAX_REMEMBERED:
+                    seen[key] = first
+            if overdue:
+                await self._pool.run(self._store.delete, overdue)
+                deleted += len(overdue)
+        self._first_seen = seen
+        self._metrics.orphans_swept += deleted
+        return deleted
+
+    async def _orphans(self, chunk: list[ObjectInfo]) -> list[str]:
+        guarded = self._eraser.guarded()
+        live_topics = self._live_topics()
+        listed = [one for info in chunk if info.key not in guarded and (one := _listed(info.key))]
+        orphans: list[str] = []
+        for (topic_id, partition), group in groupby(listed, lambda one: one.parsed[:2]):
+            if live_topics is not None and topic_id not in live_topics:
+                orphans += [one.key for one in group]
+                continue
+            epoch = self._leader_epoch_of(topic_id, partition)
+            if epoch is None:
+                continue
+            entry = self._catalog.entry(topic_id, partition)
+            tip = TopicIdPartition(topic_id, "", partition)
+            orphans += await self._pool.run(self._unnamed, tip, entry, epoch, list(group))
+        return orphans
+
+    def _unnamed(
+        self, tip: TopicIdPartition, entry: CatalogEntry | None, epoch: int, listed: list[Listed]
+    ) -> list[str]:
+        """On an offload thread: the keys that the committed chain does not name."""
+        manifest = self._chains.load(tip, entry.manifest_key).manifest if entry is not None else None
+        unnamed = []
+        for key, parsed in listed:
+            if isinstance(parsed, HeadKey):
+                named = entry is not None
+            elif isinstance(parsed, ManifestKey):
+                named = parsed.leader_epoch > epoch or (entry is not None and key == entry.manifest_key)
+            elif isinstance(parsed, SegmentKey):
+                named = parsed.leader_epoch > epoch or self._names(tip, manifest, key, parsed.base_offset, -1)
+            else:
+                named = self._names(tip, manifest, key, parsed.base_offset, parsed.level)
+            if not named:
+                unnamed.append(key)
+        return unnamed
+
+    def _names(
+        self, tip: TopicIdPartition, manifest: Manifest | None, key: str, offset: int, level: int
+    ) -> bool:
+        """Whether the chain names `key` as the page of `level`, or the segment (-1), that begins at `offset`.
+
+        What lies wholly below the start offset is not named, even if an immutable page still lists it.
+        """
+        children: tuple[Child, ...] = manifest.children if manifest is not None else ()
+        while True:
+            child = next((one for one in children if one.base_offset <= offset <= one.last_offset), None)
+            if child is None:
+                return False
+            if child.key == key:
+                return manifest is not None and child.last_offset >= manifest.start_offset
+            if not isinstance(child, PageRef) or child.level <= level:
+                return False
+            children = self._chains.page(tip, child).children
+
+
+def _next_chunk(listing: Iterator[ObjectInfo]) -> list[ObjectInfo]:
+    return list(islice(listing, DELETE_BATCH))
+
+
+def _listed(key: str) -> Listed | None:
+    """The key with what it names, None for what is not a partition's (and so never an orphan)."""
+    parsed = parse_key(key)
+    return None if parsed is None or isinstance(parsed, SharedKey) else Listed(key, parsed)
