@@ -1,7 +1,128 @@
-"""The node's cold tier: the stores, the reader and the offload work, opened and closed as one."""
+"""The node's cold tier: its stores, its reader and its offload work, opened and closed as one.
+
+Reads and uploads have a store client each, so that neither waits for the other's connections.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from typing import Final
+
+from service.base.clock import Clock
+from service.base.config import BrokerConfig
+from service.base.errors import StorageError
+from service.broker.state import Broker
+from service.metadata.controller.requests import ResourceType
+from service.metadata.delta import MetadataDelta
+from service.metadata.image import MetadataImage
+from service.remote.manifest_codec import TopicRow
+from service.remote.obstore_store import ObstoreStore, open_store
+from service.remote.reader import RemoteReader
+from service.tiering.manager import TieringManager
+from service.tiering.ports import TieringSettings
+from service.tiering.shared_objects import TopicsSnapshot, claim_prefix
+
+log = logging.getLogger(__name__)
+
+CLAIM_AT_START_S: Final = 3.0
+"""How long a start waits to hear whose prefix it is; a store that is slower is asked again while the node
+serves.
+"""
+CLAIM_AGAIN_S: Final = 5.0
+
 
 class ColdTier:
-    pass
+    """Everything of this node that knows the bucket. Owned by the event loop."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock, cluster_id: str) -> None:
+        """Raises `ConfigError` for a URL that names no store. Nothing is sent yet."""
+        self._config = config
+        self._clock = clock
+        self._cluster_id = cluster_id
+        self._store = _open(config)
+        self._claim: asyncio.Future[None] | None = None
+        self.reader = RemoteReader(
+            _open(config),
+            threads=config.remote_log_reader_threads,
+            cache_bytes=config.remote_cache_bytes,
+            chunk_bytes=config.remote_chunk_bytes,
+            clock=clock,
+        )
+
+    async def claim(self) -> None:
+        """Make sure the prefix is this cluster's: `ConfigError` if it is another's. A store that does not
+        answer soon leaves the question to `run`."""
+        self._claim = asyncio.ensure_future(self._ask())
+        await asyncio.wait({self._claim}, timeout=CLAIM_AT_START_S)
+        if self._claim.done():
+            await self._claimed(self._claim)
+
+    async def _ask(self) -> None:
+        await asyncio.to_thread(claim_prefix, self._store, self._cluster_id)
+
+    async def _claimed(self, claim: asyncio.Future[None]) -> bool:
+        try:
+            await claim
+        except StorageError as e:
+            log.warning("object storage does not say whose prefix this is: %s", e)
+            return False
+        return True
+
+    async def run(self, broker: Broker) -> None:
+        """Offload for as long as the task lives; nothing is written before the prefix is known to be ours."""
+        while self._claim is None or not await self._claimed(self._claim):
+            await asyncio.sleep(CLAIM_AGAIN_S)
+            self._claim = asyncio.ensure_future(self._ask())
+        config = self._config
+        manager = TieringManager(
+            self._store,
+            broker.controller,
+            cluster_id=self._cluster_id,
+            partitions=lambda: broker.replicas,
+            topics=lambda: _topics(broker.image),
+            clock=self._clock,
+            settings=TieringSettings(
+                interval_ms=config.remote_log_manager_task_interval_ms,
+                copier_threads=config.remote_log_manager_copier_thread_pool_size,
+                grace_ms=config.remote_object_grace_ms,
+            ),
+        )
+
+        def changed(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+            for topic_id in delta.deleted_topics:
+                manager.topic_deleted(topic_id)
+            if delta.topics or delta.deleted_topics or delta.configs:
+                manager.topics_changed()
+                manager.wake()
+
+        broker.controller.subscribe(changed)
+        try:
+            await manager.start()
+        finally:
+            await manager.stop()
+
+    async def close(self) -> None:
+        """Fail the reads under way and join their threads."""
+        await asyncio.to_thread(self.reader.close)
+
+
+def _open(config: BrokerConfig) -> ObstoreStore:
+    assert config.remote_url is not None
+    return open_store(config.remote_url, endpoint=config.remote_s3_endpoint, region=config.remote_s3_region)
+
+
+def _topics(image: MetadataImage) -> TopicsSnapshot:
+    """What `topics.json` says of `image`."""
+    return TopicsSnapshot(
+        image.offset,
+        [
+            TopicRow(
+                topic.name,
+                topic.id,
+                len(topic.partitions),
+                dict(image.config(ResourceType.TOPIC, topic.name)),
+            )
+            for topic in image.topics_by_name.values()
+        ],
+    )

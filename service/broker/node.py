@@ -105,9 +105,10 @@ class Node:
 
         controller = await self._start_controller(stack, cluster_id)
         config = dynamic_config(config, controller.image)
-        cold = ColdTier.open(config, self._clock, cluster_id) if config.remote_url is not None else None
+        cold = ColdTier(config, self._clock, cluster_id) if config.remote_url is not None else None
         if cold is not None:
             stack.push_async_callback(cold.close)
+            await cold.claim()
         replicas = Replicas()
         applier = Applier(config, logs, replicas, cold.reader if cold else None)
         self._applier = applier
