@@ -10,7 +10,7 @@ import sys
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import BaseError
+from setuptools.errors import BaseError, CompileError, LinkError
 
 KERNEL = "service.records.kernel"
 
@@ -29,24 +29,27 @@ class BuildKernel(build_ext):
     def build_extension(self, ext: Extension) -> None:
         try:
             super().build_extension(ext)
-        except (BaseError, OSError) as error:
+        except (BaseError, CompileError, LinkError, OSError) as error:
             say(str(error).strip() or type(error).__name__)
 
 
 def extensions() -> list[Extension]:
     try:
         from Cython.Build import cythonize
-        from Cython.Compiler.Errors import CompileError
+        from Cython.Compiler.Errors import CompileError as CythonError
     except ImportError:
         say("Cython is not installed")
         return []
-    kernel = Extension(KERNEL, ["service/records/kernel.py"], optional=True)
+    kernel = Extension(KERNEL, ["service/records/kernel.py"])
     directives = {"boundscheck": False, "wraparound": False, "cdivision": True, "language_level": 3}
     try:
-        return cythonize([kernel], compiler_directives=directives)
-    except CompileError as error:
+        built: list[Extension] = cythonize([kernel], compiler_directives=directives)
+    except CythonError as error:
         say(error)
         return []
+    for extension in built:
+        extension.optional = True  # what was not built is not missed when it should be copied or packed
+    return built
 
 
 setup(ext_modules=extensions(), cmdclass={"build_ext": BuildKernel})

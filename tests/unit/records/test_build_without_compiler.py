@@ -1,0 +1,50 @@
+"""Building where there is no compiler, or no Cython: a clear message, and the install goes on."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+KERNEL_FILES = ("__init__.py", "kernel.py", "kernel_status.py", "without_cython.py")
+
+
+def build(tree: Path, environment: dict[str, str], *python: str) -> subprocess.CompletedProcess[str]:
+    records = tree / "service" / "records"
+    records.mkdir(parents=True)
+    shutil.copy(ROOT / "setup.py", tree)
+    shutil.copy(ROOT / "service" / "__init__.py", tree / "service")
+    for name in KERNEL_FILES:
+        shutil.copy(ROOT / "service" / "records" / name, records)
+    return subprocess.run(
+        [sys.executable, *python, "build_ext", "--inplace"],
+        cwd=tree,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def kernel_is_compiled(tree: Path) -> str:
+    code = "from service.records import kernel; print(kernel.COMPILED)"
+    return subprocess.run(
+        [sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def test_without_a_compiler_the_kernel_stays_interpreted_and_that_is_said(tmp_path: Path) -> None:
+    done = build(tmp_path, {"CC": "no-such-compiler"}, "setup.py")
+    assert done.returncode == 0, done.stderr
+    assert "firn: service.records.kernel is not compiled" in done.stderr
+    assert "it runs as plain Python" in done.stderr
+    assert kernel_is_compiled(tmp_path) == "False"
+
+
+def test_without_cython_the_kernel_stays_interpreted_and_that_is_said(tmp_path: Path) -> None:
+    hide = "import sys; sys.modules['Cython'] = None; sys.argv[0] = 'setup.py'; exec(open('setup.py').read())"
+    done = build(tmp_path, {}, "-c", hide)
+    assert done.returncode == 0, done.stderr
+    assert "firn: service.records.kernel is not compiled: Cython is not installed" in done.stderr
+    assert kernel_is_compiled(tmp_path) == "False"
