@@ -17,9 +17,9 @@ import pytest
 
 from tests.conftest import BRISK
 from tests.support.clients import Admin
-from tests.support.processes import Node, wait_until
+from tests.support.processes import Node
 from tests.support.stores import Store, moto_server, new_bucket, versitygw_binary, versitygw_server
-from tests.support.wire import RawConnection, offsets
+from tests.support.tiers import offset, settle
 
 
 @dataclass
@@ -47,29 +47,13 @@ class Broker:
             pytest.skip("this broker's bucket is not known")
         return self.store
 
-    def offset(self, topic: str, partition: int, timestamp: int) -> int:
-        with RawConnection(self.bootstrap) as connection:
-            found: int = offsets(connection, topic, partition, timestamp).offset
-            return found
+    def offset(self, topic: str, partition: int, which: int) -> int:
+        return offset(self.bootstrap, topic, partition, which)
 
     def settle(self, topic: str, partition: int) -> int:
         """Lets local copies of sealed segments go; returns the first local offset, within the log."""
         self.admin.alter(topic, local_retention_bytes="1")
-        end = self.offset(topic, partition, -1)
-        # All but the last segment: until nothing moves any more there is a border to come.
-        seen = [-1]
-
-        def still() -> bool:
-            now = self.offset(topic, partition, -4)
-            tiered = self.offset(topic, partition, -5)
-            seen.append(now)
-            return now > 0 and tiered == now - 1 and seen[-20:] == [now] * 20
-
-        wait_until(
-            f"{topic}-{partition} to settle (local starts {sorted(set(seen))}, end {end})", still, 60, 0.1
-        )
-        assert 0 < seen[-1] < end
-        return seen[-1]
+        return settle(self.bootstrap, topic, partition)
 
 
 @pytest.fixture(scope="session")

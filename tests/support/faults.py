@@ -1,0 +1,165 @@
+"""A proxy in front of an object store that refuses, hangs, fails, or does the work and does not say so."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Fault(Enum):
+    """What the proxy does with a request."""
+
+    PASS = "pass"
+    REFUSE = "refuse"  # closes the connection, having forwarded nothing
+    HANG = "hang"  # says nothing, until the mode changes
+    FAIL = "fail"  # 500, having forwarded nothing
+    SLOW_DOWN = "slow down"  # 503 SlowDown
+    LIE = "lie"  # forwards it, and answers nothing
+    FAIL_AFTER = "fail after"  # forwards it, and answers 500
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request as it passes: `number` counts requests of the same method from 1."""
+
+    method: str
+    path: str
+    number: int
+
+
+Plan = Callable[[Seen], Fault]
+
+
+class FaultProxy:
+    """`proxy.mode = Fault.HANG` holds for every request; `proxy.plan` decides one by one, where it is set."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.target = endpoint.removeprefix("http://")
+        self.mode = Fault.PASS
+        self.plan: Plan | None = None
+        self.seen: list[Seen] = []
+        self.failed = 0
+        self._counts: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def close(self) -> None:
+        self.mode = Fault.REFUSE
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)
+
+    def decide(self, method: str, path: str) -> Fault:
+        with self._lock:
+            number = self._counts[method] = self._counts.get(method, 0) + 1
+            seen = Seen(method, path, number)
+            self.seen.append(seen)
+        fault = self.plan(seen) if self.plan is not None else self.mode
+        if fault is not Fault.PASS:
+            self.failed += 1
+        return fault
+
+    def _handler(self) -> type[BaseHTTPRequestHandler]:
+        proxy = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def handle_one_request(self) -> None:
+                with contextlib.suppress(ConnectionError):
+                    super().handle_one_request()
+                    return
+                self.close_connection = True
+
+            def __getattr__(self, name: str) -> Any:
+                if name.startswith("do_"):
+                    return self._serve
+                raise AttributeError(name)
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Quiet: what passed is in `proxy.seen`."""
+
+            def _serve(self) -> None:
+                body = self._body()
+                fault = proxy.decide(self.command, self.path)
+                if fault is Fault.HANG:
+                    while proxy.mode is Fault.HANG:
+                        time.sleep(0.05)
+                    fault = Fault.REFUSE
+                if fault in (Fault.PASS, Fault.LIE, Fault.FAIL_AFTER):
+                    status, headers, answer = self._forward(body)
+                    if fault is Fault.PASS:
+                        self._answer(status, headers, answer)
+                        return
+                if fault in (Fault.FAIL, Fault.FAIL_AFTER):
+                    self._answer(500, [], b"<Error><Code>InternalError</Code></Error>")
+                elif fault is Fault.SLOW_DOWN:
+                    self._answer(503, [], b"<Error><Code>SlowDown</Code></Error>")
+                else:
+                    self.close_connection = True
+
+            def _body(self) -> bytes:
+                if "chunked" not in self.headers.get("Transfer-Encoding", ""):
+                    return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                whole = b""
+                while size := int(self.rfile.readline().split(b";")[0], 16):
+                    whole += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+                return whole
+
+            def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
+                upstream = http.client.HTTPConnection(proxy.target, timeout=60)
+                try:
+                    upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                    for name, value in self.headers.items():
+                        if name.lower() not in (
+                            "connection",
+                            "transfer-encoding",
+                            "content-length",
+                            "expect",
+                        ):
+                            upstream.putheader(name, value)
+                    upstream.putheader("Content-Length", str(len(body)))
+                    upstream.endheaders(body)
+                    response = upstream.getresponse()
+                    return response.status, response.getheaders(), response.read()
+                finally:
+                    upstream.close()
+
+            def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+                self.send_response_only(status)
+                length = str(len(body))
+                for name, value in headers:
+                    if name.lower() == "content-length":
+                        length = value  # of HEAD: the object's, with no body
+                    elif name.lower() not in ("connection", "transfer-encoding", "keep-alive"):
+                        self.send_header(name, value)
+                self.send_header("Content-Length", length)
+                self.end_headers()
+                self.wfile.write(body)
+
+        return Handler
+
+
+@contextlib.contextmanager
+def fault_proxy(endpoint: str) -> Iterator[FaultProxy]:
+    proxy = FaultProxy(endpoint)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
