@@ -177,10 +177,9 @@ def validate_produced(data: bytearray | memoryview, rules: ValidationRules, now_
     if target != codec_id:
         view = _recompressed(view, memoryview(records)[start:], Codec(target), rules)
     if rules.log_append_time:
-        max_timestamp, max_index = now_ms, 0
         set_log_append_time(view, 0, now_ms)
-    else:
-        set_max_timestamp(view, 0, max_timestamp)
+        return ValidatedBatch(view, read_header(view), now_ms, 0, count)
+    set_max_timestamp(view, 0, max_timestamp)
     return ValidatedBatch(view, read_header(view), max_timestamp, max_index, count)
 
 
