@@ -22,10 +22,10 @@ from demo.clients import (
 )
 from demo.flights import load_flights
 from demo.node import Dev, firn_dev
-from demo.screen import Screen, bar, size
+from demo.screen import Screen, bar
 from service.base.errors import FirnError
 from service.cli.embedded_s3 import FOREIGN, environment
-from service.cli.tiers import PartitionTiers, TopicTiers, collect, table
+from service.cli.tiers import PartitionTiers, TopicTiers, collect, human_bytes, table
 
 TOPIC = "flights"
 PARTITIONS = 4
@@ -157,13 +157,13 @@ def _sizes(tiers: TopicTiers) -> str:
     every = tiers.partitions
     hot = sum(p.hot_bytes or 0 for p in every), sum(p.hot_segments or 0 for p in every)
     cold = sum(p.cold_bytes or 0 for p in every), sum(p.cold_objects or 0 for p in every)
-    return f"hot {size(hot[0])} in {hot[1]} segments, cold {size(cold[0])} in {cold[1]} objects"
+    return f"hot {human_bytes(hot[0])} in {hot[1]} segments, cold {human_bytes(cold[0])} in {cold[1]} objects"
 
 
 def _fact(what: str, client: str, checksums: Checksums, started: float) -> str:
     seconds = time.monotonic() - started
-    rate = f"{checksums.total / seconds:,.0f} records/s, {size(int(checksums.bytes / seconds))}/s"
-    amount = f"{checksums.total:,} records, {size(checksums.bytes)}"
+    rate = f"{checksums.total / seconds:,.0f} records/s, {human_bytes(int(checksums.bytes / seconds))}/s"
+    amount = f"{checksums.total:,} records, {human_bytes(checksums.bytes)}"
     return f"{what:<12} {amount} with {client} in {seconds:.1f} s ({rate})"
 
 

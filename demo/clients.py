@@ -41,6 +41,13 @@ class Checksums:
         return [one.hexdigest() for one in self._hashes]
 
 
+def _add(checksums: Checksums, message: Message) -> None:
+    partition, value = message.partition(), message.value()
+    assert partition is not None
+    assert value is not None
+    checksums.add(partition, message.timestamp()[1], message.key(), value)
+
+
 def create_topic(bootstrap: str, topic: str, partitions: int, config: dict[str, str]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     new = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=config)
@@ -68,7 +75,7 @@ def produce(
         if error is not None:
             failures.append(str(error))
             return
-        acknowledged.add(message.partition(), message.timestamp()[1], message.key(), message.value())
+        _add(acknowledged, message)
 
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20})
     for number, flight in enumerate(flights):
@@ -111,7 +118,7 @@ def read_with_confluent(bootstrap: str, topic: str, ends: Sequence[int], progres
             for message in consumer.consume(10_000, timeout=0.5):
                 if message.error():
                     raise KafkaException(message.error())
-                found.add(message.partition(), message.timestamp()[1], message.key(), message.value())
+                _add(found, message)
             progress(found.total)
     finally:
         consumer.close()

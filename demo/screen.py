@@ -61,17 +61,3 @@ def bar(done: int, total: int, what: str, started: float) -> str:
     return (
         f"  [{'#' * filled}{'-' * (30 - filled)}] {share:4.0%}  {what}  {done:,} of {total:,}  {rate:,.0f}/s"
     )
-
-
-def size(count: int | None) -> str:
-    """Bytes for people."""
-    if count is None:
-        return "-"
-    if count < 1000:
-        return f"{count} B"
-    value = float(count)
-    for unit in ("kB", "MB", "GB", "TB"):
-        value /= 1000
-        if value < 1000 or unit == "TB":
-            return f"{value:.1f} {unit}"
-    raise AssertionError

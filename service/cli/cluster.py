@@ -188,5 +188,5 @@ def _connect(host: str, port: int) -> Client:
 
 def _raise_for(code: ErrorCode, message: str | None, what: str) -> None:
     if code != ErrorCode.none:
-        error = ErrorCode(code)
-        raise RequestError(error, f"{what}: {message or error.name} ({error.name.upper()})")
+        name = ErrorCode(code).name.upper()
+        raise RequestError(ErrorCode(code), f"{what}: {message} ({name})" if message else f"{what}: {name}")

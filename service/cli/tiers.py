@@ -199,10 +199,10 @@ def table(tiers: TopicTiers) -> list[str]:
         (
             str(p.partition),
             _range(p.hot_start, p.hot_end),
-            _bytes(p.hot_bytes),
+            human_bytes(p.hot_bytes),
             _count(p.hot_segments),
             _range(p.cold_start, p.cold_end),
-            _bytes(p.cold_bytes),
+            human_bytes(p.cold_bytes),
             _count(p.cold_objects),
         )
         for p in tiers.partitions
@@ -211,10 +211,10 @@ def table(tiers: TopicTiers) -> list[str]:
     total = (
         "all",
         f"{sum(p.hot_end - p.hot_start for p in every):,} records",
-        _bytes(_sum(p.hot_bytes for p in every)),
+        human_bytes(_sum(p.hot_bytes for p in every)),
         _count(_sum(p.hot_segments for p in every)),
         f"{sum(p.cold_end - p.cold_start for p in every):,} records",
-        _bytes(_sum(p.cold_bytes for p in every)),
+        human_bytes(_sum(p.cold_bytes for p in every)),
         _count(_sum(p.cold_objects for p in every)),
     )
     return [f"{tiers.topic}  {tiers.url or 'no cold tier'}", *_aligned([head, *rows, total])]
@@ -238,5 +238,15 @@ def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:,}"
 
 
-def _bytes(value: int | None) -> str:
-    return "-" if value is None else f"{value / 1e6:,.1f} MB"
+def human_bytes(count: int | None) -> str:
+    """Bytes for people: `12.3 MB`, `-` where they are not known."""
+    if count is None:
+        return "-"
+    if count < 1000:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("kB", "MB", "GB"):
+        value /= 1000
+        if value < 1000:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:,.1f} TB"

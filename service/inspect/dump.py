@@ -96,6 +96,6 @@ def _word(value: Any) -> str:
         return "-"
     if isinstance(value, Enum):
         return value.name
-    if isinstance(value, str):
-        return value
+    if isinstance(value, (str, UUID)):
+        return str(value)
     return json.dumps(value, default=plain, ensure_ascii=False)
