@@ -120,7 +120,7 @@ class LocalLog:
         `recovery_point`: below it everything is known to be on disk. `log_start_offset`: as checkpointed.
         `StorageError` if the disk does not let us.
         """
-        files = files or FileCache()
+        files = FileCache() if files is None else files
         try:
             directory.mkdir(parents=True, exist_ok=True)
             loaded = load_log(
@@ -507,8 +507,9 @@ class LocalLog:
                 self._flush_segment(segment)
             if segments:
                 fsync_dir(self.dir)
-        except OSError as e:
-            raise StorageError(f"flushing {self.tip}: {e.strerror}") from e
+        except (OSError, StorageError) as e:
+            if not self._closed:  # else the files may go at any time, and nobody needs them
+                raise StorageError(f"flushing {self.tip}: {e}") from e
         with self._flush_lock:
             if generation == self._truncations and end > self.recovery_point:
                 self.recovery_point = end
@@ -528,7 +529,6 @@ class LocalLog:
         """
         if self._closed:
             return
-        self._closed = True
         if clean:
             try:
                 snapshot = self._snapshots.take(self.producers)
@@ -539,6 +539,7 @@ class LocalLog:
                 raise StorageError(f"closing {self.tip}: {e.strerror}") from e
             self.recovery_point = min(self.recovery_point, self.active_base_offset)
             self.flush()
+        self._closed = True
         for path in self.take_removals(1 << 62):
             path.unlink(missing_ok=True)
         for segment in self._segments:

@@ -35,6 +35,13 @@ CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 
+_held: set[Path] = set()
+"""Directories that this process has locked.
+
+A POSIX lock is the process's and goes when any descriptor of its file is closed: so nobody here may even open
+a lock file that is held.
+"""
+
 Offsets = dict[tuple[str, int], int]
 """(topic, partition) to offset."""
 
@@ -78,6 +85,11 @@ class LogDir:
     def __init__(self, path: Path) -> None:
         """Make the directory if it is not there and lock it. `StorageError` if somebody else holds it."""
         self.path = path
+        self._real = path.resolve()
+        if self._real in _held:
+            raise StorageError(
+                f"log directory {path} is in use: named twice, or by another node of this process"
+            )
         try:
             if not path.is_dir():
                 path.mkdir(parents=True)
@@ -86,17 +98,17 @@ class LogDir:
         except OSError as e:
             raise StorageError(f"log directory {path} cannot be used: {e.strerror}") from e
         try:
-            # flock also keeps out a second user in this process, lockf is what a JVM looks at.
-            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             fcntl.lockf(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:
             os.close(self._lock_fd)
             raise StorageError(f"log directory {path} is in use: another process holds {LOCK}") from e
+        _held.add(self._real)
 
     def close(self) -> None:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
+            _held.discard(self._real)
 
     def claim(self, cluster_id: str, node_id: int) -> MetaProperties:
         """Write meta.properties where it is missing;

@@ -8,6 +8,7 @@ checkpoints, unlinking. `run` is the one background task; an error of the disk e
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import shutil
@@ -74,7 +75,7 @@ class LogManager:
         self._homes: dict[LocalLog, LogDir] = {}
         self._flushes: dict[LocalLog, asyncio.Future[int]] = {}
         self._rolled: set[LocalLog] = set()
-        self._wake = asyncio.Event()
+        self._wake: asyncio.Event | None = None
         self._doomed: list[tuple[int, Path]] = []
         self._dirs: list[LogDir] = []
         try:
@@ -192,9 +193,10 @@ class LogManager:
                 )
 
     def set_aside_unknown(self, is_known: Callable[[UUID, int], bool]) -> None:
-        """Rename the logs of partitions that the metadata does not have, so that they serve nobody and are not lost.
+        """Rename the logs of partitions that the metadata does not have: they serve nobody and are not lost.
 
-        A topic deleted just before a crash leaves one; so does a data directory put beside another node's metadata.
+        A topic deleted just before a crash leaves one; so does a data directory put beside another node's
+        metadata.
         """
         for key, log in list(self._logs.items()):
             if not is_known(*key):
@@ -230,7 +232,8 @@ class LogManager:
 
     def _on_roll(self, log: LocalLog) -> None:
         self._rolled.add(log)
-        self._wake.set()
+        if self._wake is not None:
+            self._wake.set()
 
     async def flush(self, log: LocalLog) -> None:
         """Return once everything appended to `log` until now is durable.
@@ -252,6 +255,7 @@ class LogManager:
         Ends with `StorageError` if the disk fails.
         """
         loop = asyncio.get_running_loop()
+        self._wake = wake = asyncio.Event()
         checkpoint_at = self._clock.monotonic_ms() + self._checkpoint_interval_ms
         expire_at = self._clock.monotonic_ms() + _PRODUCER_EXPIRY_CHECK_MS
         while True:
@@ -268,9 +272,11 @@ class LogManager:
                 expire_at = now_ms + _PRODUCER_EXPIRY_CHECK_MS
                 for log in self._logs.values():
                     log.producers.expire(self._clock.now_ms())
-            self._wake.clear()
             if not self._rolled:
-                await _wait(self._wake, _TICK_S)
+                wake.clear()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_TICK_S):
+                        await wake.wait()
 
     async def _flush_due(self) -> None:
         """``flush.ms``: logs whose unflushed records have waited that long."""
@@ -341,10 +347,3 @@ class LogManager:
     def _release(self) -> None:
         for home in self._dirs:
             home.close()
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    """Until `event` is set, `timeout_s` at most."""
-    waiter = asyncio.ensure_future(event.wait())
-    await asyncio.wait((waiter,), timeout=timeout_s)
-    waiter.cancel()

@@ -280,22 +280,36 @@ class Segment:
         for index in (self.offset_index, self.time_index):
             if index.handle.size % index.ENTRY.size:
                 return f"{index.handle.path.name} has {index.handle.size} bytes"
+        return self._offset_index_problem() or self._time_index_problem()
+
+    def _offset_index_problem(self) -> str:
         last = self.offset_index.last()
-        timestamp, offset = self.time_index.last()
-        if self.time_index.entries and (timestamp < 0 or offset < self.base_offset):
-            return f"{self.time_index.handle.path.name} ends with time {timestamp} at offset {offset}"
-        if self.size and not self.time_index.entries and not self.offset_index.entries:
-            # Closing and sealing leave one in the time index, so this is a loss (or there are no timestamps
-            # at all).
-            return "no index entries"
         if last is None:
             return ""
+        name = self.offset_index.handle.path.name
         if not 0 < last[1] < self.size:
-            return f"{self.offset_index.handle.path.name} points beyond the log"
+            return f"{name} points beyond the log"
         place = find_offset(self.log.get(), self.base_offset, last[1], self.size)
-        if place is None or place.last_offset != last[0]:
-            return f"{self.offset_index.handle.path.name} points to no batch that ends with offset {last[0]}"
-        return ""
+        true = place is not None and place.last_offset == last[0]
+        return "" if true else f"{name} points to no batch that ends with offset {last[0]}"
+
+    def _time_index_problem(self) -> str:
+        """Closing and sealing leave an entry, so an empty index is a loss, unless records have no timestamps.
+        """
+        name = self.time_index.handle.path.name
+        if not self.size:
+            return f"{name} is not empty" if self.time_index.entries else ""
+        if not self.time_index.entries:
+            first = next(iter_batches(self.log.get(), 0, self.size))
+            return f"{name} is empty" if first.max_timestamp >= 0 else ""
+        timestamp, offset = self.time_index.last()
+        position = self.offset_index.lookup(offset)
+        place = find_offset(self.log.get(), offset, position, self.size)
+        if place is not None and place.last_offset == offset:
+            header = next(iter_batches(self.log.get(), place.position, self.size))
+            if header.max_timestamp == timestamp:
+                return ""
+        return f"{name} ends with time {timestamp} at offset {offset}, where the log has another"
 
     def rebuild_indexes(self) -> None:
         """Make both indexes anew from the headers in the log, as appending its batches would have."""

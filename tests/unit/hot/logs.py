@@ -1,0 +1,86 @@
+"""Batches and logs for the tests of the local tier."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from service.base.clock import ManualClock
+from service.base.config import LogConfig
+from service.base.types import TopicIdPartition
+from service.hot.log import LocalLog
+from service.records.batch import BatchHeader, complete_headers, iter_headers, read_header, stamp
+from service.records.builder import BatchBuilder
+from service.records.decode import Record, iter_records
+from service.records.validation import ValidatedBatch
+
+TIP = TopicIdPartition(UUID(int=7), "events", 0)
+START_MS = 1_600_000_000_000
+
+
+def batch(
+    count: int = 1,
+    *,
+    timestamp: int = START_MS,
+    value: bytes = b"v" * 50,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+    **options: Any,
+) -> ValidatedBatch:
+    """A batch of `count` records, ready to be appended; record n has `timestamp` + n."""
+    builder = BatchBuilder(producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence, **options)
+    for n in range(count):
+        builder.add(timestamp + n, b"k", value)
+    data = memoryview(builder.build())
+    return ValidatedBatch(data, read_header(data), timestamp + count - 1, count - 1, count)
+
+
+def raw(*batches: tuple[int, int, int], timestamp: int = START_MS) -> memoryview:
+    """Batches of (base offset, count, leader epoch), back to back."""
+    data = bytearray()
+    for base_offset, count, epoch in batches:
+        one = batch(count, timestamp=timestamp).data
+        stamp(one, 0, base_offset, epoch)
+        data += one
+    return memoryview(data)
+
+
+def open_log(directory: Path, clock: ManualClock | None = None, **options: Any) -> LocalLog:
+    """Open a log; options that `LocalLog.open` does not know are the topic's settings."""
+    known = {"recovery_point", "log_start_offset", "clean", "files", "rng", "producer_expiration_ms"}
+    opening = {key: options.pop(key) for key in known & options.keys()}
+    return LocalLog.open(
+        directory / "events-0", TIP, LogConfig(**options), clock=clock or ManualClock(START_MS), **opening
+    )
+
+
+def headers_from(
+    log: LocalLog, offset: int, end: int | None = None, max_bytes: int = 1 << 20
+) -> Iterator[BatchHeader]:
+    """Headers of all whole batches from `offset` on, as a consumer that fetches again and again sees them."""
+    while True:
+        found = log.read(offset, max_bytes, end)
+        if found.slice is None:
+            return
+        data = found.slice.read()
+        position = 0
+        for header in complete_headers(data):
+            offset = header.next_offset
+            position = header.end
+            yield header
+        assert position, "a slice holds one whole batch at least"
+
+
+def records_from(log: LocalLog, offset: int = 0) -> list[Record]:
+    """All records from `offset` to the end, decoded."""
+    records: list[Record] = []
+    while offset < log.log_end_offset:
+        found = log.read(offset, 1 << 30)
+        assert found.slice is not None
+        data = found.slice.read()
+        records += iter_records(data, include_control=True)
+        offset = list(iter_headers(data))[-1].next_offset
+    return records

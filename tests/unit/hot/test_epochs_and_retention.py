@@ -1,0 +1,189 @@
+"""Leader epochs, and which segments may go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from service.base.clock import ManualClock
+from service.base.config import LogConfig
+from service.base.errors import CorruptionError
+from service.hot.epochs import LeaderEpochs
+from service.hot.retention import RetentionBounds, RetentionLimits, SegmentFacts, decide, limits_of
+from tests.unit.hot.logs import START_MS, batch, open_log
+
+
+def epochs(path: Path, *entries: tuple[int, int]) -> LeaderEpochs:
+    made = LeaderEpochs(path)
+    for epoch, start in entries:
+        made.assign(epoch, start)
+    return made
+
+
+def test_epochs_are_written_as_kafka_does_and_read_back(tmp_path: Path) -> None:
+    epochs(tmp_path, (0, 0), (3, 17))
+    assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n0 0\n3 17\n"
+    assert LeaderEpochs.load(tmp_path).entries == ((0, 0), (3, 17))
+
+
+def test_an_epoch_without_records_is_replaced(tmp_path: Path) -> None:
+    made = epochs(tmp_path, (0, 0), (1, 10), (2, 10))
+    assert made.entries == ((0, 0), (2, 10))
+    assert not made.assign(2, 11)
+    assert made.assign(1, 12)
+    assert made.entries == ((0, 0), (1, 12))
+
+
+def test_end_offsets_answer_as_offset_for_leader_epoch_does(tmp_path: Path) -> None:
+    made = epochs(tmp_path, (2, 10), (4, 20), (7, 30))
+    asked = {
+        -1: (-1, -1),
+        0: (0, 10),
+        2: (2, 20),
+        3: (2, 20),
+        4: (4, 30),
+        6: (4, 30),
+        7: (7, 99),
+        8: (-1, -1),
+    }
+    assert {epoch: made.end_offset_for(epoch, 99) for epoch in asked} == asked
+    assert epochs(tmp_path / "empty").end_offset_for(0, 5) == (-1, -1)
+
+
+def test_truncation_at_either_end(tmp_path: Path) -> None:
+    made = epochs(tmp_path, (0, 0), (1, 10), (2, 20))
+    assert made.truncate_start(15)
+    assert made.entries == ((1, 15), (2, 20))
+    assert not made.truncate_start(15)
+    assert made.truncate_end(20)
+    assert made.entries == ((1, 15),)
+    assert made.latest == 1
+    assert LeaderEpochs.load(tmp_path).entries == ((1, 15),)
+
+
+def test_epochs_of_a_range_and_of_an_offset(tmp_path: Path) -> None:
+    made = epochs(tmp_path, (0, 0), (1, 10), (2, 20))
+    assert made.in_range(5, 20) == ((0, 5), (1, 10))
+    assert made.in_range(10, 21) == ((1, 10), (2, 20))
+    assert [made.epoch_at(offset) for offset in (-1, 0, 9, 10, 25)] == [-1, 0, 0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "text", ["1\n0\n", "0\n2\n0 0\n", "0\n1\nx 0\n", "0\n1\n0\n", "0\n1\n-1 5\n", "", "\xff"]
+)
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "leader-epoch-checkpoint").write_bytes(text.encode("latin1"))
+    with pytest.raises(CorruptionError):
+        LeaderEpochs.load(tmp_path)
+
+
+NO_LIMIT = RetentionLimits(-1, -1, False)
+SEGMENTS = [
+    SegmentFacts(10, 100, 1000),
+    SegmentFacts(20, 100, 2000),
+    SegmentFacts(30, 100, 3000),
+    SegmentFacts(35, 50, 3500),
+]
+OPEN = RetentionBounds(0, 35, 0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "bounds", "now_ms", "count", "roll"),
+    [
+        (NO_LIMIT, OPEN, 10**9, 0, False),
+        (NO_LIMIT, OPEN._replace(start_offset=20), 0, 2, False),
+        (NO_LIMIT, OPEN._replace(start_offset=19), 0, 1, False),
+        (RetentionLimits(1500, -1, False), OPEN, 3501, 2, False),
+        (RetentionLimits(1500, -1, False), OPEN, 3500, 1, False),
+        (RetentionLimits(1500, -1, False), OPEN._replace(high_watermark=19), 9999, 1, False),
+        (RetentionLimits(0, -1, False), OPEN, 9999, 4, True),
+        (RetentionLimits(-1, 350, False), OPEN, 0, 0, False),
+        (RetentionLimits(-1, 250, False), OPEN, 0, 1, False),
+        (RetentionLimits(-1, 249, False), OPEN, 0, 1, False),
+        (RetentionLimits(-1, 50, False), OPEN, 0, 3, False),
+        (RetentionLimits(-1, 0, False), OPEN, 0, 4, True),
+        (RetentionLimits(0, -1, True), OPEN, 9999, 0, False),
+        (RetentionLimits(0, -1, True), OPEN._replace(remote_end_offset=20), 9999, 2, False),
+        (RetentionLimits(0, -1, True), OPEN._replace(remote_end_offset=19), 9999, 1, False),
+        (RetentionLimits(0, -1, True), OPEN._replace(remote_end_offset=30), 9999, 3, True),
+        (RetentionLimits(-1, -1, True), OPEN._replace(start_offset=20), 0, 2, False),
+    ],
+)
+def test_segments_go_from_the_oldest_on_while_a_rule_takes_them(
+    limits: RetentionLimits, bounds: RetentionBounds, now_ms: int, count: int, roll: bool
+) -> None:
+    decision = decide(SEGMENTS, limits, bounds, now_ms)
+    assert (decision.segments, decision.roll) == (count, roll)
+    assert bool(decision.reasons) == bool(count)
+
+
+def test_an_empty_active_segment_stays() -> None:
+    facts = [SegmentFacts(10, 100, 1000), SegmentFacts(10, 0, 1000)]
+    decision = decide(facts, RetentionLimits(0, 0, False), RetentionBounds(0, 10, 0), 10**9)
+    assert (decision.segments, decision.roll) == (1, False)
+
+
+def test_local_limits_hold_only_where_segments_are_copied() -> None:
+    tiered = LogConfig(
+        retention_ms=900, local_retention_ms=5, local_retention_bytes=6, remote_storage_enable=True
+    )
+    assert limits_of(tiered) == RetentionLimits(5, 6, True)
+    assert limits_of(LogConfig(retention_ms=900, local_retention_ms=5)) == RetentionLimits(900, -1, False)
+    frozen = LogConfig(
+        retention_ms=900, local_retention_ms=5, remote_storage_enable=True, remote_log_copy_disable=True
+    )
+    assert limits_of(frozen) == RetentionLimits(900, -1, False)
+    assert limits_of(LogConfig(cleanup_policy="compact")).retention_ms == -1
+
+
+def test_without_remote_storage_retention_moves_the_start_of_the_log(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=400, retention_bytes=800)
+    for _ in range(20):
+        log.append(batch(2), 0, START_MS)
+    before = len(log.sealed_segments())
+    gone = log.apply_local_retention(START_MS)
+    assert gone > 0
+    assert len(log.sealed_segments()) == before - gone
+    assert log.log_start_offset == log.local_log_start_offset == 2 * 2 * gone
+    assert 800 <= log.size < 1200
+    assert log.epochs.entries == ((0, log.log_start_offset),)
+
+
+def test_with_remote_storage_only_what_the_bucket_holds_goes_and_the_start_stays(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=400, local_retention_ms=0, remote_storage_enable=True)
+    for _ in range(10):
+        log.append(batch(2), 0, START_MS)
+    assert log.apply_local_retention(START_MS + 10_000) == 0
+    assert log.apply_local_retention(START_MS + 10_000, remote_end_offset=9) == 2
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, 8)
+    assert log.apply_local_retention(START_MS + 10_000, remote_end_offset=100, high_watermark=13) == 1
+    assert log.local_log_start_offset == 12
+
+
+def test_an_active_segment_that_is_too_old_is_sealed_so_that_it_can_go(tmp_path: Path) -> None:
+    log = open_log(tmp_path, retention_ms=1000)
+    log.append(batch(2), 0, START_MS)
+    assert log.apply_local_retention(START_MS + 1001) == 0
+    assert log.apply_local_retention(START_MS + 1002) == 1
+    assert (log.log_start_offset, log.log_end_offset, log.size) == (2, 2, 0)
+    assert log.append(batch(1), 0, START_MS).first_offset == 2
+
+
+def test_files_of_deleted_segments_stay_for_the_delay(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    log = open_log(tmp_path, clock, segment_bytes=400, file_delete_delay_ms=1000)
+    for _ in range(10):
+        log.append(batch(2), 0, START_MS)
+    assert log.delete_segments(7, "test") == 2
+    assert sorted(p.name for p in log.dir.glob("*.deleted"))[:3] == [
+        "00000000000000000000.index.deleted",
+        "00000000000000000000.log.deleted",
+        "00000000000000000000.timeindex.deleted",
+    ]
+    clock.advance(999)
+    assert log.take_removals(clock.now_ms()) == []
+    clock.advance(1)
+    assert len(log.take_removals(clock.now_ms())) == 6
+    assert not (log.dir / "00000000000000000004.snapshot").exists()
+    assert (log.dir / "00000000000000000008.snapshot").exists()

@@ -1,0 +1,281 @@
+"""All logs of a node: directories, locks, identity, clean and hard stops, flushing, deletion."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from service.base.clock import ManualClock
+from service.base.config import LogConfig
+from service.base.errors import ConfigError, StorageError
+from service.base.types import TopicIdPartition
+from service.hot.log_dir import LogDir, cluster_id_of, decode_uuid, encode_uuid, read_meta, read_topic_id
+from service.hot.manager import LogManager
+from tests.unit.hot.logs import START_MS, batch
+
+CONFIG = LogConfig(segment_bytes=1000)
+A = TopicIdPartition(UUID(int=1), "a", 0)
+B = TopicIdPartition(UUID(int=2), "b", 3)
+
+
+def manager(*dirs: Path, clock: ManualClock | None = None, **options: int) -> LogManager:
+    made = LogManager(dirs, clock or ManualClock(START_MS), **options)
+    made.open_all(lambda _: CONFIG)
+    return made
+
+
+def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    for n in range(30):
+        logs.get_or_create(A, CONFIG).append(batch(2), n // 10, START_MS)
+    logs.get_or_create(B, CONFIG).append(batch(1), 0, START_MS)
+    logs.close(broker_epoch=17)
+    assert json.loads((tmp_path / ".kafka_cleanshutdown").read_text()) == {"version": 0, "brokerEpoch": 17}
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n2\na 0 60\nb 3 1\n"
+    again = manager(tmp_path)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert {key: log.log_end_offset for key, log in again.logs().items()} == {
+        (A.topic_id, 0): 60,
+        (B.topic_id, 3): 1,
+    }
+    assert again.get(A.topic_id, 0).recovery_point == 60  # type: ignore[union-attr]
+    assert again.get_or_create(A, CONFIG) is again.get(A.topic_id, 0)
+    again.close()
+
+
+def test_logs_come_back_after_a_hard_stop(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    for _ in range(30):
+        logs.get_or_create(A, CONFIG).append(batch(2), 0, START_MS)
+    logs.close(clean=False)
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    again = manager(tmp_path)
+    assert again.get(A.topic_id, 0).log_end_offset == 60  # type: ignore[union-attr]
+    again.close()
+
+
+def test_a_start_offset_survives_any_stop_after_a_checkpoint(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    log = logs.get_or_create(A, CONFIG)
+    for _ in range(30):
+        log.append(batch(2), 0, START_MS)
+    log.advance_log_start(33)
+    logs.checkpoint()
+    logs.close(clean=False)
+    again = manager(tmp_path)
+    assert again.get(A.topic_id, 0).log_start_offset == 33  # type: ignore[union-attr]
+    again.close()
+
+
+def test_damaged_checkpoints_cost_a_recovery_and_nothing_else(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    logs.get_or_create(A, CONFIG).append(batch(2), 0, START_MS)
+    logs.close(clean=False)
+    for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
+        (tmp_path / name).write_text("0\n1\na 0\n")
+    again = manager(tmp_path)
+    assert again.get(A.topic_id, 0).log_end_offset == 2  # type: ignore[union-attr]
+    again.close()
+
+
+def test_a_directory_in_use_is_refused_by_name(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    with pytest.raises(StorageError, match=r"in use"):
+        LogManager([tmp_path], ManualClock())
+    script = "import fcntl,sys;fcntl.lockf(open(sys.argv[1],'r+'),fcntl.LOCK_EX|fcntl.LOCK_NB)"
+    other = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / ".lock"], capture_output=True, check=False
+    )
+    assert other.returncode != 0, "a JVM's lock would have been granted"
+    logs.close()
+    manager(tmp_path).close()
+
+
+def test_a_failed_start_gives_its_other_directories_back(tmp_path: Path) -> None:
+    taken = LogDir(tmp_path / "two")
+    with pytest.raises(StorageError):
+        LogManager([tmp_path / "one", tmp_path / "two"], ManualClock())
+    taken.close()
+    manager(tmp_path / "one", tmp_path / "two").close()
+
+
+def test_directories_know_their_node_and_cluster(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    logs = manager(one)
+    assert cluster_id_of([one, two]) is None
+    (meta,) = logs.claim("cluster-x", 3)
+    assert read_meta(one) == meta
+    assert cluster_id_of([one, two]) == "cluster-x"
+    logs.close()
+    logs = manager(one, two)
+    assert logs.claim("cluster-x", 3)[0] == meta
+    with pytest.raises(ConfigError, match=r"node\.id"):
+        logs.claim("cluster-x", 4)
+    with pytest.raises(ConfigError, match=r"cluster\.id"):
+        logs.claim("cluster-y", 3)
+    logs.close()
+    (one / "meta.properties").write_text("version=1\nnode.id=x\n")
+    with pytest.raises(StorageError, match=r"meta\.properties"):
+        read_meta(one)
+
+
+def test_new_logs_go_where_the_fewest_are(tmp_path: Path) -> None:
+    logs = manager(tmp_path / "one", tmp_path / "two")
+    for n in range(4):
+        logs.get_or_create(TopicIdPartition(A.topic_id, "a", n), CONFIG)
+    assert [len(list((tmp_path / d).glob("a-*"))) for d in ("one", "two")] == [2, 2]
+    logs.close()
+
+
+def test_a_deleted_log_goes_after_its_delay_and_its_name_is_free_at_once(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    logs = manager(tmp_path, clock=clock)
+    log = logs.get_or_create(A, CONFIG)
+    log.append(batch(1), 0, START_MS)
+    found = log.read(0, 1000).slice
+    assert logs.delete(A)
+    assert not logs.delete(A)
+    assert found is not None
+    assert len(found.read()) == found.size
+    assert [p.name.endswith("-delete") for p in tmp_path.glob("a-0*")] == [True]
+    assert logs.get_or_create(A, CONFIG).log_end_offset == 0
+    clock.advance(CONFIG.file_delete_delay_ms - 1)
+    _while_running(logs, lambda: asyncio.sleep(0.05))
+    assert len(list(tmp_path.glob("a-0*"))) == 2
+    clock.advance(1)
+    _while_running(logs, lambda: _until(lambda: len(list(tmp_path.glob("a-0*"))) == 1))
+    logs.close()
+
+
+def test_what_was_being_deleted_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    logs.get_or_create(A, CONFIG)
+    logs.delete(A)
+    logs.close()
+    manager(tmp_path).close()
+    assert list(tmp_path.glob("a-0*")) == []
+
+
+def test_a_topic_made_again_does_not_inherit_records(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    logs.get_or_create(A, CONFIG).append(batch(1), 0, START_MS)
+    successor = A._replace(topic_id=UUID(int=99))
+    assert logs.get_or_create(successor, CONFIG).log_end_offset == 0
+    assert logs.get(A.topic_id, 0) is None
+    assert read_topic_id(tmp_path / "a-0") == UUID(int=99)
+    assert [p.name.endswith("-stray") for p in tmp_path.glob("a-0.*")] == [True]
+    logs.close()
+    again = manager(tmp_path)
+    assert list(again.logs()) == [(UUID(int=99), 0)]
+    again.close()
+
+
+def test_logs_that_the_metadata_does_not_know_are_set_aside(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    logs.get_or_create(A, CONFIG)
+    logs.get_or_create(B, CONFIG)
+    logs.set_aside_unknown(lambda topic_id, _: topic_id == B.topic_id)
+    assert list(logs.logs()) == [(B.topic_id, 3)]
+    logs.close()
+
+
+def test_long_topic_names_can_be_deleted(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    tip = A._replace(topic="t" * 249)
+    logs.get_or_create(tip, CONFIG)
+    assert logs.delete(tip)
+    logs.close()
+
+
+def test_flushes_that_come_together_share_their_fsyncs(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    log = logs.get_or_create(A, LogConfig(flush_messages=1))
+
+    async def produce() -> None:
+        offset = log.append(batch(1), 0, START_MS).last_offset
+        assert log.flush_due
+        await logs.flush(log)
+        assert log.recovery_point > offset
+
+    async def many() -> None:
+        await asyncio.gather(*(produce() for _ in range(50)))
+
+    asyncio.run(many())
+    assert log.recovery_point == 50
+    assert not log.flush_due
+    logs.close()
+
+
+def test_sealed_segments_are_flushed_in_the_background(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    log = logs.get_or_create(A, CONFIG)
+
+    async def scenario() -> None:
+        for _ in range(30):
+            log.append(batch(2), 0, START_MS)
+        await _until(lambda: log.recovery_point == log.active_base_offset > 0)
+
+    _while_running(logs, scenario)
+    logs.close()
+
+
+def test_flush_ms_and_checkpoints_happen_in_the_background(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    logs = manager(tmp_path, clock=clock, checkpoint_interval_ms=1000)
+    log = logs.get_or_create(A, LogConfig(flush_ms=500))
+    log.append(batch(2), 0, START_MS)
+    _while_running(logs, lambda: asyncio.sleep(0.02))
+    assert log.recovery_point == 0
+    clock.advance(500)
+    _while_running(logs, lambda: _until(lambda: log.recovery_point == 2))
+
+    async def checkpointed() -> None:
+        await asyncio.sleep(0.05)  # the interval begins with `run`
+        clock.advance(1000)
+        log.roll()
+        await _until((tmp_path / "recovery-point-offset-checkpoint").exists)
+
+    _while_running(logs, checkpointed)
+    logs.close(clean=False)
+    assert manager(tmp_path).get(A.topic_id, 0).recovery_point == 2  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("value", [UUID(int=0), UUID(int=1), UUID(int=2**128 - 1)])
+def test_ids_have_kafkas_text_form(value: UUID) -> None:
+    assert decode_uuid(encode_uuid(value)) == value
+
+
+@pytest.mark.parametrize("text", ["", "AAAA", "!" * 22, "A" * 23])
+def test_other_texts_are_no_ids(text: str) -> None:
+    with pytest.raises(ValueError, match="not an id"):
+        decode_uuid(text)
+
+
+def _while_running(logs: LogManager, scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run `scenario` beside the manager's background task, which must not end by itself."""
+
+    async def both() -> None:
+        task = asyncio.create_task(logs.run())
+        try:
+            await scenario()
+            assert not task.done(), task.exception()
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    asyncio.run(both())
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.01)

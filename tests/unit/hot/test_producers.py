@@ -1,0 +1,198 @@
+"""Idempotent producers: duplicates, order, epochs, expiry; and their state on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import ManualClock
+from service.base.errors import CorruptionError, RequestError
+from service.hot.log import AppendInfo, LocalLog
+from service.hot.producer_snapshot import decode_snapshot, encode_snapshot
+from service.hot.producers import ProducerStates
+from tests.unit.hot.logs import START_MS, batch, open_log, records_from
+
+MAX_SEQUENCE = 2**31 - 1
+
+
+def send(
+    log: LocalLog, sequence: int, count: int = 1, *, epoch: int = 0, pid: int = 9, at: int = START_MS
+) -> AppendInfo:
+    return log.append(
+        batch(count, producer_id=pid, epoch=epoch, sequence=sequence, timestamp=at), 0, START_MS
+    )
+
+
+def refused(log: LocalLog, *args: int, **options: int) -> ErrorCode:
+    """The code with which a batch is refused; the log is unchanged then."""
+    before = log.log_end_offset, log.size, encode_snapshot(log.producers)
+    with pytest.raises(RequestError) as error:
+        send(log, *args, **options)
+    assert (log.log_end_offset, log.size, encode_snapshot(log.producers)) == before
+    return error.value.code
+
+
+def test_a_retried_batch_is_answered_with_its_first_offsets_and_not_written_again(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, 0, 3)
+    first = send(log, 3, 2, at=START_MS + 50)
+    size = log.size
+    again = send(log, 3, 2, at=START_MS + 50)
+    assert again == AppendInfo(first.first_offset, first.last_offset, START_MS + 51, 0, True, False)
+    assert (log.log_end_offset, log.size) == (5, size)
+
+
+def test_the_last_five_batches_are_known_and_a_sixth_is_out_of_order(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for sequence in range(6):
+        send(log, sequence)
+    for sequence in range(1, 6):
+        assert send(log, sequence).first_offset == sequence
+    assert refused(log, 0) is ErrorCode.out_of_order_sequence_number
+
+
+def test_a_retry_with_another_number_of_records_is_no_duplicate(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, 0, 3)
+    assert refused(log, 0, 2) is ErrorCode.out_of_order_sequence_number
+    assert refused(log, 1, 2) is ErrorCode.out_of_order_sequence_number
+
+
+@pytest.mark.parametrize("sequence", [2, 0, MAX_SEQUENCE])
+def test_a_gap_or_a_step_back_is_out_of_order(tmp_path: Path, sequence: int) -> None:
+    log = open_log(tmp_path)
+    send(log, 0)
+    if sequence == 0:
+        send(log, 1)
+        assert refused(log, 0, 2) is ErrorCode.out_of_order_sequence_number
+    else:
+        assert refused(log, sequence) is ErrorCode.out_of_order_sequence_number
+
+
+def test_sequences_wrap_to_zero(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, MAX_SEQUENCE - 1, 4)
+    assert send(log, MAX_SEQUENCE - 1, 4).duplicate
+    assert not send(log, 2).duplicate
+    log = open_log(tmp_path / "other")
+    send(log, MAX_SEQUENCE)
+    assert send(log, 0).first_offset == 1
+
+
+def test_a_new_epoch_begins_at_zero_and_fences_the_old_one(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, 0)
+    assert refused(log, 1, epoch=1) is ErrorCode.out_of_order_sequence_number
+    assert not send(log, 0, epoch=1).duplicate
+    assert refused(log, 1, epoch=0) is ErrorCode.invalid_producer_epoch
+    assert send(log, 0, epoch=1).duplicate
+
+
+def test_an_unknown_producer_may_begin_anywhere(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    assert not send(log, 77, epoch=4).duplicate
+    assert not send(log, 78, epoch=4).duplicate
+
+
+def test_an_idle_producer_is_forgotten_and_may_then_begin_anywhere(tmp_path: Path) -> None:
+    log = open_log(tmp_path, producer_expiration_ms=1000)
+    send(log, 0, pid=1, at=START_MS)
+    send(log, 0, pid=2, at=START_MS + 1)
+    assert log.producers.expire(START_MS + 1000) == 1
+    assert not send(log, 50, pid=1).duplicate
+    assert refused(log, 50, pid=2) is ErrorCode.out_of_order_sequence_number
+
+
+def test_inside_a_transaction_only_transactional_batches_are_taken(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    begin = batch(producer_id=9, epoch=0, sequence=0, is_transactional=True)
+    log.append(begin, 0, START_MS)
+    assert refused(log, 1) is ErrorCode.invalid_txn_state
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_duplicates_are_known_after_a_restart(tmp_path: Path, clean: bool) -> None:
+    log = open_log(tmp_path, segment_bytes=600)
+    for n in range(20):
+        send(log, n // 3, pid=n % 3)
+    if clean:
+        log.close()
+    again = open_log(tmp_path, clean=clean, segment_bytes=600)
+    assert again.log_end_offset == 20
+    assert send(again, 6, pid=1).first_offset == 19
+    assert refused(again, 8, pid=1) is ErrorCode.out_of_order_sequence_number
+    assert send(again, 7, pid=1).first_offset == 20
+
+
+def test_after_a_crash_all_five_batches_of_the_open_segment_are_known(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for sequence in range(8):
+        send(log, sequence)
+    again = open_log(tmp_path)
+    for sequence in range(3, 8):
+        assert send(again, sequence).first_offset == sequence
+
+
+def test_truncation_takes_producer_state_back(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=500)
+    for sequence in range(20):
+        send(log, sequence)
+    log.truncate_to(11)
+    assert refused(log, 12) is ErrorCode.out_of_order_sequence_number
+    assert send(log, 11).first_offset == 11
+
+
+def test_expired_producers_are_not_loaded_from_a_snapshot(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    log = open_log(tmp_path, clock)
+    send(log, 0)
+    log.close()
+    clock.advance(86_400_001)
+    assert len(open_log(tmp_path, clock, clean=True).producers) == 0
+
+
+def test_an_unreadable_snapshot_is_replaced_by_the_log(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=400)
+    for sequence in range(10):
+        send(log, sequence)
+    log.close()
+    snapshots = sorted(log.dir.glob("*.snapshot"))
+    assert len(snapshots) > 1
+    for path in snapshots:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    again = open_log(tmp_path, clean=True, segment_bytes=400)
+    assert send(again, 9).duplicate
+    assert not send(again, 10).duplicate
+
+
+def test_snapshots_survive_encoding_and_refuse_damage() -> None:
+    states = ProducerStates(1000)
+    for pid in range(3):
+        header = batch(4, producer_id=pid, epoch=pid, sequence=MAX_SEQUENCE - 1).header
+        states.update(header, 10 * pid, 10 * pid + 3)
+    data = encode_snapshot(states)
+    loaded = ProducerStates(1000)
+    loaded.load(decode_snapshot(data), 24, START_MS)
+    assert encode_snapshot(loaded) == data
+    assert loaded.get(1).batches == states.get(1).batches  # type: ignore[union-attr]
+    for at in range(len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 0x40
+        with pytest.raises(CorruptionError):
+            decode_snapshot(bytes(damaged))
+        with pytest.raises(CorruptionError):
+            decode_snapshot(data[:at])
+    with pytest.raises(CorruptionError):
+        decode_snapshot(b"\0\1" + bytes(4) + b"\x7f\xff\xff\xff")
+
+
+def test_records_of_refused_batches_are_nowhere(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    send(log, 0)
+    refused(log, 5)
+    send(log, 1)
+    assert [r.offset for r in records_from(log)] == [0, 1]

@@ -1,0 +1,252 @@
+"""Opening a log after a crash, and with files that are torn, lost or wrong."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from service.base.clock import ManualClock
+from service.base.errors import RequestError
+from service.hot.log import LocalLog
+from service.records.batch import stamp
+from tests.unit.hot.logs import START_MS, batch, headers_from, open_log, raw, records_from
+
+SETTINGS = {"segment_bytes": 1000, "index_interval_bytes": 150}
+
+
+def filled(tmp_path: Path, count: int = 30, **options: object) -> LocalLog:
+    log = open_log(tmp_path, **{**SETTINGS, **options})
+    for n in range(count):
+        log.append(batch(2, timestamp=START_MS + n), n // 10, START_MS)
+    return log
+
+
+def index_files(log: LocalLog) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in log.dir.iterdir() if p.suffix in (".index", ".timeindex")}
+
+
+def bases(log: LocalLog) -> list[int]:
+    return [segment.base_offset for segment in log]
+
+
+def test_a_log_that_was_simply_left_is_whole_again(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    again = open_log(tmp_path, **SETTINGS)
+    assert (again.log_end_offset, again.size, bases(again)) == (60, log.size, bases(log))
+    assert again.recovery_point == 0
+    assert again.epochs.entries == ((0, 0), (1, 20), (2, 40))
+    assert [r.offset for r in records_from(again)] == list(range(60))
+
+
+def test_recovery_makes_the_indexes_that_appending_made(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    before = index_files(log)
+    for path in log.dir.glob("*index"):
+        path.unlink()
+    again = open_log(tmp_path, **SETTINGS)
+    again.close()
+    assert index_files(again) == before
+
+
+def test_a_clean_stop_is_believed_and_leaves_nothing_to_recover(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    before = index_files(log)
+    again = open_log(tmp_path, clean=True, **SETTINGS)
+    assert (again.log_end_offset, again.recovery_point) == (60, 60)
+    assert again.append(batch(1), 2, START_MS).first_offset == 60
+    again.close()
+    after = index_files(again)
+    sealed = {f"{base:020d}.index" for base in bases(log)[:-1]}
+    assert {name: after[name] for name in sealed} == {name: before[name] for name in sealed}
+
+
+@pytest.mark.parametrize("keep", [0, 1, 11, 12, 60, 61, 62, 100, 177, 178, 179, 300])
+def test_a_torn_end_is_cut_to_the_last_whole_batch(tmp_path: Path, keep: int) -> None:
+    log = filled(tmp_path)
+    last = log.dir / f"{bases(log)[-1]:020d}.log"
+    size = len(batch(2).data)
+    os.truncate(last, keep)
+    again = open_log(tmp_path, **SETTINGS)
+    assert again.log_end_offset == bases(log)[-1] + 2 * (keep // size)
+    assert os.path.getsize(last) == size * (keep // size)
+    assert again.append(batch(1), 3, START_MS).first_offset == again.log_end_offset - 1
+    assert [r.offset for r in records_from(again)] == list(range(again.log_end_offset))
+
+
+@pytest.mark.parametrize(
+    "tail", [b"\0" * 500, b"\xff" * 500, os.urandom(300), b"\0" * 8 + b"\x7f\xff\xff\xff" + b"\2" * 99]
+)
+def test_garbage_behind_the_last_batch_is_cut(tmp_path: Path, tail: bytes) -> None:
+    log = filled(tmp_path)
+    with open(log.dir / f"{bases(log)[-1]:020d}.log", "ab") as file:
+        file.write(tail)
+    again = open_log(tmp_path, **SETTINGS)
+    assert (again.log_end_offset, again.size) == (60, log.size)
+
+
+def test_a_batch_that_repeats_old_offsets_is_cut(tmp_path: Path) -> None:
+    """What a torn write leaves behind when a shorter one went over its beginning."""
+    log = filled(tmp_path, 3)
+    stale = batch(1)
+    stamp(stale.data, 0, 4, 0)
+    with open(log.dir / f"{0:020d}.log", "ab") as file:
+        file.write(stale.data)
+    assert open_log(tmp_path, **SETTINGS).log_end_offset == 6
+
+
+def test_damage_in_the_middle_cuts_all_that_follows(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    size = len(batch(2).data)
+    with open(log.dir / f"{bases(log)[2]:020d}.log", "r+b") as file:
+        file.seek(2 * size + 100)
+        file.write(b"\xa5")
+    again = open_log(tmp_path, **SETTINGS)
+    assert again.log_end_offset == bases(log)[2] + 4
+    assert bases(again) == bases(log)[:3]
+    assert again.epochs.entries == ((0, 0), (1, 20))
+    assert {p.name for p in log.dir.glob("*.log")} == {f"{base:020d}.log" for base in bases(again)}
+
+
+def test_damage_below_the_recovery_point_is_left_to_its_readers(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    with open(log.dir / f"{0:020d}.log", "r+b") as file:
+        file.seek(170)
+        file.write(b"\xa5")
+    again = open_log(tmp_path, recovery_point=bases(log)[3], **SETTINGS)
+    assert again.log_end_offset == 60
+    assert len(list(headers_from(again, 0))) == 30
+
+
+def test_a_segment_that_does_not_follow_on_is_cut_with_those_after_it(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    size = len(batch(2).data)
+    os.truncate(log.dir / f"{bases(log)[2]:020d}.log", 2 * size)
+    again = open_log(tmp_path, **SETTINGS)
+    assert again.log_end_offset == bases(log)[2] + 4
+    assert bases(again) == bases(log)[:3]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("damage", ["missing", "empty", "cut", "zeros", "ones", "swapped", "preallocated"])
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+def test_wrong_indexes_are_made_anew(tmp_path: Path, suffix: str, damage: str, clean: bool) -> None:
+    log = filled(tmp_path)
+    log.close()
+    paths = sorted(log.dir.glob("*" + suffix))
+    contents = [p.read_bytes() for p in paths]
+    for path, data, other in zip(paths, contents, reversed(contents), strict=True):
+        if damage == "missing":
+            path.unlink()
+            continue
+        path.write_bytes(
+            {
+                "empty": b"",
+                "cut": data[:-3],
+                "zeros": bytes(len(data)),
+                "ones": b"\x7f" * len(data),
+                "swapped": other[::-1],
+                "preallocated": data + bytes(4080),
+            }[damage]
+        )
+    again = open_log(tmp_path, clean=clean, recovery_point=60 if clean else 25, **SETTINGS)
+    assert again.log_end_offset == 60
+    for offset in (0, 7, 31, 59):
+        assert again.read(offset, 1000).start_offset == offset - offset % 2
+    assert again.offset_for_timestamp(START_MS + 17, 0) == (33, START_MS + 17, 1)
+    assert again.max_timestamp_offset() == (59, START_MS + 30, 2)
+
+
+def test_a_lost_epoch_file_is_learnt_from_the_batches(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    (log.dir / "leader-epoch-checkpoint").write_bytes(b"")
+    assert open_log(tmp_path, clean=True, **SETTINGS).epochs.entries == ((0, 0), (1, 20), (2, 40))
+
+
+def test_epochs_beyond_the_end_are_forgotten(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    (log.dir / "leader-epoch-checkpoint").write_text("0\n4\n0 0\n1 20\n2 40\n9 61\n")
+    assert open_log(tmp_path, **SETTINGS).epochs.entries == ((0, 0), (1, 20), (2, 40))
+
+
+def test_a_clean_mark_on_a_torn_log_is_not_believed(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    path = log.dir / f"{bases(log)[-1]:020d}.log"
+    os.truncate(path, os.path.getsize(path) - 5)
+    assert open_log(tmp_path, clean=True, **SETTINGS).log_end_offset == 58
+
+
+def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
+    log = filled(tmp_path, 1)
+    log.close()
+    for name in ("00000000000000000000.log.deleted", "x.tmp", "00000000000000000099.index"):
+        (log.dir / name).write_bytes(b"x")
+    open_log(tmp_path, clean=True, **SETTINGS).close()
+    assert sorted(p.name for p in log.dir.iterdir()) == [
+        "00000000000000000000.index",
+        "00000000000000000000.log",
+        "00000000000000000000.timeindex",
+        "00000000000000000002.snapshot",
+        "leader-epoch-checkpoint",
+    ]
+
+
+def test_a_log_that_ends_before_its_start_begins_anew_there(tmp_path: Path) -> None:
+    filled(tmp_path, 5)
+    again = open_log(tmp_path, log_start_offset=100, **SETTINGS)
+    assert (again.log_start_offset, again.log_end_offset, again.size) == (100, 100, 0)
+    assert again.append(batch(1), 1, START_MS).first_offset == 100
+
+
+def test_the_start_offset_survives(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.advance_log_start(25)
+    log.close()
+    again = open_log(tmp_path, clean=True, log_start_offset=25, **SETTINGS)
+    assert (again.log_start_offset, again.local_log_start_offset) == (25, 25)
+    with pytest.raises(RequestError):
+        again.read(24, 100)
+
+
+def test_with_remote_storage_the_log_begins_where_the_checkpoint_says(tmp_path: Path) -> None:
+    log = filled(tmp_path, remote_storage_enable=True)
+    log.advance_local_start(30)
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, 30)
+    log.close()
+    again = open_log(tmp_path, clean=True, log_start_offset=4, remote_storage_enable=True, **SETTINGS)
+    assert again.log_start_offset == 4
+    assert again.local_log_start_offset == bases(again)[0] <= 30
+
+
+def test_flush_moves_the_recovery_point(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    assert log.flush(25) == 25
+    assert log.recovery_point == 25
+    assert log.flush() == 60
+    log.truncate_to(30)
+    assert log.recovery_point == 30
+
+
+def test_a_gap_in_raw_offsets_survives_a_crash_within_a_segment(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.append_raw(raw((0, 2, 1), (10, 2, 1)))
+    again = open_log(tmp_path)
+    assert again.log_end_offset == 12
+    assert again.read(5, 1000).start_offset == 10
+
+
+def test_greatest_timestamp_of_the_open_segment_is_right_after_a_restart(tmp_path: Path) -> None:
+    log = open_log(tmp_path, index_interval_bytes=10_000)
+    log.append(batch(timestamp=START_MS + 99), 0, START_MS)
+    log.append(batch(timestamp=START_MS), 0, START_MS)
+    again = open_log(tmp_path, ManualClock(START_MS))
+    assert again.max_timestamp_offset() == (0, START_MS + 99, 0)
+    again.append(batch(timestamp=START_MS + 5), 0, START_MS)
+    again.roll()
+    (sealed,) = again.sealed_segments()
+    assert (sealed.max_timestamp, sealed.max_timestamp_offset) == (START_MS + 99, 0)
