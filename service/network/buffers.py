@@ -63,7 +63,7 @@ class BufferPool:
         ):
             self._kept_bytes += capacity
             self._free.setdefault(capacity, []).append(buffer)
-        if self._waiters and self.in_use_bytes < self.budget_bytes:
+        if self._waiters and (self._privileged is None or self.in_use_bytes < self.budget_bytes):
             waiters, self._waiters = self._waiters, deque()
             for retry in waiters:
                 retry()

@@ -21,13 +21,17 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from service.base.errors import StorageError
+from service.base.errors import FirnError, StorageError
 from service.base.types import Buffer
 
 SMALL_SLICE_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10
 _BURST_BYTES = 4 << 20
 """After so many bytes to one reader the others get their turn."""
+
+
+class PeerLost(FirnError):
+    """The socket is gone while something was being sent; nobody's fault."""
 
 
 class OpenFile(Protocol):
@@ -58,7 +62,7 @@ class Sender:
     """
 
     __slots__ = (
-        "_at", "_loop", "_on_progress", "_on_sent", "_parts", "_paused", "_sendfile", "_socket", "_transport",
+        "_at", "_loop", "_on_progress", "_on_sent", "_parts", "_paused", "_socket", "_transport",
         "_watched",
     )  # fmt: skip
 
@@ -77,7 +81,6 @@ class Sender:
         self._at = 0
         self._paused = False
         self._socket: socket.socket = transport.get_extra_info("socket")
-        self._sendfile = transport.get_extra_info("sslcontext") is None
         self._watched = -1
         transport.set_write_buffer_limits(high=0)
 
@@ -134,7 +137,7 @@ class Sender:
             if isinstance(part, (bytes, bytearray, memoryview)):
                 self._write_memory()
                 continue
-            if part.size - self._at <= SMALL_SLICE_BYTES or not self._sendfile:
+            if part.size - self._at <= SMALL_SLICE_BYTES:
                 self._write_memory()
                 continue
             sent = self._send_slice(part)
@@ -155,7 +158,7 @@ class Sender:
                 if self._at or len(part) > room:
                     data = memoryview(part)[self._at : self._at + room]
                 size = len(part)
-            elif piece and self._sendfile and part.size - self._at > SMALL_SLICE_BYTES:
+            elif part.size - self._at > SMALL_SLICE_BYTES:
                 break
             else:
                 data = _read(part, self._at, room)
@@ -175,6 +178,8 @@ class Sender:
             )
         except (BlockingIOError, InterruptedError):
             return 0
+        except (ConnectionError, TimeoutError) as e:
+            raise PeerLost(str(e)) from e
         if sent == 0:
             raise StorageError(f"file ends {part.size - self._at} bytes before the slice that is being sent")
         self._advance(sent, part.size)

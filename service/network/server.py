@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from service.network.buffers import BufferPool
 from service.network.connection import Connection, State
 from service.network.limited_log import RateLimitedLog
-from service.network.sender import Part, Sender
+from service.network.sender import Part, PeerLost, Sender
 from service.wire.errors import WireError
 
 _LOG = logging.getLogger(__name__)
@@ -144,6 +145,7 @@ class _Peer(asyncio.BufferedProtocol):
         shared = self._shared
         self._transport = transport
         self._sender = Sender(shared.loop, transport, self._sent, self._moved)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = transport.get_extra_info("peername") or ("?", 0)
         shared.counters.accepted += 1
         self._context = RequestContext(shared.counters.accepted, str(peer[0]), int(peer[1]), shared.listener)
@@ -227,7 +229,7 @@ class _Peer(asyncio.BufferedProtocol):
         error = future.exception()
         if error is not None and not isinstance(error, Exception):
             raise error
-        if self._connection.state is State.CLOSED:
+        if self._connection.state is State.CLOSED or self._transport.is_closing():
             if error is not None:
                 self._failed(error)
             return
@@ -284,7 +286,7 @@ class _Peer(asyncio.BufferedProtocol):
         if isinstance(error, WireError):
             shared.counters.wire_errors += 1
             shared.warnings.warning("closed %s: %s", self._context, error)
-        elif isinstance(error, ConnectionError):
+        elif isinstance(error, PeerLost):
             _LOG.debug("lost %s: %s", self._context, error)
         else:
             shared.counters.handler_errors += 1

@@ -1,0 +1,217 @@
+"""The connection machine and its memory: any split of the bytes, bounded growth, legal moves only."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+
+from service.base.errors import InvariantError
+from service.network.buffers import MIN_BUFFER_BYTES, BufferPool
+from service.network.connection import PIPELINE_BYTES, Connection, State
+from service.wire.errors import FrameError
+from service.wire.frames import frame
+
+LIMIT = 1 << 20
+
+
+class Shell:
+    """What the server does, without a socket: puts bytes where the machine wants them."""
+
+    def __init__(self, pool: BufferPool | None = None, answer_at_once: bool = True) -> None:
+        self.pool = pool or BufferPool(64 << 20)
+        self.connection = Connection(self.pool, LIMIT)
+        self.scratch = memoryview(bytearray(64 << 10))
+        self.requests: list[bytes] = []
+        self.reading = True
+        self.answer_at_once = answer_at_once
+
+    def put(self, data: bytes) -> int:
+        """Deliver as the transport does; the number of bytes that were taken."""
+        taken = 0
+        while taken < len(data) and self.reading:
+            space = self.connection.free_space()
+            if space is None:
+                count = min(len(self.scratch), len(data) - taken)
+                self.scratch[:count] = data[taken : taken + count]
+                self.connection.receive(self.scratch[:count])
+            else:
+                assert len(space) > 0
+                count = min(len(space), len(data) - taken)
+                space[:count] = data[taken : taken + count]
+                space.release()
+                self.connection.filled(count)
+            taken += count
+            self.serve()
+        return taken
+
+    def serve(self) -> None:
+        while (request := self.connection.next_request()) is not None:
+            self.requests.append(bytes(request))
+            assert not request.readonly
+            del request
+            if self.answer_at_once:
+                self.connection.answered()
+        self.reading = self.connection.settle()
+        self.scratch[:] = b"\xee" * len(self.scratch)  # the shell's buffer is somebody else's now
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_requests_come_out_whole_for_any_split_of_the_bytes(seed: int) -> None:
+    rng = random.Random(seed)
+    sent = [rng.randbytes(rng.choice([0, 1, 5, 100, 5000, 70_000, 300_000])) for _ in range(40)]
+    stream = b"".join(map(frame, sent))
+    shell = Shell()
+    at = 0
+    while at < len(stream):
+        step = rng.choice([1, 2, 3, 7, 1000, 65_536, 200_000])
+        at += shell.put(stream[at : at + step])
+    assert shell.requests == sent
+    assert shell.connection.waiting_bytes == 0
+    assert shell.pool.in_use_bytes == 0
+
+
+def test_requests_come_out_of_single_bytes() -> None:
+    sent = [b"", b"a", b"bc" * 3000]
+    shell = Shell()
+    for byte in b"".join(map(frame, sent)):
+        shell.put(bytes([byte]))
+    assert shell.requests == sent
+
+
+def test_the_next_request_waits_for_the_answer() -> None:
+    shell = Shell(answer_at_once=False)
+    shell.put(frame(b"one") + frame(b"two"))
+    assert shell.requests == [b"one"]
+    assert shell.connection.state is State.HANDLING
+    shell.connection.answering()
+    shell.serve()
+    assert shell.requests == [b"one"]
+    shell.connection.answered()
+    shell.serve()
+    assert shell.requests == [b"one", b"two"]
+
+
+def test_a_busy_connection_takes_in_a_bounded_number_of_bytes() -> None:
+    shell = Shell(answer_at_once=False)
+    stream = b"".join(frame(b"%03d" % i * 100) for i in range(900))
+    taken = shell.put(stream)
+    assert not shell.reading
+    assert PIPELINE_BYTES <= taken <= 2 * PIPELINE_BYTES
+    assert shell.pool.in_use_bytes <= 2 * PIPELINE_BYTES
+    shell.answer_at_once = True
+    shell.connection.answered()
+    shell.serve()
+    while taken < len(stream):
+        taken += shell.put(stream[taken:])
+    assert shell.requests == [b"%03d" % i * 100 for i in range(900)]
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), LIMIT + 1, 2**31 - 1])
+def test_a_size_out_of_bounds_is_an_error(size: int) -> None:
+    with pytest.raises(FrameError):
+        Shell().put(struct.pack(">i", size))
+
+
+def test_memory_follows_the_bytes_that_came_and_not_the_size_that_was_claimed() -> None:
+    shell = Shell()
+    shell.put(struct.pack(">i", LIMIT) + b"ten bytes!")
+    assert shell.pool.in_use_bytes == MIN_BUFFER_BYTES
+    shell.put(bytes(30_000))
+    assert shell.pool.in_use_bytes <= 4 * 30_014 + MIN_BUFFER_BYTES
+    shell.put(bytes(LIMIT - 30_010))
+    assert len(shell.requests[0]) == LIMIT
+    assert shell.pool.in_use_bytes == 0
+
+
+def test_a_request_that_is_kept_is_not_overwritten_by_later_ones() -> None:
+    pool = BufferPool(64 << 20)
+    shell = Shell(pool, answer_at_once=False)
+    big = b"x" * 200_000
+    space_filler = frame(big)
+    kept: list[memoryview] = []
+    for _ in range(3):
+        at = 0
+        while at < len(space_filler):
+            piece = space_filler[at : at + 50_000]
+            space = shell.connection.free_space()
+            if space is None:
+                shell.connection.receive(memoryview(bytearray(piece)))
+                at += len(piece)
+            else:
+                count = min(len(space), len(piece))
+                space[:count] = piece[:count]
+                space.release()
+                shell.connection.filled(count)
+                at += count
+            request = shell.connection.next_request()
+            shell.connection.settle()
+        assert request is not None
+        kept.append(request)
+        shell.connection.answered()
+    kept[0][:] = b"y" * 200_000
+    assert kept[1] == kept[2] == big
+
+
+def test_an_illegal_move_raises() -> None:
+    connection = Connection(BufferPool(1 << 20), LIMIT)
+    with pytest.raises(InvariantError, match="reading to answering"):
+        connection.answering()
+    connection.close()
+    connection.close()
+    with pytest.raises(InvariantError):
+        connection.answered()
+
+
+def test_over_budget_one_connection_goes_on_and_the_others_wait_for_it() -> None:
+    pool = BufferPool(256 << 10)
+    stream = frame(b"z" * 500_000)
+    shells = [Shell(pool) for _ in range(4)]
+    taken = [shell.put(stream[:400_000]) for shell in shells]
+    assert [shell.reading for shell in shells].count(True) == 1
+    assert pool.in_use_bytes <= (256 << 10) + (1 << 20) + 4 * (128 << 10)
+    # As each is done, one of those that wait is privileged next: all get through.
+    for _ in range(4):
+        [running] = [i for i, shell in enumerate(shells) if shell.reading and not shell.requests]
+        shells[running].put(stream[taken[running] :])
+        assert shells[running].requests == [b"z" * 500_000]
+        for i, shell in enumerate(shells):
+            if not shell.reading and not any(s.reading and not s.requests for s in shells):
+                shell.serve()
+                if shell.reading:
+                    taken[i] += shell.put(stream[taken[i] : 400_000])
+    assert pool.in_use_bytes == 0
+
+
+def test_waiters_are_called_when_memory_comes_back() -> None:
+    pool = BufferPool(8192)
+    first, second = object(), object()
+    a = pool.take(8192, first)
+    assert a is not None
+    b = pool.take(100_000, first, held=a)
+    assert b is not None, "the first one over the budget is privileged"
+    pool.give(a, first, done=False)
+    assert pool.take(8192, second) is None
+    called: list[str] = []
+    pool.wait(lambda: called.append("second"))
+    assert not called
+    pool.give(b, first)
+    assert called == ["second"]
+    assert pool.take(8192, second) is not None
+
+
+def test_buffers_are_used_again_when_nobody_sees_them() -> None:
+    pool = BufferPool(1 << 20)
+    owner = object()
+    buffer = pool.take(10_000, owner)
+    assert buffer is not None
+    identity = id(buffer)
+    pool.give(buffer, owner)
+    again = pool.take(10_000, owner)
+    assert id(again) == identity
+    assert again is not None
+    seen = memoryview(again)[5:10]
+    pool.give(again, owner)
+    assert id(pool.take(10_000, owner)) != identity
+    assert len(seen) == 5

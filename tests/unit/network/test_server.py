@@ -1,0 +1,501 @@
+"""The server over real sockets: order, splits, hostile peers, slow readers, files, many connections, ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import socket
+import struct
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
+
+import pytest
+
+from service.network import sender
+from service.network.server import Limits, RequestContext, Response, Server
+from service.wire.errors import MalformedMessage
+from service.wire.frames import frame
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class File:
+    def __init__(self, content: bytes) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115
+        self._file.write(content)
+        self._file.flush()
+        self.fd = self._file.fileno()
+
+
+class FileSlice(NamedTuple):
+    file: File
+    position: int
+    size: int
+
+
+CONTENT = random.Random(1).randbytes(3 << 20)
+
+
+class Echo:
+    """Answers by the first byte: echo, later, no answer, file, short file, malformed, bug, poll, write."""
+
+    def __init__(self) -> None:
+        self.file = File(CONTENT)
+        self.cancelled: list[str] = []
+        self.contexts: list[RequestContext] = []
+        self.released = asyncio.Event()
+
+    def __call__(
+        self, context: RequestContext, request: memoryview
+    ) -> Response | Awaitable[Response | None] | None:
+        self.contexts.append(context)
+        kind = chr(request[0]) if len(request) else "m"
+        if kind == "e":
+            return Response([struct.pack(">i", len(request)), request])
+        if kind == "n":
+            return None
+        if kind == "l":
+            return self._later(request)
+        if kind == "p":
+            context.cancel_on_disconnect = True
+            return self._poll("poll")
+        if kind == "w":
+            return self._poll("write")
+        if kind == "f":
+            return Response(self.file_parts())
+        if kind == "s":
+            return Response(
+                [struct.pack(">i", 100_000), FileSlice(self.file, len(CONTENT) - 50_000, 100_000)]
+            )
+        if kind == "m":
+            raise MalformedMessage("cannot make sense of it")
+        raise ValueError("a bug")
+
+    def file_parts(self) -> list[Any]:
+        slices = [
+            FileSlice(self.file, 5, 1 << 20),
+            FileSlice(self.file, 77, 100),
+            FileSlice(self.file, 9, 2 << 20),
+        ]
+        parts: list[Any] = [slices[0], b"<middle>", slices[1], b"", slices[2]]
+        size = sum(part.size if isinstance(part, FileSlice) else len(part) for part in parts)
+        return [struct.pack(">i", size), *parts]
+
+    async def _later(self, request: memoryview) -> Response:
+        await asyncio.sleep(0.001)
+        return Response([struct.pack(">i", len(request)), bytes(request)])
+
+    async def _poll(self, name: str) -> Response:
+        try:
+            await self.released.wait()
+        except asyncio.CancelledError:
+            self.cancelled.append(name)
+            raise
+        return Response([frame(name.encode())])
+
+
+FILE_ANSWER = CONTENT[5 : 5 + (1 << 20)] + b"<middle>" + CONTENT[77:177] + CONTENT[9 : 9 + (2 << 20)]
+
+
+@asynccontextmanager
+async def serving(limits: Limits | None = None) -> AsyncIterator[tuple[Server, Echo]]:
+    echo = Echo()
+    server = Server("127.0.0.1", 0, echo, limits=limits)
+    await server.start()
+    try:
+        yield server, echo
+    finally:
+        await server.close(grace_s=0.2)
+        assert server.connection_count == 0
+
+
+async def connect(server: Server) -> Streams:
+    return await asyncio.open_connection("127.0.0.1", server.port)
+
+
+async def receive(reader: asyncio.StreamReader) -> bytes:
+    size = struct.unpack(">i", await reader.readexactly(4))[0]
+    return await reader.readexactly(size)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await scenario
+
+    asyncio.run(bounded())
+
+
+def test_answers_come_in_order_whatever_kind_they_are() -> None:
+    async def scenario() -> None:
+        rng = random.Random(7)
+        async with serving() as (server, _):
+            reader, writer = await connect(server)
+            stream, expected = b"", []
+            for _ in range(200):
+                kind = rng.choice("eeelnf" if rng.random() < 0.1 else "eeln")
+                request = kind.encode() + rng.randbytes(rng.choice([0, 5, 3000, 70_000]))
+                stream += frame(request)
+                if kind == "f":
+                    expected.append(FILE_ANSWER)
+                elif kind != "n":
+                    expected.append(request)
+            pieces = [rng.choice([1, 3, 100, 9000, 200_000]) for _ in range(len(stream))]
+
+            async def send() -> None:
+                at = 0
+                for piece in pieces:
+                    if at >= len(stream):
+                        return
+                    writer.write(stream[at : at + piece])
+                    await writer.drain()
+                    at += piece
+
+            sending = asyncio.create_task(send())
+            for answer in expected:
+                assert await receive(reader) == answer
+            await sending
+            assert server.counters.requests == 200
+            assert server.request_memory_bytes == 0
+            writer.close()
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        struct.pack(">i", 2**31 - 1) + b"x",
+        struct.pack(">i", -1),
+        struct.pack(">i", -(2**31)),
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        frame(b""),
+        frame(b"m and what follows is not read") + frame(b"e"),
+    ],
+)
+def test_garbage_costs_its_own_connection_only(garbage: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with serving(Limits(max_request_bytes=1 << 20)) as (server, _):
+            good_reader, good_writer = await connect(server)
+            good_writer.write(frame(b"e1"))
+            assert await receive(good_reader) == b"e1"
+            reader, writer = await connect(server)
+            writer.write(frame(b"e0") + garbage)
+            with suppress(ConnectionResetError):
+                assert await reader.read() == frame(b"e0")
+            good_writer.write(frame(b"e2"))
+            assert await receive(good_reader) == b"e2"
+            assert server.counters.wire_errors == 1
+            good_writer.close()
+            writer.close()
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario())
+    assert "127.0.0.1" in caplog.text
+
+
+def test_a_bug_in_a_handler_is_logged_and_costs_that_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with serving() as (server, _):
+            reader, writer = await connect(server)
+            writer.write(frame(b"bug"))
+            assert await reader.read() == b""
+            assert server.counters.handler_errors == 1
+            writer.close()
+
+    run(scenario())
+    assert "ValueError: a bug" in caplog.text
+
+
+def test_a_file_that_is_too_short_ends_the_connection(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with serving() as (server, _):
+            reader, writer = await connect(server)
+            writer.write(frame(b"s"))
+            with suppress(ConnectionResetError):
+                assert len(await reader.read()) <= 4 + 50_000
+            assert server.counters.handler_errors == 1
+            writer.close()
+
+    run(scenario())
+    assert "StorageError" in caplog.text
+
+
+def test_a_claimed_size_costs_nothing_until_the_bytes_come() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, _):
+            writers = []
+            for _ in range(50):
+                _, writer = await connect(server)
+                writer.write(struct.pack(">i", 100 << 20) + b"ten bytes!")
+                writers.append(writer)
+            await until(lambda: server.counters.received_bytes == 50 * 14)
+            assert server.request_memory_bytes <= 50 * 4096
+            for writer in writers:
+                writer.close()
+            await until(lambda: server.connection_count == 0)
+            assert server.request_memory_bytes == 0
+
+    run(scenario())
+
+
+def test_requests_over_the_memory_budget_wait_for_each_other() -> None:
+    async def scenario() -> None:
+        async with serving(Limits(request_memory_bytes=1 << 20)) as (server, _):
+            request = b"e" + bytes(900_000)
+            peak = 0
+
+            async def ask() -> None:
+                nonlocal peak
+                reader, writer = await connect(server)
+                for at in range(0, len(request) + 4, 100_000):
+                    writer.write(frame(request)[at : at + 100_000])
+                    await writer.drain()
+                    await asyncio.sleep(0.001)
+                    peak = max(peak, server.request_memory_bytes)
+                assert await receive(reader) == request
+                writer.close()
+
+            await asyncio.gather(*(ask() for _ in range(12)))
+            assert peak <= (1 << 20) + len(request) + 12 * (128 << 10)
+            assert server.request_memory_bytes == 0
+
+    run(scenario())
+
+
+def test_a_slow_reader_gets_its_answers_and_grows_no_memory() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, echo):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 12)
+            fast_reader, fast_writer = await connect(server)
+            for _ in range(20):
+                writer.write(frame(b"f"))
+            await asyncio.sleep(0.1)
+            # Only the first of its requests is under way; the others wait, and so do not exist yet.
+            assert server.counters.requests <= 4
+            fast_writer.write(frame(b"e"))
+            assert await receive(fast_reader) == b"e"
+            for _ in range(20):
+                assert await receive(reader) == FILE_ANSWER
+            assert len(echo.contexts) == 21
+            writer.close()
+            fast_writer.close()
+
+    run(scenario())
+
+
+def test_a_slow_reader_of_memory_is_fed_piece_by_piece() -> None:
+    async def scenario() -> None:
+        big = bytes(range(256)) * (64 << 10)
+        backlog = 0
+
+        def handler(context: RequestContext, request: memoryview) -> Response:
+            return Response([struct.pack(">i", len(big)), memoryview(big)])
+
+        server = Server("127.0.0.1", 0, handler)
+        await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 12)
+        writer.write(frame(b"x"))
+        await asyncio.sleep(0.05)
+        assert server._shared is not None
+        for peer in server._shared.peers:
+            backlog = max(backlog, peer._transport.get_write_buffer_size())
+        assert backlog <= sender.PIECE_BYTES
+        assert await receive(reader) == big
+        writer.close()
+        await server.close()
+
+    run(scenario())
+
+
+def test_a_half_closed_peer_still_gets_what_it_asked_for() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, _):
+            reader, writer = await connect(server)
+            writer.write(frame(b"later") + frame(b"later too") + frame(b"e3") + frame(b"f") + b"\x00\x00")
+            writer.write_eof()
+            assert await receive(reader) == b"later"
+            assert await receive(reader) == b"later too"
+            assert await receive(reader) == b"e3"
+            assert await receive(reader) == FILE_ANSWER
+            assert await reader.read() == b""
+            await until(lambda: server.connection_count == 0)
+            writer.close()
+
+    run(scenario())
+
+
+def test_a_long_poll_ends_with_its_peer() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, echo):
+            _, writer = await connect(server)
+            writer.write(frame(b"p"))
+            await until(lambda: bool(echo.contexts))
+            writer.close()
+            await until(lambda: server.connection_count == 0)
+            await until(lambda: echo.cancelled == ["poll"])
+            assert echo.contexts[0].disconnected
+
+    run(scenario())
+
+
+def test_a_write_goes_on_when_its_peer_is_gone() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, echo):
+            _, writer = await connect(server)
+            reset = struct.pack("ii", 1, 0)
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+            writer.write(frame(b"w"))
+            await until(lambda: bool(echo.contexts))
+            writer.close()
+            await until(lambda: server.connection_count == 0)
+            assert echo.contexts[0].disconnected
+            echo.released.set()
+            await asyncio.sleep(0.01)
+            assert echo.cancelled == []
+            assert server.counters.handler_errors == 0
+
+    run(scenario())
+
+
+def test_a_peer_that_leaves_in_the_middle_of_a_file_disturbs_nobody() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, _):
+            before = len(os.listdir("/proc/self/fd"))
+            for _ in range(20):
+                _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 12)
+                writer.write(frame(b"f") * 3)
+                await asyncio.sleep(0.005)
+                writer.transport.abort()
+            await until(lambda: server.connection_count == 0)
+            assert len(os.listdir("/proc/self/fd")) <= before + 1
+            assert server.counters.handler_errors == 0
+            reader, writer = await connect(server)
+            writer.write(frame(b"e"))
+            assert await receive(reader) == b"e"
+            writer.close()
+
+    run(scenario())
+
+
+def test_hundreds_of_idle_connections_hold_no_buffers() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, _):
+            peers = [await connect(server) for _ in range(300)]
+            for _, writer in peers:
+                writer.write(frame(b"e" + bytes(2000)))
+            for reader, _ in peers:
+                assert len(await receive(reader)) == 2001
+            assert server.connection_count == 300
+            assert server.request_memory_bytes == 0
+            for _, writer in peers:
+                writer.close()
+
+    run(scenario())
+
+
+def test_connections_over_the_limit_are_refused() -> None:
+    async def scenario() -> None:
+        async with serving(Limits(max_connections=2)) as (server, _):
+            one, two = await connect(server), await connect(server)
+            two[1].write(frame(b"e"))
+            assert await receive(two[0]) == b"e"
+            reader, writer = await connect(server)
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+            assert server.counters.refused == 1
+            one[1].close()
+            await until(lambda: server.connection_count == 1)
+            writer.close()
+            reader, writer = await connect(server)
+            writer.write(frame(b"e"))
+            assert await receive(reader) == b"e"
+            writer.close()
+            two[1].close()
+
+    run(scenario())
+
+
+def test_idle_connections_are_closed_but_not_those_that_wait_for_an_answer() -> None:
+    async def scenario() -> None:
+        async with serving(Limits(idle_ms=150)) as (server, echo):
+            idle, polling, half = [await connect(server) for _ in range(3)]
+            polling[1].write(frame(b"p"))
+            half[1].write(b"\x00\x00\x01")
+            with suppress(ConnectionResetError):
+                assert await idle[0].read() == b""
+            with suppress(ConnectionResetError):
+                assert await half[0].read() == b""
+            assert server.connection_count == 1
+            assert server.counters.idle_closed == 2
+            echo.released.set()
+            assert await receive(polling[0]) == b"poll"
+            for _, writer in (idle, polling, half):
+                writer.close()
+
+    run(scenario())
+
+
+def test_a_reader_that_stops_reading_is_closed_when_idle() -> None:
+    async def scenario() -> None:
+        async with serving(Limits(idle_ms=200)) as (server, _):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 10)
+            writer.write(frame(b"f") * 10)
+            await until(lambda: server.counters.requests > 0)
+            await until(lambda: server.connection_count == 0)
+            writer.close()
+
+    run(scenario())
+
+
+def test_closing_lets_requests_under_way_finish() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, echo):
+            waiting, idle = await connect(server), await connect(server)
+            waiting[1].write(frame(b"w") + frame(b"e: not taken up any more"))
+            await until(lambda: bool(echo.contexts))
+            closing = asyncio.create_task(server.close(grace_s=5))
+            assert await idle[0].read() == b""
+            echo.released.set()
+            assert await receive(waiting[0]) == b"write"
+            await closing
+            with pytest.raises(ConnectionRefusedError):
+                await connect(server)
+            for _, writer in (waiting, idle):
+                writer.close()
+
+    run(scenario())
+
+
+def test_closing_cuts_what_does_not_finish() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, echo):
+            _, writer = await connect(server)
+            writer.write(frame(b"w"))
+            await until(lambda: bool(echo.contexts))
+            await server.close(grace_s=0.05)
+            await asyncio.sleep(0)
+            assert server.connection_count == 0
+            writer.close()
+
+    run(scenario())
+
+
+def test_an_address_in_use_is_an_error() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, _):
+            with pytest.raises(OSError, match="in use"):
+                await Server("127.0.0.1", server.port, Echo()).start()
+
+    run(scenario())
