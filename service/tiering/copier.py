@@ -23,6 +23,7 @@ from service.hot.scan import find_offset
 from service.records.decode import iter_records
 from service.records.scan import BatchScan
 from service.remote.manifest import SegmentEntry
+from service.remote.object_reader import entry_of
 from service.remote.segment_object import (
     TRAILER,
     LeaderEpochs,
@@ -90,19 +91,7 @@ def copy_segment(
         raise CorruptionError(f"{source.name} cannot be laid out as an object: {e}") from e
     store.put_stream(planned.key, planned.parts(), planned.size)
     _verify_arrival(store, planned)
-    footer = planned.footer
-    return SegmentEntry(
-        base_offset=identity.base_offset,
-        last_offset=identity.last_offset,
-        size=planned.size,
-        log_length=scanned.length,
-        max_timestamp=footer.max_timestamp,
-        max_timestamp_offset=footer.max_timestamp_offset,
-        leader_epochs=epochs,
-        key=planned.key,
-        footer_position=footer.tail_position,
-        footer_crc=footer.crc,
-    )
+    return entry_of(planned.footer)
 
 
 def _verify_arrival(store: ObjectStore, planned: PlannedObject) -> None:

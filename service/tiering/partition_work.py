@@ -215,8 +215,8 @@ class PartitionWork:
             chain = self._tools.chains.load(self.partition.tip, entry.manifest_key)
         except ObjectNotFound as e:
             raise CorruptionError(f"the committed manifest is gone: {e}") from e
-        if entry_of(chain) != entry:
-            raise CorruptionError(f"{entry.manifest_key}: says {entry_of(chain)}, the catalog {entry}")
+        if catalog_entry(chain) != entry:
+            raise CorruptionError(f"{entry.manifest_key}: says {catalog_entry(chain)}, the catalog {entry}")
         return chain
 
     # -- commit, HEAD, callback ------------------------------------------------------------------------------
@@ -402,10 +402,10 @@ class _Attempt:
 
 
 def _commit_of(tip: TopicIdPartition, entry: CatalogEntry | None, chain: Chain) -> CatalogCommit:
-    return CatalogCommit(tip, entry.version if entry is not None else NO_VERSION, entry_of(chain))
+    return CatalogCommit(tip, entry.version if entry is not None else NO_VERSION, catalog_entry(chain))
 
 
-def entry_of(chain: Chain) -> CatalogEntry:
+def catalog_entry(chain: Chain) -> CatalogEntry:
     """The catalog entry that names `chain`."""
     manifest = chain.manifest
     return CatalogEntry(

@@ -1,0 +1,351 @@
+"""Proves from the bucket alone that what is published can be read: `firn fsck`. No broker, no metadata.
+
+For each partition of `topics.json`: HEAD -> manifest -> pages -> one contiguous chain -> every object
+there, with the manifest's size -> footer verified and equal to what the manifest says of it -> with
+`deep`, every section's and block's checksum, and every batch: checksum, order of offsets, leader epochs,
+counts. Objects that no published manifest names are listed as orphans. Reads are ranges of a few MiB (or
+one block where that is larger); listings and chains are walked side by side, so memory does not grow with
+the bucket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby, pairwise
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from service.base.errors import CorruptionError
+from service.base.types import Buffer
+from service.remote.block_table import Block
+from service.remote.errors import ObjectNotFound
+from service.remote.keys import (
+    CLUSTER_KEY,
+    DATA_PREFIX,
+    TOPICS_KEY,
+    HeadKey,
+    ManifestKey,
+    PageKey,
+    SegmentKey,
+    parse_key,
+    partition_prefix,
+    topic_prefix,
+)
+from service.remote.manifest import Manifest, Page, PageRef, SegmentEntry, live_segments
+from service.remote.manifest_codec import (
+    MAX_SMALL_BYTES,
+    MAX_STORED_BYTES,
+    Topics,
+    decode_cluster,
+    decode_manifest,
+)
+from service.remote.object_reader import entry_of, open_footer_of, open_head, open_page
+from service.remote.segment_object import Footer
+from service.remote.store import ObjectInfo, ObjectStore
+from service.tiering.fsck_report import FsckReport, PartitionReport
+from service.tiering.log_scan import MAX_BATCH_BYTES, scan_log
+from service.tiering.shared_objects import read_topics
+
+WINDOW_BYTES: Final = 8 << 20
+_ENTRY_SIZES: Final = {"offset_index": 8, "time_index": 12}
+
+Progress = Callable[[FsckReport], None]
+
+
+def fsck(
+    store: ObjectStore, *, topic: str | None = None, deep: bool = True, progress: Progress | None = None
+) -> FsckReport:
+    """Check the bucket, or one topic (a name of `topics.json`, or an id).
+
+    `progress` is called after each segment with the report so far. Whatever is wrong with the data is in the
+    report; only a store that does not answer raises (`StoreUnavailable`, `StoreRefused`).
+    """
+    check = _Check(store, FsckReport(deep), progress)
+    check.run(topic)
+    return check.report
+
+
+class _Check:
+    def __init__(self, store: ObjectStore, report: FsckReport, progress: Progress | None) -> None:
+        self.store = store
+        self.report = report
+        self._progress = progress
+
+    def run(self, topic: str | None) -> None:
+        self._cluster()
+        names, wanted = self._topics(topic)
+        if topic is not None and wanted is None:
+            self.report.error(topic, "no such topic in topics.json")
+            return
+        listing = self.store.list(topic_prefix(wanted) if wanted is not None else DATA_PREFIX)
+        for owner, infos in groupby(listing, _owner):
+            if owner is None:
+                for info in infos:
+                    self.report.note(info.key, "not a key of this layout")
+            elif names is not None and owner[0] not in names:
+                # Deleted: its objects go one after the other, so nothing can be said of what is still there.
+                for info in infos:
+                    self.report.orphan(info.key, info.size)
+            else:
+                name = names[owner[0]] if names is not None else None
+                self._partition(HeadKey(*owner), name, infos)
+
+    def _cluster(self) -> None:
+        try:
+            data = self.store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
+            self.report.cluster_id = decode_cluster(data)
+        except (ObjectNotFound, CorruptionError) as e:
+            self.report.error(CLUSTER_KEY, str(e))
+
+    def _topics(self, wanted: str | None) -> tuple[dict[UUID, str] | None, UUID | None]:
+        """Names by id, None where there is no `topics.json`; and the id of the topic asked for."""
+        topics: Topics | None = None
+        try:
+            topics = read_topics(self.store)
+        except CorruptionError as e:
+            self.report.error(TOPICS_KEY, str(e))
+        if topics is None:
+            self.report.note(TOPICS_KEY, "not there: names of topics come from the manifests")
+            return None, _as_uuid(wanted)
+        if topics.cluster_id != self.report.cluster_id:
+            self.report.error(TOPICS_KEY, f"of cluster {topics.cluster_id}")
+        names = {row.topic_id: row.name for row in topics.topics}
+        ids = {row.name: row.topic_id for row in topics.topics}
+        found = ids.get(wanted) if wanted is not None else None
+        as_id = _as_uuid(wanted)
+        return names, found if found is not None else as_id if as_id in names else None
+
+    def _partition(self, key: HeadKey, name: str | None, infos: Iterator[ObjectInfo]) -> None:
+        where = partition_prefix(key.topic_id, key.partition)
+        manifest = self._published(key, where)
+        if manifest is None:
+            for info in infos:
+                if not isinstance(parse_key(info.key), HeadKey):
+                    self.report.orphan(info.key, info.size)
+            return
+        if self.report.cluster_id is not None and manifest.manifest.cluster_id != self.report.cluster_id:
+            self.report.error(where, f"the manifest is of cluster {manifest.manifest.cluster_id}")
+        if name is not None and manifest.manifest.topic != name:
+            self.report.error(where, f"the manifest is of topic {manifest.manifest.topic!r}, not {name!r}")
+        _PartitionCheck(self, manifest, infos).run()
+
+    def _published(self, key: HeadKey, where: str) -> _Published | None:
+        try:
+            head = open_head(self.store, key)
+        except ObjectNotFound:
+            self.report.note(where, "no HEAD: nothing of it was ever published")
+            return None
+        except CorruptionError as e:
+            self.report.error(where, str(e))
+            return None
+        try:
+            data = self.store.get(head.manifest_key, max_size=MAX_STORED_BYTES)
+            if len(data) != head.stored_size or crc32c(data) != head.crc32c:
+                raise CorruptionError(f"{head.manifest_key}: not the bytes that HEAD names")
+            manifest = decode_manifest(data)
+            if (manifest.topic_id, manifest.partition, manifest.version) != (*key, head.version):
+                raise CorruptionError(f"{head.manifest_key}: another manifest than HEAD names")
+        except (ObjectNotFound, CorruptionError) as e:
+            self.report.error(where, f"HEAD names a manifest that cannot be read: {e}")
+            return None
+        return _Published(manifest, head.manifest_key)
+
+    def checked(self) -> None:
+        if self._progress is not None:
+            self._progress(self.report)
+
+
+class _Published(NamedTuple):
+    manifest: Manifest
+    key: str
+
+
+class _PartitionCheck:
+    """One chain beside the listing of its partition. Both rise by offset, so they are merged."""
+
+    def __init__(self, check: _Check, published: _Published, infos: Iterator[ObjectInfo]) -> None:
+        manifest = published.manifest
+        self._check = check
+        self._store = check.store
+        self._report = check.report
+        self._published = published
+        self._manifest = manifest
+        self._infos = infos
+        self._pages: set[str] = set()
+        self._held: ObjectInfo | None = None
+        self._row = PartitionReport(
+            manifest.topic,
+            str(manifest.topic_id),
+            manifest.partition,
+            manifest.version,
+            manifest.start_offset,
+            manifest.end_offset,
+        )
+
+    def run(self) -> None:
+        row, before = self._row, self._report.error_count
+        self._report.partitions.append(row)
+        expected = None
+        try:
+            for entry in live_segments(self._manifest, self._load):
+                if expected is None and not entry.base_offset <= row.start_offset <= entry.last_offset:
+                    self._error(entry.key, f"the chain does not begin at {row.start_offset}")
+                if expected is not None and entry.base_offset != expected:
+                    self._error(entry.key, f"begins at {entry.base_offset}, the chain goes on at {expected}")
+                expected = entry.last_offset + 1
+                self._segment(entry)
+        except (ObjectNotFound, CorruptionError) as e:
+            self._error(self._published.key, f"a page of the manifest cannot be read: {e}")
+        if (expected or row.start_offset) != row.end_offset:
+            self._error(self._published.key, f"the chain ends at {expected}, not at {row.end_offset}")
+        if row.segments != self._manifest.segments or row.size_bytes != self._manifest.size_bytes:
+            self._error(self._published.key, f"sums {row.segments} segments, {row.size_bytes} bytes differ")
+        self._rest()
+        row.errors = self._report.error_count - before
+
+    def _error(self, where: str, what: str) -> None:
+        self._report.error(where, what)
+
+    def _load(self, ref: PageRef) -> Page:
+        self._pages.add(ref.key)
+        return open_page(self._store, ref, self._manifest)
+
+    def _segment(self, entry: SegmentEntry) -> None:
+        self._row.segments += 1
+        self._row.size_bytes += entry.size
+        self._report.segments += 1
+        size = self._listed(entry.key)
+        if size is None:
+            self._error(entry.key, "the object is not there")
+        elif size != entry.size:
+            self._error(entry.key, f"the object has {size} bytes, the manifest says {entry.size}")
+        else:
+            try:
+                footer = open_footer_of(self._store, entry)
+                self._compare(entry, footer)
+                if self._report.deep:
+                    self._deep(entry, footer)
+                self._row.records += footer.record_count
+                self._report.records += footer.record_count
+                self._report.batches += footer.batch_count
+            except (ObjectNotFound, CorruptionError) as e:
+                self._error(entry.key, str(e))
+        self._check.checked()
+
+    def _listed(self, key: str) -> int | None:
+        """Size of `key` in the listing; what the listing has before it belongs to nobody."""
+        while True:
+            info = self._held if self._held is not None else next(self._infos, None)
+            self._held = None
+            if info is None:
+                return None
+            if info.key == key:
+                return info.size
+            if info.key > key:
+                self._held = info
+                return None
+            self._report.orphan(info.key, info.size)
+
+    def _rest(self) -> None:
+        """What the listing has after the last segment: HEAD, manifests, pages and more orphans."""
+        held = [self._held] if self._held is not None else []
+        for info in (*held, *self._infos):
+            parsed = parse_key(info.key)
+            is_page = isinstance(parsed, PageKey) and info.key in self._pages
+            if isinstance(parsed, HeadKey) or info.key == self._published.key or is_page:
+                continue
+            if isinstance(parsed, ManifestKey) and parsed.version > self._manifest.version:
+                self._report.note(info.key, "newer than HEAD: not committed, or HEAD has yet to be written")
+            self._report.orphan(info.key, info.size)
+
+    def _compare(self, entry: SegmentEntry, footer: Footer) -> None:
+        identity = footer.identity
+        if entry != entry_of(footer):
+            raise CorruptionError(f"the footer says {entry_of(footer)}, the manifest {entry}")
+        if identity.cluster_id != self._manifest.cluster_id or identity.topic != self._manifest.topic:
+            raise CorruptionError(f"of cluster {identity.cluster_id}, topic {identity.topic!r}")
+
+    def _deep(self, entry: SegmentEntry, footer: Footer) -> None:
+        for name, section in footer.sections.items():
+            crc, position = 0, section.position
+            while position < section.end:
+                data = self._read(entry.key, position, min(WINDOW_BYTES, section.end - position))
+                crc = crc32c(data, crc)
+                position += len(data)
+            if crc != section.crc32c:
+                raise CorruptionError(f"{name}: wrong checksum")
+            if section.length % _ENTRY_SIZES.get(name, 1):
+                raise CorruptionError(f"{name}: {section.length} bytes are not whole entries")
+        epochs: list[tuple[int, int]] = []
+        for window in _windows(footer.blocks):
+            data = memoryview(self._read(entry.key, window[0].position, window[-1].end - window[0].position))
+            for block in window:
+                start = block.position - window[0].position
+                _prove_block(entry.key, block, data[start : start + block.length], epochs)
+        claimed = [(epoch, max(start, epochs[0][1])) for epoch, start in entry.leader_epochs]
+        if claimed != epochs:
+            raise CorruptionError(f"leader epochs {epochs[:4]} in the batches, {claimed[:4]} in the manifest")
+
+    def _read(self, key: str, position: int, length: int) -> Buffer:
+        data = self._store.get_range(key, position, length)
+        self._report.checked_bytes += len(data)
+        return data
+
+
+def _prove_block(key: str, block: Block, data: memoryview, epochs: list[tuple[int, int]]) -> None:
+    """Every batch of one block, and that the table says the truth of it. Appends to `epochs`."""
+    if crc32c(data) != block.crc32c:
+        raise CorruptionError(f"block at {block.position}: wrong checksum")
+    found = scan_log(
+        lambda position, length: data[position : position + length],
+        0,
+        len(data),
+        first_offset=block.first_offset,
+        last_offset=block.last_offset,
+        name=f"{key}, block at {block.position}",
+        block_bytes=len(data),
+    )
+    says = (block.first_offset, block.last_offset, block.max_timestamp, block.record_count, block.batch_count)
+    holds = (
+        found.first_offset,
+        found.last_offset,
+        found.max_timestamp,
+        found.record_count,
+        found.batch_count,
+    )
+    if says != holds:
+        raise CorruptionError(f"block at {block.position}: holds {holds}, the table says {says}")
+    if epochs and epochs[-1][0] == found.leader_epochs[0][0]:
+        del found.leader_epochs[0]
+    epochs += found.leader_epochs
+    for (before, _), (after, offset) in pairwise(epochs):
+        if after <= before:
+            raise CorruptionError(f"leader epoch falls from {before} to {after} at offset {offset}")
+
+
+def _windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
+    """Runs of neighbouring blocks of up to `WINDOW_BYTES` together, at least one each."""
+    window: list[Block] = []
+    for block in blocks:
+        if block.length > MAX_BATCH_BYTES:
+            raise CorruptionError(f"block at {block.position}: {block.length} bytes are too many for one")
+        if window and block.end - window[0].position > WINDOW_BYTES:
+            yield window
+            window = []
+        window.append(block)
+    if window:
+        yield window
+
+
+def _owner(info: ObjectInfo) -> tuple[UUID, int] | None:
+    parsed = parse_key(info.key)
+    return parsed[:2] if isinstance(parsed, (SegmentKey, ManifestKey, PageKey, HeadKey)) else None
+
+
+def _as_uuid(text: str | None) -> UUID | None:
+    try:
+        return UUID(text) if text is not None else None
+    except ValueError:
+        return None

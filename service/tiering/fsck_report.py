@@ -1,0 +1,126 @@
+"""What `fsck` found: counts, errors, orphans; as text and as JSON. [P]"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+MAX_LISTED: Final = 10_000
+"""Errors and orphans beyond this are counted and not listed."""
+
+
+class Finding(NamedTuple):
+    """Something wrong: where, and what."""
+
+    where: str
+    what: str
+
+
+class Orphan(NamedTuple):
+    """An object that no published manifest names. Not an error: the sweeper deletes it after its grace."""
+
+    key: str
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class PartitionReport:
+    """One published chain. `end_offset` is exclusive."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    version: int
+    start_offset: int
+    end_offset: int
+    segments: int = 0
+    records: int = 0
+    size_bytes: int = 0
+    errors: int = 0
+
+
+@dataclass(slots=True)
+class FsckReport:
+    """The whole bucket, or one topic of it. `notes` are neither errors nor orphans, but worth a look."""
+
+    deep: bool
+    cluster_id: str | None = None
+    partitions: list[PartitionReport] = field(default_factory=list)
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    checked_bytes: int = 0
+    errors: list[Finding] = field(default_factory=list)
+    error_count: int = 0
+    orphans: list[Orphan] = field(default_factory=list)
+    orphan_count: int = 0
+    orphan_bytes: int = 0
+    notes: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_clean(self) -> bool:
+        return self.error_count == 0
+
+    @property
+    def exit_code(self) -> int:
+        """0 when nothing is wrong, 1 otherwise. Orphans and notes are not wrong."""
+        return 0 if self.is_clean else 1
+
+    def error(self, where: str, what: str) -> None:
+        self.error_count += 1
+        if len(self.errors) < MAX_LISTED:
+            self.errors.append(Finding(where, what))
+
+    def note(self, where: str, what: str) -> None:
+        if len(self.notes) < MAX_LISTED:
+            self.notes.append(Finding(where, what))
+
+    def orphan(self, key: str, size_bytes: int) -> None:
+        self.orphan_count += 1
+        self.orphan_bytes += size_bytes
+        if len(self.orphans) < MAX_LISTED:
+            self.orphans.append(Orphan(key, size_bytes))
+
+    def as_json(self) -> str:
+        """Everything, as one JSON object."""
+        document: dict[str, Any] = {
+            "clean": self.is_clean,
+            "deep": self.deep,
+            "cluster_id": self.cluster_id,
+            "segments": self.segments,
+            "batches": self.batches,
+            "records": self.records,
+            "checked_bytes": self.checked_bytes,
+            "error_count": self.error_count,
+            "orphan_count": self.orphan_count,
+            "orphan_bytes": self.orphan_bytes,
+            "partitions": [
+                {name: getattr(one, name) for name in PartitionReport.__slots__} for one in self.partitions
+            ],
+            "errors": [one._asdict() for one in self.errors],
+            "orphans": [one._asdict() for one in self.orphans],
+            "notes": [one._asdict() for one in self.notes],
+        }
+        return json.dumps(document, indent=2, ensure_ascii=False)
+
+    def as_text(self) -> str:
+        """A line per partition, error and note, and the sums."""
+        lines = [
+            f"{one.topic}-{one.partition}: offsets {one.start_offset} to {one.end_offset - 1}, "
+            f"{one.segments} segments, {one.records} records, {one.size_bytes} bytes, manifest {one.version}"
+            if one.segments
+            else f"{one.topic}-{one.partition}: empty, manifest {one.version}"
+            for one in self.partitions
+        ]
+        lines += [f"note: {where}: {what}" for where, what in self.notes]
+        lines += [f"orphan: {key} ({size} bytes)" for key, size in self.orphans]
+        lines += [f"ERROR: {where}: {what}" for where, what in self.errors]
+        depth = "every batch" if self.deep else "footers only"
+        lines.append(
+            f"cluster {self.cluster_id}: {len(self.partitions)} partitions, {self.segments} segments, "
+            f"{self.records} records, {self.checked_bytes} bytes read ({depth}); "
+            f"{self.orphan_count} orphans of {self.orphan_bytes} bytes"
+        )
+        lines.append("clean" if self.is_clean else f"{self.error_count} errors")
+        return "\n".join(lines)
