@@ -1,0 +1,150 @@
+"""An archive of one partition in any store, and what a reader must find in it."""
+
+from __future__ import annotations
+
+import random
+import struct
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from service.base.types import TopicIdPartition
+from service.records.batch import iter_headers
+from service.records.builder import build_batch
+from service.remote.block_table import BatchFacts, Block, BlockTableBuilder
+from service.remote.keys import head_key
+from service.remote.manifest import Limits, Manifest, PageRef, SegmentEntry
+from service.remote.manifest_codec import encode_head, encode_manifest, encode_page, head_of
+from service.remote.object_reader import entry_of, open_page
+from service.remote.segment_object import PlannedObject, SegmentIdentity, plan_object
+from service.remote.store import ObjectStore
+
+TOPIC_ID = UUID(int=7)
+TIP = TopicIdPartition(TOPIC_ID, "flights", 3)
+CLUSTER = "c-1"
+START_MS = 1_700_000_000_000
+
+
+def batch_of(base_offset: int, count: int, value_bytes: int, epoch: int, timestamp: int) -> bytes:
+    """One uncompressed batch; record timestamps rise by 1 ms from `timestamp`."""
+    data = build_batch(
+        [(timestamp + i, b"k", bytes([(base_offset + i) % 251]) * value_bytes) for i in range(count)],
+        base_offset=base_offset,
+        leader_epoch=epoch,
+    )
+    return bytes(data)
+
+
+def blocks_of(log: bytes, target_bytes: int) -> tuple[Block, ...]:
+    builder = BlockTableBuilder(target_bytes)
+    for header in iter_headers(log):
+        facts = BatchFacts(
+            header.position,
+            header.size,
+            header.base_offset,
+            header.last_offset,
+            header.base_timestamp,
+            header.max_timestamp,
+            header.record_count,
+        )
+        builder.add(facts, log[header.position : header.end])
+    return builder.finish()
+
+
+def plan_segment(
+    log: bytes,
+    *,
+    base_offset: int,
+    last_offset: int,
+    epochs: tuple[tuple[int, int], ...],
+    uuid: UUID,
+    block_bytes: int = 1 << 20,
+    tip: TopicIdPartition = TIP,
+) -> PlannedObject:
+    index = b"".join(
+        struct.pack(">ii", header.base_offset - base_offset, header.position)
+        for header in list(iter_headers(log))[1:4]
+    )
+    return plan_object(
+        SegmentIdentity(
+            CLUSTER, tip.topic_id, tip.topic, tip.partition, base_offset, last_offset, epochs[-1][0], uuid
+        ),
+        log=lambda: [log],
+        log_length=len(log),
+        blocks=blocks_of(log, block_bytes),
+        offset_index=index,
+        time_index=struct.pack(">qi", START_MS, 0),
+        producer_snapshot=b"snapshot",
+        leader_epochs=epochs,
+        max_timestamp_offset=last_offset,
+    )
+
+
+@dataclass
+class Archive:
+    """Segments of one partition, written to `store` with their manifest and HEAD."""
+
+    store: ObjectStore
+    seed: int = 1
+    limits: Limits = field(default_factory=Limits)
+    block_bytes: int = 4096
+    log: bytearray = field(default_factory=bytearray)
+    next_offset: int = 0
+    timestamp: int = START_MS
+    manifest_key: str = ""
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.manifest = Manifest(CLUSTER, TOPIC_ID, TIP.topic, TIP.partition)
+
+    def new_uuid(self) -> UUID:
+        return UUID(int=self.rng.getrandbits(128))
+
+    def load(self, ref: PageRef):  # type: ignore[no-untyped-def]
+        return open_page(self.store, ref, self.manifest)
+
+    def add_segment(
+        self, batches: int, *, count: int = 5, value_bytes: int = 100, epoch: int = 0
+    ) -> SegmentEntry:
+        """Write one more segment of equal batches and the manifest that names it."""
+        base, log = self.next_offset, bytearray()
+        for _ in range(batches):
+            log += batch_of(self.next_offset, count, value_bytes, epoch, self.timestamp)
+            self.next_offset += count
+            self.timestamp += 1000
+        planned = plan_segment(
+            bytes(log),
+            base_offset=base,
+            last_offset=self.next_offset - 1,
+            epochs=((epoch, base),),
+            uuid=self.new_uuid(),
+            block_bytes=self.block_bytes,
+        )
+        self.store.put_stream(planned.key, planned.parts(), planned.size)
+        self.log += log
+        entry = entry_of(planned.footer)
+        change = self.manifest.append(
+            [entry], leader_epoch=epoch, new_uuid=self.new_uuid, encode_page=encode_page, limits=self.limits
+        )
+        for _, ref, data in change.pages:
+            self.store.put(ref.key, data)
+        self.commit(change.manifest)
+        return entry
+
+    def commit(self, manifest: Manifest) -> None:
+        """Write the manifest and HEAD."""
+        self.manifest = manifest
+        self.manifest_key = manifest.key(self.new_uuid())
+        data = encode_manifest(manifest)
+        self.store.put(self.manifest_key, data)
+        self.store.put(
+            head_key(TOPIC_ID, TIP.partition), encode_head(head_of(manifest, self.manifest_key, data))
+        )
+
+    def drop_before(self, offset: int) -> tuple[str, ...]:
+        drop = self.manifest.drop_before(offset, leader_epoch=0, load=self.load)
+        self.commit(drop.manifest)
+        return drop.keys
+
+    def position_of(self, offset: int) -> int:
+        """Where in the whole log the batch that holds `offset` begins."""
+        return next(h.position for h in iter_headers(self.log) if h.last_offset >= offset)

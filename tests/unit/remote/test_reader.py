@@ -1,0 +1,419 @@
+"""The cold reader over a store that may be slow, failing or lying."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import ManualClock
+from service.base.errors import CorruptionError, RequestError
+from service.records.batch import iter_headers
+from service.remote.errors import ObjectNotFound, ReaderClosed, StoreUnavailable
+from service.remote.manifest import EpochEnd, Limits
+from service.remote.memory_store import MemoryStore
+from service.remote.reader import RemoteReader
+from tests.unit.remote.archive import START_MS, TIP, Archive
+from tests.unit.remote.slow_store import SlowStore
+
+CHUNK = 16 << 10
+
+
+class World:
+    """An archive, the store in front of it, and a reader."""
+
+    def __init__(self) -> None:
+        self.store = SlowStore(MemoryStore())
+        self.archive = Archive(self.store.inner)
+        self.clock = ManualClock()
+        self.reader = self.new_reader()
+
+    def new_reader(self, **options: Any) -> RemoteReader:
+        settings = {"threads": 3, "cache_bytes": 64 * CHUNK, "chunk_bytes": CHUNK, "attempts": 2, **options}
+        return RemoteReader(self.store, clock=self.clock, rng=random.Random(5), **settings)
+
+    def start(self, offset: int, max_bytes: int = CHUNK) -> Future[Any]:
+        return self.reader.read(TIP, self.archive.manifest_key, offset, max_bytes)
+
+    def read(self, offset: int, max_bytes: int = CHUNK) -> bytes:
+        return b"".join(self.start(offset, max_bytes).result(20).data)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    world.store.gate.set()
+    world.reader.close()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.002)
+
+
+def settle(world: World) -> None:
+    until(lambda: world.reader.stats().flights.in_flight == 0)
+
+
+def test_a_reader_that_goes_through_the_log_gets_every_byte_once_and_in_order(world: World) -> None:
+    for _ in range(5):
+        world.archive.add_segment(40)
+    offset, got = 0, bytearray()
+    while offset < world.archive.next_offset:
+        read = world.start(offset, 5_000).result(20)
+        data = b"".join(read.data)
+        headers = list(iter_headers(data))
+        assert headers[0].base_offset == offset
+        assert len(data) <= 5_000
+        assert read.next_offset == headers[-1].last_offset + 1
+        got += data
+        offset = read.next_offset
+    assert got == world.archive.log
+
+
+@pytest.mark.parametrize("offset", [0, 1, 4, 5, 99, 123, 199])
+def test_a_read_begins_with_the_batch_that_holds_the_offset(world: World, offset: int) -> None:
+    world.archive.add_segment(20)
+    world.archive.add_segment(20)
+    data = world.read(offset, 2_000)
+    start = world.archive.position_of(offset)
+    assert data == world.archive.log[start : start + len(data)]
+    assert data
+
+
+@pytest.mark.parametrize("max_bytes", [0, 1, 60])
+def test_the_first_batch_comes_whole_even_when_it_is_too_large(world: World, max_bytes: int) -> None:
+    world.archive.add_segment(10)
+    data = world.read(12, max_bytes)
+    assert [header.base_offset for header in iter_headers(data)] == [10]
+
+
+def test_what_is_in_memory_is_answered_at_once_and_as_views(world: World) -> None:
+    world.archive.add_segment(30)
+    world.read(0)
+    settle(world)
+    future = world.start(0)
+    assert future.done()
+    view = future.result().data[0]
+    assert isinstance(view, memoryview)
+    assert view.readonly
+    assert world.start(0).result().data[0].obj is view.obj
+
+
+def test_many_requests_for_one_chunk_are_one_download(world: World) -> None:
+    entry = world.archive.add_segment(20)
+    world.store.gate.clear()
+    futures = [world.start(offset) for offset in range(50)]
+    until(lambda: world.store.arrived() == 1)
+    world.store.gate.set()
+    for future in futures:
+        assert future.result(20).data
+    settle(world)
+    assert set(world.store.reads.values()) == {1}
+    assert len(world.store.ranges(entry.key)) == 2, "its footer and its one chunk"
+
+
+def test_a_download_outlives_the_request_that_its_client_gave_up(world: World) -> None:
+    world.archive.add_segment(20)
+    world.store.gate.clear()
+    future = world.start(0)
+    assert not future.cancel()
+    del future
+    world.store.gate.set()
+    settle(world)
+    assert world.start(0).done()
+
+
+def test_chunks_are_cut_at_block_borders_near_the_target_size(world: World) -> None:
+    entry = world.archive.add_segment(200)
+    for offset in range(0, 1000, 5):
+        world.read(offset, 1)
+    settle(world)
+    chunks = world.store.ranges(entry.key)[:-1]
+    assert [position for position, _ in chunks] == [0, *(p + n for p, n in chunks)][:-1]
+    assert sum(length for _, length in chunks) == entry.log_length
+    assert all(CHUNK - 4096 - 700 <= length <= CHUNK for _, length in chunks[:-1])
+
+
+def test_one_budget_bounds_what_is_cached_and_what_is_on_its_way(world: World) -> None:
+    world.reader.close()
+    world.reader = world.new_reader(threads=8, cache_bytes=4 * CHUNK)
+    for _ in range(4):
+        world.archive.add_segment(400)
+    offsets = random.Random(3).sample(range(0, world.archive.next_offset, 5), 60)
+    futures = [world.start(offset, 1) for offset in offsets]
+    while not all(future.done() for future in futures):
+        flights = world.reader.stats().flights
+        assert flights.cached_bytes + flights.in_flight_bytes <= 4 * CHUNK
+    for offset, future in zip(offsets, futures, strict=True):
+        assert next(iter_headers(future.result().data[0])).base_offset == offset
+    settle(world)
+    assert world.reader.stats().flights.cached_bytes <= 4 * CHUNK
+    assert world.store.peak_bytes <= 4 * CHUNK + 8 * 4096, "chunks, and footers on each thread"
+
+
+def test_a_chunk_larger_than_the_budget_is_served_alone(world: World) -> None:
+    world.reader.close()
+    world.reader = world.new_reader(cache_bytes=2048)
+    world.archive.add_segment(30)
+    futures = [world.start(offset, 700) for offset in (0, 60, 100, 140)]
+    for offset, future in zip((0, 60, 100, 140), futures, strict=True):
+        assert next(iter_headers(future.result(20).data[0])).base_offset == offset
+
+
+def test_the_oldest_chunks_make_room_for_new_ones(world: World) -> None:
+    world.reader.close()
+    world.reader = world.new_reader(cache_bytes=4 * CHUNK)
+    world.archive.add_segment(400)
+    world.read(0, 1)
+    for offset in range(500, 2000, 100):
+        world.read(offset, 1)
+    before = world.store.arrived()
+    world.read(0, 1)
+    assert world.store.arrived() > before
+
+
+def test_read_ahead_grows_with_sequential_reads_and_crosses_segments(world: World) -> None:
+    entries = [world.archive.add_segment(60) for _ in range(8)]
+    read = world.start(0, CHUNK).result(20)
+    settle(world)
+    assert world.reader.stats().flights.read_ahead == 0, "one read is no sequence"
+    for _ in range(3):
+        read = world.start(read.next_offset, CHUNK).result(20)
+        settle(world)
+    assert read.next_offset < entries[3].base_offset
+    assert world.store.ranges(entries[3].key), "the next segments are on their way"
+    ahead = world.reader.stats().flights
+    while read.next_offset < world.archive.next_offset:
+        future = world.start(read.next_offset, CHUNK)
+        read = future.result(20)
+        settle(world)
+    assert world.reader.stats().flights.misses - ahead.misses <= 1
+
+
+def test_reads_at_random_places_read_nothing_ahead(world: World) -> None:
+    world.archive.add_segment(400)
+    for offset in (1500, 20, 700, 300, 1100):
+        world.read(offset, 100)
+    settle(world)
+    assert world.reader.stats().flights.read_ahead == 0
+
+
+def test_a_client_that_asks_again_after_a_time_out_keeps_its_stream(world: World) -> None:
+    world.archive.add_segment(400)
+    offset = world.start(0, CHUNK).result(20).next_offset
+    offset = world.start(offset, CHUNK).result(20).next_offset
+    settle(world)
+    before = world.reader.stats()
+    for _ in range(3):
+        again = world.start(offset, CHUNK).result(20)
+    assert world.reader.stats().streams == before.streams == 1
+    settle(world)
+    ahead = world.reader.stats().flights.read_ahead
+    world.start(again.next_offset, CHUNK).result(20)
+    settle(world)
+    assert world.reader.stats().flights.read_ahead > ahead
+
+
+def test_a_result_crosses_chunks_and_segments_that_are_in_memory(world: World) -> None:
+    world.archive.add_segment(40)
+    world.archive.add_segment(40)
+    for offset in range(0, 400, 5):
+        world.read(offset, 1)
+    settle(world)
+    assert world.read(0, 1 << 20) == world.archive.log
+
+
+def test_a_missing_object_is_an_error_that_names_it_and_nothing_else_suffers(world: World) -> None:
+    gone = world.archive.add_segment(10)
+    world.archive.add_segment(10)
+    world.store.delete([gone.key])
+    with pytest.raises(ObjectNotFound, match=gone.key):
+        world.start(3).result(20)
+    assert world.read(50)
+
+
+def test_a_missing_manifest_is_an_error(world: World) -> None:
+    world.archive.add_segment(10)
+    world.store.delete([world.archive.manifest_key])
+    with pytest.raises(ObjectNotFound):
+        world.start(3).result(20)
+
+
+def test_a_corrupt_chunk_is_an_error_with_key_and_offsets_and_is_not_kept(world: World) -> None:
+    entry = world.archive.add_segment(10)
+
+    def flip(key: str, data: bytes) -> bytes:
+        if key == entry.key and len(data) > 4096:
+            return data[:3000] + bytes([data[3000] ^ 1]) + data[3001:]
+        return data
+
+    world.store.interfere = flip
+    with pytest.raises(CorruptionError, match=rf"{entry.key}.*offsets 0 to \d+: wrong checksum"):
+        world.start(3).result(20)
+    world.store.interfere = lambda key, data: data
+    assert world.read(0, 1 << 20) == world.archive.log
+
+
+@pytest.mark.parametrize("cut", [0, 1, 700])
+def test_a_store_that_answers_short_is_found_out(world: World, cut: int) -> None:
+    entry = world.archive.add_segment(10)
+    world.store.interfere = lambda key, data: data[: len(data) // 2 + cut] if key == entry.key else data
+    with pytest.raises(CorruptionError, match=entry.key):
+        world.start(3).result(20)
+
+
+def test_a_footer_other_than_the_manifest_names_is_refused(world: World) -> None:
+    first, second = world.archive.add_segment(10), world.archive.add_segment(10)
+    data = world.store.inner.get(second.key, max_size=1 << 20)
+    world.store.put(first.key, data)
+    with pytest.raises(CorruptionError, match=first.key):
+        world.start(3).result(20)
+
+
+def test_a_store_that_fails_for_a_while_is_asked_again(world: World) -> None:
+    world.archive.add_segment(10)
+    failures = iter([True, False, True, False, True, False])
+
+    def fail(key: str, data: bytes) -> bytes:
+        if next(failures, False):
+            raise StoreUnavailable("busy")
+        return data
+
+    world.store.interfere = fail
+    assert world.read(0, 1 << 20) == world.archive.log
+    assert world.reader.stats().flights.retries == 3
+
+
+def test_a_store_that_keeps_failing_is_given_up_and_comes_back(world: World) -> None:
+    world.archive.add_segment(10)
+
+    def fail(key: str, data: bytes) -> bytes:
+        raise StoreUnavailable("down")
+
+    world.store.interfere = fail
+    with pytest.raises(StoreUnavailable, match="down"):
+        world.start(0).result(20)
+    world.store.interfere = lambda key, data: data
+    assert world.read(0, 1 << 20) == world.archive.log
+
+
+def test_an_offset_outside_the_manifest_is_out_of_range(world: World) -> None:
+    world.archive.add_segment(10)
+    world.archive.add_segment(10)
+    world.archive.drop_before(50)
+    for offset in (49, 100, 1000):
+        with pytest.raises(RequestError) as e:
+            world.start(offset).result(20)
+        assert e.value.code is ErrorCode.offset_out_of_range
+    assert next(iter_headers(world.read(50))).base_offset == 50
+
+
+def test_pages_are_read_only_when_an_offset_lies_in_them(world: World) -> None:
+    world.reader.close()
+    world.reader = world.new_reader(cache_bytes=8 << 20)
+    world.archive.limits = Limits(entries=4, page_refs=2)
+    for _ in range(40):
+        world.archive.add_segment(2)
+    assert {ref.level for ref in world.archive.manifest.pages} >= {0, 1, 2}
+    world.read(world.archive.next_offset - 1, 1)
+    assert world.store.arrived(".json.zst") == 1, "the manifest alone"
+    for offset in range(0, world.archive.next_offset, 7):
+        start = world.archive.position_of(offset)
+        assert world.archive.log.startswith(world.read(offset, 1), start)
+    assert max(world.store.reads.values()) == 1
+
+
+def test_searching_by_time_finds_the_first_record_not_older(world: World) -> None:
+    world.archive.limits = Limits(entries=2, page_refs=2)
+    for epoch in range(6):
+        world.archive.add_segment(10, epoch=epoch)
+    expected = [
+        (header.base_offset + i, header.base_timestamp + i, header.partition_leader_epoch)
+        for header in iter_headers(world.archive.log)
+        for i in range(5)
+    ]
+    key = world.archive.manifest_key
+    for timestamp in (0, START_MS, START_MS + 2, START_MS + 5, START_MS + 31_000, START_MS + 59_004):
+        found = world.reader.offset_for_timestamp(TIP, key, timestamp).result(20)
+        assert found == next(row for row in expected if row[1] >= timestamp)
+    assert world.reader.offset_for_timestamp(TIP, key, START_MS + 59_005).result(20) is None
+    later = world.reader.offset_for_timestamp(TIP, key, START_MS, from_offset=133).result(20)
+    assert later == expected[133]
+    assert world.reader.max_timestamp_offset(TIP, key).result(20) == expected[-1]
+
+
+def test_searching_by_time_ignores_what_was_dropped(world: World) -> None:
+    world.archive.add_segment(10)
+    world.archive.add_segment(10)
+    world.archive.drop_before(23)
+    found = world.reader.offset_for_timestamp(TIP, world.archive.manifest_key, 0).result(20)
+    assert found is not None
+    assert found.offset == 23
+
+
+def test_epochs_end_where_the_next_one_begins(world: World) -> None:
+    for epoch in (2, 2, 5, 9):
+        world.archive.add_segment(2, epoch=epoch)
+    ends = {
+        epoch: world.reader.epoch_end_offset(TIP, world.archive.manifest_key, epoch).result(20)
+        for epoch in (1, 2, 4, 5, 8, 9, 12)
+    }
+    assert ends == {
+        1: None,
+        2: EpochEnd(2, 20, is_last=False),
+        4: EpochEnd(2, 20, is_last=False),
+        5: EpochEnd(5, 30, is_last=False),
+        8: EpochEnd(5, 30, is_last=False),
+        9: EpochEnd(9, 40, is_last=True),
+        12: EpochEnd(9, 40, is_last=True),
+    }
+
+
+def test_closing_resolves_every_request_and_joins_the_threads() -> None:
+    world = World()
+    for _ in range(4):
+        world.archive.add_segment(100)
+    world.read(0)
+    settle(world)
+    world.store.gate.clear()
+    futures = [world.start(offset, 10) for offset in range(100, 2000, 20)]
+    search = world.reader.offset_for_timestamp(TIP, world.archive.manifest_key, START_MS + 200_000)
+    closing = threading.Thread(target=world.reader.close)
+    closing.start()
+    world.store.gate.set()
+    closing.join(20)
+    assert not closing.is_alive()
+    for future in [*futures, search]:
+        assert future.done()
+        assert future.exception() is None or isinstance(future.exception(), ReaderClosed)
+    assert any(future.exception() for future in futures)
+    assert not [t for t in threading.enumerate() if t.name.startswith("remote-read")]
+    with pytest.raises(ReaderClosed):
+        world.start(1900).result(20)
+
+
+def test_closing_does_not_wait_for_ever_for_a_store_that_hangs() -> None:
+    world = World()
+    world.archive.add_segment(10)
+    world.store.gate.clear()
+    future = world.start(0)
+    until(lambda: world.store.arrived() == 1)
+    world.reader.close(timeout_s=0.05)
+    assert isinstance(future.exception(1), ReaderClosed)
+    world.store.gate.set()
+
+
+def test_no_thread_is_started_before_the_first_read() -> None:
+    world = World()
+    assert not [t for t in threading.enumerate() if t.name.startswith("remote-read")]
+    world.reader.close()
