@@ -1,4 +1,4 @@
-"""Asks a fresh Apache Kafka 4.3.1 node (id 1, num.partitions=4) everything that `test_controller_answers.py` asks ours.
+"""Asks a fresh Apache Kafka 4.3.1 node (id 1, num.partitions=4) what `test_controller_answers.py` asks ours.
 
     python tests/golden/metadata/capture.py PORT tests/golden/metadata/kafka-4.3.1/controller-answers.json
 

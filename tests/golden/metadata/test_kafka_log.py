@@ -1,7 +1,7 @@
 """The metadata log of a real Apache Kafka 4.3.1 node: read, applied, and written again byte for byte.
 
-The folder holds its log over two starts (with a controlled shutdown between), its snapshot, bootstrap file and
-quorum-state.
+The folder holds its log over two starts (with a controlled shutdown between), its snapshot, bootstrap file
+and quorum-state.
 """
 
 from __future__ import annotations

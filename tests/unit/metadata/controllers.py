@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -45,9 +46,10 @@ def make_controller(
     *,
     rules: ConfigRules | None = None,
     on_fatal: Callable[[BaseException], None] | None = None,
+    log_io: Executor | None = None,
     **options: Any,
 ) -> Controller:
-    """A controller of node 1, not started; configuration is judged by the node's own rules unless given others."""
+    """A controller of node 1, not started, with the node's own configuration rules unless given others."""
     node = BrokerConfig.from_properties({"node.id": "1", "log.dirs": str(directory), "num.partitions": "4"})
     node_rules = NodeConfigRules(lambda: node)
     controller = Controller(
@@ -62,6 +64,7 @@ def make_controller(
         ManualClock(),
         rules or node_rules,
         on_fatal=on_fatal,
+        log_io=log_io,
     )
     node_rules.image = lambda: controller.image
     return controller

@@ -1,0 +1,217 @@
+"""What is there again after a restart, a crash or damage; snapshots and what they let go."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.base.errors import CorruptionError
+from service.metadata.controller.controller import Controller
+from service.metadata.controller.requests import AlterConfig, AlterResource, CreateTopic
+from service.metadata.image import MetadataImage
+from service.metadata.raft.log import DIRECTORY_NAME
+from service.metadata.raft.snapshots import list_snapshots
+from service.metadata.raft.state_file import QuorumState, read_state
+from tests.unit.metadata.controllers import catalog_commit, create, join, running
+
+LOG = "00000000000000000000.log"
+
+
+def content(image: MetadataImage) -> tuple[object, ...]:
+    """What an image says, without where it stands in the log and who is registered."""
+    topics = {
+        name: (topic.id, tuple(p.replicas for p in topic.partitions.values()))
+        for name, topic in image.topics_by_name.items()
+    }
+    configs = {resource: dict(values) for resource, values in image.configs.items()}
+    return topics, configs, dict(image.features), image.next_producer_id, dict(image.remote)
+
+
+async def fill(controller: Controller, count: int = 10) -> int:
+    """Some of everything; returns the broker's epoch."""
+    epoch = await join(controller)
+    for i in range(count):
+        await create(controller, f"topic.{i}", 3)
+    change = AlterResource(2, "topic.1", (AlterConfig("retention.ms", 0, "1234"),))
+    await controller.incremental_alter_configs([change])
+    topic_id = controller.image.topics_by_name["topic.2"].id
+    await controller.commit([catalog_commit(topic_id, 1, 1, 0)])
+    await controller.allocate_producer_ids(1, epoch)
+    return epoch
+
+
+async def image_of(directory: Path) -> MetadataImage:
+    async with running(directory) as controller:
+        return controller.image
+
+
+def test_a_restart_keeps_everything(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as controller:
+            epoch = await fill(controller)
+            await controller.fence_broker(1, epoch)
+            before, controller_epoch = controller.image, controller.epoch
+        async with running(tmp_path) as controller:
+            assert content(controller.image) == content(before)
+            assert controller.image.brokers == before.brokers
+            assert controller.epoch == controller_epoch + 1
+            epoch = await join(controller)
+            assert controller.image.topics_by_name["topic.0"].partitions[0].leader_epoch == 2
+        state = read_state(tmp_path / DIRECTORY_NAME)
+        assert state == QuorumState(controller.epoch, leader_id=1, voters=(1,))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("torn", [1, 7, 60, 100])
+def test_a_torn_tail_is_cut_off_and_the_rest_is_there(tmp_path: Path, torn: int) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as controller:
+            await fill(controller, 4)
+            before = controller.image
+            await controller.create_topics([CreateTopic("last", 2)])
+        log = tmp_path / DIRECTORY_NAME / LOG
+        os.truncate(log, log.stat().st_size - torn)
+        assert content(await image_of(tmp_path)) == content(before)
+
+    asyncio.run(scenario())
+
+
+def test_garbage_after_the_end_is_cut_off(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as controller:
+            await fill(controller, 3)
+            before = controller.image
+        with open(tmp_path / DIRECTORY_NAME / LOG, "ab") as log:
+            log.write(bytes(range(256)))
+        assert content(await image_of(tmp_path)) == content(before)
+
+    asyncio.run(scenario())
+
+
+CHILD = """
+import asyncio, sys
+from pathlib import Path
+from tests.unit.metadata.controllers import create, join, running
+
+async def main():
+    async with running(Path(sys.argv[1]), snapshot_max_bytes=4000) as controller:
+        await join(controller)
+        for i in range(100_000):
+            names = [f"t{i}-{j}" for j in range(4)]
+            await asyncio.gather(*(create(controller, name, 2) for name in names))
+            print(*names, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("answered", [1, 5, 12, 40])
+def test_what_was_answered_survives_kill_9(tmp_path: Path, answered: int) -> None:
+    root = Path(__file__).parents[3]
+    child = subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(tmp_path)], cwd=root, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    names: list[str] = []
+    for _ in range(answered):
+        names += child.stdout.readline().split()
+    child.send_signal(signal.SIGKILL)
+    names += child.stdout.read().split()[:-4]
+    child.stdout.close()
+    child.wait()
+    assert len(names) >= answered
+    image = asyncio.run(image_of(tmp_path))
+    assert set(names) <= set(image.topics_by_name)
+    for topic in image.topics_by_name.values():
+        assert len(topic.partitions) == 2, "a batch counts wholly or not at all"
+
+
+async def written_snapshots(controller: Controller, directory: Path, count: int) -> None:
+    """Create topics until so many snapshots were written in all."""
+    seen: set[object] = set()
+    number = len(controller.image.topics_by_name)
+    while len(seen) < count:
+        await create(controller, f"more-{number}", 5)
+        number += 1
+        await asyncio.sleep(0.001)
+        seen.update(list_snapshots(directory))
+
+
+def test_snapshots_let_the_old_log_go_and_start_from_the_newest(tmp_path: Path) -> None:
+    directory = tmp_path / DIRECTORY_NAME
+
+    async def scenario() -> None:
+        async with running(tmp_path, snapshot_max_bytes=3000) as controller:
+            await fill(controller)
+            await written_snapshots(controller, directory, 4)
+            before = controller.image
+        assert len(list_snapshots(directory)) == 2
+        assert not (directory / LOG).exists()
+        assert content(await image_of(tmp_path)) == content(before)
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_snapshot_is_set_aside_for_the_one_before_it(tmp_path: Path) -> None:
+    directory = tmp_path / DIRECTORY_NAME
+
+    async def scenario() -> None:
+        async with running(tmp_path, snapshot_max_bytes=3000) as controller:
+            await fill(controller)
+            await written_snapshots(controller, directory, 3)
+            before = controller.image
+        older, newest = list_snapshots(directory)
+        path = directory / newest.file_name
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        assert content(await image_of(tmp_path)) == content(before)
+        assert list_snapshots(directory) == [older]
+        assert path.with_name(path.name + ".damaged").exists()
+
+    asyncio.run(scenario())
+
+
+def test_a_log_that_does_not_reach_back_to_its_snapshot_is_refused(tmp_path: Path) -> None:
+    directory = tmp_path / DIRECTORY_NAME
+
+    async def scenario() -> None:
+        async with running(tmp_path, snapshot_max_bytes=3000) as controller:
+            await fill(controller)
+            await written_snapshots(controller, directory, 3)
+        for snapshot in list_snapshots(directory):
+            (directory / snapshot.file_name).unlink()
+        with pytest.raises(CorruptionError, match="the newest snapshot ends at 0"):
+            await image_of(tmp_path)
+
+    asyncio.run(scenario())
+
+
+def test_half_a_snapshot_left_by_a_crash_is_swept_away(tmp_path: Path) -> None:
+    directory = tmp_path / DIRECTORY_NAME
+    directory.mkdir()
+    part = directory / "00000000000000000010-0000000001.checkpoint.part"
+    part.write_bytes(b"half")
+    asyncio.run(image_of(tmp_path))
+    assert not part.exists()
+
+
+def test_time_alone_brings_a_snapshot(tmp_path: Path) -> None:
+    directory = tmp_path / DIRECTORY_NAME
+
+    async def scenario() -> None:
+        async with running(tmp_path, snapshot_interval_ms=20) as controller:
+            await join(controller)
+            while not list_snapshots(directory):
+                await asyncio.sleep(0.01)
+            before = controller.image
+        assert content(await image_of(tmp_path)) == content(before)
+
+    asyncio.run(scenario())
