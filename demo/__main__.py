@@ -27,13 +27,16 @@ from service.base.errors import FirnError
 from service.cli.embedded_s3 import FOREIGN, environment
 from service.cli.tiers import PartitionTiers, TopicTiers, collect, human_bytes, table
 
+YEAR_MS = 366 * 24 * 3600 * 1000
 TOPIC = "flights"
 PARTITIONS = 4
 SETTINGS = {
     "segment.bytes": str(2 << 20),  # small, so that a hundred megabytes make fifty objects
+    "segment.ms": str(10 * YEAR_MS),  # a year of records comes within seconds: seal by size alone
     "remote.storage.enable": "true",
     "retention.ms": "-1",  # the records are of 2013: by their timestamps they are long expired
 }
+# 2013 is longer ago than this, so what is copied goes at once
 DROP_LOCAL = {"local.retention.ms": "1000"}
 SETTLE_TIMEOUT_S = 60.0
 LOOK_INTERVAL_S = 0.5
@@ -106,16 +109,18 @@ class Demo:
                 rows = [f"  {row}" for row in table(tiers)] if tiers else []
                 self._screen.status([head, *rows], f"{head}  {_sizes(tiers)}" if tiers else head)
 
+            self._screen.begin()
             yield progress
-        self._screen.done()
+            self._screen.line(bar(total, total, what, started))
 
     def _wait_for(self, reached: Callable[[TopicTiers], bool]) -> TopicTiers:
         """Show the tiers until they are where they shall be; `SystemExit` when that takes too long."""
+        self._screen.begin()
         deadline = time.monotonic() + SETTLE_TIMEOUT_S
         while True:
             tiers = collect(self._bootstrap, TOPIC)
             if reached(tiers):
-                self._screen.done()
+                self._screen.line(f"  {_sizes(tiers)}")
                 return tiers
             if time.monotonic() > deadline:
                 raise SystemExit(f"the tiers do not settle: {_sizes(tiers)}")

@@ -42,10 +42,10 @@ class Screen:
             self._painted = len(lines)
         self._out.flush()
 
-    def done(self) -> None:
-        """Take the status away; the next one shows at once."""
+    def begin(self) -> None:
+        """A new thing is under way: on a terminal its status shows at once, elsewhere after a while."""
         self._wipe()
-        self._last = 0.0
+        self._last = 0.0 if self._is_terminal else time.monotonic()
 
     def _wipe(self) -> None:
         if self._painted:
