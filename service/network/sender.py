@@ -1,15 +1,21 @@
-"""Sends the parts of one response: memory through the transport, file slices with ``sendfile`` on the raw
-socket.
+"""Sends the parts of one response: memory through the transport, file slices with ``sendfile``.
 
-Order on the wire is kept by one rule: a part goes out only when the transport's own buffer is empty, and
-while a file is being sent nothing else is written. The transport's limits are zero for that: any backlog
-pauses us, its end resumes us. Memory is handed over in pieces, so a slow reader costs at most one piece
-besides the response itself.
+Order on the wire is kept by one rule: a part goes out only when the transport's own buffer is empty, and while
+a file is being sent nothing else is written. The transport's limits are zero for that: any backlog pauses us,
+its end resumes us. Memory is handed over in pieces, so a slow reader costs at most one piece besides the
+response itself.
 
 ``os.sendfile`` is called directly, and waits through a duplicate of the socket's descriptor, because asyncio
-does not let a transport's descriptor be watched: no task, no ``fstat`` and no switching of reader interest
-for each slice. Small slices are read and joined with the head in front of them. Measured on loopback for 8
-slices per response: see docs/adr.
+does not let a transport's descriptor be watched: no task, no ``fstat`` and no switching of reader interest for
+each slice. Small slices are read and joined with the head in front of them. Microseconds per response of 8
+slices on loopback:
+
+===============  =====  =====  =====  ======  =======
+each slice       4 KiB  32 KiB 64 KiB 256 KiB 1 MiB
+read and joined  22     49     92     321     1127
+os.sendfile      75     74     97     283     1046
+loop.sendfile    228    252    268    453     1246
+===============  =====  =====  =====  ======  =======
 """
 
 from __future__ import annotations

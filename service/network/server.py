@@ -347,8 +347,9 @@ class Server:
         return self._shared.pool.in_use_bytes if self._shared else 0
 
     async def bind(self) -> None:
-        """Take the address, so that `port` is known; nobody is let in before `start`. Raises `OSError` when it
-        cannot be had.
+        """Take the address, so that `port` is known; nobody is let in before `start`.
+
+        Raises `OSError` when the address cannot be had.
         """
         loop = asyncio.get_running_loop()
         pool = BufferPool(self._limits.request_memory_bytes)

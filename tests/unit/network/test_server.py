@@ -30,6 +30,9 @@ class File:
         self._file.flush()
         self.fd = self._file.fileno()
 
+    def close(self) -> None:
+        self._file.close()
+
 
 class FileSlice(NamedTuple):
     file: File
@@ -111,6 +114,7 @@ async def serving(limits: Limits | None = None) -> AsyncIterator[tuple[Server, E
     finally:
         await server.close(grace_s=0.2)
         assert server.connection_count == 0
+        echo.file.close()
 
 
 async def connect(server: Server) -> Streams:
