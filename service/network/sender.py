@@ -1,13 +1,13 @@
 """Sends the parts of one response: memory through the transport, file slices with ``sendfile``.
 
-Order on the wire is kept by one rule: a part goes out only when the transport's own buffer is empty, and while
-a file is being sent nothing else is written. The transport's limits are zero for that: any backlog pauses us,
+Order on the wire is kept by one rule: a part goes out only when the transport's own buffer is empty, and
+while a file is being sent nothing else is written. The transport's limits are zero for that: any backlog pauses us,
 its end resumes us. Memory is handed over in pieces, so a slow reader costs at most one piece besides the
 response itself.
 
 ``os.sendfile`` is called directly, and waits through a duplicate of the socket's descriptor, because asyncio
-does not let a transport's descriptor be watched: no task, no ``fstat`` and no switching of reader interest for
-each slice. Small slices are read and joined with the head in front of them. Microseconds per response of 8
+does not let a transport's descriptor be watched: no task, no ``fstat`` and no switching of reader interest
+for each slice. Small slices are read and joined with the head in front of them. Microseconds per response of 8
 slices on loopback:
 
 ===============  =====  =====  =====  ======  =======

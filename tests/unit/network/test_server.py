@@ -498,8 +498,8 @@ def test_closing_cuts_what_does_not_finish() -> None:
 
 def test_an_address_in_use_is_an_error() -> None:
     async def scenario() -> None:
-        async with serving() as (server, _):
+        async with serving() as (server, echo):
             with pytest.raises(OSError, match="in use"):
-                await Server("127.0.0.1", server.port, Echo()).start()
+                await Server("127.0.0.1", server.port, echo).start()
 
     run(scenario())
