@@ -8,6 +8,7 @@ connections.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ _REFUSED: Final = (
     exceptions.NotSupportedError,
     exceptions.UnknownConfigurationKeyError,
 )
+_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_NO_OBJECT: Final = ("NoSuchKey", "BlobNotFound")
 _OTHER_URLS: Final = ("gs", "az", "azure", "abfs", "abfss", "adl")
 
 
@@ -172,7 +175,9 @@ def _translated(key: str) -> Iterator[None]:
     except FileNotFoundError as e:
         if e.errno is not None:
             raise  # the caller's own file: obstore sets no errno
-        if "NoSuchBucket" in str(e):
+        code = _CODE.search(str(e))
+        if code is not None and code[1] not in _NO_OBJECT:
+            # A 404 about something else than the object: no such bucket, no such user.
             raise StoreRefused(f"{key}: {_short(e)}") from e
         raise ObjectNotFound(key) from e
     except _REFUSED as e:

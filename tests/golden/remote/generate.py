@@ -1,0 +1,123 @@
+"""The bucket's golden files: one small partition, the same bytes every time.
+
+`python -m tests.golden.remote.generate` writes them anew; a change of any byte is a change of the format and
+belongs in docs/bucket-format.md.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from uuid import UUID
+
+import zstandard
+
+from service.records.batch import iter_headers
+from service.remote.block_table import BatchFacts, build_block_table
+from service.remote.keys import head_key
+from service.remote.manifest import Limits, Manifest
+from service.remote.manifest_codec import (
+    TopicRow,
+    encode_cluster,
+    encode_head,
+    encode_manifest,
+    encode_page,
+    encode_topics,
+    head_of,
+)
+from service.remote.object_reader import entry_of
+from service.remote.segment_object import PlannedObject, SegmentIdentity, plan_object
+from tests.support.batches import batch
+
+FOLDER = Path(__file__).parent / "bucket"
+CLUSTER_ID = "golden-cluster"
+TOPIC_ID = UUID("6b0c6f5e-52f4-4c5b-9d0b-1f6f6f6b6e01")
+TOPIC, PARTITION = "flights", 2
+
+
+def _log(base_offset: int, batches: int, epoch: int) -> bytes:
+    return b"".join(
+        batch(
+            [f"value-{base_offset + 3 * number + i}".encode() for i in range(3)],
+            base_offset=base_offset + 3 * number,
+            leader_epoch=epoch,
+            base_timestamp=1_700_000_000_000 + 1_000 * (base_offset + 3 * number),
+        )
+        for number in range(batches)
+    )
+
+
+def segment(number: int) -> PlannedObject:
+    """Segment `number`: five batches of three records, two batches to a block."""
+    base, epoch = 15 * number, number // 2
+    log = _log(base, 5, epoch)
+    facts = [
+        (
+            BatchFacts(
+                h.position, h.size, h.base_offset, h.last_offset, h.base_timestamp, h.max_timestamp, 3
+            ),
+            log[h.position : h.end],
+        )
+        for h in iter_headers(log)
+    ]
+    return plan_object(
+        SegmentIdentity(CLUSTER_ID, TOPIC_ID, TOPIC, PARTITION, base, base + 14, epoch, UUID(int=number + 1)),
+        log=lambda: [log],
+        log_length=len(log),
+        blocks=build_block_table(facts, target_bytes=250),
+        offset_index=struct.pack(">ii", 6, facts[2][0].position),
+        time_index=struct.pack(">qi", facts[4][0].max_timestamp, 12),
+        producer_snapshot=b"",
+        leader_epochs=((epoch, base),),
+        max_timestamp_offset=base + 12,
+    )
+
+
+def content() -> dict[str, bytes]:
+    """Key -> bytes of every object of the golden bucket."""
+    files = {
+        "cluster.json": encode_cluster(CLUSTER_ID),
+        "topics.json": encode_topics(
+            CLUSTER_ID, 41, [TopicRow(TOPIC, TOPIC_ID, 3, {"remote.storage.enable": "true"})]
+        ),
+    }
+    manifest = Manifest(CLUSTER_ID, TOPIC_ID, TOPIC, PARTITION)
+    for number in range(5):
+        plan = segment(number)
+        files[plan.key] = b"".join(plan.parts())
+        change = manifest.append(
+            [entry_of(plan.footer)],
+            leader_epoch=2,
+            new_uuid=lambda number=number: UUID(int=100 + number),  # type: ignore[misc]
+            encode_page=encode_page,
+            limits=Limits(entries=3, page_refs=2),
+        )
+        files.update((ref.key, data) for _, ref, data in change.pages)
+        manifest = change.manifest
+    key = manifest.key(UUID(int=200))
+    files[key] = encode_manifest(manifest)
+    files[head_key(TOPIC_ID, PARTITION)] = encode_head(head_of(manifest, key, files[key]))
+    return files
+
+
+def readable(key: str, data: bytes) -> bytes:
+    """What is compared byte for byte: zstd's own bytes may vary with its version, their content may not."""
+    if key.endswith(".zst"):
+        return zstandard.ZstdDecompressor().decompress(data)
+    if not key.endswith("/HEAD"):
+        return data
+    document = json.loads(data)
+    del document["stored_size"], document["crc32c"]
+    return json.dumps(document).encode()
+
+
+def main() -> None:
+    for key, data in content().items():
+        path = FOLDER / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+if __name__ == "__main__":
+    main()
