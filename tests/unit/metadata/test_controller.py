@@ -18,6 +18,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.raft.log import MetadataLog
 from service.tiering.catalog import CatalogCommit, CatalogResult
 from tests.unit.metadata.controllers import (
+    AnyConfig,
     catalog_commit,
     create,
     join,
@@ -193,7 +194,7 @@ def test_only_one_live_process_has_a_broker_id(tmp_path: Path) -> None:
 
 def test_a_change_beyond_the_limits_writes_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with running(tmp_path) as controller:
+        async with running(tmp_path, rules=AnyConfig()) as controller:
             await join(controller)
             await create(controller, "t")
             offset = controller.image.offset

@@ -1,0 +1,198 @@
+"""Any history of metadata: replayed whole, or from a snapshot of any moment on, it says the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.base.errors import RequestError
+from service.base.types import TopicIdPartition
+from service.metadata.batches import decode_batches, encode_batch
+from service.metadata.controller.catalog_control import commit_catalog
+from service.metadata.controller.cluster_control import fence_broker, register_broker, unfence_broker
+from service.metadata.controller.configs_control import incremental_alter_configs
+from service.metadata.controller.decision import Decision
+from service.metadata.controller.producer_ids_control import allocate_producer_ids
+from service.metadata.controller.requests import (
+    AlterConfig,
+    AlterResource,
+    CreateTopic,
+    DeleteTopic,
+    TopicDefaults,
+)
+from service.metadata.controller.topics_control import create_topics, delete_topics
+from service.metadata.delta import MetadataDelta
+from service.metadata.features import bootstrap_frames
+from service.metadata.frames import Frame
+from service.metadata.image import MetadataImage
+from service.metadata.image_frames import image_frames
+from service.metadata.raft.log import apply_batch
+from service.tiering.catalog import CatalogCommit, CatalogEntry
+from tests.unit.metadata.controllers import CLUSTER_ID, AnyConfig, registration
+
+NAMES = ["a", "b", "a.b", "a_b", "c.d_e", "t"]
+names = st.sampled_from(NAMES)
+brokers = st.integers(1, 3)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("create"), names, st.integers(1, 70), st.integers(1, 3)),
+        st.tuples(st.just("delete"), names),
+        st.tuples(st.just("config"), st.sampled_from([2, 4]), names, st.integers(0, 3), st.booleans()),
+        st.tuples(st.just("register"), brokers),
+        st.tuples(st.just("unfence"), brokers),
+        st.tuples(st.just("fence"), brokers),
+        st.tuples(st.just("producer ids"), brokers),
+        st.tuples(st.just("catalog"), names, st.integers(0, 4)),
+    ),
+    max_size=40,
+)
+
+
+class History:
+    """Decisions applied one after another; remembers every batch and every image."""
+
+    def __init__(self) -> None:
+        self.images = [MetadataImage()]
+        self.batches: list[tuple[Frame, ...]] = []
+        self._uuids = (UUID(int=i + 1000) for i in count())
+        self.apply(Decision(bootstrap_frames(), None))
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.images[-1]
+
+    def apply(self, decision: Decision[Any]) -> None:
+        if decision.frames:
+            delta = MetadataDelta(self.image).replay_all(frame.record for frame in decision.frames)
+            offset = self.image.offset + len(decision.frames)
+            self.images.append(delta.build(offset, 1 + len(self.batches) // 5, 1000 + offset))
+            self.batches.append(decision.frames)
+
+    def encoded(self, start: int) -> Iterator[bytearray]:
+        """The log from the batch with this number on, in its own bytes."""
+        for number in range(start, len(self.batches)):
+            image = self.images[number + 1]
+            yield encode_batch(
+                self.batches[number],
+                base_offset=self.images[number].offset + 1,
+                epoch=image.epoch,
+                timestamp_ms=image.timestamp_ms,
+            )
+
+    def decide(self, step: tuple[Any, ...]) -> Decision[Any]:
+        image = self.image
+        match step:
+            case ("create", name, partitions, factor):
+                return create_topics(
+                    image,
+                    [CreateTopic(name, partitions, factor, configs=(("retention.ms", "1"),))],
+                    defaults=TopicDefaults(),
+                    rules=AnyConfig(),
+                    new_uuid=self._uuids.__next__,
+                )
+            case ("delete", name):
+                return delete_topics(image, [DeleteTopic(name)])
+            case ("config", kind, name, operation, is_list):
+                resource = name if kind == 2 else str(1 + NAMES.index(name) % 3)
+                change = AlterConfig("cleanup.policy" if is_list else "segment.ms", operation, "delete")
+                return incremental_alter_configs(
+                    image, [AlterResource(kind, resource, (change,))], AnyConfig()
+                )
+            case ("register", broker):
+                return register_broker(
+                    image,
+                    registration(broker),
+                    cluster_id=CLUSTER_ID,
+                    next_offset=image.offset + 1,
+                    has_session=False,
+                )
+            case ("catalog", name, partition):
+                return self.commit_next(name, partition)
+            case (what, broker):
+                epoch = image.brokers[broker].epoch if broker in image.brokers else -1
+                decisions = {"fence": fence_broker, "unfence": unfence_broker}
+                return decisions.get(what, allocate_producer_ids)(image, broker, epoch)
+        raise AssertionError(step)
+
+    def commit_next(self, name: str, partition: int) -> Decision[Any]:
+        topic = self.image.topics_by_name.get(name)
+        if topic is None or partition not in topic.partitions:
+            return Decision((), None)
+        current = self.image.remote.get((topic.id, partition))
+        version = 0 if current is None else current.version
+        epoch = topic.partitions[partition].leader_epoch
+        entry = CatalogEntry(version + 1, f"m{version}", epoch, 0, 10 * (version + 1), version + 1, 100)
+        return commit_catalog(
+            self.image, [CatalogCommit(TopicIdPartition(topic.id, name, partition), version, entry)]
+        )
+
+
+def history_of(script: list[tuple[Any, ...]]) -> History:
+    history = History()
+    for step in script:
+        try:
+            history.apply(history.decide(step))
+        except RequestError:
+            continue
+    return history
+
+
+def same(one: MetadataImage, other: MetadataImage) -> None:
+    """Equal, and so is every map in them, whatever its shape inside."""
+    assert one == other
+    for topic in other.topics_by_id.values():
+        assert list(one.topics_by_name[topic.name].partitions.values()) == list(topic.partitions.values())
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps, st.floats(0, 1))
+def test_a_snapshot_and_the_log_after_it_say_what_the_whole_log_says(
+    script: list[tuple[Any, ...]], at: float
+) -> None:
+    history = history_of(script)
+    cut = int(at * len(history.batches))
+    snapshot = history.images[cut]
+    delta = MetadataDelta(MetadataImage()).replay_all(frame.record for frame in image_frames(snapshot))
+    image = delta.build(snapshot.offset, snapshot.epoch, snapshot.timestamp_ms)
+    same(image, snapshot)
+    for encoded in history.encoded(cut):
+        (batch,) = decode_batches(encoded)
+        image = apply_batch(image, batch)
+    same(image, history.image)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps)
+def test_an_image_never_changes_once_it_is_built(script: list[tuple[Any, ...]]) -> None:
+    history = history_of(script)
+    image = MetadataImage()
+    for number, encoded in enumerate(history.encoded(0)):
+        (batch,) = decode_batches(encoded)
+        same(image, history.images[number])
+        image = apply_batch(image, batch)
+    same(image, history.image)
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps)
+def test_what_the_image_holds_hangs_together(script: list[tuple[Any, ...]]) -> None:
+    image = history_of(script).image
+    assert {t.id for t in image.topics_by_name.values()} == set(image.topics_by_id)
+    assert all((kind, name) != (2, "") for kind, name in image.configs)
+    assert {name for kind, name in image.configs if kind == 2} <= set(image.topics_by_name)
+    assert all(image.partition(*key) is not None for key in image.remote)
+    dotted = {name for name in image.topics_by_name if "." in name or "_" in name}
+    assert {name for group in image.collisions.values() for name in group} == dotted
+    assert all(len(group) == 1 for group in image.collisions.values())
+    for topic in image.topics_by_id.values():
+        for partition in topic.partitions.values():
+            assert partition.isr, "the last replica in sync stays"
+            assert set(partition.isr) <= set(partition.replicas)
+            if partition.has_leader:
+                assert partition.leader in partition.isr
+                assert image.brokers[partition.leader].is_active
