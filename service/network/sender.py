@@ -1,14 +1,14 @@
 """Sends the parts of one response: memory through the transport, file slices with ``sendfile``.
 
 Order on the wire is kept by one rule: a part goes out only when the transport's own buffer is empty, and
-while a file is being sent nothing else is written. The transport's limits are zero for that: any backlog pauses us,
-its end resumes us. Memory is handed over in pieces, so a slow reader costs at most one piece besides the
-response itself.
+while a file is being sent nothing else is written. The transport's limits are zero for that: any backlog
+pauses us, its end resumes us. Memory is handed over in pieces, so a slow reader costs at most one piece
+besides the response itself.
 
-``os.sendfile`` is called directly, and waits through a duplicate of the socket's descriptor, because asyncio
-does not let a transport's descriptor be watched: no task, no ``fstat`` and no switching of reader interest
-for each slice. Small slices are read and joined with the head in front of them. Microseconds per response of 8
-slices on loopback:
+``os.sendfile`` is called directly, and waits through a duplicate of the socket's descriptor, because
+asyncio does not let a transport's descriptor be watched: no task, no ``fstat`` and no switching of reader
+interest for each slice. Small slices are read and joined with the head in front of them. Microseconds per
+response of 8 slices on loopback:
 
 ===============  =====  =====  =====  ======  =======
 each slice       4 KiB  32 KiB 64 KiB 256 KiB 1 MiB
