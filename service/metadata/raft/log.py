@@ -125,10 +125,6 @@ class MetadataLog:
         return self._log.log_end_offset
 
     @property
-    def start_offset(self) -> int:
-        return self._log.log_start_offset
-
-    @property
     def last_epoch(self) -> int:
         """Epoch of the last leader that wrote here; -1 for none."""
         return self._log.epochs.latest

@@ -251,3 +251,23 @@ def test_a_stopped_controller_says_so(tmp_path: Path) -> None:
         assert early.value.code is late.value.code is ErrorCode.not_controller
 
     asyncio.run(scenario())
+
+
+def test_a_broker_with_more_partitions_than_a_batch_holds_comes_and_goes(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as controller:
+            epoch = await join(controller)
+            for name in ("a", "b"):
+                await create(controller, name, 5500)
+            await controller.fence_broker(1, epoch)
+            epoch = await controller.register_broker(registration())
+            assert epoch == controller.image.offset, "its own record's offset"
+            await controller.unfence_broker(1, epoch)
+            fenced = controller.image
+            registered = await controller.register_broker(registration(2))
+            assert registered == fenced.offset + 1
+        async with running(tmp_path) as controller:
+            for topic in controller.image.topics_by_name.values():
+                assert {(p.leader, p.leader_epoch) for p in topic.partitions.values()} == {(1, 2)}
+
+    asyncio.run(scenario())
