@@ -34,6 +34,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from service.base.types import Buffer
+from service.wire import frames
 from service.wire.errors import MalformedMessage, UnsupportedRequest
 from service.wire.primitives import Cursor, write_nullable_string
 from service.wire.schema import Decoder, Encoder, compile_codec, dropped_fields, millis
@@ -329,13 +330,12 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str, 
         raise ValueError(f"{api.name} has no version {version}")
     _refuse_lossy(key, version)
     message = _downgrade_request(key, version, message)
-    out = bytearray(struct.pack(">ihhi", 0, key, version, correlation_id))
+    out = bytearray(struct.pack(">hhi", key, version, correlation_id))
     write_nullable_string(out, client_id)
     if version >= api.flexible_from:
         out.append(0)
     _request_codec(key, version, _canonical_version(key, version))[1](out, message)
-    struct.pack_into(">i", out, 0, len(out) - 4)
-    return bytes(out)
+    return frames.frame(out)
 
 
 def _downgrade_request(key: int, version: int, message: Any) -> Any:

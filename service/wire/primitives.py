@@ -40,7 +40,7 @@ def _malformed(what: str) -> NoReturn:
 
 class Cursor:
     """A reading position in `data`. Methods return the value and move on; they raise `MalformedMessage` and
-    `struct.error` (too short), which callers turn into one error through `malformed_as_error`.
+    `struct.error` (too short); whoever parses a whole message turns the latter into the former.
     """
 
     __slots__ = ("data", "elements_left", "end", "position")
