@@ -1,0 +1,213 @@
+"""Fetch and ListOffsets on a whole node: waiting, epochs, budgets, and a log that lies in two tiers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.records.decode import iter_records
+from service.wire.api import ApiKey, request_module
+from tests.unit.broker.conftest import NodeThread, Talk
+
+DAY = 1_700_000_000_000
+
+
+def values(records: bytes | None) -> list[bytes | None]:
+    """Values of the whole batches in a fetched chunk; the end may be cut."""
+    data, found = memoryview(records or b""), []
+    while len(data) > 12 and (size := int.from_bytes(data[8:12], "big") + 12) <= len(data):
+        found += [record.value for record in iter_records(data[:size])]
+        data = data[size:]
+    return found
+
+
+def test_a_fetch_with_nothing_to_say_waits_and_is_woken(talk: Talk, start: Callable[..., NodeThread]) -> None:
+    topic_id = talk.create("t").topic_id
+    began = time.monotonic()
+    assert values(talk.fetch(topic_id, 0, max_wait=200).records) == []
+    assert time.monotonic() - began >= 0.15
+
+    host, port = talk.client.address.split(":")
+    other = Talk(type(talk.client)(host, int(port)))
+    later = threading.Timer(0.2, lambda: other.produce(topic_id, [b"woken"], DAY))
+    later.start()
+    assert values(talk.fetch(topic_id, 0, max_wait=20_000).records) == [b"woken"]
+    later.join()
+    other.client.close()
+
+
+def test_min_bytes_gathers_several_appends(talk: Talk) -> None:
+    topic_id = talk.create("t").topic_id
+    host, port = talk.client.address.split(":")
+    other = Talk(type(talk.client)(host, int(port)))
+
+    def drip() -> None:
+        for n in range(5):
+            time.sleep(0.05)
+            other.produce(topic_id, [b"%d" % n + b"." * 300], DAY)
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    found = values(talk.fetch(topic_id, 0, max_wait=20_000, min_bytes=1500).records)
+    thread.join()
+    other.client.close()
+    assert len(found) >= 4
+
+
+def test_epochs_and_offsets_that_cannot_be_are_refused(talk: Talk) -> None:
+    topic_id = talk.create("t").topic_id
+    talk.produce(topic_id, [b"a", b"b"], DAY)
+    assert talk.fetch(topic_id, 3).error_code == ErrorCode.offset_out_of_range
+    assert talk.fetch(topic_id, -1).error_code == ErrorCode.offset_out_of_range
+    assert talk.fetch(topic_id, 0, current_leader_epoch=7).error_code == ErrorCode.unknown_leader_epoch
+    assert talk.fetch(topic_id, 0, partition=9).error_code == ErrorCode.unknown_topic_or_partition
+    assert talk.fetch(topic_id, 0, last_fetched_epoch=5).error_code == ErrorCode.offset_out_of_range
+
+
+def test_a_restart_fences_the_old_epoch(start: Callable[..., NodeThread]) -> None:
+    node = start()
+    with node.client() as client:
+        topic_id = Talk(client).create("t").topic_id
+        Talk(client).produce(topic_id, [b"a"], DAY)
+    node.stop()
+    with start().client() as client:
+        talk = Talk(client)
+        assert talk.fetch(topic_id, 0, current_leader_epoch=0).error_code == ErrorCode.fenced_leader_epoch
+        talk.produce(topic_id, [b"b"], DAY)
+        module = request_module(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+        asked = module.OffsetForLeaderPartition(partition=0, leader_epoch=0)
+        answer = talk(
+            ApiKey.OFFSET_FOR_LEADER_EPOCH,
+            "OffsetForLeaderEpochRequest",
+            topics=(module.OffsetForLeaderTopic(topic="t", partitions=(asked,)),),
+        )
+        (end,) = answer.topics[0].partitions
+        assert (end.error_code, end.leader_epoch, end.end_offset) == (0, 0, 1)
+        diverging = talk.fetch(topic_id, 2, last_fetched_epoch=0).diverging_epoch
+        assert (diverging.epoch, diverging.end_offset) == (0, 1)
+
+
+def test_sessions_are_declined(talk: Talk) -> None:
+    topic_id = talk.create("t").topic_id
+    full = talk.fetch(topic_id, 0, session_epoch=0, whole=True)
+    assert (full.error_code, full.session_id) == (0, 0)
+    incremental = talk.fetch(topic_id, 0, session_id=12, session_epoch=3, whole=True)
+    assert incremental.error_code == ErrorCode.fetch_session_id_not_found
+
+
+def test_the_first_batch_comes_whole_whatever_the_budget(talk: Talk) -> None:
+    topic_id = talk.create("t").topic_id
+    talk.produce(topic_id, [b"x" * 5000], DAY)
+    assert values(talk.fetch(topic_id, 0, partition_max_bytes=10, max_bytes=10).records) == [b"x" * 5000]
+
+
+def list_offset(talk: Talk, timestamp: int, topic: str = "t") -> Any:
+    module = request_module(ApiKey.LIST_OFFSETS)
+    asked = module.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    answer = talk(
+        ApiKey.LIST_OFFSETS,
+        "ListOffsetsRequest",
+        replica_id=-1,
+        isolation_level=0,
+        topics=(module.ListOffsetsTopic(name=topic, partitions=(asked,)),),
+        timeout=20_000,
+    )
+    return answer.topics[0].partitions[0]
+
+
+def test_a_partition_asked_for_twice_is_refused_twice(talk: Talk) -> None:
+    talk.create("t")
+    module = request_module(ApiKey.LIST_OFFSETS)
+    asked = module.ListOffsetsPartition(partition_index=0, timestamp=-1)
+    answer = talk(
+        ApiKey.LIST_OFFSETS,
+        "ListOffsetsRequest",
+        replica_id=-1,
+        isolation_level=0,
+        topics=(module.ListOffsetsTopic(name="t", partitions=(asked, asked)),),
+        timeout=1000,
+    )
+    assert [p.error_code for p in answer.topics[0].partitions] == [ErrorCode.invalid_request] * 2
+
+
+class Tiered:
+    """A topic of 40 batches, ten records each, of which the older ones lie in the bucket only."""
+
+    def __init__(self, talk: Talk) -> None:
+        self.talk = talk
+        created = talk.create(
+            "t",
+            remote_storage_enable="true",
+            retention_ms="-1",
+            local_retention_bytes="30000",
+            internal_segment_bytes="20000",
+            file_delete_delay_ms="0",
+        )
+        assert created.error_code == 0, created.error_message
+        self.topic_id = created.topic_id
+        self.written: list[bytes] = []
+        for n in range(40):
+            batch = [b"%d-%d" % (n, m) + b"." * 200 for m in range(10)]
+            assert talk.produce(self.topic_id, batch, DAY + 1000 * n).error_code == 0
+            self.written += batch
+        deadline = time.monotonic() + 20
+        while self.local_start == 0:
+            assert time.monotonic() < deadline, "nothing was offloaded"
+            time.sleep(0.05)
+
+    @property
+    def local_start(self) -> int:
+        return int(list_offset(self.talk, -4).offset)
+
+
+@pytest.fixture
+def tiered(start: Callable[..., NodeThread], tmp_path: Path) -> Iterator[Tiered]:
+    (tmp_path / "bucket").mkdir()
+    with start(firn_remote_url=f"file://{tmp_path}/bucket").client() as client:
+        yield Tiered(Talk(client))
+
+
+def test_a_reader_does_not_notice_the_border(tiered: Tiered) -> None:
+    found: list[bytes | None] = []
+    while len(found) < len(tiered.written):
+        answer = tiered.talk.fetch(tiered.topic_id, len(found), partition_max_bytes=5000, max_wait=5000)
+        assert answer.error_code == 0
+        more = values(answer.records)
+        assert more, f"nothing at {len(found)}, the border is at {tiered.local_start}"
+        found += more
+    assert found == tiered.written
+
+
+def test_a_fetch_may_begin_within_a_cold_batch(tiered: Tiered) -> None:
+    answer = tiered.talk.fetch(tiered.topic_id, 14, max_wait=5000, partition_max_bytes=100)
+    assert values(answer.records) == tiered.written[10:20]
+
+
+def test_places_of_both_tiers(tiered: Tiered) -> None:
+    talk, local_start = tiered.talk, tiered.local_start
+    assert list_offset(talk, -2).offset == 0
+    assert list_offset(talk, -1).offset == 400
+    assert 0 < local_start < 400
+    last_tiered = list_offset(talk, -5).offset
+    assert local_start - 1 <= last_tiered < 400
+    assert list_offset(talk, -6).offset == last_tiered + 1
+
+
+@pytest.mark.parametrize("batch", [0, 1, 17, 38, 39])
+def test_offsets_by_time_in_both_tiers(tiered: Tiered, batch: int) -> None:
+    found = list_offset(tiered.talk, DAY + 1000 * batch + 3)
+    assert (found.error_code, found.offset, found.timestamp) == (0, 10 * batch + 3, DAY + 1000 * batch + 3)
+    between = list_offset(tiered.talk, DAY + 1000 * batch - 500)
+    assert (between.offset, between.timestamp) == (10 * batch, DAY + 1000 * batch)
+
+
+def test_no_record_is_that_late(tiered: Tiered) -> None:
+    assert list_offset(tiered.talk, DAY + 10**9).offset == -1
+    latest = list_offset(tiered.talk, -3)
+    assert (latest.offset, latest.timestamp) == (399, DAY + 39_009)
