@@ -48,7 +48,7 @@ class CommitQueue:
 
     async def close(self) -> None:
         """Give up what is under way; its outcome is found in the catalog after the next start."""
-        if self._task is not None:
+        if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait({self._task})
         for _, answer in self._waiting:

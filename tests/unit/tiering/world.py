@@ -1,0 +1,478 @@
+"""A node's tiering with everything around it real but the quorum: logs on disk, a store, a catalog with real
+compare-and-set; faults at any call, crashes at any step, and an oracle for docs/invariants.md (T2 to T10)."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+from service.base.clock import ManualClock
+from service.base.config import LogConfig
+from service.base.types import Buffer, TopicIdPartition
+from service.hot.log import LocalLog
+from service.records.batch import iter_headers
+from service.remote.errors import ObjectNotFound, StoreUnavailable
+from service.remote.keys import HeadKey
+from service.remote.manifest import Manifest, Page, PageRef, SegmentEntry, live_segments
+from service.remote.manifest_codec import Head, TopicRow
+from service.remote.memory_store import MemoryStore
+from service.remote.object_reader import open_footer_of, open_head, open_manifest, open_page
+from service.remote.store import ObjectInfo, ObjectStore
+from service.tiering.catalog import CatalogCommit, CatalogEntry, CatalogResult, decide_commit
+from service.tiering.fsck import fsck
+from service.tiering.manager import TieringManager
+from service.tiering.ports import TieringSettings
+from service.tiering.shared_objects import TopicsSnapshot, claim_prefix
+from service.tiering.steps import Probe, Step, no_probe
+from tests.unit.hot.logs import START_MS, batch
+
+CLUSTER = "cluster-of-the-tests-1"
+GRACE_MS = 60_000
+SETTINGS = TieringSettings(
+    copier_threads=1,
+    grace_ms=GRACE_MS,
+    sweep_interval_ms=10 * GRACE_MS,
+    block_bytes=512,
+    stop_timeout_ms=2000,
+)
+
+
+T = TypeVar("T")
+
+
+class Crash(BaseException):
+    """The process ends here."""
+
+
+class Fault(Enum):
+    PASS = "pass"
+    FAIL = "fail, with nothing done"
+    LIE = "do it, then say that it failed"
+    CRASH_BEFORE = "crash, with nothing done"
+    CRASH_AFTER = "do it, then crash"
+
+
+Decide = Callable[[str, str], Fault]
+"""(operation, key) -> what happens to the call."""
+
+
+def no_faults(operation: str, key: str) -> Fault:
+    return Fault.PASS
+
+
+@contextmanager
+def faulty(fault: Fault, what: str) -> Iterator[None]:
+    if fault is Fault.FAIL:
+        raise StoreUnavailable(f"{what}: refused")
+    if fault is Fault.CRASH_BEFORE:
+        raise Crash(f"before {what}")
+    yield
+    if fault is Fault.LIE:
+        raise StoreUnavailable(f"{what}: timed out")
+    if fault is Fault.CRASH_AFTER:
+        raise Crash(f"after {what}")
+
+
+class FaultyStore:
+    """A store whose calls fail, lie or end the process as `decide` says."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+        self.decide: Decide = no_faults
+
+    def _fault(self, operation: str, key: str) -> Any:
+        return faulty(self.decide(operation, key), f"{operation} {key}")
+
+    def put(self, key: str, data: Buffer) -> None:
+        with self._fault("put", key):
+            self.inner.put(key, data)
+
+    def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
+        with self._fault("put_stream", key):
+            self.inner.put_stream(key, parts, size)
+
+    def get(self, key: str, *, max_size: int) -> bytes:
+        with self._fault("get", key):
+            return self.inner.get(key, max_size=max_size)
+
+    def get_range(self, key: str, start: int, length: int) -> Buffer:
+        with self._fault("get_range", key):
+            return self.inner.get_range(key, start, length)
+
+    def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        with self._fault("get_suffix", key):
+            return self.inner.get_suffix(key, length)
+
+    def head(self, key: str) -> ObjectInfo:
+        with self._fault("head", key):
+            return self.inner.head(key)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        with self._fault("list", prefix):
+            return self.inner.list(prefix)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        with self._fault("delete", keys[0]):
+            self.inner.delete(keys)
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        with self._fault("put_if_absent", key):
+            return self.inner.put_if_absent(key, data)
+
+
+class MemoryCatalog:
+    """The quorum's compare-and-set, in a dictionary. `leader_epochs` are those of its image."""
+
+    def __init__(self) -> None:
+        self.entries: dict[tuple[UUID, int], CatalogEntry] = {}
+        self.leader_epochs: dict[tuple[UUID, int], int] = {}
+        self.decide: Decide = no_faults
+        self.history: list[CatalogCommit] = []
+        self.stale: dict[tuple[UUID, int], CatalogEntry | None] = {}
+        """Partitions whose entry this node's image does not have yet."""
+
+    async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
+        await asyncio.sleep(0)
+        with faulty(self.decide("commit", str(commits[0].tip)), "commit"):
+            return [self._commit(one) for one in commits]
+
+    def _commit(self, one: CatalogCommit) -> CatalogResult:
+        key = (one.tip.topic_id, one.tip.partition)
+        if key not in self.leader_epochs:
+            return CatalogResult.UNKNOWN_PARTITION
+        current = self.entries.get(key)
+        result = decide_commit(
+            current,
+            previous_version=one.previous_version,
+            entry=one.entry,
+            leader_epoch=self.leader_epochs[key],
+        )
+        if result is CatalogResult.COMMITTED and current != one.entry:
+            self.entries[key] = one.entry
+            self.history.append(one)
+        return result
+
+    def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
+        key = (topic_id, partition)
+        return self.stale[key] if key in self.stale else self.entries.get(key)
+
+
+class Replica:
+    """A partition as the tiering room sees it, and what was produced to it."""
+
+    def __init__(self, tip: TopicIdPartition, log: LocalLog, leader_epoch: int) -> None:
+        self.tip = tip
+        self.log = log
+        self.leader_epoch = leader_epoch
+        self.produced = bytearray()
+        self.held_back = 0
+        self.remote: CatalogEntry | None = None
+
+    @property
+    def config(self) -> LogConfig:
+        return self.log.config
+
+    @property
+    def high_watermark(self) -> int:
+        return self.log.log_end_offset - self.held_back
+
+    @property
+    def last_stable_offset(self) -> int:
+        return self.high_watermark
+
+    def remote_committed(self, entry: CatalogEntry) -> None:
+        assert self.remote is None or entry.version >= self.remote.version
+        self.remote = entry
+        if entry.start_offset > self.log.log_start_offset:
+            self.log.advance_log_start(entry.start_offset)
+
+    def append(self, count: int, now_ms: int, timestamp: int | None = None) -> None:
+        one = batch(count, timestamp=now_ms if timestamp is None else timestamp)
+        self.log.append(one, self.leader_epoch, now_ms)
+        self.produced += one.data
+
+
+class World:
+    """One node, one bucket. `run` does all the work that there is; a `Crash` anywhere reboots the node."""
+
+    def __init__(
+        self,
+        tmp: Path,
+        store: ObjectStore | None = None,
+        *,
+        partitions: int = 1,
+        settings: TieringSettings = SETTINGS,
+        **config: Any,
+    ) -> None:
+        self.clock = ManualClock(START_MS)
+        self.bucket: ObjectStore = store if store is not None else MemoryStore()
+        self.store = FaultyStore(self.bucket)
+        self.catalog = MemoryCatalog()
+        self.settings = settings
+        self.probe: Probe = no_probe
+        self.topic_ids = {"events": UUID(int=7)}
+        self.config = LogConfig(
+            **{"segment_bytes": 1000, "remote_storage_enable": True, "retention_ms": -1, **config}
+        )
+        self._tmp = tmp
+        self.replicas: list[Replica] = []
+        for partition in range(partitions):
+            self.add(TopicIdPartition(self.topic_ids["events"], "events", partition))
+        claim_prefix(self.bucket, CLUSTER)
+        self.metadata_offset = 1
+        self.crashes = 0
+        self._runner = asyncio.Runner()
+        weakref.finalize(self, self._runner.close)
+        self.manager = self._boot()
+
+    def add(self, tip: TopicIdPartition, leader_epoch: int = 0) -> Replica:
+        """A new partition that this node leads."""
+        self.topic_ids[tip.topic] = tip.topic_id
+        log = LocalLog.open(self._tmp / f"{tip}-{tip.topic_id}", tip, self.config, clock=self.clock)
+        replica = Replica(tip, log, leader_epoch)
+        self.replicas.append(replica)
+        self.catalog.leader_epochs[tip.topic_id, tip.partition] = leader_epoch
+        return replica
+
+    def delete_topic(self, topic: str) -> None:
+        """Gone from the image and from this node; the manager is told."""
+        topic_id = self.topic_ids.pop(topic)
+        self.replicas = [one for one in self.replicas if one.tip.topic_id != topic_id]
+        for table in (self.catalog.entries, self.catalog.leader_epochs):
+            for key in [key for key in table if key[0] == topic_id]:
+                del table[key]
+        self.metadata_offset += 1
+        self.manager.topic_deleted(topic_id)
+        self.manager.topics_changed()
+
+    def _boot(self) -> TieringManager:
+        return TieringManager(
+            self.store,
+            self.catalog,
+            cluster_id=CLUSTER,
+            partitions=lambda: self.replicas,
+            topics=self.topics,
+            clock=self.clock,
+            settings=self.settings,
+            random=random.Random(1),
+            probe=lambda step, tip: self.probe(step, tip),
+        )
+
+    def topics(self) -> TopicsSnapshot:
+        rows = [
+            TopicRow(name, topic_id, max(1, sum(one.tip.topic_id == topic_id for one in self.replicas)), {})
+            for name, topic_id in self.topic_ids.items()
+        ]
+        return TopicsSnapshot(self.metadata_offset, rows)
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to the end on this world's loop."""
+        return self._runner.run(work)
+
+    # -- what happens ----------------------------------------------------------------------------------------
+
+    def fill(self, segments: int, replica: Replica | None = None, count: int = 2) -> None:
+        """Append until `segments` more segments are sealed."""
+        for one in [replica] if replica is not None else self.replicas:
+            target = len(one.log.sealed_segments()) + segments
+            while len(one.log.sealed_segments()) < target:
+                one.append(count, self.clock.now_ms())
+
+    def run(self) -> bool:
+        """Everything that can be done now; False when the node crashed (and was started again)."""
+        try:
+            self.do(self.manager.run_once())
+        except BaseExceptionGroup as group:
+            if group.split(Crash)[1] is not None:
+                raise
+        except Crash:
+            pass
+        else:
+            return True
+        self.crashes += 1
+        self.reboot()
+        return False
+
+    def reboot(self) -> None:
+        """A new process on the same disks, bucket and quorum. Nothing else is kept."""
+        self.do(self.manager.stop())
+        for replica in self.replicas:
+            replica.remote = None
+        self.manager = self._boot()
+
+    def sweep(self) -> int:
+        """Two looks, a grace apart."""
+        self.do(self.manager.sweep())
+        self.clock.advance(GRACE_MS)
+        return self.do(self.manager.sweep())
+
+    def settle(self, rounds: int = 50) -> None:
+        """Faults are over: run until nothing is left to do."""
+        self.store.decide = self.catalog.decide = no_faults
+        self.probe = no_probe
+        self.catalog.stale.clear()
+        for _ in range(rounds):
+            self.clock.advance(self.settings.backoff_max_ms)
+            self.run()
+            if all(self.lag(one) == 0 for one in self.replicas):
+                self.clock.advance(GRACE_MS)
+                self.run()
+                return
+        raise AssertionError("the node does not come to rest")
+
+    def lag(self, replica: Replica) -> int:
+        """Sealed segments below the high watermark that are not remote yet."""
+        entry = self.entry(replica)
+        end = entry.end_offset if entry is not None else 0
+        return sum(one.last_offset < replica.high_watermark for one in replica.log.sealed_segments(end))
+
+    def fence(self, replica: Replica) -> None:
+        """The quorum has elected somebody else, and this node has not heard of it."""
+        self.catalog.leader_epochs[replica.tip.topic_id, replica.tip.partition] += 1
+
+    def elect(self, replica: Replica) -> None:
+        """This node leads, under the quorum's epoch."""
+        replica.leader_epoch = self.catalog.leader_epochs[replica.tip.topic_id, replica.tip.partition]
+
+    def drop_local(self, replica: Replica) -> None:
+        """What the hot tier does under `local.retention`: whatever is published goes."""
+        end = self.manager.published_end_offset(replica.tip.topic_id, replica.tip.partition)
+        if end is not None:
+            replica.log.delete_segments(end - 1, "local retention")
+
+    # -- what is so ------------------------------------------------------------------------------------------
+
+    def entry(self, replica: Replica) -> CatalogEntry | None:
+        return self.catalog.entries.get((replica.tip.topic_id, replica.tip.partition))
+
+    def manifest(self, replica: Replica) -> Manifest | None:
+        entry = self.entry(replica)
+        return open_manifest(self.bucket, entry.manifest_key)[0] if entry is not None else None
+
+    def page(self, manifest: Manifest) -> Callable[[PageRef], Page]:
+        return lambda ref: open_page(self.bucket, ref, manifest)
+
+    def live(self, replica: Replica) -> list[SegmentEntry]:
+        """The segments of the committed chain."""
+        manifest = self.manifest(replica)
+        return list(live_segments(manifest, self.page(manifest))) if manifest is not None else []
+
+    def head(self, replica: Replica) -> Head | None:
+        try:
+            return open_head(self.bucket, HeadKey(replica.tip.topic_id, replica.tip.partition))
+        except ObjectNotFound:
+            return None
+
+    def stored_keys(self) -> set[str]:
+        return {info.key for info in self.bucket.list("")}
+
+    def live_keys(self) -> set[str]:
+        """Every key that a quiet bucket holds, and no other."""
+        keys = {"cluster.json", "topics.json"}
+        for replica in self.replicas:
+            entry, manifest = self.entry(replica), self.manifest(replica)
+            if entry is None or manifest is None:
+                continue
+            tip = replica.tip
+            keys |= {entry.manifest_key, f"data/{tip.topic_id}/{tip.partition}/HEAD"}
+            refs = list(manifest.pages)
+            while refs:
+                ref = refs.pop()
+                if ref.last_offset >= manifest.start_offset:
+                    keys.add(ref.key)
+                    children = open_page(self.bucket, ref, manifest).children if ref.level else ()
+                    refs += [child for child in children if isinstance(child, PageRef)]
+            keys |= {segment.key for segment in self.live(replica)}
+        return keys
+
+    def check(self) -> None:
+        """The invariants that hold at every moment, also right after a crash."""
+        seen: set[str] = set()
+        for replica in self.replicas:
+            entry, manifest = self.entry(replica), self.manifest(replica)
+            local_start = replica.log.first_base_offset
+            if entry is None or manifest is None:
+                assert local_start == 0, "T5: local bytes are gone and nothing is committed"
+                continue
+            self._check_chain(replica, entry, manifest, seen)
+            assert local_start <= entry.end_offset, "T5: local bytes are gone before they were committed"
+            head = self.head(replica)
+            if head is not None:
+                committed = {one.entry.manifest_key for one in self.catalog.history}
+                assert head.manifest_key in committed, "T7: HEAD names what was never committed"
+            if local_start > 0 and local_start > replica.log.log_start_offset:
+                assert head is not None
+                published = open_manifest(self.bucket, head.manifest_key)[0]
+                assert published.end_offset >= local_start, "T5: local bytes are gone before HEAD was written"
+        report = fsck(self.bucket)
+        assert report.is_clean, f"T10: {report.errors}"
+
+    def _check_chain(self, replica: Replica, entry: CatalogEntry, manifest: Manifest, seen: set[str]) -> None:
+        live = self.live(replica)
+        expected = entry.start_offset
+        archive = b""
+        for segment in live:
+            assert segment.base_offset == expected, "T2: gap or overlap"
+            expected = segment.last_offset + 1
+            assert segment.key not in seen, "T4: an object is live twice"
+            seen.add(segment.key)
+            assert self.bucket.head(segment.key).size == segment.size, "T3: not the object that was committed"
+            footer = open_footer_of(self.bucket, segment)
+            archive += bytes(self.bucket.get_range(segment.key, 0, footer.log_length))
+        assert expected == entry.end_offset == manifest.end_offset, "T2: the chain ends elsewhere"
+        assert (len(live), entry.segments) == (entry.segments, manifest.segments), "T2: segments"
+        assert archive == produced(replica, entry.start_offset, entry.end_offset), "T9: other bytes"
+
+    def check_at_rest(self) -> None:
+        """What holds besides once nothing is under way, and after the sweeper."""
+        self.check()
+        for replica in self.replicas:
+            entry, head = self.entry(replica), self.head(replica)
+            if entry is not None:
+                assert head is not None, "T7: no HEAD"
+                assert head.manifest_key == entry.manifest_key, "T7: HEAD lags"
+                assert replica.remote == entry
+        assert self.stored_keys() == self.live_keys(), "T8: the bucket holds more or less than what is live"
+        assert fsck(self.bucket).orphan_count == 0
+
+
+def produced(replica: Replica, start: int, end: int) -> bytes:
+    """The bytes of the batches from offset `start` up to `end`, as they were appended."""
+    data = memoryview(replica.produced)
+    taken = bytearray()
+    for header in iter_headers(data):
+        if start <= header.base_offset < end:
+            taken += data[header.position : header.end]
+    return bytes(taken)
+
+
+def crash_at(step: Step) -> Probe:
+    """A probe that ends the process the first time that `step` is reached."""
+    armed = [True]
+
+    def probe(reached: Step, tip: TopicIdPartition) -> None:
+        if armed and reached is step:
+            armed.clear()
+            raise Crash(step.value)
+
+    return probe
+
+
+def once(operation: str, fault: Fault, contains: str = "") -> Decide:
+    """`fault` for the first call of `operation` on a key with `contains` in it."""
+    armed = [True]
+
+    def decide(called: str, key: str) -> Fault:
+        if armed and called == operation and contains in key:
+            armed.clear()
+            return fault
+        return Fault.PASS
+
+    return decide
