@@ -251,7 +251,8 @@ class Flights:
             self._urgent.append(flight)
 
     def _wake(self) -> None:
-        if self._idle == 0 and len(self._threads) < self._max_threads:
+        queued = len(self._urgent) + len(self._ahead)
+        if queued > self._idle and len(self._threads) < self._max_threads:
             number = len(self._threads)
             thread = threading.Thread(target=self._serve, name=f"remote-read-{number}", daemon=True)
             self._threads.append(thread)

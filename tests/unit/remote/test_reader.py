@@ -133,6 +133,18 @@ def test_a_download_outlives_the_request_that_its_client_gave_up(world: World) -
     assert world.start(0).done()
 
 
+def test_downloads_run_side_by_side_on_every_thread(world: World) -> None:
+    entries = [world.archive.add_segment(10) for _ in range(6)]
+    for entry in entries[:3]:
+        world.read(entry.base_offset, 1)
+    world.store.reads.clear()
+    world.store.gate.clear()
+    futures = [world.start(entry.base_offset, 1) for entry in entries[3:]]
+    until(lambda: world.store.arrived(".seg") == 3)
+    world.store.gate.set()
+    assert all(future.result(20).data for future in futures)
+
+
 def test_chunks_are_cut_at_block_borders_near_the_target_size(world: World) -> None:
     entry = world.archive.add_segment(200)
     for offset in range(0, 1000, 5):
