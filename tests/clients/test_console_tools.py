@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.conftest import Broker, NewTopic
-from tests.support.clients import CLIENTS, EPOCH_MS, make_rows
+from tests.support.clients import CLIENTS, EPOCH_MS, KafkaPython, make_rows
 from tests.support.kafka_tools import run_tool, tool
 from tests.support.processes import wait_until
 
@@ -44,6 +44,7 @@ def test_kafka_topics_creates_lists_describes_and_deletes(broker: Broker) -> Non
         (("--topic", "a b"), b"invalid"),
         (("--topic", "x" * 250), b"249"),
         (("--topic", "too-replicated", "--replication-factor", "2"), b"eplication factor"),
+        (("--topic", "elsewhere", "--replica-assignment", "7"), b"broker 7"),
         (("--topic", "unheard-of", "--config", "no.such.key=1"), b"no.such.key"),
         (("--topic", "too-small", "--config", "segment.bytes=5"), b"segment.bytes"),
     ],
@@ -159,6 +160,8 @@ def test_broker_api_versions_knows_the_broker_for_one_of_its_own(bootstrap: str)
 def _dump(*arguments: str | Path) -> str:
     """kafka-dump-log ends with 0 also when it found the file to be wrong, and then says so."""
     out = tool("dump-log", *arguments)
+    # A record of ours among Kafka's is named, skipped, and no fault.
+    out = re.sub(r"Error at \d+, skipping. \S+ Unknown metadata id 2\d{4}\b", "", out)
     for complaint in (
         "isvalid: false",
         "Mismatches in",
@@ -177,7 +180,7 @@ def test_kafka_dump_log_opens_segments_and_indexes(broker: Broker, new_topic: Ne
     topic = new_topic(1, segment_bytes="1048576", index_interval_bytes="1024")
     rows = make_rows(3000, 1)
     for number, codec in enumerate(("none", "gzip", "snappy", "lz4", "zstd")):
-        CLIENTS[0].produce(broker.bootstrap, topic, rows[number * 600 : (number + 1) * 600], codec)
+        KafkaPython().produce(broker.bootstrap, topic, rows[number * 600 : (number + 1) * 600], codec)
     folder = data / f"{topic}-0"
     logs = sorted(folder.glob("*.log"))
     assert len(logs) >= 2

@@ -78,9 +78,7 @@ def test_cold_reads_wait_for_the_store_and_hot_ones_do_not(
             proxy.mode = Fault.PASS
             deadline = time.monotonic() + 60
             while len(found) < 3000 and time.monotonic() < deadline:
-                for message in cold.consume(500, 0.2):
-                    if message.error() is None:
-                        found.append(message.value())
+                found += [message.value() for message in cold.consume(500, 0.2) if message.error() is None]
         finally:
             cold.close()
         assert found == [row.value for row in rows]

@@ -25,7 +25,7 @@ def settle(bootstrap: str, topic: str, partition: int, seconds: float = 60) -> i
         border = offset(bootstrap, topic, partition, EARLIEST_LOCAL)
         tiered = offset(bootstrap, topic, partition, LATEST_TIERED)
         seen.append(border)
-        return border > 0 and tiered == border - 1 and seen[-20:] == [border] * 20
+        return border > 0 and tiered == border - 1 and seen[-10:] == [border] * 10
 
     wait_until(f"{topic}-{partition} to settle ({set(seen)})", still, seconds, 0.1)
     assert 0 < seen[-1] < offset(bootstrap, topic, partition, LATEST)
