@@ -1,7 +1,7 @@
 """Files that are either whole or not there, and Kafka's checkpoint text format.
 
-A checkpoint file is ``<version>\\n<number of lines>\\n<line>\\n…`` (Apache Kafka ``CheckpointFile``); what a line
-holds is its owner's business.
+A checkpoint file is ``<version>\\n<number of lines>\\n<line>\\n…`` (Apache Kafka ``CheckpointFile``); what a
+line holds is its owner's business.
 """
 
 from __future__ import annotations

@@ -21,7 +21,9 @@ NO_LEADER_EPOCH = -1
 
 
 class TopicIdPartition(NamedTuple):
-    """One partition: ``topic_id`` is its identity for life, ``topic`` the name under which clients ask for it."""
+    """One partition: ``topic_id`` is its identity for life, ``topic`` the name under which clients ask for
+    it.
+    """
 
     topic_id: UUID
     topic: str

@@ -16,12 +16,16 @@ class NodeConfigRules:
 
     def __init__(self, config: Callable[[], BrokerConfig]) -> None:
         self._config = config
-        self.image: Callable[[], MetadataImage] = MetadataImage
-        """The committed image; the controller that has it is made after these rules."""
 
-    def validate(self, resource_type: ResourceType, resource_name: str, configs: Mapping[str, str]) -> None:
+    def validate(
+        self,
+        image: MetadataImage,
+        resource_type: ResourceType,
+        resource_name: str,
+        configs: Mapping[str, str],
+    ) -> None:
         """Raises `ConfigError` naming the key that keeps the resource from having `configs`."""
-        image, config = self.image(), self._config()
+        config = self._config()
         if resource_type is ResourceType.TOPIC:
             validate_topic_change(image.config(resource_type, resource_name), configs, config)
             return

@@ -145,7 +145,6 @@ class Node:
         controller = Controller(
             options, self._clock, rules, on_fatal=lambda e: self._supervisor.fail("metadata log", e)
         )
-        rules.image = lambda: controller.image
         stack.push_async_callback(controller.stop)
         await controller.start()
         return controller

@@ -74,15 +74,17 @@ def _alter_resource(
                     resource_type=kind, resource_name=resource.resource_name, name=change.name, value=new
                 )
             )
-    validate(rules, kind, resource.resource_name, values)
+    validate(image, rules, kind, resource.resource_name, values)
     _check_existence(image, kind, resource.resource_name)
     return records
 
 
-def validate(rules: ConfigRules, kind: ResourceType, name: str, values: Mapping[str, str]) -> None:
+def validate(
+    image: MetadataImage, rules: ConfigRules, kind: ResourceType, name: str, values: Mapping[str, str]
+) -> None:
     """Ask the rules about all overrides of one resource. Raises `RequestError` INVALID_CONFIG."""
     try:
-        rules.validate(kind, name, values)
+        rules.validate(image, kind, name, values)
     except ConfigError as e:
         raise RequestError(ErrorCode.invalid_config, str(e)) from e
 

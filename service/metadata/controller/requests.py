@@ -15,6 +15,8 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.metadata.image import MetadataImage
+
 ZERO_UUID = UUID(int=0)
 MAX_RECORDS_PER_OPERATION = 10_000
 """Records that one request may write (Kafka's ``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
@@ -137,8 +139,15 @@ class TopicDefaults:
 class ConfigRules(Protocol):
     """What configuration keys there are; the broker knows, the controller only asks."""
 
-    def validate(self, resource_type: ResourceType, resource_name: str, configs: Mapping[str, str]) -> None:
-        """Check every override that the resource would have. Raises `ConfigError` naming the key."""
+    def validate(
+        self,
+        image: MetadataImage,
+        resource_type: ResourceType,
+        resource_name: str,
+        configs: Mapping[str, str],
+    ) -> None:
+        """Check every override that the resource would have instead of what `image` says. Raises
+        `ConfigError` naming the key."""
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
         """Whether `key` takes a comma-separated list, so that APPEND and SUBTRACT make sense."""

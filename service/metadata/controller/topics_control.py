@@ -99,7 +99,7 @@ def _create(
     new_uuid: Callable[[], UUID],
 ) -> tuple[list[MetadataRecord], CreateTopicResult]:
     _check_name(image, request.name)
-    configs = _check_configs(request, rules)
+    configs = _check_configs(image, request, rules)
     topic_id = new_uuid()
     if request.assignments:
         assignments = _check_manual(image, request)
@@ -138,7 +138,7 @@ def _check_name(image: MetadataImage, name: str) -> None:
         )
 
 
-def _check_configs(request: CreateTopic, rules: ConfigRules) -> dict[str, str]:
+def _check_configs(image: MetadataImage, request: CreateTopic, rules: ConfigRules) -> dict[str, str]:
     without_value = [key for key, value in request.configs if value is None]
     if without_value:
         raise RequestError(
@@ -147,7 +147,7 @@ def _check_configs(request: CreateTopic, rules: ConfigRules) -> dict[str, str]:
         )
     configs = {key: value for key, value in request.configs if value is not None}
     if configs:
-        validate(rules, ResourceType.TOPIC, request.name, configs)
+        validate(image, rules, ResourceType.TOPIC, request.name, configs)
     return configs
 
 

@@ -22,6 +22,7 @@ from service.metadata.controller.requests import (
     ResourceType,
     TopicDefaults,
 )
+from service.metadata.image import MetadataImage
 from service.tiering.catalog import CatalogCommit, CatalogEntry
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
@@ -31,7 +32,13 @@ LOG_DIR = UUID("1d1c8ca4-3bc9-ae6e-30fc-21b2ac5246ad")
 class AnyConfig:
     """Rules by which everything goes; ``cleanup.policy`` is the one list."""
 
-    def validate(self, resource_type: ResourceType, resource_name: str, configs: Mapping[str, str]) -> None:
+    def validate(
+        self,
+        image: MetadataImage,
+        resource_type: ResourceType,
+        resource_name: str,
+        configs: Mapping[str, str],
+    ) -> None:
         """Never refuses."""
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
@@ -52,7 +59,7 @@ def make_controller(
     """A controller of node 1, not started, with the node's own configuration rules unless given others."""
     node = BrokerConfig.from_properties({"node.id": "1", "log.dirs": str(directory), "num.partitions": "4"})
     node_rules = NodeConfigRules(lambda: node)
-    controller = Controller(
+    return Controller(
         ControllerOptions(
             node_id=1,
             cluster_id=CLUSTER_ID,
@@ -66,8 +73,6 @@ def make_controller(
         on_fatal=on_fatal,
         log_io=log_io,
     )
-    node_rules.image = lambda: controller.image
-    return controller
 
 
 @asynccontextmanager
