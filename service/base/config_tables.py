@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -29,16 +30,21 @@ COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "pr
 TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 
 
+_HTTP_REST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.\-]+)(:[0-9]{1,5})?(/[!-~]*)?")
+"""Host, port and path of an HTTP URL; anything stranger is a mistake."""
+
+
 def _only_delete(text: str) -> str | None:
     if [part.strip() for part in text.split(",")] == ["delete"]:
         return None
     return "Firn keeps whole logs and deletes by retention: only 'delete' is supported"
 
 
-def _store_url(text: str) -> str | None:
+def store_url_problem(text: str) -> str | None:
+    """Why `text` is not the URL of an object store, None when it is."""
     scheme, separator, rest = text.partition("://")
-    if not separator or scheme not in ("s3", "gs", "az", "file"):
-        return "Expected a URL such as s3://bucket/prefix, gs://bucket/prefix, az://container/prefix or file:///dir"
+    if not separator or scheme not in ("s3", "gs", "az", "file") or not _is_printable(text):
+        return "Expected a URL such as s3://bucket/prefix, gs://bucket/prefix, az://box/prefix or file:///dir"
     if "@" in rest.partition("/")[0]:
         return "Credentials do not belong in the URL; they come from the environment (the usual AWS chain)"
     if not rest.strip("/"):
@@ -48,11 +54,18 @@ def _store_url(text: str) -> str | None:
     return None
 
 
-def _http_url(text: str) -> str | None:
+def http_url_problem(text: str) -> str | None:
+    """Why `text` is not the URL of a server, None when it is."""
     scheme, separator, rest = text.partition("://")
-    if scheme not in ("http", "https") or not separator or not rest:
+    if "@" in rest:
+        return "Credentials do not belong in the URL"
+    if not separator or scheme not in ("http", "https") or not _HTTP_REST.fullmatch(rest):
         return "Expected a URL such as http://127.0.0.1:9000"
-    return "Credentials do not belong in the URL" if "@" in rest else None
+    return None
+
+
+def _is_printable(text: str) -> bool:
+    return text.isprintable() and " " not in text
 
 
 def _cluster_id(text: str) -> str | None:
@@ -380,12 +393,12 @@ _NODE = (
         "Where the cold tier lives: `s3://bucket/prefix`, `gs://bucket/prefix`, "
         "`az://container/prefix` or `file:///dir`. Unset: no tiered storage. Credentials come"
         " from the environment (for S3 the usual AWS chain), never from a configuration key.",
-        check=_store_url, importance="high",
+        check=store_url_problem, importance="high",
     ),
     _key(
         "firn.remote.s3.endpoint", STRING, None,
         "Endpoint of an S3-compatible server. Default: AWS, or `AWS_ENDPOINT_URL`.",
-        check=_http_url,
+        check=http_url_problem,
     ),
     _key(
         "firn.remote.s3.region", STRING, None,

@@ -11,7 +11,7 @@ from pathlib import Path
 from service.cli.server import add_log_level_option, add_set_option, serve
 
 BUCKET = "firn"
-PREFIX = "dev"
+BUCKET_URL = f"s3://{BUCKET}/dev"
 # impatient, so that one sees the tiers move
 DEV_SETTINGS = {
     "remote.log.manager.task.interval.ms": "1000",
@@ -26,8 +26,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "dev",
         help="run a node with an embedded S3",
         description="Run a node whose cold tier is an embedded S3 server (moto). Both end with SIGTERM or "
-        "SIGINT. "
-        "The embedded S3 keeps its objects only as long as it runs.",
+        "SIGINT. The embedded S3 keeps its objects only as long as it runs.",
     )
     parser.add_argument(
         "--port", type=int, default=9092, help="the node's port, 0 for a free one (default: 9092)"
@@ -54,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             {
                 "listeners": f"PLAINTEXT://127.0.0.1:{args.port}",
                 "log.dirs": str(directory),
-                "firn.remote.url": f"s3://{BUCKET}/{PREFIX}",
+                "firn.remote.url": BUCKET_URL,
                 "firn.remote.s3.endpoint": s3.endpoint,
                 **DEV_SETTINGS,
                 **dict(args.set),
@@ -63,14 +62,15 @@ def run(args: argparse.Namespace) -> int:
         for name in FOREIGN:
             os.environ.pop(name, None)
         os.environ.update(environment())
-        print(
-            f"s3: {s3.endpoint}",
-            f"bucket: s3://{BUCKET}/{PREFIX}",
-            f"data: {directory}",
-            sep="\n",
-            flush=True,
-        )
+        print(f"s3: {s3.endpoint}", f"bucket: {BUCKET_URL}", f"data: {directory}", sep="\n")
+        print(f"to look into the bucket: export AWS_ENDPOINT_URL={s3.endpoint} {_keys()}", flush=True)
         return serve(config, args.log_level)
+
+
+def _keys() -> str:
+    from service.cli.embedded_s3 import CREDENTIALS
+
+    return " ".join(f"{name}={CREDENTIALS[name]}" for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
 
 
 @contextlib.contextmanager
@@ -86,8 +86,7 @@ def _data_directory(chosen: Path | None) -> Iterator[Path]:
     if chosen.exists() and any(chosen.iterdir()):
         raise ConfigError(
             f"{chosen} is not empty: the embedded S3 forgets its objects when it ends, so a node cannot "
-            "go on "
-            "from its old data; choose an empty directory, or run 'firn server' with a store that stays"
+            "go on from its old data; choose an empty directory, or run 'firn server' with a store that stays"
         )
     chosen.mkdir(parents=True, exist_ok=True)
     yield chosen

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+
+from service.cli.stores import add_store_options, endpoint_of
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -12,9 +13,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "dump",
         help="show what a file or object holds",
         description="Show any file that Firn writes, on disk or in object storage: .log .index .timeindex "
-        ".snapshot "
-        ".checkpoint .seg manifests HEAD cluster.json topics.json quorum-state meta.properties and the "
-        "checkpoints.",
+        ".snapshot .checkpoint .seg manifests HEAD cluster.json topics.json quorum-state "
+        "meta.properties and the checkpoints.",
     )
     parser.add_argument(
         "target", metavar="FILE|URL", help="a local file, or s3://bucket/key, file:///path, gs://, az://"
@@ -25,21 +25,15 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.set_defaults(run=run)
 
 
-def add_store_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--endpoint",
-        default=os.environ.get("AWS_ENDPOINT_URL"),
-        metavar="URL",
-        help="S3 endpoint (default: AWS_ENDPOINT_URL, else AWS); credentials come from the environment",
-    )
-    parser.add_argument("--region", metavar="NAME", help="region of the bucket (default: AWS_REGION)")
-
-
 def run(args: argparse.Namespace) -> int:
+    from service.base.config_tables import store_url_problem
+    from service.base.errors import ConfigError
     from service.inspect.dump import write_json, write_text
     from service.inspect.formats import dump
     from service.inspect.source import open_source
 
-    source = open_source(args.target, endpoint=args.endpoint, region=args.region)
+    if "://" in args.target and (problem := store_url_problem(args.target)):
+        raise ConfigError(f"{args.target}: {problem}")
+    source = open_source(args.target, endpoint=endpoint_of(args), region=args.region)
     (write_json if args.json else write_text)(dump(source, records=args.records), sys.stdout)
     return 0

@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 import argparse
-import json
+import sys
+from typing import TYPE_CHECKING
 
-from service.cli.dump import add_store_options
+from service.cli.stores import add_store_options, endpoint_of
+
+if TYPE_CHECKING:
+    from service.tiering.fsck_report import FsckReport
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "fsck",
         help="check a bucket offline",
-        description="Read a whole prefix and check it: offsets contiguous, every checksum right, HEAD the "
-        "newest "
-        "manifest. Lists orphans. Exit code 1 when anything is wrong.",
+        description="Read a whole prefix and check it: offsets contiguous, every checksum right, every object"
+        " there. Lists orphans. Exit code 1 when anything is wrong (orphans are not).",
     )
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
+    parser.add_argument("--topic", metavar="NAME|ID", help="this topic only")
+    parser.add_argument("--shallow", action="store_true", help="check footers, not every batch")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_store_options(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    from service.base.config_tables import store_url_problem
+    from service.base.errors import ConfigError
     from service.remote.obstore_store import open_store
     from service.tiering.fsck import fsck
 
-    report = fsck(open_store(args.url, endpoint=args.endpoint, region=args.region))
-    print(json.dumps(report.to_json(), indent=2) if args.json else report.to_text())
-    return 0 if report.is_clean else 1
+    if problem := store_url_problem(args.url):
+        raise ConfigError(f"{args.url}: {problem}")
+    store = open_store(args.url, endpoint=endpoint_of(args), region=args.region)
+    progress = _show_progress if sys.stderr.isatty() else None
+    report = fsck(store, topic=args.topic, deep=not args.shallow, progress=progress)
+    if progress is not None:
+        print("\r\x1b[K", end="", file=sys.stderr)
+    print(report.as_json() if args.json else report.as_text())
+    return report.exit_code
+
+
+def _show_progress(report: FsckReport) -> None:
+    print(
+        f"\r\x1b[K{report.segments} segments, {report.records:,} records", end="", file=sys.stderr, flush=True
+    )

@@ -13,10 +13,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "server",
         help="run a node",
-        description="Run a node. Without a file it listens on 127.0.0.1:9092 and keeps its data in "
-        "./firn-data. "
-        "Prints 'ready: node ID on HOST:PORT' once it serves; logs to stderr; SIGTERM or SIGINT ends it "
-        "cleanly.",
+        description="Run a node. Without a file it listens on 127.0.0.1:9092 and keeps its data in ./firn-"
+        "data. Prints 'ready: node ID on HOST:PORT' once it serves; logs to stderr; SIGTERM or "
+        "SIGINT ends it cleanly.",
     )
     parser.add_argument(
         "config", nargs="?", metavar="CONFIG.properties", help="settings, in Java's .properties syntax"

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from service.cli.dump import add_store_options
+from service.cli.stores import add_store_options, endpoint_of
 from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
@@ -56,9 +56,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "tiers",
         help="show what lies in which tier",
-        description="Show which offsets, bytes and objects of a topic lie hot (on the broker's disk) and "
-        "cold (in object "
-        "storage).",
+        description="Show which offsets, bytes and objects of a topic lie hot (on the broker's disk) and cold"
+        " (in object storage).",
     )
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument("--json", action="store_true", help="print JSON, one document for each look")
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     first = True
     while True:
         tiers = collect(
-            args.bootstrap_server, args.topic, url=args.url, endpoint=args.endpoint, region=args.region
+            args.bootstrap_server, args.topic, url=args.url, endpoint=endpoint_of(args), region=args.region
         )
         if tiers.problem and first:
             print(f"firn tiers: cold bytes are not known: {tiers.problem}", file=sys.stderr)

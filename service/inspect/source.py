@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from service.base.errors import ConfigError, CorruptionError
+from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.remote.errors import ObjectNotFound
 from service.remote.store import ObjectStore
 
 
@@ -89,4 +90,7 @@ def open_source(target: str, *, endpoint: str | None = None, region: str | None 
         raise ConfigError(f"{target} names a bucket; name one of its objects")
     from service.remote.obstore_store import open_store
 
-    return ObjectSource(open_store(prefix, endpoint=endpoint, region=region), target, key)
+    try:
+        return ObjectSource(open_store(prefix, endpoint=endpoint, region=region), target, key)
+    except ObjectNotFound as e:
+        raise StorageError(f"{target}: no such object") from e

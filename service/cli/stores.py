@@ -1,0 +1,33 @@
+"""Options of the commands that read a bucket themselves."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+
+def add_store_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--endpoint",
+        metavar="URL",
+        help="S3 endpoint (default: AWS_ENDPOINT_URL, else AWS); credentials come from the environment",
+    )
+    parser.add_argument("--region", metavar="NAME", help="region of the bucket (default: AWS_REGION)")
+
+
+def endpoint_of(args: argparse.Namespace) -> str | None:
+    """The endpoint, given or from the environment. Raises `ConfigError` for one that is no URL."""
+    from service.base.config_tables import http_url_problem
+    from service.base.errors import ConfigError
+
+    given: str | None = args.endpoint
+    for name, url in (
+        ("--endpoint", given),
+        ("AWS_ENDPOINT_URL_S3", os.environ.get("AWS_ENDPOINT_URL_S3")),
+        ("AWS_ENDPOINT_URL", os.environ.get("AWS_ENDPOINT_URL")),
+    ):
+        if url:
+            if problem := http_url_problem(url):
+                raise ConfigError(f"{name} {url!r}: {problem}")
+            return url
+    return None
