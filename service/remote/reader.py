@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import Clock, SystemClock
-from service.base.errors import InvariantError, RequestError
+from service.base.errors import CorruptionError, InvariantError, RequestError
 from service.base.types import TopicIdPartition
 from service.remote.chunk import Chunk, chunk_of_block
 from service.remote.errors import ReaderClosed
@@ -170,7 +170,9 @@ class RemoteReader:
 
         Kafka's ListOffsets by time (`RemoteLogManager.findOffsetByTimestamp`). Fails as `read` does.
         """
-        return self._search(lambda at: self._try_search(at, manifest_key, timestamp, from_offset))
+        return self._search(
+            lambda at: self._try_search(at, self._manifest(at, tip, manifest_key), timestamp, from_offset)
+        )
 
     def max_timestamp_offset(
         self, tip: TopicIdPartition, manifest_key: str
@@ -178,9 +180,9 @@ class RemoteReader:
         """The first record with the largest timestamp in the remote log; None if no record has one."""
 
         def compute(at: _At) -> TimestampedOffset | None:
-            manifest = at.manifest(manifest_key)
+            manifest = self._manifest(at, tip, manifest_key)
             newest = manifest.max_timestamp(at.load(manifest))
-            return self._try_search(at, manifest_key, newest, 0) if newest >= 0 else None
+            return self._try_search(at, manifest, newest, 0) if newest >= 0 else None
 
         return self._search(compute)
 
@@ -193,7 +195,7 @@ class RemoteReader:
         """
 
         def compute(at: _At) -> EpochEnd | None:
-            manifest = at.manifest(manifest_key)
+            manifest = self._manifest(at, tip, manifest_key)
             return manifest.epoch_end(leader_epoch, at.load(manifest))
 
         return self._start(compute)
@@ -251,12 +253,18 @@ class RemoteReader:
         else:
             future.set_result(result)
 
+    def _manifest(self, at: _At, tip: TopicIdPartition, key: str) -> Manifest:
+        manifest = at.manifest(key)
+        if (manifest.topic_id, manifest.partition) != (tip.topic_id, tip.partition):
+            raise CorruptionError(f"{key}: not a manifest of {tip} ({tip.topic_id})")
+        return manifest
+
     def _segment(self, at: _At, entry: SegmentEntry) -> OpenSegment:
         segment: OpenSegment = at.need(SegmentResource(entry, self._chunk_bytes))
         return segment
 
     def _try_read(self, at: _At, read: _Read, tip: TopicIdPartition) -> RemoteRead:
-        manifest = at.manifest(read.manifest_key)
+        manifest = self._manifest(at, tip, read.manifest_key)
         offset = read.offset
         entry = manifest.find(offset, at.load(manifest))
         if entry is None:
@@ -370,9 +378,8 @@ class RemoteReader:
     # Search by time.
 
     def _try_search(
-        self, at: _At, manifest_key: str, timestamp: int, from_offset: int
+        self, at: _At, manifest: Manifest, timestamp: int, from_offset: int
     ) -> TimestampedOffset | None:
-        manifest = at.manifest(manifest_key)
         offset = max(from_offset, manifest.start_offset)
         while True:
             entry = manifest.find_by_timestamp(timestamp, at.load(manifest), offset)

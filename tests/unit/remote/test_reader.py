@@ -261,6 +261,40 @@ def test_a_missing_manifest_is_an_error(world: World) -> None:
         world.start(3).result(20)
 
 
+def test_the_manifest_of_another_partition_is_refused(world: World) -> None:
+    world.archive.add_segment(10)
+    other = TIP._replace(partition=TIP.partition + 1)
+    key = world.archive.manifest_key
+    for future in (
+        world.reader.read(other, key, 0, 1),
+        world.reader.offset_for_timestamp(other, key, 0),
+        world.reader.max_timestamp_offset(other, key),
+        world.reader.epoch_end_offset(other, key, 0),
+    ):
+        with pytest.raises(CorruptionError, match="not a manifest of"):
+            future.result(20)
+
+
+def test_requests_racing_with_close_all_end() -> None:
+    for seed in range(15):
+        world = World()
+        world.archive.add_segment(60)
+        rng = random.Random(seed)
+        futures: list[Future[Any]] = []
+
+        def ask(world: World = world, rng: random.Random = rng, futures: list[Future[Any]] = futures) -> None:
+            futures.extend(world.start(rng.randrange(300), rng.choice([1, CHUNK])) for _ in range(40))
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(rng.random() * 0.003)
+        world.reader.close()
+        asking.join(20)
+        for future in futures:
+            error = future.exception(20)
+            assert error is None or isinstance(error, ReaderClosed)
+
+
 def test_a_corrupt_chunk_is_an_error_with_key_and_offsets_and_is_not_kept(world: World) -> None:
     entry = world.archive.add_segment(10)
 
