@@ -63,6 +63,7 @@ class FlightStats(NamedTuple):
     in_flight_bytes: int
     metadata_bytes: int
     in_flight: int
+    busy_threads: int
 
 
 class LruCache:
@@ -182,6 +183,7 @@ class Flights:
                 in_flight_bytes=self._in_flight_bytes,
                 metadata_bytes=self._metadata.size,
                 in_flight=len(self._flights),
+                busy_threads=len(self._threads) - self._idle,
             )
 
     def close(self, timeout_s: float) -> None:

@@ -61,7 +61,11 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def settle(world: World) -> None:
-    until(lambda: world.reader.stats().flights.in_flight == 0)
+    def quiet() -> bool:
+        flights = world.reader.stats().flights
+        return flights.in_flight == 0 and flights.busy_threads == 0
+
+    until(quiet)
 
 
 def test_a_reader_that_goes_through_the_log_gets_every_byte_once_and_in_order(world: World) -> None:
