@@ -311,9 +311,10 @@ _NODE = (
         at_least=-1,
     ),
     _key(
-        "queued.max.request.bytes", LONG, -1,
-        "Bytes of requests in memory over all connections beyond which no more are read. -1: "
-        "no bound.",
+        "queued.max.request.bytes", LONG, 256 * MIB,
+        "Bytes of requests that are still arriving, over all connections, beyond which no more "
+        "are read. -1: no bound, which is Kafka's default and leaves memory to the clients.",
+        at_least=-1,
     ),
     _key(
         "fetch.max.bytes", INT, 55 * MIB,
@@ -327,8 +328,8 @@ _NODE = (
     ),
     _key(
         "log.flush.scheduler.interval.ms", LONG, LONG_MAX,
-        "How often logs are looked at for `flush.ms`; also its default when "
-        "`log.flush.interval.ms` is not set.",
+        "Default of `flush.ms` when `log.flush.interval.ms` is not set. Logs are looked at every "
+        "second whatever it is.",
         at_least=1, importance="high",
     ),
     _key(

@@ -15,6 +15,7 @@ import asyncio
 import gc
 import logging
 import signal
+import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -153,8 +154,9 @@ class Node:
         config = self._static_config
         limits = Limits(
             max_request_bytes=config.socket_request_max_bytes,
-            idle_ms=config.connections_max_idle_ms,
+            idle_ms=_or_unbounded(config.connections_max_idle_ms),
             max_connections=config.max_connections,
+            request_memory_bytes=_or_unbounded(config.queued_max_request_bytes),
         )
         dispatcher = Dispatcher(broker)
         advertised = {one.name: one for one in config.advertised_listeners}
@@ -202,6 +204,11 @@ class _LogsClosing:
     ) -> None:
         clean = error is None and self.broker_epoch >= 0
         await asyncio.to_thread(self._logs.close, clean, self.broker_epoch)
+
+
+def _or_unbounded(value: int) -> int:
+    """Settings say "no bound" with a negative number."""
+    return sys.maxsize if value < 0 else value
 
 
 def _cluster_id(config: BrokerConfig) -> str:
