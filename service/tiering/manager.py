@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.remote.errors import StoreRefused
+from service.remote.manifest import Limits
 from service.remote.store import ObjectStore
 from service.tiering.backoff import backoff_ms
 from service.tiering.catalog import Catalog
@@ -57,6 +58,7 @@ class TieringManager:
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
         random: Random | None = None,
         new_uuid: Callable[[], UUID] = uuid4,
+        manifest_limits: Limits = Limits(),  # noqa: B008  # immutable
         probe: Probe = no_probe,
     ) -> None:
         self.metrics = TieringMetrics()
@@ -71,7 +73,7 @@ class TieringManager:
         self._slots = PrioritySlots(settings.copier_threads)
         self._commits = CommitQueue(catalog)
         self._eraser = Eraser(store, self._pool, self.metrics)
-        chains = ChainStore(store, cluster_id, new_uuid)
+        chains = ChainStore(store, cluster_id, new_uuid, limits=manifest_limits)
         self._tools = Tools(
             cluster_id=cluster_id,
             store=store,

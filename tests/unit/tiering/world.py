@@ -4,8 +4,8 @@ compare-and-set; faults at any call, crashes at any step, and an oracle for docs
 from __future__ import annotations
 
 import asyncio
+import atexit
 import random
-import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -20,7 +20,7 @@ from service.hot.log import LocalLog
 from service.records.batch import iter_headers
 from service.remote.errors import ObjectNotFound, StoreUnavailable
 from service.remote.keys import HeadKey
-from service.remote.manifest import Manifest, Page, PageRef, SegmentEntry, live_segments
+from service.remote.manifest import Limits, Manifest, Page, PageRef, SegmentEntry, live_segments
 from service.remote.manifest_codec import Head, TopicRow
 from service.remote.memory_store import MemoryStore
 from service.remote.object_reader import open_footer_of, open_head, open_manifest, open_page
@@ -45,6 +45,8 @@ SETTINGS = TieringSettings(
 
 
 T = TypeVar("T")
+_RUNNER = asyncio.Runner()
+atexit.register(_RUNNER.close)
 
 
 class Crash(BaseException):
@@ -209,6 +211,7 @@ class World:
         *,
         partitions: int = 1,
         settings: TieringSettings = SETTINGS,
+        limits: Limits = Limits(),  # noqa: B008  # immutable
         **config: Any,
     ) -> None:
         self.clock = ManualClock(START_MS)
@@ -216,6 +219,7 @@ class World:
         self.store = FaultyStore(self.bucket)
         self.catalog = MemoryCatalog()
         self.settings = settings
+        self.limits = limits
         self.probe: Probe = no_probe
         self.topic_ids = {"events": UUID(int=7)}
         self.config = LogConfig(
@@ -228,8 +232,6 @@ class World:
         claim_prefix(self.bucket, CLUSTER)
         self.metadata_offset = 1
         self.crashes = 0
-        self._runner = asyncio.Runner()
-        weakref.finalize(self, self._runner.close)
         self.manager = self._boot()
 
     def add(self, tip: TopicIdPartition, leader_epoch: int = 0) -> Replica:
@@ -261,6 +263,7 @@ class World:
             topics=self.topics,
             clock=self.clock,
             settings=self.settings,
+            manifest_limits=self.limits,
             random=random.Random(1),
             probe=lambda step, tip: self.probe(step, tip),
         )
@@ -273,8 +276,8 @@ class World:
         return TopicsSnapshot(self.metadata_offset, rows)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end on this world's loop."""
-        return self._runner.run(work)
+        """Run to the end on the loop that all worlds share."""
+        return _RUNNER.run(work)
 
     # -- what happens ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,321 @@
+"""Objects go when the log no longer needs them, after a grace, and nothing else ever goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+
+from service.base.types import TopicIdPartition
+from service.remote.keys import SegmentKey, segment_key
+from service.remote.manifest import Limits
+from service.tiering.steps import Step
+from tests.unit.hot.logs import START_MS
+from tests.unit.tiering.world import GRACE_MS, Fault, World, crash_at, once
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def segment_keys(world: World) -> set[str]:
+    return {key for key in world.stored_keys() if key.endswith(".seg")}
+
+
+def test_segments_older_than_the_total_retention_leave_the_chain_and_the_log_start_follows(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path, retention_ms=DAY_MS)
+    [replica] = world.replicas
+    world.fill(3)
+    world.clock.advance(DAY_MS // 2)
+    world.fill(3)
+    world.run()
+    assert world.entry(replica).segments == 6
+    world.clock.advance(DAY_MS // 2 + 10_000)
+    world.run()
+    entry = world.entry(replica)
+    assert 0 < entry.segments < 6
+    assert entry.start_offset == replica.log.log_start_offset > 0
+    assert world.manager.metrics.segments_dropped == 6 - entry.segments
+    world.check()
+
+
+def test_dropped_objects_stay_for_the_grace_and_go_then(tmp_path: Path) -> None:
+    world = World(tmp_path, retention_bytes=3000)
+    world.fill(8)
+    world.run()
+    [replica] = world.replicas
+    assert world.entry(replica).segments < 8
+    assert len(segment_keys(world)) == 8
+    world.clock.advance(GRACE_MS - 1)
+    world.run()
+    assert len(segment_keys(world)) == 8
+    world.clock.advance(1)
+    world.run()
+    assert segment_keys(world) == {one.key for one in world.live(replica)}
+    world.check_at_rest()
+
+
+def test_retention_by_size_counts_what_is_only_local_too(tmp_path: Path) -> None:
+    kept = []
+    for number, extra in enumerate((0, 3)):
+        world = World(tmp_path / str(number), retention_bytes=8000)
+        world.fill(5)
+        world.run()
+        [replica] = world.replicas
+        replica.held_back = 1 << 40  # nothing more is uploaded
+        world.fill(extra)
+        world.run()
+        kept.append(world.entry(replica).segments)
+    assert kept[1] < kept[0]
+
+
+def test_the_whole_chain_may_expire_and_go_on_later(tmp_path: Path) -> None:
+    world = World(tmp_path, retention_ms=DAY_MS)
+    [replica] = world.replicas
+    world.fill(3)
+    world.run()
+    world.clock.advance(2 * DAY_MS)
+    world.run()
+    entry = world.entry(replica)
+    assert (entry.segments, entry.start_offset) == (0, entry.end_offset)
+    world.check()
+    world.fill(3)
+    world.run()
+    assert world.entry(replica).segments == 3
+    assert world.entry(replica).start_offset == entry.end_offset
+    world.settle()
+    world.sweep()
+    world.check_at_rest()
+
+
+def test_what_lies_below_the_log_start_offset_goes(world: World) -> None:
+    world.fill(4)
+    world.run()
+    [replica] = world.replicas
+    second = world.live(replica)[1]
+    replica.log.advance_log_start(second.base_offset + 1)
+    world.run()
+    assert world.live(replica)[0] == second, "a segment goes as a whole"
+    world.check()
+
+
+@pytest.mark.parametrize("timestamp", [-1, START_MS + 10_000 * DAY_MS])
+def test_records_without_a_time_or_from_the_future_age_from_their_upload(
+    tmp_path: Path, timestamp: int
+) -> None:
+    world = World(tmp_path, retention_ms=DAY_MS)
+    [replica] = world.replicas
+    while len(replica.log.sealed_segments()) < 3:
+        replica.append(1, world.clock.now_ms(), timestamp)
+    uploaded_ms = world.bucket.head("cluster.json").last_modified_ms
+    world.clock.advance(uploaded_ms - world.clock.now_ms())
+    world.run()
+    world.run()
+    assert world.entry(replica).segments == 3
+    world.clock.advance(DAY_MS + 60_000)
+    world.run()
+    assert world.entry(replica).segments == 0
+
+
+def test_a_log_that_went_on_beyond_its_chain_starts_a_new_one_once_the_old_has_expired(world: World) -> None:
+    world.fill(2)
+    world.run()
+    [replica] = world.replicas
+    end = world.entry(replica).end_offset
+    replica.held_back = 1 << 40
+    world.fill(3)
+    base = replica.log.sealed_segments()[3].base_offset
+    replica.log.advance_log_start(base)
+    replica.held_back = 0
+    world.run()
+    entry = world.entry(replica)
+    assert entry.start_offset == base > end
+    world.settle()
+    world.check()
+
+
+def test_a_hole_in_the_log_is_reported_and_never_papered_over(world: World) -> None:
+    world.fill(2)
+    world.run()
+    [replica] = world.replicas
+    before = world.entry(replica)
+    world.fill(3)
+    replica.log.delete_segments(replica.log.sealed_segments()[3].last_offset, "a disk was lost")
+    world.run()
+    assert world.entry(replica) == before
+    assert "are in no tier" in world.manager.metrics.blocked[replica.tip]
+
+
+@pytest.mark.parametrize("step", [Step.PROPOSED, Step.COMMITTED, Step.HEAD_WRITTEN, Step.PUBLISHED])
+def test_a_crash_while_segments_are_dropped_loses_and_leaks_nothing(tmp_path: Path, step: Step) -> None:
+    world = World(tmp_path)
+    world.fill(6)
+    world.run()
+    [replica] = world.replicas
+    replica.log.advance_log_start(world.live(replica)[3].base_offset)
+    world.probe = crash_at(step)
+    assert not world.run()
+    world.check()
+    world.settle()
+    assert world.entry(replica).segments == 3
+    world.sweep()
+    world.check_at_rest()
+
+
+def test_deletes_that_fail_are_tried_again(tmp_path: Path) -> None:
+    world = World(tmp_path, retention_bytes=2000)
+    world.fill(6)
+    world.run()
+    world.clock.advance(GRACE_MS)
+    world.store.decide = once("delete", Fault.FAIL)
+    world.run()
+    assert world.manager.metrics.delete_errors == 1
+    world.clock.advance(world.settings.backoff_max_ms)
+    world.run()
+    world.check_at_rest()
+
+
+def test_objects_of_a_deleted_topic_go_after_the_grace(world: World) -> None:
+    for topic in ("gone", "stays"):
+        replica = world.add(TopicIdPartition(uuid4(), topic, 0))
+        world.fill(2, replica)
+    world.run()
+    gone = f"data/{world.topic_ids['gone']}"
+    world.delete_topic("gone")
+    world.run()
+    assert any(key.startswith(gone) for key in world.stored_keys())
+    world.clock.advance(GRACE_MS)
+    world.run()
+    assert not any(key.startswith(gone) for key in world.stored_keys())
+    world.check_at_rest()
+
+
+def test_a_topic_deleted_while_this_node_was_down_is_swept(world: World) -> None:
+    world.fill(2, world.add(TopicIdPartition(uuid4(), "gone", 0)))
+    world.run()
+    gone = f"data/{world.topic_ids['gone']}"
+    world.delete_topic("gone")
+    world.reboot()
+    world.run()
+    world.clock.advance(10 * GRACE_MS)
+    world.run()
+    assert any(key.startswith(gone) for key in world.stored_keys()), (
+        "seen once, by a node that has just started"
+    )
+    world.clock.advance(10 * GRACE_MS)
+    world.run()
+    assert not any(key.startswith(gone) for key in world.stored_keys())
+    world.check_at_rest()
+
+
+def test_an_upload_that_arrives_after_its_try_was_cleaned_up_is_swept(world: World) -> None:
+    world.fill(1)
+    late: list[tuple[str, bytes]] = []
+    world.store.inner.put_stream = lambda key, parts, size: late.append((key, b"".join(parts)))  # type: ignore[method-assign]
+    world.store.decide = once("put_stream", Fault.LIE)
+    world.run()
+    del world.store.inner.put_stream
+    world.settle()
+    [(key, data)] = late
+    world.bucket.put(key, data)
+    world.check()
+    world.sweep()
+    assert world.manager.metrics.orphans_swept == 1
+    world.check_at_rest()
+
+
+def test_the_sweeper_leaves_alone_what_it_cannot_judge(world: World) -> None:
+    world.fill(2)
+    world.run()
+    events = world.topic_ids["events"]
+    left = {
+        "data/notes.txt",
+        segment_key(SegmentKey(events, 5, 0, 9, 0, uuid4())),  # a partition that another node leads
+        segment_key(SegmentKey(events, 0, 0, 9, 7, uuid4())),  # of a later leader
+    }
+    swept = {
+        segment_key(SegmentKey(events, 0, 0, 9, 0, uuid4())),
+        segment_key(SegmentKey(uuid4(), 0, 0, 9, 7, uuid4())),  # of a topic that does not exist
+    }
+    for key in left | swept:
+        world.bucket.put(key, b"?")
+    world.sweep()
+    assert left <= world.stored_keys()
+    assert not swept & world.stored_keys()
+
+
+def test_an_orphan_is_deleted_only_when_two_sweeps_a_grace_apart_have_seen_it(world: World) -> None:
+    world.run()
+    key = segment_key(SegmentKey(world.topic_ids["events"], 0, 0, 9, 0, uuid4()))
+    world.bucket.put(key, b"?")
+    for wait_ms, there in ((0, True), (GRACE_MS - 1, True), (1, False)):
+        world.clock.advance(wait_ms)
+        world.do(world.manager.sweep())
+        assert (key in world.stored_keys()) is there
+
+
+def test_an_upload_under_way_is_not_swept(world: World) -> None:
+    world.fill(1)
+    swept: list[int] = []
+
+    async def sweep_twice() -> None:
+        await world.manager.sweep()
+        world.clock.advance(GRACE_MS)
+        swept.append(await world.manager.sweep())
+
+    commit = world.catalog.commit
+
+    async def slow_commit(commits):  # type: ignore[no-untyped-def]
+        await sweep_twice()
+        return await commit(commits)
+
+    world.catalog.commit = slow_commit  # type: ignore[method-assign]
+    world.run()
+    assert swept == [0]
+    world.check()
+    assert world.entry(world.replicas[0]).segments == 1
+
+
+def test_a_node_that_forgot_its_topics_deletes_none_of_them(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.fill(2)
+    world.metadata_offset = 500
+    world.manager.topics_changed()
+    world.clock.advance(world.settings.topics_debounce_ms)
+    world.run()
+    before = segment_keys(world)
+    world.topic_ids = {"other": UUID(int=9)}
+    world.replicas = []
+    world.metadata_offset = 3
+    world.reboot()
+    world.run()
+    world.sweep()
+    world.sweep()
+    assert segment_keys(world) == before
+    assert "topics unknown here are kept" in caplog.text
+
+
+def test_a_chain_that_spills_into_pages_grows_expires_and_sweeps_like_any_other(tmp_path: Path) -> None:
+    world = World(tmp_path, limits=Limits(3, 3))
+    [replica] = world.replicas
+    world.fill(30)
+    world.run()
+    assert world.manifest(replica).pages[0].level > 0
+    assert world.entry(replica).segments == 30
+    world.check()
+    for index in (5, 4, 9):
+        replica.log.advance_log_start(world.live(replica)[index].base_offset)
+        world.run()
+        world.check()
+    assert world.entry(replica).segments == 12
+    world.reboot()
+    world.settle()
+    world.sweep()
+    world.check_at_rest()

@@ -1,0 +1,193 @@
+"""`fsck` is clean for whatever the protocol leaves behind, and finds every kind of damage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from service.base.types import TopicIdPartition
+from service.remote.errors import StoreUnavailable
+from service.remote.manifest import SegmentEntry
+from service.remote.obstore_store import open_store
+from service.tiering.fsck import fsck
+from service.tiering.steps import Step
+from tests.unit.tiering.world import Fault, World, crash_at
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path, partitions=2, segment_bytes=4000)
+    world.fill(3)
+    world.run()
+    return world
+
+
+def first(world: World) -> SegmentEntry:
+    return world.live(world.replicas[0])[0]
+
+
+def alter(world: World, key: str, change: Callable[[bytearray], object]) -> None:
+    data = bytearray(world.bucket.get(key, max_size=1 << 30))
+    change(data)
+    world.bucket.put(key, data)
+
+
+def flip(position: int) -> Callable[[bytearray], object]:
+    def change(data: bytearray) -> None:
+        data[position] ^= 0x10
+
+    return change
+
+
+def test_a_good_bucket_is_clean_and_counted(world: World) -> None:
+    seen: list[int] = []
+    report = fsck(world.bucket, progress=lambda report: seen.append(report.segments))
+    assert report.is_clean
+    assert report.exit_code == 0
+    assert report.segments == 6
+    assert seen == [1, 2, 3, 4, 5, 6]
+    assert report.records == sum(world.entry(one).end_offset for one in world.replicas)
+    assert [(one.topic, one.partition, one.start_offset) for one in report.partitions] == [
+        ("events", 0, 0),
+        ("events", 1, 0),
+    ]
+    assert report.as_text().endswith("clean")
+    document = json.loads(report.as_json())
+    assert document["clean"] is True
+    assert document["partitions"][1]["end_offset"] == world.entry(world.replicas[1]).end_offset
+
+
+def test_the_same_over_a_folder(tmp_path: Path) -> None:
+    world = World(tmp_path / "disk", open_store((tmp_path / "bucket").as_uri()))
+    world.fill(3)
+    world.run()
+    assert fsck(world.bucket).is_clean
+
+
+def test_previous_manifests_are_orphans_and_no_errors(world: World) -> None:
+    report = fsck(world.bucket)
+    assert report.orphan_count == 4
+    assert all("/manifest/" in orphan.key for orphan in report.orphans)
+    assert report.orphan_bytes == sum(world.bucket.head(one.key).size for one in report.orphans)
+
+
+@pytest.mark.parametrize("step", list(Step))
+def test_a_bucket_is_clean_after_a_crash_at_any_step(tmp_path: Path, step: Step) -> None:
+    world = World(tmp_path)
+    world.fill(2)
+    world.run()
+    world.fill(2)
+    world.probe = crash_at(step)
+    assert not world.run()
+    assert fsck(world.bucket).is_clean
+
+
+@pytest.mark.parametrize("position", [0, 8, 30, 100, 2000])
+def test_a_flipped_bit_in_the_records_is_found(world: World, position: int) -> None:
+    alter(world, first(world).key, flip(position))
+    report = fsck(world.bucket)
+    assert report.exit_code == 1
+    assert report.errors[0].where == first(world).key
+    assert fsck(world.bucket, deep=False).is_clean, "a shallow check reads no records"
+
+
+def test_a_flipped_bit_anywhere_behind_the_records_is_found(world: World) -> None:
+    entry = first(world)
+    for position in range(entry.log_length, entry.size, 13):
+        alter(world, entry.key, flip(position))
+        assert not fsck(world.bucket).is_clean, position
+        alter(world, entry.key, flip(position))
+    assert fsck(world.bucket).is_clean
+
+
+def test_an_object_that_is_gone_short_or_too_long_is_found(world: World) -> None:
+    key = first(world).key
+    whole = world.bucket.get(key, max_size=1 << 30)
+    for data in (whole[:-1], whole + b"x", b""):
+        world.bucket.put(key, data)
+        assert "bytes, the manifest says" in fsck(world.bucket).errors[0].what
+    world.bucket.delete([key])
+    report = fsck(world.bucket)
+    assert report.errors[0].what == "the object is not there"
+    assert report.partitions[0].errors == 1
+    assert report.partitions[1].errors == 0
+
+
+def test_two_objects_that_changed_places_are_found(world: World) -> None:
+    one, other = (world.live(replica)[0] for replica in world.replicas)
+    assert one.size == other.size
+    a, b = (world.bucket.get(entry.key, max_size=1 << 30) for entry in (one, other))
+    world.bucket.put(one.key, b)
+    world.bucket.put(other.key, a)
+    assert fsck(world.bucket).error_count == 2
+
+
+@pytest.mark.parametrize("name", ["HEAD", "manifest", "cluster.json", "topics.json"])
+def test_damage_to_what_names_the_objects_is_found(world: World, name: str) -> None:
+    [replica, _] = world.replicas
+    keys = {
+        "HEAD": f"data/{replica.tip.topic_id}/0/HEAD",
+        "manifest": world.entry(replica).manifest_key,
+    }
+    alter(world, keys.get(name, name), flip(20))
+    report = fsck(world.bucket)
+    assert report.error_count >= 1
+    assert len(report.partitions) == (1 if name in keys else 2)
+
+
+def test_a_head_that_names_nothing_is_an_error_and_no_head_is_a_note(world: World) -> None:
+    [replica, _] = world.replicas
+    world.bucket.delete([world.entry(replica).manifest_key])
+    assert "cannot be read" in fsck(world.bucket).errors[0].what
+    world.bucket.delete([f"data/{replica.tip.topic_id}/0/HEAD"])
+    report = fsck(world.bucket)
+    assert report.is_clean
+    assert "no HEAD" in report.notes[0].what
+
+
+def test_one_topic_may_be_asked_for_by_name_or_id(world: World) -> None:
+    other = world.add(TopicIdPartition(uuid4(), "other", 0))
+    world.fill(2, other)
+    world.manager.topics_changed()
+    world.settle()
+    world.run()
+    for wanted in ("other", str(other.tip.topic_id)):
+        report = fsck(world.bucket, topic=wanted)
+        assert [one.topic for one in report.partitions] == ["other"]
+    assert fsck(world.bucket, topic="nobody").exit_code == 1
+
+
+def test_without_topics_json_the_names_come_from_the_manifests(world: World) -> None:
+    world.bucket.delete(["topics.json"])
+    report = fsck(world.bucket)
+    assert report.is_clean
+    assert {one.topic for one in report.partitions} == {"events"}
+    assert report.notes[0].where == "topics.json"
+
+
+def test_what_is_left_of_a_deleted_topic_is_orphaned_and_not_wrong(world: World) -> None:
+    world.fill(2, world.add(TopicIdPartition(uuid4(), "gone", 0)))
+    world.run()
+    world.delete_topic("gone")
+    world.clock.advance(world.settings.topics_debounce_ms)
+    world.run()
+    report = fsck(world.bucket)
+    assert report.is_clean
+    assert sum(one.key.endswith(".seg") for one in report.orphans) == 2
+
+
+def test_keys_of_no_layout_are_noted(world: World) -> None:
+    world.bucket.put("data/readme.txt", b"hello")
+    report = fsck(world.bucket)
+    assert report.is_clean
+    assert report.notes[0].where == "data/readme.txt"
+
+
+def test_a_store_that_does_not_answer_is_no_finding(world: World) -> None:
+    world.store.decide = lambda operation, key: Fault.FAIL if operation == "get_range" else Fault.PASS
+    with pytest.raises(StoreUnavailable):
+        fsck(world.store)
