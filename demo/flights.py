@@ -31,12 +31,13 @@ def load_flights() -> list[Flight]:
         text = archive.read("flights.csv").decode("utf-8")
     rows = csv.reader(io.StringIO(text))
     columns = next(rows)
-    flights = [_flight(dict(zip(columns, row, strict=True))) for row in rows]
+    flights = [flight_of(dict(zip(columns, row, strict=True))) for row in rows]
     flights.sort(key=lambda flight: flight.timestamp_ms)
     return flights
 
 
-def _flight(row: dict[str, str]) -> Flight:
+def flight_of(row: dict[str, str]) -> Flight:
+    """One row of the data file as a record."""
     fields = {
         name: None if text == "NA" else text if name in TEXT_COLUMNS else int(text)
         for name, text in row.items()

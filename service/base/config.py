@@ -108,7 +108,6 @@ class BrokerConfig:
     queued_max_request_bytes: int
     fetch_max_bytes: int
     max_request_partition_size_limit: int
-    log_flush_scheduler_interval_ms: int
     log_flush_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     producer_id_expiration_ms: int

@@ -23,6 +23,7 @@ What differs from Kafka, because one node is all there is:
 - `listeners` defaults to the loopback interface, `log.dir` to `firn-data` in the working directory.
 - Listeners named by `controller.listener.names` are left closed: the controller is spoken to in memory.
 - `controller.quorum.voters` may name this node only, `default.replication.factor` may be 1 only.
+- Every listener must be advertised.
 - `firn.remote.url` is the switch of tiered storage.
 """
 

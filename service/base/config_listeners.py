@@ -139,6 +139,11 @@ def _advertised(own: Sequence[Listener], value: Value) -> tuple[Listener, ...]:
         advertised = list(_parse_list("advertised.listeners", value))
     names = [listener.name for listener in advertised]
     known = [listener.name for listener in own]
+    if hidden := sorted(set(known) - set(names)):
+        raise ConfigError(
+            f"advertised.listeners: {hidden[0]} of listeners is missing: a client that connects there could "
+            "not be told where to find its leaders"
+        )
     if stray := sorted(set(names) - set(known)):
         raise ConfigError(
             "advertised.listeners listener names must be equal to or a subset of the ones defined in "

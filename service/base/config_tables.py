@@ -425,7 +425,7 @@ _NODE = (
     ),
     _key(
         "firn.max.inflated.batch.bytes", INT, 64 * MIB,
-        "A compressed batch that inflates beyond this is refused.",
+        "A compressed batch that inflates beyond this (and beyond `max.message.bytes`) is refused.",
         at_least=MIB,
     ),
 )  # fmt: skip

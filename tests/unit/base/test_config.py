@@ -306,7 +306,11 @@ class TestListeners:
             ({"listeners": "A://h:1", "listener.security.protocol.map": "A:SSL,A:SSL"}, "A appears twice"),
             ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "must have a different name"),
             ({"listeners": "PLAINTEXT://0.0.0.0:1"}, "nonroutable meta-address 0.0.0.0"),
-            ({"advertised.listeners": "OTHER://h:1"}, "Found OTHER. The valid options are PLAINTEXT"),
+            ({"advertised.listeners": "OTHER://h:1"}, "PLAINTEXT of listeners is missing"),
+            (
+                {"advertised.listeners": "PLAINTEXT://h:1,OTHER://h:1"},
+                "Found OTHER. The valid options are PLAINTEXT",
+            ),
             (
                 {"controller.listener.names": "CONTROLLER"},
                 "must only contain values appearing in the 'listeners'",
@@ -428,3 +432,18 @@ def test_types_are_numbered_as_on_the_wire() -> None:
         ("LONG", 5),
         ("LIST", 7),
     ]
+
+
+@pytest.mark.parametrize(
+    "url", ["", "host:80", "http://", "http://a b", "http://u:p@h", "http://h\nx", "ftp://h"]
+)
+def test_a_bad_endpoint_is_refused(url: str) -> None:
+    assert "firn.remote.s3.endpoint" in refused({"firn.remote.url": "s3://b", "firn.remote.s3.endpoint": url})
+
+
+@pytest.mark.parametrize(
+    "url", ["http://127.0.0.1:9000", "https://s3.eu-1.example.org/path", "http://[::1]:80/"]
+)
+def test_a_good_endpoint_is_taken(url: str) -> None:
+    node = BrokerConfig.from_properties({"firn.remote.url": "s3://b", "firn.remote.s3.endpoint": url})
+    assert node.remote_s3_endpoint == url

@@ -1,0 +1,60 @@
+"""What the demo makes of its data and of the screen; the demo as a whole is `make demo`."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from demo.flights import flight_of
+from demo.screen import Screen, bar
+
+ROW = {
+    "year": "2013", "month": "1", "day": "1", "dep_time": "517", "sched_dep_time": "515", "dep_delay": "2",
+    "tailnum": "N14228", "origin": "EWR", "hour": "5", "minute": "15", "time_hour": "2013-01-01T10:00:00Z",
+}  # fmt: skip
+
+
+def test_a_flight_is_stamped_with_its_departure_in_utc() -> None:
+    flight = flight_of(ROW)
+    assert flight.timestamp_ms == 1357035420000  # 05:17 in New York, 10:17 UTC
+    assert flight.tail_number == b"N14228"
+    assert json.loads(flight.value)["dep_delay"] == 2
+    assert json.loads(flight.value)["origin"] == "EWR"
+
+
+def test_a_flight_that_never_left_counts_at_its_scheduled_time_and_may_have_no_tail_number() -> None:
+    flight = flight_of({**ROW, "dep_time": "NA", "dep_delay": "NA", "tailnum": "NA"})
+    assert flight.timestamp_ms == 1357035420000 - 120_000
+    assert flight.tail_number is None
+    assert json.loads(flight.value)["dep_time"] is None
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_the_status_is_painted_over_and_a_line_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    screen = Screen(out)
+    screen.begin()
+    screen.status(["one", "two"], "plain")
+    screen.line("done")
+    assert out.getvalue() == "one\ntwo\n\x1b[2A\x1b[Jdone\n"
+
+
+def test_elsewhere_there_are_plain_lines_only() -> None:
+    out = io.StringIO()
+    screen = Screen(out)
+    screen.begin()
+    screen.status(["one", "two"], "plain")
+    screen.line("done")
+    assert out.getvalue() == "done\n"
+
+
+@pytest.mark.parametrize(("done", "share"), [(0, "[------------------------------]   0%"), (10, "100%")])
+def test_a_bar(done: int, share: str) -> None:
+    assert share in bar(done, 10, "read", 0.0)
