@@ -73,7 +73,6 @@ def copy_segment(
     """
     source = _Source(copy, progress)
     scanned = source.scan(block_bytes)
-    epochs = _covering_epochs(copy, scanned)
     try:
         planned = plan_object(
             identity,
@@ -84,7 +83,7 @@ def copy_segment(
             time_index=source.indexes.time_index,
             txn_index=_side_file(copy.segment.txn_index_path),
             producer_snapshot=_side_file(copy.segment.producer_snapshot_path),
-            leader_epochs=epochs,
+            leader_epochs=_leader_epochs(copy.from_offset, scanned),
             max_timestamp_offset=source.offset_of_newest(scanned),
         )
     except ValueError as e:
@@ -229,13 +228,7 @@ def _side_file(path: Path | None) -> bytes:
         raise StorageError(f"cannot read {path}: {e.strerror}") from e
 
 
-def _covering_epochs(copy: Copy[Sealed], scanned: ScannedLog) -> LeaderEpochs:
-    """(epoch, first offset) as the batches have them: what lies in the object needs no other witness.
-
-    Only the first may have begun before these batches; the log's checkpoint knows where.
-    """
-    first_epoch, first_offset = scanned.leader_epochs[0]
-    for epoch, start in copy.segment.leader_epochs:
-        if epoch == first_epoch:
-            first_offset = min(first_offset, start)
-    return ((first_epoch, min(first_offset, copy.from_offset)), *scanned.leader_epochs[1:])
+def _leader_epochs(from_offset: int, scanned: ScannedLog) -> LeaderEpochs:
+    """(epoch, first offset) as the batches have them: what lies in the object needs no other witness."""
+    first, *others = scanned.leader_epochs
+    return ((first[0], from_offset), *others)
