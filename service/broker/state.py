@@ -60,6 +60,7 @@ class Broker:
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
         self._logs = logs
+        self._cold_bytes = 0
         self._refusals = RateLimitedLog(_log)
         self._storage_errors = RateLimitedLog(_log)
 
@@ -83,6 +84,23 @@ class Broker:
     async def flush(self, log: LocalLog) -> None:
         """Have `log` written through to the device, off the loop. `StorageError` if the device refuses."""
         await self._logs.flush(log)
+
+    @property
+    def has_room_for_cold_bytes(self) -> bool:
+        """Whether another answer with cold bytes may be made. Those that slow clients have not taken yet keep
+        their chunks in memory, beyond what the reader's cache may hold: so much again, and no more."""
+        return self._cold_bytes < self.config.remote_cache_bytes
+
+    def hold_cold_bytes(self, size: int) -> Callable[[], None]:
+        """Count `size` bytes of cold data on their way to a client; call what is returned when they are
+        out.
+        """
+        self._cold_bytes += size
+
+        def out() -> None:
+            self._cold_bytes -= size
+
+        return out
 
     def log_refusal(
         self, api: str, context: RequestContext, topic: object, partition: int, error: RequestError

@@ -34,12 +34,16 @@ _SCRATCH_BYTES = 64 << 10
 
 
 class Response:
-    """A whole response frame, its size included, as parts that follow each other on the wire."""
+    """A whole response frame, its size included, as parts that follow each other on the wire.
 
-    __slots__ = ("parts",)
+    `on_done` is called once when nobody needs the parts any more: they are out, or the connection is gone.
+    """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    __slots__ = ("on_done", "parts")
+
+    def __init__(self, parts: Sequence[Part], on_done: Callable[[], None] | None = None) -> None:
         self.parts = parts
+        self.on_done = on_done
 
 
 class RequestContext:
@@ -125,8 +129,8 @@ class _Peer(asyncio.BufferedProtocol):
     """One connection: its machine, its output and its place in the loop."""
 
     __slots__ = (
-        "_connection", "_context", "_eof", "_pausing", "_pending", "_sender", "_shared", "_transport",
-        "_view", "last_move",
+        "_connection", "_context", "_eof", "_on_done", "_pausing", "_pending", "_sender", "_shared",
+        "_transport", "_view", "last_move",
     )  # fmt: skip
 
     def __init__(self, shared: _Shared) -> None:
@@ -136,6 +140,7 @@ class _Peer(asyncio.BufferedProtocol):
         self._pending: asyncio.Future[Answer] | None = None
         self._pausing = False
         self._eof = False
+        self._on_done: Callable[[], None] | None = None
         self.last_move = shared.loop.time()
 
     # -- called by the transport
@@ -186,6 +191,7 @@ class _Peer(asyncio.BufferedProtocol):
         self._shared.peers.discard(self)
         self._sender.close()
         self._connection.close()
+        self._done()
         self._context.disconnected = True
         if self._pending is not None and self._context.cancel_on_disconnect:
             self._pending.cancel()
@@ -213,8 +219,10 @@ class _Peer(asyncio.BufferedProtocol):
         if answer is None:
             self._connection.answered()
         elif type(answer) is Response:
+            self._on_done = answer.on_done
             self._connection.answering()
             if self._sender.send(answer.parts):
+                self._done()
                 self._connection.answered()
         else:
             assert not isinstance(answer, Response)
@@ -249,8 +257,15 @@ class _Peer(asyncio.BufferedProtocol):
         if error is not None:
             self._failed(error)
         elif self._connection.state is State.ANSWERING:
+            self._done()
             self._connection.answered()
             self._next()
+
+    def _done(self) -> None:
+        """The parts of the last answer are not needed any more."""
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            on_done()
 
     def _next(self) -> None:
         self._serve()

@@ -115,9 +115,9 @@ class Partition:
                     wait.appended(size)
         return info
 
-    def read(self, offset: int, max_bytes: int, *, min_one: bool) -> LogRead:
+    def read(self, offset: int, max_bytes: int, *, min_one: bool, cold: bool = True) -> LogRead:
         """Records that a consumer may see from `offset` on; see `UnifiedLog.read`."""
-        return self.unified.read(offset, max_bytes, self.high_watermark, min_one=min_one)
+        return self.unified.read(offset, max_bytes, self.high_watermark, min_one=min_one, cold=cold)
 
     def close(self) -> None:
         """This replica is no longer here: waiting fetches must look again and find that out."""

@@ -11,12 +11,12 @@ end offset): what the entry does not name is not part of the log, whatever lies 
 from __future__ import annotations
 
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
+from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer
 from service.hot.log import AppendInfo, LocalLog
 from service.hot.segment import FileSlice
 from service.records.validation import ValidatedBatch
@@ -24,15 +24,20 @@ from service.remote.reader import RemoteRead, RemoteReader
 from service.remote.time_search import TimestampedOffset as RecordPlace
 from service.tiering.catalog import CatalogEntry
 
+COPIED_BYTES: Final = 256 << 10
+
 
 class LogRead(NamedTuple):
     """What a read found: bytes in hand (`parts`, `size` bytes of whole or cut batches), or a remote read to
     wait for.
+
+    `held` is memory that lives as long as the parts do: those of the bucket keep their chunks in memory.
     """
 
-    parts: tuple[FileSlice | memoryview, ...]
+    parts: tuple[FileSlice | Buffer, ...]
     size: int
     pending: Future[RemoteRead] | None
+    held: int = 0
 
 
 NOTHING = LogRead((), 0, None)
@@ -84,10 +89,13 @@ class UnifiedLog:
     def append(self, batch: ValidatedBatch, leader_epoch: int, now_ms: int) -> AppendInfo:
         return self.local.append(batch, leader_epoch, now_ms)
 
-    def read(self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool) -> LogRead:
+    def read(
+        self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool, cold: bool = True
+    ) -> LogRead:
         """Up to `max_bytes` bytes from the batch that holds `offset`, ending before `end_offset`.
 
-        With `min_one` the first batch comes whole even if it is larger. `RequestError` OFFSET_OUT_OF_RANGE
+        With `min_one` the first batch comes whole even if it is larger; without `cold` nothing comes from the
+        bucket. `RequestError` OFFSET_OUT_OF_RANGE
         when the log does not reach from its start to `offset`.
         """
         if not self.start_offset <= offset <= self.end_offset:
@@ -98,7 +106,7 @@ class UnifiedLog:
         if offset >= self.local_start_offset:
             found = self.local.read(offset, max_bytes, end_offset, min_one).slice
             return NOTHING if found is None or not found.size else LogRead((found,), found.size, None)
-        if max_bytes <= 0 and not min_one:
+        if not cold or (max_bytes <= 0 and not min_one):
             return NOTHING
         return self._read_remote(offset, max_bytes)
 
@@ -110,7 +118,21 @@ class UnifiedLog:
                 ErrorCode.offset_out_of_range, f"no tier holds offset {offset} of {self.local.tip}"
             )
         future = self._reader.read(self.local.tip, self.remote.manifest_key, offset, max_bytes)
-        return ready(future) if future.done() else LogRead((), 0, future)
+        return self.ready(future) if future.done() else LogRead((), 0, future)
+
+    def ready(self, future: Future[RemoteRead]) -> LogRead:
+        """The bytes of a remote read of this log that has ended; raises what it ended with.
+
+        A small part is copied, so that it does not keep a whole chunk in memory for a reader that is slow.
+        """
+        assert self._reader is not None
+        parts: list[Buffer] = []
+        held = 0
+        for part in future.result().data:
+            small = len(part) < COPIED_BYTES
+            parts.append(bytes(part) if small else part)
+            held += len(part) if small else max(len(part), self._reader.chunk_bytes)
+        return LogRead(tuple(parts), sum(map(len, parts)), None, held)
 
     def search_remote(self, timestamp: int) -> Future[RecordPlace | None] | None:
         """Start the search for the first remote record at or after `timestamp`; None when only local segments
@@ -145,9 +167,3 @@ def as_found(found: tuple[int, int, int] | None) -> TimestampedOffset:
         return NOT_FOUND
     offset, timestamp, leader_epoch = found
     return TimestampedOffset(timestamp, offset, leader_epoch)
-
-
-def ready(future: Future[RemoteRead]) -> LogRead:
-    """The bytes of a remote read that has ended; raises what it ended with."""
-    data = future.result().data
-    return LogRead(data, sum(len(part) for part in data), None)

@@ -126,7 +126,7 @@ class RemoteReader:
         rng: random.Random | None = None,
     ) -> None:
         chunk_budget = cache_bytes - cache_bytes // _METADATA_SHARE
-        self._chunk_bytes = chunk_bytes
+        self.chunk_bytes = chunk_bytes
         self._clock = clock or SystemClock()
         self._flights = Flights(
             store,
@@ -260,7 +260,7 @@ class RemoteReader:
         return manifest
 
     def _segment(self, at: _At, entry: SegmentEntry) -> OpenSegment:
-        segment: OpenSegment = at.need(SegmentResource(entry, self._chunk_bytes))
+        segment: OpenSegment = at.need(SegmentResource(entry, self.chunk_bytes))
         return segment
 
     def _try_read(self, at: _At, read: _Read, tip: TopicIdPartition) -> RemoteRead:
@@ -344,7 +344,7 @@ class RemoteReader:
         read.planned = True
         with self._plan_lock:
             window = self._plan.window(read.stream)
-            beyond = min(read.max_bytes, self._chunk_bytes * _MAX_WINDOW_CHUNKS) - self._chunk_bytes
+            beyond = min(read.max_bytes, self.chunk_bytes * _MAX_WINDOW_CHUNKS) - self.chunk_bytes
             wanted = max(window, beyond)
             if wanted <= 0 or read.stream.walking:
                 return

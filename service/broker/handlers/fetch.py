@@ -15,7 +15,7 @@ to send full fetches, and an incremental one is answered FETCH_SESSION_ID_NOT_FO
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from concurrent.futures import Future
 from typing import Final, NamedTuple, cast
 
@@ -27,7 +27,7 @@ from service.broker.state import Broker
 from service.network.sender import Part
 from service.network.server import RequestContext, Response
 from service.partition.partition import Partition
-from service.partition.unified_log import LogRead, ready
+from service.partition.unified_log import NOTHING, LogRead
 from service.partition.waits import Wait
 from service.remote.reader import RemoteRead
 from service.wire.fetch import (
@@ -57,6 +57,8 @@ class Reading(NamedTuple):
     """An error or a diverging epoch is among the answers: the client must see it now."""
     remote: RemoteReads
     """Downloads that the pass is short of, by position in the request."""
+    held: int
+    """Memory that the cold bytes among the answers keep from being freed."""
 
 
 def handle(
@@ -65,19 +67,23 @@ def handle(
     """Answer at once when there is enough to say, else wait for bytes, the bucket or the deadline."""
     version = context.api_version
     if fetch.session_epoch not in FULL_FETCH_EPOCHS:
-        return _response(context, (), ErrorCode.fetch_session_id_not_found)
+        return _refusal(context, ErrorCode.fetch_session_id_not_found)
     reading = _read(broker, version, fetch, {})
     if _enough(fetch, reading):
-        return _response(context, reading.topics)
+        return _response(broker, context, reading)
     context.cancel_on_disconnect = True
     return _wait(broker, context, fetch, reading)
 
 
-def _response(
-    context: RequestContext, topics: Sequence[AnsweredTopic], error: ErrorCode = ErrorCode.none
-) -> Response:
-    parts = encode_fetch_response(context.api_version, context.correlation_id, topics, error_code=error)
+def _refusal(context: RequestContext, error: ErrorCode) -> Response:
+    parts = encode_fetch_response(context.api_version, context.correlation_id, (), error_code=error)
     return Response(cast("list[Part]", parts))
+
+
+def _response(broker: Broker, context: RequestContext, reading: Reading) -> Response:
+    parts = encode_fetch_response(context.api_version, context.correlation_id, reading.topics)
+    on_done = broker.hold_cold_bytes(reading.held) if reading.held else None
+    return Response(cast("list[Part]", parts), on_done)
 
 
 def _enough(fetch: FetchRequestView, reading: Reading) -> bool:
@@ -103,24 +109,25 @@ async def _wait(
         reading = _read(broker, version, fetch, reading.remote)
         if was_remote and reading.size:
             break
-    return _response(context, reading.topics)
+    return _response(broker, context, reading)
 
 
 def _read(broker: Broker, version: int, fetch: FetchRequestView, started: RemoteReads) -> Reading:
     """One pass; `started` are downloads of an earlier pass, so that none is asked for twice."""
     room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
-    reading = Reading([], [], 0, False, {})
-    size, final = 0, False
+    reading = Reading([], [], 0, False, {}, 0)
+    size, held, final = 0, 0, False
+    cold = broker.has_room_for_cold_bytes
     for t, (topic, partitions) in enumerate(fetch.topics):
         answers = []
         for p, asked in enumerate(partitions):
             try:
                 partition = _partition(broker, version, fetch, topic, asked.partition)
                 diverging = _diverging(partition, asked)
-                read = LogRead((), 0, None)
+                read = NOTHING
                 if diverging is None:
                     limit = max(min(asked.max_bytes, room - size), 0)
-                    read = _tiers(partition, asked.fetch_offset, limit, size == 0, started.get((t, p)))
+                    read = _tiers(partition, asked.fetch_offset, limit, size == 0, cold, started.get((t, p)))
             except RequestError as e:
                 final = True
                 answers.append(_refused(asked, e.code))
@@ -133,10 +140,11 @@ def _read(broker: Broker, version: int, fetch: FetchRequestView, started: Remote
             if read.pending is not None:
                 reading.remote[t, p] = read.pending
             size += read.size
+            held += read.held
             final = final or diverging is not None
             answers.append(_answer(partition, asked, fetch, read, diverging))
         reading.topics.append((topic, answers))
-    return reading._replace(size=size, final=final)
+    return reading._replace(size=size, final=final, held=held)
 
 
 def _partition(
@@ -169,14 +177,19 @@ def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] |
 
 
 def _tiers(
-    partition: Partition, offset: int, limit: int, min_one: bool, started: Future[RemoteRead] | None
+    partition: Partition,
+    offset: int,
+    limit: int,
+    min_one: bool,
+    cold: bool,
+    started: Future[RemoteRead] | None,
 ) -> LogRead:
     if started is None:
-        read = partition.read(offset, limit, min_one=min_one)
+        read = partition.read(offset, limit, min_one=min_one, cold=cold)
     else:
-        read = ready(started) if started.done() else LogRead((), 0, started)
+        read = partition.unified.ready(started) if started.done() else LogRead((), 0, started)
     # A remote read brings whole batches, at least one: it may be more than is left of the budget.
-    return read if min_one or read.size <= limit else LogRead((), 0, None)
+    return read if min_one or read.size <= limit else NOTHING
 
 
 def _storage_code(broker: Broker, topic: TopicKey, index: int, error: Exception) -> ErrorCode:

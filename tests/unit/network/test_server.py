@@ -323,6 +323,34 @@ def test_a_slow_reader_of_memory_is_fed_piece_by_piece() -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("leaves", [False, True], ids=["read to the end", "given up"])
+def test_a_handler_is_told_once_when_its_answer_is_not_needed_any_more(leaves: bool) -> None:
+    async def scenario() -> None:
+        big = bytes(32 << 20)
+        done: list[int] = []
+
+        def handler(context: RequestContext, request: memoryview) -> Response:
+            return Response([struct.pack(">i", len(big)), big], lambda: done.append(len(request)))
+
+        server = Server("127.0.0.1", 0, handler)
+        await server.start()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1 << 12)
+        writer.write(frame(b"x"))
+        await asyncio.sleep(0.1)
+        assert done == []
+        if leaves:
+            writer.transport.abort()
+        else:
+            assert await receive(reader) == big
+        while not done:
+            await asyncio.sleep(0.01)
+        writer.close()
+        await server.close()
+        assert done == [1]
+
+    run(scenario())
+
+
 def test_a_half_closed_peer_still_gets_what_it_asked_for() -> None:
     async def scenario() -> None:
         async with serving() as (server, _):
