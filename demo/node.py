@@ -11,6 +11,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 
+COMMAND = (sys.executable, "-m", "service.cli.main", "dev", "--port", "0", "--log-level", "warning")
+CACHE_BYTES = 32 << 20
+"""A third of the data: what is read twice comes from S3 twice."""
+
+
 class Dev(NamedTuple):
     """Where things are, as `firn dev` printed it."""
 
@@ -24,7 +29,7 @@ def firn_dev() -> Iterator[Dev]:
     """Start a node with its embedded S3; both end with the context, however it is left."""
     with tempfile.TemporaryFile("w+", prefix="firn-demo-log-") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "service.cli.main", "dev", "--port", "0", "--log-level", "warning"],
+            [*COMMAND, "--set", f"firn.remote.cache.bytes={CACHE_BYTES}"],
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
