@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-
 COMMAND = (sys.executable, "-m", "service.cli.main", "dev", "--port", "0", "--log-level", "warning")
 CACHE_BYTES = 32 << 20
 """A third of the data: what is read twice comes from S3 twice."""
