@@ -106,6 +106,7 @@ class TieringManager:
         self._topics_due_ms: int | None = clock.monotonic_ms()
         self._bucket_checked = False
         self._sweep_due_ms = clock.monotonic_ms() + settings.sweep_interval_ms
+        self._heads_due_ms = clock.monotonic_ms() + self._heads_interval_ms
         self._house_failures = 0
         self._house_not_before_ms = 0
         self._task: asyncio.Task[None] | None = None
@@ -255,7 +256,7 @@ class TieringManager:
         while True:
             self._housekeeping.clear()
             await self._house_round()
-            due = [self._sweep_due_ms, self._eraser.next_due_ms, self._topics_due_ms]
+            due = [self._sweep_due_ms, self._heads_due_ms, self._eraser.next_due_ms, self._topics_due_ms]
             soonest = min(at for at in due if at is not None)
             await self._pause(self._housekeeping, max(soonest, self._house_not_before_ms))
 
@@ -267,6 +268,8 @@ class TieringManager:
         try:
             if self._topics_due_ms is not None and now_ms >= self._topics_due_ms:
                 await self._write_topics()
+            if now_ms >= self._heads_due_ms:
+                self._doubt_heads(now_ms)
             await self._eraser.run_due(now_ms)
             if now_ms >= self._sweep_due_ms:
                 await self.sweep()
@@ -279,12 +282,25 @@ class TieringManager:
                 log.warning("housekeeping of the bucket failed, %d in a row: %s", self._house_failures, e)
 
     async def sweep(self) -> int:
-        """Look for orphans now; how many were deleted. HEADs are looked at again as well."""
+        """Look for orphans now; how many were deleted."""
         now_ms = self._clock.monotonic_ms()
         self._sweep_due_ms = now_ms + self.settings.sweep_interval_ms
-        for work in self._works.values():
-            work.forget_published()
         return await self._sweeper.sweep(now_ms)
+
+    @property
+    def _heads_interval_ms(self) -> int:
+        """Short enough that no HEAD names a manifest whose grace is over."""
+        return max(self.settings.interval_ms, self.settings.grace_ms // 2)
+
+    def _doubt_heads(self, now_ms: int) -> None:
+        """Have every HEAD looked at again.
+
+        A request that timed out, ours or a fenced leader's, may have arrived late and put an older one there.
+        """
+        self._heads_due_ms = now_ms + self._heads_interval_ms
+        for work in self._works.values():
+            work.doubt_head()
+        self._wake.set()
 
     async def _write_topics(self) -> None:
         due_ms, self._topics_due_ms = self._topics_due_ms, None

@@ -99,6 +99,7 @@ class PartitionWork:
         self._known: CatalogEntry | None = None
         self._proposal: Proposal | None = None
         self._oldest: Oldest | None = None
+        self._is_head_doubtful = False
 
     def assess(self) -> Priority | None:
         """Whether there is something to do now, and how pressing it is. Refreshes the lag in `plan`."""
@@ -124,9 +125,9 @@ class PartitionWork:
             if plan.copies:
                 await self._copy(entry, plan.copies[0])
 
-    def forget_published(self) -> None:
-        """Look at HEAD again: somebody who was fenced may have written it late."""
-        self.published = None
+    def doubt_head(self) -> None:
+        """Look at HEAD again, soon. What was published stays so: local bytes that could go still can."""
+        self._is_head_doubtful = True
 
     def _entry(self) -> CatalogEntry | None:
         """The newest committed entry that is known here; the image may lag behind our own commits."""
@@ -137,7 +138,7 @@ class PartitionWork:
         return self._known
 
     def _is_unpublished(self, entry: CatalogEntry | None) -> bool:
-        return entry is not None and entry != self.published
+        return entry is not None and (self._is_head_doubtful or entry != self.published)
 
     def _plan(self, entry: CatalogEntry | None) -> CopyPlan[Sealed]:
         config = self.partition.config
@@ -273,6 +274,7 @@ class PartitionWork:
         chain = await tools.pool.run(self._load, entry)
         if await tools.pool.run(tools.chains.repair_head, self.partition.tip, chain):
             tools.metrics.heads_repaired += 1
+        self._is_head_doubtful = False
         self._tell(entry)
 
     # -- expire ----------------------------------------------------------------------------------------------

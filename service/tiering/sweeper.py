@@ -124,6 +124,9 @@ class Sweeper:
         self, tip: TopicIdPartition, entry: CatalogEntry | None, epoch: int, listed: list[Listed]
     ) -> list[str]:
         """On an offload thread: the keys that the committed chain does not name."""
+        head = self._chains.read_head(tip)
+        if head is not None and head.leader_epoch > epoch:
+            return []  # we are deposed and do not know it yet: ours is not the chain to judge by
         manifest = self._chains.load(tip, entry.manifest_key).manifest if entry is not None else None
         unnamed = []
         for key, parsed in listed:

@@ -176,9 +176,7 @@ def test_what_another_leader_committed_is_continued_inside_a_local_segment(tmp_p
     chain_end = world.entry(replica).end_offset
     world.fence(replica)
     world.elect(replica)
-    successor = World(tmp_path / "other", world.bucket, segment_bytes=1700)
-    successor.catalog = world.catalog
-    successor.reboot()
+    successor = World(tmp_path / "other", world.bucket, world.catalog, segment_bytes=1700)
     [other] = successor.replicas
     while other.log.log_end_offset < replica.log.log_end_offset:
         other.append(2, successor.clock.now_ms())
@@ -195,7 +193,7 @@ def test_what_another_leader_committed_is_continued_inside_a_local_segment(tmp_p
 
 def test_an_image_that_lags_behind_our_own_commits_does_no_harm(world: World) -> None:
     [replica] = world.replicas
-    world.catalog.stale[replica.tip.topic_id, 0] = None
+    world.view.stale[replica.tip.topic_id, 0] = None
     world.fill(3)
     world.run()
     assert [one.entry.version for one in world.catalog.history] == [1, 2, 3]

@@ -269,13 +269,13 @@ def test_an_upload_under_way_is_not_swept(world: World) -> None:
         world.clock.advance(GRACE_MS)
         swept.append(await world.manager.sweep())
 
-    commit = world.catalog.commit
+    commit = world.view.commit
 
     async def slow_commit(commits):  # type: ignore[no-untyped-def]
         await sweep_twice()
         return await commit(commits)
 
-    world.catalog.commit = slow_commit  # type: ignore[method-assign]
+    world.view.commit = slow_commit  # type: ignore[method-assign]
     world.run()
     assert swept == [0]
     world.check()

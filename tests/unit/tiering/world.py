@@ -137,8 +137,6 @@ class MemoryCatalog:
         self.leader_epochs: dict[tuple[UUID, int], int] = {}
         self.decide: Decide = no_faults
         self.history: list[CatalogCommit] = []
-        self.stale: dict[tuple[UUID, int], CatalogEntry | None] = {}
-        """Partitions whose entry this node's image does not have yet."""
 
     async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
         await asyncio.sleep(0)
@@ -161,9 +159,20 @@ class MemoryCatalog:
             self.history.append(one)
         return result
 
+
+class CatalogView:
+    """The catalog as one node sees it: its image may lag."""
+
+    def __init__(self, catalog: MemoryCatalog) -> None:
+        self.catalog = catalog
+        self.stale: dict[tuple[UUID, int], CatalogEntry | None] = {}
+
+    async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
+        return await self.catalog.commit(commits)
+
     def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
         key = (topic_id, partition)
-        return self.stale[key] if key in self.stale else self.entries.get(key)
+        return self.stale[key] if key in self.stale else self.catalog.entries.get(key)
 
 
 class Replica:
@@ -195,9 +204,11 @@ class Replica:
         if entry.start_offset > self.log.log_start_offset:
             self.log.advance_log_start(entry.start_offset)
 
-    def append(self, count: int, now_ms: int, timestamp: int | None = None) -> None:
+    def append(
+        self, count: int, now_ms: int, timestamp: int | None = None, leader_epoch: int | None = None
+    ) -> None:
         one = batch(count, timestamp=now_ms if timestamp is None else timestamp)
-        self.log.append(one, self.leader_epoch, now_ms)
+        self.log.append(one, self.leader_epoch if leader_epoch is None else leader_epoch, now_ms)
         self.produced += one.data
 
 
@@ -208,6 +219,7 @@ class World:
         self,
         tmp: Path,
         store: ObjectStore | None = None,
+        catalog: MemoryCatalog | None = None,
         *,
         partitions: int = 1,
         settings: TieringSettings = SETTINGS,
@@ -217,7 +229,8 @@ class World:
         self.clock = ManualClock(START_MS)
         self.bucket: ObjectStore = store if store is not None else MemoryStore()
         self.store = FaultyStore(self.bucket)
-        self.catalog = MemoryCatalog()
+        self.catalog = catalog if catalog is not None else MemoryCatalog()
+        self.view = CatalogView(self.catalog)
         self.settings = settings
         self.limits = limits
         self.probe: Probe = no_probe
@@ -240,7 +253,7 @@ class World:
         log = LocalLog.open(self._tmp / f"{tip}-{tip.topic_id}", tip, self.config, clock=self.clock)
         replica = Replica(tip, log, leader_epoch)
         self.replicas.append(replica)
-        self.catalog.leader_epochs[tip.topic_id, tip.partition] = leader_epoch
+        self.catalog.leader_epochs.setdefault((tip.topic_id, tip.partition), leader_epoch)
         return replica
 
     def delete_topic(self, topic: str) -> None:
@@ -257,7 +270,7 @@ class World:
     def _boot(self) -> TieringManager:
         return TieringManager(
             self.store,
-            self.catalog,
+            self.view,
             cluster_id=CLUSTER,
             partitions=lambda: self.replicas,
             topics=self.topics,
@@ -320,7 +333,7 @@ class World:
         """Faults are over: run until nothing is left to do."""
         self.store.decide = self.catalog.decide = no_faults
         self.probe = no_probe
-        self.catalog.stale.clear()
+        self.view.stale.clear()
         for _ in range(rounds):
             self.clock.advance(self.settings.backoff_max_ms)
             self.run()
