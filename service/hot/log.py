@@ -62,8 +62,8 @@ class AppendInfo(NamedTuple):
 class LocalLog:
     """One partition's local tier; make it with `LocalLog.open`.
 
-    ``unflushed_records``: appended since the last flush was begun.
-    ``on_roll``: called with the log after a segment was sealed (the manager flushes it then).
+    ``last_flush_ms``: when everything was last asked to be made durable. ``on_roll``: called with the log
+    after a segment was sealed (the manager flushes it then).
     """
 
     def __init__(
@@ -84,7 +84,6 @@ class LocalLog:
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
-        self.unflushed_records = 0
         self.last_flush_ms = clock.now_ms()
         self.on_roll: Callable[[LocalLog], None] | None = None
         self._clock = clock
@@ -95,7 +94,8 @@ class LocalLog:
         self._reader = LogReader(self._segments)
         self.local_log_start_offset = max(loaded.log_start_offset, self._segments.bases[0])
         self._unsynced = deque([loaded.epochs.path])
-        self._flush_lock = threading.Lock()
+        self._flushing = threading.Lock()
+        self._state_lock = threading.Lock()
         self._truncations = 0
         self._closed = False
         self.config = config
@@ -197,7 +197,6 @@ class LocalLog:
         segments.active.append(data, last_offset, max_timestamp)
         self.log_end_offset = last_offset + 1
         segments.size += len(data)
-        self.unflushed_records += header.last_offset_delta + 1
         if producer:
             self.producers.update(header, offset, last_offset)
         self.producers.end_offset = last_offset + 1
@@ -225,7 +224,6 @@ class LocalLog:
             active.append(data[header.position : header.end], last, header.max_timestamp)
             self.log_end_offset = last + 1
             self._segments.size += header.size
-            self.unflushed_records += header.last_offset_delta + 1
             replay_batch(self.producers, active.log.get(), at_position(header, position))
         first, last = headers[0].base_offset, headers[-1].last_offset
         return AppendInfo(first, last, NO_TIMESTAMP, self.log_start_offset, False, rolled)
@@ -438,7 +436,7 @@ class LocalLog:
         slot = segments.slot_of(offset)
         segment = segments.all[slot]
         place = segment.find(offset)
-        with self._flush_lock:
+        with self._state_lock:
             self._truncations += 1
             if slot + 1 < len(segments):
                 self._remove(slot + 1, len(segments), f"truncation to {offset}")
@@ -457,7 +455,7 @@ class LocalLog:
             self._unsynced.append(self.epochs.path)
         self._snapshots.remove_above(end)
         self._snapshots.restore(self.producers, end, segments.bases[0], self._clock.now_ms())
-        replay_producers(self.producers, segments.all, end)
+        replay_producers(self.producers, segments.all, self._snapshots, end)
         return end
 
     def restart_at(self, offset: int) -> int:
@@ -465,7 +463,7 @@ class LocalLog:
 
         returns `offset`.
         """
-        with self._flush_lock:
+        with self._state_lock:
             self._truncations += 1
             self._remove(0, len(self._segments), f"restart at {offset}")
             self._snapshots.remove_above(-1)
@@ -481,6 +479,11 @@ class LocalLog:
     # Durability
 
     @property
+    def unflushed_records(self) -> int:
+        """How many records a crash of the machine may take."""
+        return self.log_end_offset - self.recovery_point
+
+    @property
     def flush_due(self) -> bool:
         """Whether ``flush.messages`` asks for a flush before the last append is acknowledged."""
         return self.unflushed_records >= self._config.flush_messages
@@ -492,12 +495,16 @@ class LocalLog:
         Blocks on the device: for a `log-io` thread, while the loop goes on appending. `StorageError` if the
         device refuses.
         """
-        with self._flush_lock:
+        with self._flushing:
+            return self._flush(up_to)
+
+    def _flush(self, up_to: int | None) -> int:
+        with self._state_lock:
             generation = self._truncations
             end = self.log_end_offset if up_to is None else min(up_to, self.log_end_offset)
             segments = self._segments.between(self.recovery_point, end)
-            self.unflushed_records = 0
-            self.last_flush_ms = self._clock.now_ms()
+            if end == self.log_end_offset:
+                self.last_flush_ms = self._clock.now_ms()
         try:
             # Whatever belongs to records below `end` was put here before they were appended.
             while self._unsynced:
@@ -510,7 +517,7 @@ class LocalLog:
         except (OSError, StorageError) as e:
             if not self._closed:  # else the files may go at any time, and nobody needs them
                 raise StorageError(f"flushing {self.tip}: {e}") from e
-        with self._flush_lock:
+        with self._state_lock:
             if generation == self._truncations and end > self.recovery_point:
                 self.recovery_point = end
             return self.recovery_point

@@ -75,6 +75,7 @@ class LogManager:
         self._homes: dict[LocalLog, LogDir] = {}
         self._flushes: dict[LocalLog, asyncio.Future[int]] = {}
         self._rolled: set[LocalLog] = set()
+        self._checkpoint_soon = False
         self._wake: asyncio.Event | None = None
         self._doomed: list[tuple[int, Path]] = []
         self._dirs: list[LogDir] = []
@@ -103,9 +104,11 @@ class LogManager:
         for home in self._dirs:
             clean = home.take_clean_marker()
             points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
+            replicas = self._replicas(home)
+            home.drop_older(points, starts, replicas)
             jobs = [
                 self.pool.submit(self._open, path, *named, config_of(named[0]), clean, points, starts)
-                for path, named in self._replicas(home)
+                for path, named in replicas
             ]
             _log.info(
                 "opening %d logs in %s after a %s stop", len(jobs), home.path, "clean" if clean else "hard"
@@ -219,6 +222,7 @@ class LogManager:
         log = self._logs.pop(key)
         home = self._homes.pop(log)
         self._rolled.discard(log)
+        self._checkpoint_soon = True
         target = home.path / names.retired_dir(log.tip.topic, log.tip.partition, uuid4(), suffix)
         try:
             log.dir.rename(target)
@@ -265,7 +269,8 @@ class LogManager:
             await self._flush_due()
             await loop.run_in_executor(self.pool, self._remove_due, self._take_due(self._clock.now_ms()))
             now_ms = self._clock.monotonic_ms()
-            if now_ms >= checkpoint_at:
+            if now_ms >= checkpoint_at or self._checkpoint_soon:
+                self._checkpoint_soon = False
                 checkpoint_at = now_ms + self._checkpoint_interval_ms
                 await loop.run_in_executor(self.pool, self._write_checkpoints, self._offsets())
             if now_ms >= expire_at:

@@ -150,6 +150,8 @@ class _Loader:
             self._restore_producers(end_offset)
         if end_offset is None or end_offset < self._request.log_start_offset:
             end_offset = self._start_afresh(end_offset)
+        if end_offset == self._segments[-1].base_offset:
+            self._snapshots.take(self._producers)  # the last segment is empty; its border's snapshot may be lost
         return end_offset
 
     def _start_afresh(self, end_offset: int | None) -> int:
@@ -185,7 +187,7 @@ class _Loader:
     def _restore_producers(self, end_offset: int) -> None:
         first = self._segments[0].base_offset
         self._snapshots.restore(self._producers, end_offset, first, self._request.now_ms)
-        replay_producers(self._producers, self._segments, end_offset)
+        replay_producers(self._producers, self._segments, self._snapshots, end_offset)
 
     def _recover(self) -> int:
         """Verify all that may not have reached the disk; returns the end offset."""
@@ -202,9 +204,8 @@ class _Loader:
                 _log.warning("%s does not begin at %d: cut", segment.log.path, end_offset)
                 self._drop(self._segments[i:])
                 break
-            if i > slot:
-                self._producers.end_offset = segment.base_offset
-                self._snapshots.take(self._producers)
+            self._producers.end_offset = segment.base_offset
+            self._snapshots.take(self._producers)
             end_offset, torn = recover_segment(segment, self._take_over)
             if torn and i + 1 < len(bases):
                 self._drop(self._segments[i + 1 :])
@@ -271,12 +272,20 @@ def end_offset_of(segment: Segment) -> int:
     return end_offset
 
 
-def replay_producers(producers: ProducerStates, segments: list[Segment], end_offset: int) -> None:
-    """Bring `producers` from where it ends to `end_offset` by the batches in between."""
+def replay_producers(
+    producers: ProducerStates, segments: list[Segment], snapshots: SnapshotFiles, end_offset: int
+) -> None:
+    """Bring `producers` from where it ends to `end_offset` by the batches in between.
+
+    Snapshots at the borders that are crossed are taken again, where they were lost.
+    """
     for slot, segment in enumerate(segments):
         following = segments[slot + 1].base_offset if slot + 1 < len(segments) else end_offset
         if following <= producers.end_offset or segment.base_offset >= end_offset or not segment.size:
             continue
+        if segment.base_offset >= producers.end_offset:
+            producers.end_offset = segment.base_offset
+            snapshots.take(producers)
         try:
             _replay_segment(producers, segment, end_offset)
         except CorruptionError as e:

@@ -155,6 +155,17 @@ def test_a_deleted_log_goes_after_its_delay_and_its_name_is_free_at_once(tmp_pat
     logs.close()
 
 
+def test_a_deletion_is_soon_in_the_checkpoint(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    logs.get_or_create(A, CONFIG)
+    logs.get_or_create(B, CONFIG)
+    logs.delete(A)
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    _while_running(logs, lambda: _until(path.exists))
+    assert path.read_text() == "0\n1\nb 3 0\n"
+    logs.close()
+
+
 def test_what_was_being_deleted_is_removed_at_the_next_start(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     logs.get_or_create(A, CONFIG)
@@ -176,6 +187,22 @@ def test_a_topic_made_again_does_not_inherit_records(tmp_path: Path) -> None:
     again = manager(tmp_path)
     assert list(again.logs()) == [(UUID(int=99), 0)]
     again.close()
+
+
+def test_a_topic_made_again_is_not_cut_by_its_predecessors_checkpoint(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    log = logs.get_or_create(A, CONFIG)
+    for _ in range(30):
+        log.append(batch(2), 0, START_MS)
+    log.advance_log_start(33)
+    logs.checkpoint()
+    logs.delete(A)
+    successor = A._replace(topic_id=UUID(int=99))
+    logs.get_or_create(successor, CONFIG).append(batch(5), 0, START_MS)
+    logs.close(clean=False)
+    again = manager(tmp_path).get(successor.topic_id, 0)
+    assert again is not None
+    assert (again.log_start_offset, again.log_end_offset) == (0, 5)
 
 
 def test_logs_that_the_metadata_does_not_know_are_set_aside(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from service.base.errors import CorruptionError, RequestError
 from service.hot.log import AppendInfo, LocalLog
 from service.hot.producer_snapshot import decode_snapshot, encode_snapshot
 from service.hot.producers import ProducerStates
+from service.records.builder import BatchBuilder
 from tests.unit.hot.logs import START_MS, batch, open_log, records_from
 
 MAX_SEQUENCE = 2**31 - 1
@@ -110,6 +111,26 @@ def test_inside_a_transaction_only_transactional_batches_are_taken(tmp_path: Pat
     begin = batch(producer_id=9, epoch=0, sequence=0, is_transactional=True)
     log.append(begin, 0, START_MS)
     assert refused(log, 1) is ErrorCode.invalid_txn_state
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_marker_ends_a_transaction_and_that_survives_a_restart(tmp_path: Path, clean: bool) -> None:
+    log = open_log(tmp_path)
+    begin = batch(3, producer_id=9, epoch=0, sequence=0, is_transactional=True)
+    log.append(begin, 0, START_MS)
+    entry = log.producers.get(9)
+    assert entry is not None
+    assert entry.txn_first_offset == 0
+    marker = BatchBuilder(
+        base_offset=3, producer_id=9, producer_epoch=0, is_transactional=True, is_control=True
+    )
+    marker.add(START_MS + 70, bytes.fromhex("00000001"), bytes.fromhex("00000000002a"))
+    log.append_raw(memoryview(marker.build()))
+    log.close(clean)
+    entry = open_log(tmp_path, clean=clean).producers.get(9)
+    assert entry is not None
+    assert (entry.txn_first_offset, entry.coordinator_epoch, entry.last_timestamp) == (-1, 42, START_MS + 70)
+    assert entry.last_sequence == 2
 
 
 @pytest.mark.parametrize("clean", [True, False])
