@@ -88,8 +88,7 @@ class LeaderEpochs:
         return self._epochs[slot - 1] if slot else NO_LEADER_EPOCH
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(greatest known epoch not above `epoch`, offset at which it ended), as OffsetForLeaderEpoch
-        answers.
+        """(greatest known epoch not above `epoch`, where it ended), as OffsetForLeaderEpoch answers.
 
         (-1, -1) if nothing is known. An epoch older than all known ones ends where the first of those begins.
         """

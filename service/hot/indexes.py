@@ -97,8 +97,7 @@ class _Index:
 
 
 class OffsetIndex(_Index):
-    """Offset to position. An entry stands for a whole batch and is found by its last offset or a later one.
-    """
+    """Offset to position. An entry stands for a batch and is found by its last offset or a later one."""
 
     ENTRY = struct.Struct(">ii")
     __slots__ = ()

@@ -489,8 +489,7 @@ class LocalLog:
         return self.unflushed_records >= self._config.flush_messages
 
     def flush(self, up_to: int | None = None) -> int:
-        """Make everything below `up_to` (default: the log's end) durable and move the recovery point; returns
-        that.
+        """Make everything below `up_to` (default: the log's end) durable; returns the new recovery point.
 
         Blocks on the device: for a `log-io` thread, while the loop goes on appending. `StorageError` if the
         device refuses.

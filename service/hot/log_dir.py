@@ -18,7 +18,7 @@ import fcntl
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID, uuid4
@@ -156,31 +156,9 @@ class LogDir:
             return {}
         return offsets
 
-    def drop_older(
-        self, points: Offsets, starts: Offsets, replicas: Iterable[tuple[Path, tuple[str, int]]]
-    ) -> None:
-        """Take out of the checkpoints what was written before the replica of that name was made.
-
-        A topic deleted and made again has the name of the old one: its predecessor's start offset may lie
-        beyond its end, and must not cut it.
-        """
-        for name, offsets in ((RECOVERY_POINTS, points), (LOG_START_OFFSETS, starts)):
-            written_ns = _mtime_ns(self.path / name)
-            for directory, named in replicas:
-                if named in offsets and _mtime_ns(directory / names.PARTITION_METADATA) > written_ns:
-                    del offsets[named]
-
-    def write_offsets(self, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    def write_offsets(self, name: str, offsets: Mapping[tuple[str, int], int], *, fsync: bool = True) -> None:
         lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-        write_checkpoint(self.path / name, lines)
-
-
-def _mtime_ns(path: Path) -> int:
-    """Time of the last write, 0 if there is no such file."""
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
+        write_checkpoint(self.path / name, lines, fsync=fsync)
 
 
 def cluster_id_of(paths: Sequence[Path]) -> str | None:

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import random
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
 from service.base.clock import Clock
@@ -48,6 +50,38 @@ LogKey = tuple[UUID, int]
 """(topic id, partition)"""
 
 
+class _Offsets(NamedTuple):
+    """What the checkpoints are to say; ``number`` goes up from one taking to the next."""
+
+    number: int
+    homes: list[tuple[LogDir, Offsets, Offsets]]
+
+
+class _Checkpoint:
+    """The checkpoint files of all directories. Written from any thread; older offsets never replace newer ones.
+
+    ``names``: the (topic, partition) pairs that the files speak of.
+    """
+
+    def __init__(self) -> None:
+        self.names: set[tuple[str, int]] = set()
+        self._number = -1
+        self._lock = threading.Lock()
+
+    def write(self, offsets: _Offsets, *, fsync: bool = True) -> None:
+        with self._lock:
+            if offsets.number < self._number:
+                return
+            self._number = offsets.number
+            for home, points, starts in offsets.homes:
+                try:
+                    home.write_offsets(RECOVERY_POINTS, points, fsync=fsync)
+                    home.write_offsets(LOG_START_OFFSETS, starts, fsync=fsync)
+                except OSError as e:
+                    raise StorageError(f"checkpoints of {home.path}: {e.strerror}") from e
+            self.names = {name for _, points, _ in offsets.homes for name in points}
+
+
 class LogManager:
     """The logs in ``log.dirs``. Locks the directories at once; `open_all` brings the logs."""
 
@@ -75,7 +109,9 @@ class LogManager:
         self._homes: dict[LocalLog, LogDir] = {}
         self._flushes: dict[LocalLog, asyncio.Future[int]] = {}
         self._rolled: set[LocalLog] = set()
+        self._checkpoint = _Checkpoint()
         self._checkpoint_soon = False
+        self._taken = itertools.count()
         self._wake: asyncio.Event | None = None
         self._doomed: list[tuple[int, Path]] = []
         self._dirs: list[LogDir] = []
@@ -104,11 +140,10 @@ class LogManager:
         for home in self._dirs:
             clean = home.take_clean_marker()
             points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
-            replicas = self._replicas(home)
-            home.drop_older(points, starts, replicas)
+            self._checkpoint.names |= points.keys() | starts.keys()
             jobs = [
                 self.pool.submit(self._open, path, *named, config_of(named[0]), clean, points, starts)
-                for path, named in replicas
+                for path, named in self._replicas(home)
             ]
             _log.info(
                 "opening %d logs in %s after a %s stop", len(jobs), home.path, "clean" if clean else "hard"
@@ -177,6 +212,9 @@ class LogManager:
         self._set_aside(tip)
         counts = [sum(1 for home in self._homes.values() if home is one) for one in self._dirs]
         home = self._dirs[counts.index(min(counts))]
+        if (tip.topic, tip.partition) in self._checkpoint.names:
+            # It speaks of a predecessor, whose start offset could cut this log after a crash.
+            self._checkpoint.write(self._offsets(), fsync=False)
         path = home.path / names.partition_dir(tip.topic, tip.partition)
         try:
             path.mkdir()
@@ -272,7 +310,7 @@ class LogManager:
             if now_ms >= checkpoint_at or self._checkpoint_soon:
                 self._checkpoint_soon = False
                 checkpoint_at = now_ms + self._checkpoint_interval_ms
-                await loop.run_in_executor(self.pool, self._write_checkpoints, self._offsets())
+                await loop.run_in_executor(self.pool, self._checkpoint.write, self._offsets())
             if now_ms >= expire_at:
                 expire_at = now_ms + _PRODUCER_EXPIRY_CHECK_MS
                 for log in self._logs.values():
@@ -307,9 +345,9 @@ class LogManager:
 
     def checkpoint(self) -> None:
         """Write recovery points and log starts of all logs. Blocks on the disk."""
-        self._write_checkpoints(self._offsets())
+        self._checkpoint.write(self._offsets())
 
-    def _offsets(self) -> list[tuple[LogDir, Offsets, Offsets]]:
+    def _offsets(self) -> _Offsets:
         """Per directory: recovery points, and the log starts that are not plain from the files."""
         found = []
         for home in self._dirs:
@@ -321,15 +359,7 @@ class LogManager:
                 if log.config.remote_storage_enable or log.log_start_offset > log.first_base_offset
             }
             found.append((home, points, starts))
-        return found
-
-    def _write_checkpoints(self, offsets: list[tuple[LogDir, Offsets, Offsets]]) -> None:
-        for home, points, starts in offsets:
-            try:
-                home.write_offsets(RECOVERY_POINTS, points)
-                home.write_offsets(LOG_START_OFFSETS, starts)
-            except OSError as e:
-                raise StorageError(f"checkpoints of {home.path}: {e.strerror}") from e
+        return _Offsets(next(self._taken), found)
 
     def close(self, clean: bool = True, broker_epoch: int = -1) -> None:
         """Close all logs and give up the directories. With `clean` the next start needs no recovery. Blocks.

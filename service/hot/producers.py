@@ -110,8 +110,7 @@ class ProducerStates:
         return self._entries.get(producer_id)
 
     def check(self, header: BatchHeader, offset: int) -> BatchMemory | None:
-        """What a client's batch may do, were it appended at `offset`: the original if it is a duplicate, else
-        None.
+        """What a client's batch may do, were it appended at `offset`: the original of a duplicate, else None.
 
         `RequestError` as the head of this file says. Changes nothing.
         """

@@ -151,7 +151,7 @@ class _Loader:
         if end_offset is None or end_offset < self._request.log_start_offset:
             end_offset = self._start_afresh(end_offset)
         if end_offset == self._segments[-1].base_offset:
-            self._snapshots.take(self._producers)  # the last segment is empty; its border's snapshot may be lost
+            self._snapshots.take(self._producers)  # of the border before an empty segment; it may be lost
         return end_offset
 
     def _start_afresh(self, end_offset: int | None) -> int:

@@ -37,8 +37,7 @@ class BatchPlace(NamedTuple):
 
 
 def find_offset(file: SegmentFile, offset: int, position: int, end: int) -> BatchPlace | None:
-    """First batch from `position` on whose last offset is not below `offset`; None if there is none before
-    `end`.
+    """First batch from `position` on whose last offset is not below `offset`; None if none is.
 
     `CorruptionError` when what lies there is not a batch.
     """

@@ -215,9 +215,7 @@ class Segment:
         return now_ms - self.created_ms
 
     def seal(self, now_ms: int) -> None:
-        """No more appends: the time index gets its last entry, from which retention will read the greatest
-        timestamp.
-        """
+        """No more appends: the time index gets its last entry, the greatest timestamp of all."""
         if self._max is not None:
             # A time index that lacks this entry ends lower than the truth; keeping _max covers this process's
             # life.
@@ -294,8 +292,7 @@ class Segment:
         return "" if true else f"{name} points to no batch that ends with offset {last[0]}"
 
     def _time_index_problem(self) -> str:
-        """Closing and sealing leave an entry, so an empty index is a loss, unless records have no timestamps.
-        """
+        """Closing and sealing leave an entry: an empty index is a loss, unless records have no timestamps."""
         name = self.time_index.handle.path.name
         if not self.size:
             return f"{name} is not empty" if self.time_index.entries else ""
@@ -358,8 +355,7 @@ class Segment:
         self._max = self._largest_after(last[1] if last else 0, self.time_index.last()) if size else None
 
     def _largest_after(self, position: int, known: tuple[int, int]) -> tuple[int, int]:
-        """The greatest (timestamp, offset) given what the time index knows of the batches before `position`.
-        """
+        """The greatest (timestamp, offset), given what is known of the batches before `position`."""
         for header in iter_batches(self.log.get(), position, self.size):
             if header.max_timestamp > known[0]:
                 known = (header.max_timestamp, header.last_offset)

@@ -1,7 +1,7 @@
 """A process that appends to a log as fast as it can and says what it has acknowledged, until it is killed.
 
-`python -m tests.property.hot.appender DIRECTORY SEED` prints a line of producer, sequence, first and last offset
-for each append.
+`python -m tests.property.hot.appender DIRECTORY SEED` prints producer, sequence, first and last offset of
+each append.
 """
 
 from __future__ import annotations
