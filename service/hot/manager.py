@@ -58,7 +58,7 @@ class _Offsets(NamedTuple):
 
 
 class _Checkpoint:
-    """The checkpoint files of all directories. Written from any thread; older offsets never replace newer ones.
+    """The checkpoint files of all directories. Written from any thread; older offsets never replace newer.
 
     ``names``: the (topic, partition) pairs that the files speak of.
     """
