@@ -176,7 +176,6 @@ WRONG_BATCHES: dict[str, tuple[bytes, set[int]]] = {
     "magic 9": (batch(FIVE, magic=9), EITHER),
     "two batches": (batch(FIVE) + batch(FIVE), {INVALID}),
     "control batch": (batch(FIVE, attributes=0x20), {INVALID}),
-    "sequence without epoch": (batch(FIVE, producer_id=5, producer_epoch=-1, base_sequence=0), {INVALID}),
     "producer without sequence": (batch(FIVE, producer_id=5, producer_epoch=0, base_sequence=-1), {INVALID}),
     "timestamps ahead": (batch(FIVE, base_timestamp=1 << 60), {INVALID_TIMESTAMP, INVALID}),
     "half a batch": (batch(FIVE)[:50], EITHER),

@@ -1,0 +1,113 @@
+"""Load from raw sockets: as little work as can be on this side, so that the node is what is measured."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from datetime import timedelta
+from typing import Any
+
+from tests.support.batches import batch
+from tests.support.wire import (
+    RawConnection,
+    decode_response,
+    encode_request,
+    end_offset,
+    produce_request,
+    schema,
+)
+
+RECORD_BYTES = 1000
+BATCH_RECORDS = 200
+
+
+def _frame(request: Any) -> bytes:
+    body = encode_request(request)
+    return struct.pack(">i", len(body)) + body
+
+
+def _receive(connection: socket.socket, size: int, buffer: memoryview) -> None:
+    """Exactly `size` bytes, of which the first that fit stay in `buffer`."""
+    got = 0
+    while got < size:
+        room = buffer[got:] if got < len(buffer) else buffer
+        count = connection.recv_into(room[: min(size - got, len(room))])
+        if not count:
+            raise ConnectionError("the node closed the connection")
+        got += count
+
+
+def produce_single_records(
+    bootstrap: str, topic: str, count: int, window: int = 100, chunk: int = 10
+) -> None:
+    """`count` requests of acks=1 with one record of 100 B, `window` of them under way on one connection."""
+    request = produce_request(topic, 0, batch([bytes(100)]))
+    frame = _frame(request)
+    before = end_offset(bootstrap, topic, 0)
+    with RawConnection(bootstrap) as connection:
+        connection.send(frame)
+        first = connection.receive_frame()
+        assert decode_response(request, first).responses[0].partition_responses[0].error_code == 0
+        answer = len(first) + 4
+        buffer = memoryview(bytearray(answer * chunk))
+        sock, chunks = connection.socket, count // chunk
+        ahead = min(window // chunk, chunks)
+        for _ in range(ahead):
+            sock.sendall(frame * chunk)
+        for number in range(chunks):
+            _receive(sock, answer * chunk, buffer)
+            if number + ahead < chunks:
+                sock.sendall(frame * chunk)
+    assert end_offset(bootstrap, topic, 0) == before + chunks * chunk + 1
+
+
+def fill(bootstrap: str, topic: str, megabytes: int) -> tuple[int, int]:
+    """Produces uncompressed batches of 200 KB; returns (bytes of one batch on disk, number of batches)."""
+    data = batch([bytes([number % 251]) * RECORD_BYTES for number in range(BATCH_RECORDS)])
+    frame = _frame(produce_request(topic, 0, data))
+    number = megabytes * 1_000_000 // len(data)
+    with RawConnection(bootstrap, 60) as connection:
+        under_way = 0
+        for _ in range(number):
+            connection.send(frame)
+            under_way += 1
+            if under_way == 5:
+                connection.receive_frame()
+                under_way -= 1
+        for _ in range(under_way):
+            connection.receive_frame()
+    return len(data), number
+
+
+def fetch_all(
+    bootstrap: str, topic: str, batch_bytes: int, batches: int, partition_bytes: int = 1 << 20
+) -> int:
+    """Reads a filled topic whole, 1 MiB a request as librdkafka does; returns the bytes of records read."""
+    module = schema(1, 12)
+    buffer = memoryview(bytearray(256))
+    total = position = 0
+    with RawConnection(bootstrap, 60) as connection:
+        sock = connection.socket
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        sink = memoryview(bytearray(1 << 20))
+        while position < batches:
+            part = module.FetchPartition(
+                partition=0, fetch_offset=position * BATCH_RECORDS, partition_max_bytes=1 << 20,
+                current_leader_epoch=-1, log_start_offset=-1, last_fetched_epoch=-1,
+            )  # fmt: skip
+            request = module.FetchRequest(
+                replica_id=-1, max_wait=timedelta(seconds=1), min_bytes=1, max_bytes=50 << 20,
+                isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=(), rack_id="",
+                topics=(module.FetchTopic(topic=topic, partitions=(part,)),),
+            )  # fmt: skip
+            connection.send(_frame(request))
+            (size,) = struct.unpack(">i", connection.receive(4))
+            head = min(size, len(buffer))
+            _receive(sock, head, buffer)
+            _receive(sock, size - head, sink)
+            # What is not records in a response is far smaller than a batch.
+            got = size // batch_bytes
+            assert got, f"a response of {size} bytes at {position * BATCH_RECORDS}"
+            position += got
+            total += got * batch_bytes
+    return total

@@ -1,0 +1,144 @@
+"""The nodes that are measured: Firn, and Apache Kafka on the same machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from tests.support.kafka_tools import RUNNER
+from tests.support.processes import Node, cpu_seconds, end, free_port, wait_until
+from tests.support.requirements import KAFKA_LIBS
+from tests.support.stores import Store
+
+
+class Peer(Protocol):
+    """A running node."""
+
+    name: str
+    bootstrap: str
+    pid: int
+    seconds_to_ready: float
+
+
+class FirnPeer:
+    name = "Firn"
+
+    def __init__(self, folder: Path, store: Store | None = None, **settings: str) -> None:
+        brisk = {"remote.log.manager.task.interval.ms": "500", "log.retention.check.interval.ms": "500"}
+        remote = store.node_settings if store is not None else {}
+        self._node = Node(
+            folder, {**(brisk if store else {}), **remote, **settings}, store.env if store else {}
+        )
+        started = time.monotonic()
+        self._node.start()
+        self.seconds_to_ready = time.monotonic() - started
+        self.bootstrap = self._node.bootstrap
+        self.pid = self._node.pid
+
+    def stop(self) -> None:
+        self._node.stop()
+
+
+class KafkaPeer:
+    """Apache Kafka 4.3.1, one KRaft node of both roles, 1 GiB of heap."""
+
+    name = "Apache Kafka"
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        port, controller = free_port(), free_port()
+        self.bootstrap = f"127.0.0.1:{port}"
+        config = folder / "server.properties"
+        config.write_text(
+            f"""process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
+log.dirs={folder / "data"}
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+"""
+        )
+        cluster = ("-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(config))
+        subprocess.run([RUNNER, "storage", "format", *cluster], check=True, capture_output=True)
+        started = time.monotonic()
+        with (folder / "server.log").open("wb") as log:
+            self._process = subprocess.Popen(
+                [RUNNER, "server", str(config)],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "KAFKA_HEAP": "1g"},
+            )
+        self.pid = self._process.pid
+        wait_until("Apache Kafka to listen", lambda: _listens(port), 60)
+        self.seconds_to_ready = time.monotonic() - started
+
+    def stop(self) -> None:
+        end(self._process, 30)
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+def kafka_is_here() -> bool:
+    return shutil.which("java") is not None and any(KAFKA_LIBS.glob("kafka-tools-*.jar"))
+
+
+@contextlib.contextmanager
+def firn(folder: Path, store: Store | None = None, **settings: str) -> Iterator[FirnPeer]:
+    peer = FirnPeer(folder, store, **settings)
+    try:
+        yield peer
+    finally:
+        peer.stop()
+
+
+@contextlib.contextmanager
+def kafka(folder: Path) -> Iterator[KafkaPeer]:
+    peer = KafkaPeer(folder)
+    try:
+        yield peer
+    finally:
+        peer.stop()
+
+
+def rss_mb(pid: int) -> float:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1000
+    raise AssertionError("no VmRSS")
+
+
+class Cpu:
+    """CPU seconds of a process over a `with`: `user`, `system`, `all`; and `wall`."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self.user = self.system = self.wall = 0.0
+
+    def __enter__(self) -> Cpu:
+        self._from, self._started = cpu_seconds(self._pid), time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        user, system = cpu_seconds(self._pid)
+        self.user, self.system = user - self._from[0], system - self._from[1]
+        self.wall = time.monotonic() - self._started
+
+    @property
+    def all(self) -> float:
+        return self.user + self.system
