@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.base.errors import CorruptionError
+from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
 from service.remote.errors import ObjectNotFound
 from service.remote.keys import head_key
@@ -154,9 +154,19 @@ class ChainStore:
         self._store.put(head_key(head.topic_id, head.partition), encode_head(head))
 
     def repair_head(self, tip: TopicIdPartition, chain: Chain) -> bool:
-        """Make HEAD name `chain`, the committed one; True when it did not."""
-        if self.read_head(tip) == chain.head:
+        """Make HEAD name `chain`, the newest committed one that is known here; True when it did not.
+
+        A HEAD of a later version was written after a later commit: `StorageError`, as whoever calls must
+        catch up with the catalog before anything else.
+        """
+        head = self.read_head(tip)
+        if head == chain.head:
             return False
+        if head is not None and head.version > chain.head.version:
+            raise StorageError(
+                f"HEAD of {tip} is of version {head.version}, the catalog as known here lags at "
+                f"{chain.head.version}"
+            )
         self.write_head(chain.head)
         return True
 

@@ -186,13 +186,15 @@ class TieringManager:
         """Start a task for every partition that has something to do, is not at it already and may try."""
         now_ms = self._clock.monotonic_ms()
         current = {(one.tip.topic_id, one.tip.partition): one for one in self._partitions()}
-        for key in [key for key in self._works if key not in current]:
-            del self._works[key]
+        for key in [key for key, work in self._works.items() if current.get(key) is not work.partition]:
+            gone = self._works.pop(key)
+            if key not in self._busy:
+                gone.abandon()
         self.metrics.lag_segments = self.metrics.lag_bytes = 0
         self.metrics.blocked = {}
         for key, partition in current.items():
             work = self._works.get(key)
-            if work is None or work.partition is not partition:
+            if work is None:
                 work = self._works[key] = PartitionWork(partition, self._tools)
             if key in self._busy:
                 self._count_lag(work)
@@ -223,6 +225,7 @@ class TieringManager:
         finally:
             self._busy.discard(key)
             if self._works.get(key) is not work:
+                work.abandon()
                 self._wake.set()
 
     def _failed(self, work: PartitionWork, error: FirnError) -> None:

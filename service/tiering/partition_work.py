@@ -129,6 +129,12 @@ class PartitionWork:
         """Look at HEAD again, soon. What was published stays so: local bytes that could go still can."""
         self._is_head_doubtful = True
 
+    def abandon(self) -> None:
+        """This node leads the partition no more. What was proposed is for the next leader's chain to tell."""
+        if self._proposal is not None:
+            self._tools.eraser.release(self._proposal.written)
+            self._proposal = None
+
     def _entry(self) -> CatalogEntry | None:
         """The newest committed entry that is known here; the image may lag behind our own commits."""
         tip = self.partition.tip

@@ -152,10 +152,10 @@ class Sweeper:
         children: tuple[Child, ...] = manifest.children if manifest is not None else ()
         while True:
             child = next((one for one in children if one.base_offset <= offset <= one.last_offset), None)
-            if child is None:
-                return False
+            if child is None or manifest is None or child.last_offset < manifest.start_offset:
+                return False  # pages below the start may be gone already: they are not even looked into
             if child.key == key:
-                return manifest is not None and child.last_offset >= manifest.start_offset
+                return True
             if not isinstance(child, PageRef) or child.level <= level:
                 return False
             children = self._chains.page(tip, child).children

@@ -1,0 +1,249 @@
+"""The whole commit protocol under random faults.
+
+Whatever fails, lies, arrives late or crashes, and whoever leads, the invariants of docs/invariants.md hold at
+every moment; once it is quiet the bucket holds exactly the log.
+
+Two nodes hold the same partitions (the same batches, in segments of different sizes) and share one bucket and
+one quorum. A falsifying example is a seed: `replay(seed)` runs it again.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from service.base.types import Buffer, TopicIdPartition
+from service.remote.errors import StoreUnavailable
+from service.remote.manifest import Limits
+from service.remote.manifest_codec import Head, TopicRow, decode_head
+from service.remote.memory_store import MemoryStore
+from service.tiering.shared_objects import TopicsSnapshot
+from service.tiering.steps import Step
+from tests.unit.tiering.world import SETTINGS, Crash, Fault, MemoryCatalog, Replica, World, no_faults
+
+GRACE_MS = 3_600_000
+STEP_MS = 100_000
+SIM_SETTINGS = SETTINGS._replace(grace_ms=GRACE_MS, sweep_interval_ms=GRACE_MS, block_bytes=700)
+FAULTS = (Fault.FAIL, Fault.FAIL, Fault.LIE, Fault.LIE, Fault.CRASH_BEFORE, Fault.CRASH_AFTER)
+
+
+class LateStore(MemoryStore):
+    """Some writes are answered with a time-out and carried out later, perhaps after others."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__()
+        self._rng = rng
+        self.late_share = 0.0
+        self.late: list[tuple[str, bytes]] = []
+        self.on_head: Callable[[Head], None] = lambda head: None
+
+    def put(self, key: str, data: Buffer) -> None:
+        if self._rng.random() < self.late_share:
+            self.late.append((key, bytes(data)))
+            raise StoreUnavailable(f"put {key}: timed out")
+        super().put(key, data)
+
+    def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
+        self.put(key, b"".join(parts))
+
+    def deliver(self) -> None:
+        """What was late arrives."""
+        self._rng.shuffle(self.late)
+        for key, data in self.late:
+            super().put(key, data)
+            if key.endswith("/HEAD"):
+                self.on_head(decode_head(data))
+        self.late = []
+
+
+class Simulation:
+    def __init__(self, seed: int, tmp: Path) -> None:
+        self.rng = rng = random.Random(seed)
+        self.bucket = LateStore(rng)
+        self.catalog = MemoryCatalog()
+        partitions = rng.choice((1, 1, 2))
+        limits = rng.choice((Limits(), Limits(2, 2), Limits(3, 3)))
+        retention_bytes = rng.choice((-1, -1, 4000, 9000))
+        self.nodes = [
+            World(
+                tmp / str(number),
+                self.bucket,
+                self.catalog,
+                partitions=partitions,
+                settings=SIM_SETTINGS,
+                limits=limits,
+                segment_bytes=segment_bytes,
+                retention_bytes=retention_bytes,
+            )
+            for number, segment_bytes in enumerate((900, 1500))
+        ]
+        self.bucket.on_head = self.nodes[0].store.on_head
+        self.logs = [list(node.replicas) for node in self.nodes]
+        self.leaders = [0] * partitions
+        self.fault_share = rng.choice((0.0, 0.02, 0.1, 0.3))
+        self.crash_share = rng.choice((0.0, 0.01, 0.05))
+        self.follow()
+        for node in self.nodes:
+            node.topics = self.topics  # type: ignore[method-assign]
+
+    def topics(self) -> TopicsSnapshot:
+        return TopicsSnapshot(1, [TopicRow("events", UUID(int=7), len(self.leaders), {})])
+
+    def replicas(self, partition: int) -> list[Replica]:
+        return [logs[partition] for logs in self.logs]
+
+    def follow(self) -> None:
+        """Both nodes hear of the quorum's leaders."""
+        for number, node in enumerate(self.nodes):
+            mine = [
+                self.logs[number][partition]
+                for partition, leader in enumerate(self.leaders)
+                if leader == number
+            ]
+            for replica in mine:
+                node.elect(replica)
+            node.replicas = mine
+            node.view.stale.clear()  # who leads is told by the same image
+
+    def arm(self) -> None:
+        rng = self.rng
+
+        def decide(operation: str, key: str) -> Fault:
+            return rng.choice(FAULTS) if rng.random() < self.fault_share else Fault.PASS
+
+        def probe(step: Step, tip: TopicIdPartition) -> None:
+            if rng.random() < self.crash_share:
+                raise Crash(step.value)
+
+        self.bucket.late_share = self.fault_share / 3
+        self.catalog.decide = decide
+        for node in self.nodes:
+            node.store.decide = decide
+            node.probe = probe
+
+    def disarm(self) -> None:
+        self.bucket.late_share = 0
+        self.catalog.decide = no_faults
+        for node in self.nodes:
+            node.store.decide = no_faults
+
+    # -- actions ---------------------------------------------------------------------------------------------
+
+    def produce(self) -> None:
+        for partition in range(len(self.leaders)):
+            for _ in range(self.rng.randrange(12)):
+                count = self.rng.randrange(1, 5)
+                for replica in self.replicas(partition):
+                    epoch = self.catalog.leader_epochs[replica.tip.topic_id, partition]
+                    replica.append(count, self.nodes[0].clock.now_ms(), leader_epoch=epoch)
+
+    def hold_back(self) -> None:
+        for partition in range(len(self.leaders)):
+            held_back = self.rng.choice((0, 0, 3, 20))
+            for replica in self.replicas(partition):
+                entry = self.nodes[0].entry(replica)
+                floor = max(replica.log.log_start_offset, entry.end_offset if entry is not None else 0)
+                replica.held_back = max(0, min(held_back, replica.log.log_end_offset - floor))
+
+    def change_leader(self) -> None:
+        """The quorum elects; the nodes may hear of it only later."""
+        partition = self.rng.randrange(len(self.leaders))
+        self.leaders[partition] = self.rng.randrange(2)
+        self.nodes[0].fence(self.replicas(partition)[0])
+        if self.rng.random() < 0.7:
+            self.follow()
+
+    def lag_image(self) -> None:
+        node = self.rng.choice(self.nodes)
+        if node.view.stale:
+            node.view.stale.clear()
+        else:
+            node.view.stale.update(self.catalog.entries)
+
+    def drop_local(self) -> None:
+        for node in self.nodes:
+            for replica in node.replicas:
+                node.drop_local(replica)
+
+    def delete_records(self) -> None:
+        partition = self.rng.randrange(len(self.leaders))
+        replica = self.replicas(partition)[self.leaders[partition]]
+        offset = self.rng.randrange(replica.log.log_start_offset, replica.high_watermark + 1)
+        replica.log.advance_log_start(offset)
+
+    def reboot(self) -> None:
+        self.rng.choice(self.nodes).reboot()
+
+    def sweep(self) -> None:
+        node = self.rng.choice(self.nodes)
+        self.disarm()
+        node.do(node.manager.sweep())
+
+    def pass_time(self) -> None:
+        for node in self.nodes:
+            node.clock.advance(STEP_MS)
+
+    def run(self, rounds: int) -> None:
+        actions = (
+            self.produce, self.produce, self.produce, self.pass_time, self.pass_time, self.drop_local,
+            self.hold_back, self.change_leader, self.lag_image, self.reboot, self.sweep, self.delete_records,
+        )  # fmt: skip
+        for _ in range(rounds):
+            self.rng.choice(actions)()
+            self.arm()
+            for node in self.rng.sample(self.nodes, 2):
+                node.run()
+            self.bucket.deliver()
+            self.check()
+
+    def check(self) -> None:
+        for number, node in enumerate(self.nodes):
+            followed, node.replicas = node.replicas, self.logs[number]
+            try:
+                node.check()
+            finally:
+                node.replicas = followed
+
+    def come_to_rest(self) -> None:
+        self.follow()
+        self.disarm()
+        for node in self.nodes:
+            for replica in self.logs[self.nodes.index(node)]:
+                replica.held_back = 0
+            node.settle()
+        for wait_ms in (GRACE_MS, GRACE_MS, GRACE_MS, 0):
+            for node in self.nodes:
+                node.clock.advance(wait_ms)
+                node.run()
+                node.do(node.manager.sweep())
+                node.run()
+        self.check()
+        live = {"cluster.json", "topics.json"}
+        for node in self.nodes:
+            live |= node.live_keys()
+        stored = self.nodes[0].stored_keys()
+        assert stored == live, f"T8: leaked {sorted(stored - live)}, lost {sorted(live - stored)}"
+        for partition, leader in enumerate(self.leaders):
+            node, replica = self.nodes[leader], self.logs[leader][partition]
+            entry, head = node.entry(replica), node.head(replica)
+            assert entry is None or (head is not None and head.manifest_key == entry.manifest_key), "T7"
+            assert node.lag(replica) == 0
+
+
+def replay(seed: int, rounds: int = 40) -> None:
+    with tempfile.TemporaryDirectory() as tmp:
+        simulation = Simulation(seed, Path(tmp))
+        simulation.run(rounds)
+        simulation.come_to_rest()
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_no_fault_breaks_an_invariant(seed: int) -> None:
+    replay(seed)
