@@ -118,7 +118,9 @@ class Node:
         logs.set_aside_unknown(lambda topic_id, index: replicas.get(topic_id, index) is not None)
         controller.subscribe(applier.apply)
 
-        broker = Broker(lambda: applier.config, self._clock, cluster_id, controller, replicas, logs)
+        broker = Broker(
+            lambda: applier.config, self._clock, cluster_id, controller, replicas, logs, self._supervisor.fail
+        )
         await self._bind(broker)
         broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)
         stack.push_async_callback(self._supervisor.close)

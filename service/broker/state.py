@@ -10,7 +10,7 @@ from typing import Final
 
 from service.base.clock import Clock
 from service.base.config import BrokerConfig
-from service.base.errors import RequestError
+from service.base.errors import RequestError, StorageError
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
 from service.hot.log import LocalLog
@@ -47,6 +47,7 @@ class Broker:
         controller: Controller,
         replicas: Replicas,
         logs: LogManager,
+        on_fatal: Callable[[str, BaseException], None],
     ) -> None:
         self._config = config
         self.clock = clock
@@ -60,6 +61,7 @@ class Broker:
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
         self._logs = logs
+        self._on_fatal = on_fatal
         self._cold_bytes = 0
         self._refusals = RateLimitedLog(_log)
         self._storage_errors = RateLimitedLog(_log)
@@ -82,8 +84,15 @@ class Broker:
         return await self.controller.allocate_producer_ids(self.config.node_id, self.epoch)
 
     async def flush(self, log: LocalLog) -> None:
-        """Have `log` written through to the device, off the loop. `StorageError` if the device refuses."""
-        await self._logs.flush(log)
+        """Have `log` written through to the device, off the loop. `StorageError` if the device refuses, which
+        ends the node: after a failed fsync nobody knows what is on the disk, so nothing more may be
+        promised.
+        """
+        try:
+            await self._logs.flush(log)
+        except StorageError as e:
+            self._on_fatal(f"flush of {log.tip}", e)
+            raise
 
     @property
     def has_room_for_cold_bytes(self) -> bool:

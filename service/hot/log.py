@@ -198,7 +198,7 @@ class LocalLog:
         self.log_end_offset = last_offset + 1
         segments.size += len(data)
         if producer:
-            self.producers.update(header, offset, last_offset)
+            self.producers.update(header, offset, last_offset, now_ms)
         self.producers.end_offset = last_offset + 1
         log_append_time = max_timestamp if header.is_log_append_time else NO_TIMESTAMP
         return AppendInfo(offset, last_offset, log_append_time, self.log_start_offset, False, rolled)

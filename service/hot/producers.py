@@ -3,16 +3,16 @@
 Kafka `ProducerStateManager`, `ProducerAppendInfo`, `ProducerStateEntry`:
 
 - A producer's last five batches are remembered. A batch with the same epoch and the same first and last
-sequence as one
-  of them is a duplicate: it is answered with the offsets of the first time and not appended.
+  sequence as one of them is a duplicate: it is answered with the offsets of the first time and not appended.
 - An older epoch than the last one seen: INVALID_PRODUCER_EPOCH.
-- A newer epoch must begin at sequence 0, the same epoch must go on where it stopped (2^31-1 is followed by
-0):
-  else OUT_OF_ORDER_SEQUENCE_NUMBER.
+- A newer epoch must begin at sequence 0, the same epoch must go on where it stopped (2^31-1 is followed
+  by 0): else OUT_OF_ORDER_SEQUENCE_NUMBER.
 - A producer that is not known (never seen, expired, or all its records gone) may begin at any sequence;
-UNKNOWN_PRODUCER_ID
-  is therefore never answered, as in Kafka since KIP-360.
+  UNKNOWN_PRODUCER_ID is therefore never answered, as in Kafka since KIP-360.
 - Inside an open transaction a batch must be transactional: INVALID_TXN_STATE.
+
+A producer expires when it has been silent for long. Kafka measures that by its records' timestamps, and so
+forgets one that loads history while it still writes; here the time of writing counts where it is later.
 
 `check` changes nothing; `update` is called once the batch is written, and for every batch read back in
 recovery.
@@ -47,6 +47,7 @@ class ProducerEntry:
     """State of one producer id in one partition."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "txn_first_offset")
+    # last_timestamp: of its newest record, or when that was written if that is later (ms)
 
     def __init__(
         self,
@@ -138,8 +139,10 @@ class ProducerStates:
             )
         return None
 
-    def update(self, header: BatchHeader, base_offset: int, last_offset: int) -> None:
-        """A data batch of a producer was appended at these offsets."""
+    def update(
+        self, header: BatchHeader, base_offset: int, last_offset: int, written_ms: int = NO_TIMESTAMP
+    ) -> None:
+        """A data batch of a producer was appended at these offsets, at `written_ms` if that is known."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
             entry = self._entries[header.producer_id] = ProducerEntry()
@@ -154,7 +157,7 @@ class ProducerStates:
         batches.append(
             BatchMemory(first_sequence, last_sequence, base_offset, last_offset, header.max_timestamp)
         )
-        entry.last_timestamp = header.max_timestamp
+        entry.last_timestamp = max(header.max_timestamp, written_ms)
         if header.is_transactional and entry.txn_first_offset < 0:
             entry.txn_first_offset = base_offset
 

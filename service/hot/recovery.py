@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from service.base.config import LogConfig
 from service.base.errors import CorruptionError, StorageError
+from service.base.types import NO_TIMESTAMP
 from service.hot import names
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache, SegmentFile
@@ -218,7 +219,7 @@ class _Loader:
     def _take_over(self, file: SegmentFile, header: BatchHeader) -> None:
         if header.partition_leader_epoch > self._epochs.latest:
             self._epochs.note(header.partition_leader_epoch, header.base_offset)
-        replay_batch(self._producers, file, header)
+        replay_batch(self._producers, file, header, self._request.now_ms)
 
     def _drop(self, segments: list[Segment]) -> None:
         for segment in segments:
@@ -299,21 +300,24 @@ def _replay_segment(producers: ProducerStates, segment: Segment, end_offset: int
     place = find_offset(file, producers.end_offset, 0, segment.size)
     if place is None:
         return
+    written_ms = int(os.fstat(file.fd).st_mtime * 1000)
     for header in iter_batches(file, place.position, segment.size, chunk_bytes=CHUNK_BYTES):
         if header.base_offset >= end_offset:
             return
-        replay_batch(producers, file, header)
+        replay_batch(producers, file, header, written_ms)
 
 
-def replay_batch(producers: ProducerStates, file: SegmentFile, header: BatchHeader) -> None:
-    """Account for one batch of the log, as its append did."""
+def replay_batch(
+    producers: ProducerStates, file: SegmentFile, header: BatchHeader, written_ms: int = NO_TIMESTAMP
+) -> None:
+    """Account for one batch of the log, as its append did, at `written_ms` if that is known."""
     if header.producer_id >= 0:
         if header.is_control:
             marker = _read_marker(file, header)
             if marker is not None:
                 producers.end_transaction(header, marker)
         else:
-            producers.update(header, header.base_offset, header.last_offset)
+            producers.update(header, header.base_offset, header.last_offset, written_ms)
     producers.end_offset = header.next_offset
 
 

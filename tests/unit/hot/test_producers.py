@@ -174,6 +174,20 @@ def test_expired_producers_are_not_loaded_from_a_snapshot(tmp_path: Path) -> Non
     assert len(open_log(tmp_path, clock, clean=True).producers) == 0
 
 
+def test_a_producer_that_loads_history_is_known_while_it_writes(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    log = open_log(tmp_path, clock)
+    old = START_MS - 365 * 86_400_000
+    one = batch(producer_id=1, epoch=0, sequence=0, timestamp=old)
+    log.append(one, 0, clock.now_ms())
+    assert log.producers.expire(clock.now_ms()) == 0
+    log.close()
+    again = open_log(tmp_path, clock, clean=True)
+    repeated = batch(producer_id=1, epoch=0, sequence=0, timestamp=old)
+    assert again.append(repeated, 0, clock.now_ms()).duplicate
+    assert again.producers.expire(clock.now_ms() + 86_400_001) == 1
+
+
 def test_an_unreadable_snapshot_is_replaced_by_the_log(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=400)
     for sequence in range(10):
