@@ -98,17 +98,18 @@ class Simulation:
     def replicas(self, partition: int) -> list[Replica]:
         return [logs[partition] for logs in self.logs]
 
-    def follow(self) -> None:
-        """Both nodes hear of the quorum's leaders."""
+    def follow(self, *deaf: int) -> None:
+        """The nodes hear of the quorum's leaders; the `deaf` ones do not, and go on as they were."""
         for number, node in enumerate(self.nodes):
-            mine = [
+            if number in deaf:
+                continue
+            node.replicas = [
                 self.logs[number][partition]
                 for partition, leader in enumerate(self.leaders)
                 if leader == number
             ]
-            for replica in mine:
+            for replica in node.replicas:
                 node.elect(replica)
-            node.replicas = mine
             node.view.stale.clear()  # who leads is told by the same image
 
     def arm(self) -> None:
@@ -152,12 +153,13 @@ class Simulation:
                 replica.held_back = max(0, min(held_back, replica.log.log_end_offset - floor))
 
     def change_leader(self) -> None:
-        """The quorum elects; the nodes may hear of it only later."""
+        """The quorum elects; a node that does not hear of it still believes what it did."""
         partition = self.rng.randrange(len(self.leaders))
+        for node in self.nodes:
+            node.view.stale = {**self.catalog.entries, **node.view.stale}
         self.leaders[partition] = self.rng.randrange(2)
         self.nodes[0].fence(self.replicas(partition)[0])
-        if self.rng.random() < 0.7:
-            self.follow()
+        self.follow(*self.rng.choice(((), (), (0,), (1,), (0, 1))))
 
     def lag_image(self) -> None:
         node = self.rng.choice(self.nodes)

@@ -10,7 +10,7 @@ from service.base.types import TopicIdPartition
 from service.remote.obstore_store import open_store
 from service.remote.segment_object import TRAILER
 from service.tiering.steps import Step
-from tests.unit.tiering.world import Crash, Fault, World, crash_at, once
+from tests.unit.tiering.world import GRACE_MS, Crash, Fault, World, crash_at, once
 
 
 @pytest.fixture
@@ -189,6 +189,70 @@ def test_what_another_leader_committed_is_continued_inside_a_local_segment(tmp_p
     assert entry.end_offset == other.log.active_base_offset
     assert chain_end in [one.base_offset for one in successor.live(other)]
     successor.check()
+
+
+def test_a_refusal_does_not_undo_an_earlier_commit_whose_answer_was_lost(tmp_path: Path) -> None:
+    """1. We commit; the answer is lost. 2. Another leads and builds on it. 3. We ask again and are refused.
+
+    Our object is part of the log all the same, and nothing that we do about the refusal may touch it.
+    """
+    world = World(tmp_path / "one")
+    [replica] = world.replicas
+    world.fill(1)
+    world.catalog.decide = once("commit", Fault.LIE)
+    world.run()
+    successor = World(tmp_path / "two", world.bucket, world.catalog)
+    [other] = successor.replicas
+    while other.log.log_end_offset < replica.log.log_end_offset:
+        other.append(2, successor.clock.now_ms())
+    world.fence(replica)
+    successor.elect(other)
+    successor.fill(2)
+    successor.run()
+    assert successor.entry(other).segments == 3
+    for _ in range(4):
+        world.clock.advance(GRACE_MS)
+        world.run()
+        world.do(world.manager.sweep())
+    assert world.manager.metrics.fenced_commits > 0
+    successor.check()
+
+
+def test_an_older_head_that_arrives_late_is_replaced_before_its_manifest_goes(world: World) -> None:
+    world.fill(1)
+    world.run()
+    [replica] = world.replicas
+    key = f"data/{replica.tip.topic_id}/0/HEAD"
+    older = world.bucket.get(key, max_size=4096)
+    world.fill(1)
+    world.run()
+    world.bucket.put(key, older)
+    world.check()
+    world.clock.advance(GRACE_MS // 2)
+    world.run()
+    world.run()
+    assert world.head(replica).manifest_key == world.entry(replica).manifest_key
+    world.clock.advance(GRACE_MS // 2)
+    world.run()
+    world.check_at_rest()
+
+
+def test_a_node_whose_catalog_lags_behind_head_does_nothing_until_it_has_caught_up(world: World) -> None:
+    world.fill(1)
+    world.run()
+    [replica] = world.replicas
+    world.view.stale[replica.tip.topic_id, 0] = world.entry(replica)
+    world.fill(1)
+    world.run()
+    newest = world.entry(replica)
+    world.reboot()
+    world.fill(1)
+    world.run()
+    assert replica.remote is None
+    assert world.entry(replica) == newest
+    assert world.head(replica).version == newest.version
+    world.settle()
+    assert world.entry(replica).segments == 3
 
 
 def test_an_image_that_lags_behind_our_own_commits_does_no_harm(world: World) -> None:
