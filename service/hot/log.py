@@ -455,7 +455,7 @@ class LocalLog:
             self._unsynced.append(self.epochs.path)
         self._snapshots.remove_above(end)
         self._snapshots.restore(self.producers, end, segments.bases[0], self._clock.now_ms())
-        replay_producers(self.producers, segments.all, self._snapshots, end)
+        replay_producers(self.producers, segments.all, self._snapshots, end, self._clock.now_ms())
         return end
 
     def restart_at(self, offset: int) -> int:

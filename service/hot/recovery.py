@@ -188,7 +188,7 @@ class _Loader:
     def _restore_producers(self, end_offset: int) -> None:
         first = self._segments[0].base_offset
         self._snapshots.restore(self._producers, end_offset, first, self._request.now_ms)
-        replay_producers(self._producers, self._segments, self._snapshots, end_offset)
+        replay_producers(self._producers, self._segments, self._snapshots, end_offset, self._request.now_ms)
 
     def _recover(self) -> int:
         """Verify all that may not have reached the disk; returns the end offset."""
@@ -274,10 +274,15 @@ def end_offset_of(segment: Segment) -> int:
 
 
 def replay_producers(
-    producers: ProducerStates, segments: list[Segment], snapshots: SnapshotFiles, end_offset: int
+    producers: ProducerStates,
+    segments: list[Segment],
+    snapshots: SnapshotFiles,
+    end_offset: int,
+    now_ms: int,
 ) -> None:
     """Bring `producers` from where it ends to `end_offset` by the batches in between.
 
+    When those were written is not known; `now_ms` takes them for new rather than for expired.
     Snapshots at the borders that are crossed are taken again, where they were lost.
     """
     for slot, segment in enumerate(segments):
@@ -288,23 +293,22 @@ def replay_producers(
             producers.end_offset = segment.base_offset
             snapshots.take(producers)
         try:
-            _replay_segment(producers, segment, end_offset)
+            _replay_segment(producers, segment, end_offset, now_ms)
         except CorruptionError as e:
             # Not ours to repair: it lies below the recovery point. Its readers will be told.
             _log.error("producer state of %s is incomplete: %s", segment.log.path, e)
     producers.end_offset = end_offset
 
 
-def _replay_segment(producers: ProducerStates, segment: Segment, end_offset: int) -> None:
+def _replay_segment(producers: ProducerStates, segment: Segment, end_offset: int, now_ms: int) -> None:
     file = segment.log.get()
     place = find_offset(file, producers.end_offset, 0, segment.size)
     if place is None:
         return
-    written_ms = int(os.fstat(file.fd).st_mtime * 1000)
     for header in iter_batches(file, place.position, segment.size, chunk_bytes=CHUNK_BYTES):
         if header.base_offset >= end_offset:
             return
-        replay_batch(producers, file, header, written_ms)
+        replay_batch(producers, file, header, now_ms)
 
 
 def replay_batch(
