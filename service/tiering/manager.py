@@ -141,18 +141,6 @@ class TieringManager:
         self._eraser.schedule_topic(topic_id, self._clock.monotonic_ms() + self.settings.grace_ms)
         self._housekeeping.set()
 
-    def raise_priority(self, topic_id: UUID, partition: int, urgent: bool) -> None:
-        """Uploads of this partition go first from now on (the disk fills up), or no longer."""
-        work = self._works.get((topic_id, partition))
-        if work is not None:
-            work.urgent = urgent
-            self.wake()
-
-    def published_end_offset(self, topic_id: UUID, partition: int) -> int | None:
-        """Local bytes below this offset may go: they are committed and HEAD names them. None: nothing may."""
-        work = self._works.get((topic_id, partition))
-        return work.published.end_offset if work is not None and work.published is not None else None
-
     # -- scheduling ------------------------------------------------------------------------------------------
 
     async def run(self) -> None:

@@ -92,7 +92,6 @@ class PartitionWork:
         self.partition = partition
         self.failures = 0
         self.not_before_ms = 0
-        self.urgent = False
         self.published: CatalogEntry | None = None
         self.plan: CopyPlan[Sealed] | None = None
         self._tools = tools
@@ -107,7 +106,7 @@ class PartitionWork:
         self.plan = self._plan(entry)
         if self._proposal is not None or self._is_unpublished(entry) or self._may_expire(entry):
             return MAINTENANCE
-        return priority(self.plan, urgent=self.urgent) if self.plan.copies else None
+        return priority(self.plan) if self.plan.copies else None
 
     async def turn(self) -> None:
         """Do one unit of work.

@@ -98,7 +98,10 @@ def plan_copies(
     return CopyPlan(tuple(copies), len(copies), sum(copy.segment.size for copy in copies), blocked)
 
 
-def priority(plan: CopyPlan[S], *, urgent: bool) -> tuple[bool, int, int]:
-    """Sort key, the smallest goes first: urgent ones (the disk fills up), then who has waited longest."""
+def priority(plan: CopyPlan[S]) -> tuple[bool, int, int]:
+    """Sort key of a plan with copies, the smallest goes first: who has waited longest, then who has most.
+
+    The leading True leaves room before it for what is short and should not wait for uploads.
+    """
     oldest = min((copy.segment.sealed_at_ms for copy in plan.copies), default=0)
-    return (not urgent, oldest, -plan.lag_bytes)
+    return (True, oldest, -plan.lag_bytes)

@@ -71,10 +71,10 @@ def test_empty_segments_are_not_copied() -> None:
     assert [one.from_offset for one in plan(Segment(0, 9), Segment(10, 19, size=0)).copies] == [0]
 
 
-def test_urgent_partitions_go_first_then_those_that_have_waited_longest() -> None:
+def test_who_has_waited_longest_goes_first_and_then_who_has_most() -> None:
     young, old = plan(Segment(0, 9, sealed_at_ms=20)), plan(Segment(0, 9, sealed_at_ms=10))
-    assert priority(old, urgent=False) < priority(young, urgent=False)
-    assert priority(young, urgent=True) < priority(old, urgent=False)
+    large = plan(Segment(0, 9, size=500, sealed_at_ms=10))
+    assert priority(large) < priority(old) < priority(young)
 
 
 class Remote(NamedTuple):

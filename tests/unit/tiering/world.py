@@ -365,9 +365,8 @@ class World:
 
     def drop_local(self, replica: Replica) -> None:
         """What the hot tier does under `local.retention`: whatever is published goes."""
-        end = self.manager.published_end_offset(replica.tip.topic_id, replica.tip.partition)
-        if end is not None:
-            replica.log.delete_segments(end - 1, "local retention")
+        if replica.remote is not None:
+            replica.log.delete_segments(replica.remote.end_offset - 1, "local retention")
 
     def _head_written(self, head: Head) -> None:
         key = (head.topic_id, head.partition)
