@@ -22,7 +22,7 @@ endif
 install: .venv/.installed .venv/.kernel ## Make .venv with everything in it (PYTHON=python3.12 to choose one of 3.11 to 3.13)
 
 kernel: .venv/.installed ## Build the per-record kernel again
-	@.ci/build-kernel
+	@.ci/build-kernel --again
 
 demo: install ## Two minutes: produce real data, watch it settle into S3, read it all back
 	@$(BIN)/python -m demo
@@ -41,8 +41,8 @@ test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools aga
 test-cluster: install ## Bad input, kill -9 and a failing object store against one node
 	$(PYTEST) tests/cluster -m "not soak"
 
-test-localstack: install ## The object-store contract against LocalStack, in a virtual environment of its own
-	@.ci/localstack $(PYTEST) tests/contract
+test-localstack: install ## The object-store contract, and clients over both tiers, against LocalStack
+	@.ci/localstack $(PYTEST) tests/contract tests/clients/test_read_back.py
 
 lint: install ## ruff (format and lint), mypy --strict, import order
 	$(BIN)/ruff format --check .

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +57,13 @@ class Broker:
         return settle(self.bootstrap, topic, partition)
 
 
+def _object_storage(folder: Path) -> AbstractContextManager[str]:
+    """The best S3 there is: LocalStack where `make test-localstack` started it, else versitygw, else moto."""
+    if endpoint := os.environ.get("FIRN_LOCALSTACK"):
+        return nullcontext(endpoint)
+    return versitygw_server(folder) if versitygw_binary() else moto_server(folder)
+
+
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     bootstrap = os.environ.get("FIRN_TEST_BOOTSTRAP")
@@ -65,9 +73,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         yield Broker(bootstrap, Admin(bootstrap), tiered, Path(data) if data else None)
         return
     folder = tmp_path_factory.mktemp("clients")
-    server = versitygw_server(folder) if versitygw_binary() else moto_server(folder)
-    with server as endpoint:
-        store = new_bucket(endpoint, "clients")
+    with _object_storage(folder) as endpoint:
+        store = new_bucket(endpoint, f"clients-{os.getpid()}")
         node = Node(folder / "node", {**BRISK, **store.node_settings}, store.env)
         try:
             node.start()

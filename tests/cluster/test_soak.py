@@ -1,4 +1,4 @@
-"""Minutes of everything at once: producers, kills, a store that comes and goes. `make soak SOAK_SECONDS=600`."""
+"""Minutes of producers, kills and a store that comes and goes: `make soak SOAK_SECONDS=600`."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,9 +24,17 @@ def versitygw_contract_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield endpoint
 
 
-@pytest.fixture(
-    params=["memory", "folder", "moto", pytest.param("versitygw", marks=pytest.mark.versitygw)],
-)
+@pytest.fixture(scope="session")
+def localstack_contract_endpoint() -> str:
+    return os.environ["FIRN_LOCALSTACK"]
+
+
+BACKENDS = ["memory", "folder", "moto", pytest.param("versitygw", marks=pytest.mark.versitygw)]
+# `make test-localstack` starts it.
+LOCALSTACK = ["localstack"] if "FIRN_LOCALSTACK" in os.environ else []
+
+
+@pytest.fixture(params=BACKENDS + LOCALSTACK)
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     if request.param == "memory":
         return memory_backend()
