@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -49,7 +50,16 @@ def run_server(config: BrokerConfig, on_ready: Callable[[str, int], None] | None
     return asyncio.run(_run(config, on_ready))
 
 
+def _allow_open_files() -> None:
+    """Every partition's newest segment and every connection is an open file; the usual soft limit of 1,024 is
+    for programs that do not know better."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 async def _run(config: BrokerConfig, on_ready: Callable[[str, int], None] | None) -> int:
+    _allow_open_files()
     supervisor = Supervisor()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
