@@ -1,0 +1,272 @@
+"""What the bucket says of its topics: `topics.json`, HEADs, manifests, footers. Nothing is ever listed.
+
+Used by the driver while it plans. Calls block; those that look at many partitions or segments use a few
+threads. A `PartitionSnapshot` is one committed version of a partition: whatever is asked of it later is
+answered from that version.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from crc32c import crc32c
+
+from service.base.errors import ConfigError, CorruptionError
+from service.remote.chunk import ChunkRange, verify_chunk
+from service.remote.errors import ObjectNotFound
+from service.remote.keys import TOPICS_KEY, HeadKey
+from service.remote.manifest import Load, Manifest, Page, PageRef, SegmentEntry
+from service.remote.manifest_codec import (
+    MAX_STORED_BYTES,
+    MAX_TOPICS_BYTES,
+    TopicRow,
+    decode_manifest,
+    decode_topics,
+)
+from service.remote.object_reader import open_footer_of, open_head, open_page, read_section
+from service.remote.segment_object import Footer
+from service.remote.store import ObjectStore
+from service.remote.time_search import search_block
+from service.spark.options import Assign, Choice, Subscribe
+from service.spark.transactions import AbortedEntry, decode_entries
+
+THREADS: Final = 16
+_ATTEMPTS: Final = 3
+"""A manifest may be replaced and expire between HEAD and the GET of it, if HEAD was read from a cache."""
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+class ChosenPartition(NamedTuple):
+    """A partition to read: `topic` is its name, `asked` what the user called the topic."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    asked: str
+
+
+class PartitionSnapshot(NamedTuple):
+    """One partition as committed when it was planned; `manifest` is None where nothing ever was."""
+
+    chosen: ChosenPartition
+    manifest: Manifest | None
+
+    @property
+    def start_offset(self) -> int:
+        return self.manifest.start_offset if self.manifest else 0
+
+    @property
+    def end_offset(self) -> int:
+        """Exclusive: where the sealed and archived part of the partition ends."""
+        return self.manifest.end_offset if self.manifest else 0
+
+
+class Archive:
+    """The bucket under one store, read only. Close it, or use it in a ``with``."""
+
+    def __init__(self, store: ObjectStore, *, threads: int = THREADS) -> None:
+        self.store = store
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="firn-plan")
+        self._topics: tuple[TopicRow, ...] | None = None
+
+    def __enter__(self) -> Archive:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def topics(self) -> tuple[TopicRow, ...]:
+        """The topics that `topics.json` lists, read once. `ConfigError` when the prefix has none."""
+        if self._topics is None:
+            try:
+                data = self.store.get(TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
+            except ObjectNotFound as e:
+                raise ConfigError(
+                    f"there is no {TOPICS_KEY} under this url: it is no Firn archive, or nothing is in it yet"
+                ) from e
+            with naming(TOPICS_KEY):
+                self._topics = decode_topics(data).topics
+        return self._topics
+
+    def choose(self, choice: Choice) -> list[ChosenPartition]:
+        """The partitions that the options ask for, by topic and number.
+
+        `ConfigError` for a topic or a partition that is not there; a pattern that matches nothing is none.
+        """
+        if isinstance(choice, Subscribe):
+            rows = [(name, self._topic(name)) for name in choice.topics]
+            return _distinct(_all_partitions(name, row) for name, row in rows)
+        if isinstance(choice, Assign):
+            return _distinct(
+                self._assigned(name, partitions) for name, partitions in choice.partitions.items()
+            )
+        pattern = re.compile(choice.pattern)
+        rows = [(row.name, row) for row in self.topics() if pattern.fullmatch(row.name)]
+        return _distinct(_all_partitions(name, row) for name, row in rows)
+
+    def _topic(self, name: str) -> TopicRow:
+        """By name first: a topic may be called like another one's id."""
+        for row in self.topics():
+            if row.name == name:
+                return row
+        topic_id = parse_topic_id(name)
+        for row in self.topics():
+            if row.topic_id == topic_id:
+                return row
+        raise ConfigError(f"the archive knows no topic {name!r}")
+
+    def _assigned(self, name: str, partitions: Sequence[int]) -> Iterator[ChosenPartition]:
+        row = self._topic(name)
+        for partition in partitions:
+            if partition >= row.partitions:
+                raise ConfigError(
+                    f"topic {row.name} has {row.partitions} partitions, there is no {partition}"
+                )
+            yield ChosenPartition(row.name, row.topic_id, partition, name)
+
+    def snapshots(self, chosen: Iterable[ChosenPartition]) -> list[PartitionSnapshot]:
+        """What HEAD names now, for each partition."""
+        return self._each(self._snapshot, chosen)
+
+    def _snapshot(self, chosen: ChosenPartition) -> PartitionSnapshot:
+        key = HeadKey(chosen.topic_id, chosen.partition)
+        for attempt in range(_ATTEMPTS):
+            try:
+                head = open_head(self.store, key)
+            except ObjectNotFound:
+                return PartitionSnapshot(chosen, None)
+            try:
+                data = self.store.get(head.manifest_key, max_size=MAX_STORED_BYTES)
+            except ObjectNotFound:
+                if attempt + 1 == _ATTEMPTS:
+                    raise
+                continue
+            with naming(head.manifest_key):
+                if len(data) != head.stored_size or crc32c(data) != head.crc32c:
+                    raise CorruptionError(f"{len(data)} bytes with another checksum than HEAD's")
+                manifest = decode_manifest(data)
+                if (manifest.topic_id, manifest.partition, manifest.version) != (*key, head.version):
+                    raise CorruptionError(f"holds version {manifest.version} of {manifest.topic_id}")
+            return PartitionSnapshot(chosen, manifest)
+        raise AssertionError("unreachable")
+
+    def loader(self, manifest: Manifest) -> Load:
+        """Reads pages of this manifest; the last few are kept, as neighbours are asked for in turn."""
+        kept: dict[str, Page] = {}
+
+        def load(ref: PageRef) -> Page:
+            page = kept.get(ref.key)
+            if page is None:
+                with naming(ref.key):
+                    page = open_page(self.store, ref, manifest)
+                if len(kept) >= 8:
+                    del kept[next(iter(kept))]
+                kept[ref.key] = page
+            return page
+
+        return load
+
+    def footers(self, entries: Iterable[SegmentEntry]) -> list[Footer]:
+        """The footer of each segment, in order, verified against its manifest entry."""
+        return self._each(self.footer, entries)
+
+    def footer(self, entry: SegmentEntry) -> Footer:
+        with naming(entry.key):
+            return open_footer_of(self.store, entry)
+
+    def aborted(self, entry: SegmentEntry) -> list[AbortedEntry]:
+        """The segment's transaction index; empty for nearly all, at the price of its footer."""
+        with naming(entry.key):
+            section = open_footer_of(self.store, entry).sections["txn_index"]
+            return decode_entries(read_section(self.store, entry.key, section))
+
+    def aborted_of(self, entries: Iterable[SegmentEntry]) -> list[list[AbortedEntry]]:
+        """The transaction index of each segment, in order."""
+        return self._each(self.aborted, entries)
+
+    def offsets_for_timestamps(
+        self, snapshots: Sequence[PartitionSnapshot], timestamps_ms: Sequence[int]
+    ) -> list[int | None]:
+        """For each partition the offset of the first record not older than its time; None if all are."""
+        pairs = list(zip(snapshots, timestamps_ms, strict=True))
+        return self._each(lambda pair: self._offset_for_timestamp(*pair), pairs)
+
+    def _offset_for_timestamp(self, snapshot: PartitionSnapshot, timestamp_ms: int) -> int | None:
+        manifest = snapshot.manifest
+        if manifest is None:
+            return None
+        load = self.loader(manifest)
+        offset = manifest.start_offset
+        while (entry := manifest.find_by_timestamp(timestamp_ms, load, offset)) is not None:
+            found = self._search(entry, timestamp_ms, offset)
+            if found is not None:
+                return found
+            offset = entry.last_offset + 1
+        return None
+
+    def _search(self, entry: SegmentEntry, timestamp_ms: int, from_offset: int) -> int | None:
+        blocks = self.footer(entry).blocks
+        index = blocks.index_of_timestamp(timestamp_ms, blocks.index_of(from_offset))
+        while index < len(blocks):
+            block = blocks[index]
+            with naming(entry.key):
+                data = self.store.get_range(entry.key, block.position, block.length)
+                wanted = ChunkRange(index, index + 1, block.position, block.length)
+                chunk = verify_chunk(data, wanted, blocks)
+                found = search_block(chunk, block, timestamp_ms, from_offset)
+            if found is not None:
+                return found.offset
+            index = blocks.index_of_timestamp(timestamp_ms, index + 1)
+        return None
+
+    def _each(self, work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
+        return list(self._pool.map(work, items))
+
+
+@contextmanager
+def naming(object_key: str) -> Iterator[None]:
+    """Whatever is found corrupt names its object."""
+    try:
+        yield
+    except CorruptionError as e:
+        if object_key in str(e):
+            raise
+        raise CorruptionError(f"{object_key}: {e}") from e
+
+
+def parse_topic_id(text: str) -> UUID | None:
+    """A topic id as the bucket writes it (with hyphens) or as Kafka's tools print it (22 characters)."""
+    if re.fullmatch(r"[A-Za-z0-9_-]{22}", text):
+        try:
+            return UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+        except (binascii.Error, ValueError):
+            return None
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _all_partitions(asked: str, row: TopicRow) -> Iterator[ChosenPartition]:
+    for partition in range(row.partitions):
+        yield ChosenPartition(row.name, row.topic_id, partition, asked)
+
+
+def _distinct(groups: Iterable[Iterable[ChosenPartition]]) -> list[ChosenPartition]:
+    """Each partition once, though its topic may be asked for by name and by id."""
+    found: Mapping[tuple[UUID, int], ChosenPartition] = {
+        (chosen.topic_id, chosen.partition): chosen for group in groups for chosen in group
+    }
+    return list(found.values())

@@ -1,0 +1,248 @@
+"""Which offsets a read covers, and the splits that cover them: the driver's part of a read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import NamedTuple
+
+from service.base.errors import ConfigError
+from service.remote.block_table import BlockTable
+from service.remote.manifest import SegmentEntry, live_segments
+from service.spark.archive import Archive, PartitionSnapshot
+from service.spark.errors import DataLossError
+from service.spark.filters import Pushed
+from service.spark.options import AtOffsets, AtTimestamp, Bound, Edge, PerPartition, ReadOptions
+from service.spark.planner import (
+    Candidate,
+    Split,
+    SplitLimits,
+    needs_blocks,
+    plan_splits,
+    wanted_segments,
+)
+from service.spark.transactions import AbortedEntry, aborted_between
+
+log = logging.getLogger(__name__)
+
+_FOOTERS_AT_ONCE = 256
+
+
+class OffsetRange(NamedTuple):
+    """What to read of one partition: `begin_offset` to before `end_offset`, all of it in the archive."""
+
+    snapshot: PartitionSnapshot
+    begin_offset: int
+    end_offset: int
+
+
+def plan_batch(
+    archive: Archive, options: ReadOptions, pushed: Pushed, *, parallelism: int = 1
+) -> list[Split]:
+    """The splits of one batch read. `parallelism` is how many tasks are worth having."""
+    return plan_ranges(
+        archive, resolve_ranges(archive, options, pushed), options, pushed, parallelism=parallelism
+    )
+
+
+def resolve_ranges(archive: Archive, options: ReadOptions, pushed: Pushed) -> list[OffsetRange]:
+    """The partitions that are read, and from where to where.
+
+    Raises `ConfigError` when the options do not fit the topics, `DataLossError` when offsets that they name
+    are not in the archive (unless ``failOnDataLoss=false``: then the range is what there is of it).
+    """
+    chosen = archive.choose(options.choice)
+    check_named(options.starting, [(c.asked, c.partition) for c in chosen], "startingOffsets")
+    check_named(options.ending, [(c.asked, c.partition) for c in chosen], "endingOffsets")
+    snapshots = archive.snapshots(c for c in chosen if pushed.takes_partition(c.topic, c.partition))
+    begins = bound_offsets(archive, snapshots, options.starting, options, is_start=True)
+    ends = bound_offsets(archive, snapshots, options.ending, options, is_start=False)
+    ranges = []
+    for snapshot, begin, end in zip(snapshots, begins, ends, strict=True):
+        inside = within(snapshot, begin, end, fail_on_data_loss=options.fail_on_data_loss)
+        if inside.begin_offset < inside.end_offset:
+            ranges.append(inside)
+    return ranges
+
+
+def check_named(bound: Bound, partitions: Sequence[tuple[str, int]], option: str) -> None:
+    """`ConfigError` unless offsets or times are given for exactly these partitions, as Spark demands."""
+    if isinstance(bound, (Edge, AtTimestamp)):
+        return
+    rows: PerPartition = bound[0]
+    given = {(topic, partition) for topic, row in rows.items() for partition in row}
+    if given != set(partitions):
+        missing, extra = sorted(set(partitions) - given)[:5], sorted(given - set(partitions))[:5]
+        raise ConfigError(
+            f"option {option} must name every partition that is read and no other; "
+            f"missing: {missing or 'none'}, not read: {extra or 'none'}. "
+            "Use -2 for earliest, -1 for latest"
+        )
+
+
+def bound_offsets(
+    archive: Archive,
+    snapshots: Sequence[PartitionSnapshot],
+    bound: Bound,
+    options: ReadOptions,
+    *,
+    is_start: bool,
+) -> list[int]:
+    """The offset that `bound` means in each partition; it may lie outside what is archived."""
+    if isinstance(bound, Edge):
+        return [_edge(snapshot, bound) for snapshot in snapshots]
+    if isinstance(bound, AtTimestamp):
+        times = [bound.timestamp_ms] * len(snapshots)
+    else:
+        rows: PerPartition = bound[0]
+        times = [rows[s.chosen.asked][s.chosen.partition] for s in snapshots]
+    if isinstance(bound, AtOffsets):
+        return [_edge(snapshot, offset) for snapshot, offset in zip(snapshots, times, strict=True)]
+    found = archive.offsets_for_timestamps(snapshots, times)
+    return [
+        _missed(snapshot, time, options, is_start=is_start) if offset is None else offset
+        for snapshot, time, offset in zip(snapshots, times, found, strict=True)
+    ]
+
+
+def _edge(snapshot: PartitionSnapshot, offset: int) -> int:
+    if offset == Edge.EARLIEST:
+        return snapshot.start_offset
+    return snapshot.end_offset if offset == Edge.LATEST else offset
+
+
+def _missed(snapshot: PartitionSnapshot, timestamp_ms: int, options: ReadOptions, *, is_start: bool) -> int:
+    """No record is that new: an end is the latest offset, a start is what the strategy says."""
+    if is_start and not options.timestamp_miss_is_latest:
+        chosen = snapshot.chosen
+        raise ConfigError(
+            f"{chosen.topic}-{chosen.partition} has no record at or after the starting timestamp "
+            f"{timestamp_ms}; startingOffsetsByTimestampStrategy=latest reads nothing of it instead"
+        )
+    return snapshot.end_offset
+
+
+def within(snapshot: PartitionSnapshot, begin: int, end: int, *, fail_on_data_loss: bool) -> OffsetRange:
+    """The part of ``[begin, end)`` that is archived; what is missing is an error, or a warning."""
+    name = f"{snapshot.chosen.topic}-{snapshot.chosen.partition}"
+    if begin < snapshot.start_offset and begin < end:
+        _lost(
+            f"{name}: offsets {begin} to {min(end, snapshot.start_offset) - 1} are gone, "
+            f"the archive starts at {snapshot.start_offset}",
+            fail_on_data_loss,
+        )
+    if end > snapshot.end_offset and begin < end:
+        _lost(
+            f"{name}: offsets {max(begin, snapshot.end_offset)} to {end - 1} are not in the archive, "
+            f"which ends before {snapshot.end_offset}",
+            fail_on_data_loss,
+        )
+    begin = max(begin, snapshot.start_offset)
+    return OffsetRange(snapshot, begin, max(begin, min(end, snapshot.end_offset)))
+
+
+def _lost(message: str, fail_on_data_loss: bool) -> None:
+    if fail_on_data_loss:
+        raise DataLossError(f"{message} (failOnDataLoss=false reads what there is)")
+    log.warning("%s", message)
+
+
+def plan_ranges(
+    archive: Archive,
+    ranges: Sequence[OffsetRange],
+    options: ReadOptions,
+    pushed: Pushed,
+    *,
+    parallelism: int = 1,
+) -> list[Split]:
+    """Splits that cover the ranges, as far as rows can pass the filters."""
+    limits = SplitLimits(
+        options.max_partition_bytes,
+        max(options.min_partitions or 0, parallelism, 1),
+        options.max_records_per_partition,
+    )
+    splits = plan_splits(_candidates(archive, ranges, options, pushed, limits), pushed, limits)
+    if not splits or len(splits) >= (options.min_partitions or 0):
+        return splits
+    # Too few bytes to cut, but the user wants tasks: cut inside blocks, by offsets.
+    limits = replace(limits, max_records=_records_each(splits, options))
+    return plan_splits(_candidates(archive, ranges, options, pushed, limits), pushed, limits)
+
+
+def _records_each(splits: Sequence[Split], options: ReadOptions) -> int:
+    spans = sum(piece.end_offset - piece.begin_offset for split in splits for piece in split.pieces)
+    each = max(1, spans // max(options.min_partitions or 1, 1))
+    return min(each, options.max_records_per_partition or each)
+
+
+def _candidates(
+    archive: Archive,
+    ranges: Sequence[OffsetRange],
+    options: ReadOptions,
+    pushed: Pushed,
+    limits: SplitLimits,
+) -> Iterator[Candidate]:
+    for wanted in ranges:
+        manifest = wanted.snapshot.manifest
+        if manifest is None:
+            continue
+        begin = max(wanted.begin_offset, pushed.begin_offset)
+        end = min(wanted.end_offset, pushed.end_offset)
+        if begin >= end:
+            continue
+        aborted = _aborted(archive, wanted.snapshot, begin, end) if options.read_committed else []
+        entries = wanted_segments(manifest, archive.loader(manifest), begin, end, pushed)
+        chosen = wanted.snapshot.chosen
+        for entry, blocks in _with_blocks(archive, entries, begin, end, pushed, limits):
+            first, last = max(begin, entry.base_offset), min(end, entry.last_offset + 1)
+            yield Candidate(
+                chosen.topic,
+                chosen.partition,
+                # Epochs are of no use to a task, and may be long.
+                entry._replace(leader_epochs=()),
+                first,
+                last,
+                aborted_between(aborted, first, last),
+                blocks,
+            )
+
+
+def _with_blocks(
+    archive: Archive,
+    entries: Iterator[SegmentEntry],
+    begin: int,
+    end: int,
+    pushed: Pushed,
+    limits: SplitLimits,
+) -> Iterator[tuple[SegmentEntry, BlockTable | None]]:
+    """Each segment, with its block table where the planner needs it; a group of tables at a time."""
+    for group in _groups(entries):
+        needed = [entry for entry in group if needs_blocks(entry, begin, end, pushed, limits)]
+        footers = dict(zip((entry.key for entry in needed), archive.footers(needed), strict=True))
+        for entry in group:
+            footer = footers.get(entry.key)
+            yield entry, footer.blocks if footer else None
+
+
+def _aborted(
+    archive: Archive, snapshot: PartitionSnapshot, begin_offset: int, end_offset: int
+) -> list[AbortedEntry]:
+    """Everything aborted in the range: its segments' indexes, and later ones until one is past it."""
+    manifest = snapshot.manifest
+    if manifest is None:
+        return []
+    found: list[AbortedEntry] = []
+    segments = live_segments(manifest, archive.loader(manifest), begin_offset)
+    for group in _groups(segments):
+        for entry, rows in zip(group, archive.aborted_of(group), strict=True):
+            found.extend(rows)
+            if entry.base_offset >= end_offset and any(r.last_stable_offset >= end_offset for r in rows):
+                return found
+    return found
+
+
+def _groups(segments: Iterator[SegmentEntry]) -> Iterator[list[SegmentEntry]]:
+    while group := list(islice(segments, _FOOTERS_AT_ONCE)):
+        yield group

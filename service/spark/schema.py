@@ -1,0 +1,50 @@
+"""The columns of the source: names, order and types of Spark's Kafka source, in Spark's words. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from service.base.errors import ConfigError
+
+COLUMNS: Final = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+}
+"""Column -> type, as Spark's DDL writes it; all are nullable, as they are in Spark's Kafka source."""
+HEADERS: Final = "headers"
+HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
+
+
+def schema_ddl(*, include_headers: bool) -> str:
+    """The full schema. Headers are there only when asked for, as in Spark's Kafka source."""
+    columns = dict(COLUMNS)
+    if include_headers:
+        columns[HEADERS] = HEADERS_TYPE
+    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+
+
+def check_columns(fields: Sequence[tuple[str, str]], *, include_headers: bool) -> tuple[str, ...]:
+    """The wanted columns, in their order, given the fields of a schema as (name, simple type).
+
+    A schema of the user's own may leave columns out, and what it leaves out is never read into memory.
+    Raises `ConfigError` for a column that is not there, twice there, or of another type.
+    """
+    columns = COLUMNS | ({HEADERS: HEADERS_TYPE} if include_headers else {})
+    names = tuple(name for name, _ in fields)
+    for name, kind in fields:
+        if name not in columns:
+            hint = "; includeHeaders=true brings it" if name == HEADERS else ""
+            raise ConfigError(f"schema: there is no column {name!r}, only {', '.join(columns)}{hint}")
+        if kind != columns[name]:
+            raise ConfigError(f"schema: column {name} is {columns[name]}, not {kind}")
+        if names.count(name) > 1:
+            raise ConfigError(f"schema: column {name} is given twice")
+    if not names:
+        raise ConfigError("schema: it has no column")
+    return names
