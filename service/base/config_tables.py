@@ -369,8 +369,9 @@ _NODE = (
         at_least=1, importance="low",
     ),
     _key(
-        "remote.log.manager.copier.thread.pool.size", INT, 10,
-        "Threads that copy segments.",
+        "remote.log.manager.copier.thread.pool.size", INT, 4,
+        "Segments that are copied at a time. Each takes up to 16 MiB of memory while it is; Kafka's "
+        "default is 10.",
         at_least=1,
     ),
     _key(

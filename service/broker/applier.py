@@ -13,12 +13,14 @@ from service.base.config import BrokerConfig, LogConfig, topic_config
 from service.base.errors import ConfigError
 from service.base.types import TopicIdPartition
 from service.broker.replicas import Replicas
+from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.partition.partition import Partition
 from service.remote.reader import RemoteReader
+from service.tiering.catalog import CatalogEntry
 
 log = logging.getLogger(__name__)
 
@@ -65,16 +67,18 @@ class Applier:
         self, image: MetadataImage, topic: TopicImage, index: int, replica: PartitionImage, config: LogConfig
     ) -> None:
         tip = TopicIdPartition(topic.id, topic.name, index)
+        local, remote = self._logs.get_or_create(tip, config), image.remote.get((topic.id, index))
+        _fit(local, remote)
         partition = Partition(
             tip,
-            self._logs.get_or_create(tip, config),
+            local,
             self._reader,
             replica.leader_epoch,
             len(replica.isr),
             self.config.max_inflated_batch_bytes,
         )
         partition.configure(config)
-        partition.unified.remote_committed(image.remote.get((topic.id, index)))
+        partition.unified.remote_committed(remote)
         self._replicas.add(partition)
 
     def _delete(self, topic: TopicImage) -> None:
@@ -121,6 +125,20 @@ class Applier:
             # topic stays readable under the node's defaults rather than keeping the node from starting.
             log.error("topic %s: overrides do not hold on this node, defaults apply: %s", topic, e)
             return self.config.log
+
+
+def _fit(local: LocalLog, remote: CatalogEntry | None) -> None:
+    """Make a log that was just opened agree with what the catalog says of its archive."""
+    if remote is None:
+        # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
+        local.advance_log_start(local.local_log_start_offset)
+    elif local.log_end_offset < remote.end_offset:
+        # The disk was lost or replaced. Offsets that lie in the bucket must not be given out again.
+        log.warning(
+            "%s ends at %d, its archive at %d: it goes on from there",
+            local.tip, local.log_end_offset, remote.end_offset,
+        )  # fmt: skip
+        local.restart_at(remote.end_offset, remote.start_offset)
 
 
 def dynamic_config(config: BrokerConfig, image: MetadataImage) -> BrokerConfig:

@@ -30,6 +30,8 @@ CLAIM_AT_START_S: Final = 3.0
 serves.
 """
 CLAIM_AGAIN_S: Final = 5.0
+SWEEP_AT_MOST_EVERY_MS: Final = 60_000
+"""Looking for orphans lists the whole prefix; once per grace period is enough, as nothing goes sooner."""
 
 
 class ColdTier:
@@ -86,6 +88,7 @@ class ColdTier:
                 interval_ms=config.remote_log_manager_task_interval_ms,
                 copier_threads=config.remote_log_manager_copier_thread_pool_size,
                 grace_ms=config.remote_object_grace_ms,
+                sweep_interval_ms=max(config.remote_object_grace_ms, SWEEP_AT_MOST_EVERY_MS),
             ),
         )
 

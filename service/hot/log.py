@@ -406,7 +406,9 @@ class LocalLog:
         start = self._segments.bases[count]
         self._remove(0, count, reason)
         self.local_log_start_offset = max(self.local_log_start_offset, start)
-        if not self._config.remote_storage_enable and start > self.log_start_offset:
+        config = self._config
+        copied = config.remote_storage_enable and not config.remote_log_copy_disable
+        if not copied and start > self.log_start_offset:
             self.log_start_offset = start
             if self.epochs.truncate_start(start):
                 self._unsynced.append(self.epochs.path)
@@ -458,10 +460,11 @@ class LocalLog:
         replay_producers(self.producers, segments.all, self._snapshots, end, self._clock.now_ms())
         return end
 
-    def restart_at(self, offset: int) -> int:
-        """Drop everything and begin anew, empty, at `offset` (a Raft snapshot was taken over);
+    def restart_at(self, offset: int, log_start_offset: int | None = None) -> int:
+        """Drop everything and begin anew, empty, at `offset` (a Raft snapshot was taken over, or the disk
+        lost what the bucket has); returns `offset`.
 
-        returns `offset`.
+        `log_start_offset`: where the log as a whole begins, at `offset` if it is None.
         """
         with self._state_lock:
             self._truncations += 1
@@ -470,8 +473,8 @@ class LocalLog:
             settings = settings_of(self._config)
             active = Segment.create(self.dir, offset, settings, self._files, self._clock.now_ms())
             self._segments.add(active)
-            self.log_start_offset = self.local_log_start_offset = offset
-            self.log_end_offset = self.recovery_point = offset
+            self.log_start_offset = offset if log_start_offset is None else log_start_offset
+            self.local_log_start_offset = self.log_end_offset = self.recovery_point = offset
         self.epochs.clear()
         self.producers.clear(offset)
         return offset

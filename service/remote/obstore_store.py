@@ -56,7 +56,7 @@ class StoreOptions:
     max_retries: int = 3
     retry_timeout_s: float = 60.0
     part_bytes: int = 8 << 20
-    upload_concurrency: int = 4
+    upload_concurrency: int = 2
 
 
 def open_store(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -211,3 +212,47 @@ def test_no_record_is_that_late(tiered: Tiered) -> None:
     assert list_offset(tiered.talk, DAY + 10**9).offset == -1
     latest = list_offset(tiered.talk, -3)
     assert (latest.offset, latest.timestamp) == (399, DAY + 39_009)
+
+
+def test_a_lost_disk_takes_no_offset_twice(start: Callable[..., NodeThread], tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    url = f"file://{tmp_path}/bucket"
+    node = start(firn_remote_url=url)
+    with node.client() as client:
+        tiered = Tiered(Talk(client))
+        archived = int(list_offset(tiered.talk, -5).offset) + 1
+    node.stop()
+    shutil.rmtree(tmp_path / "data" / "t-0")
+    with start(firn_remote_url=url).client() as client:
+        talk = Talk(client)
+        assert (list_offset(talk, -2).offset, list_offset(talk, -1).offset) == (0, archived)
+        assert talk.produce(tiered.topic_id, [b"after"], DAY).base_offset == archived
+        found: list[bytes | None] = []
+        while len(found) <= archived:
+            answer = talk.fetch(tiered.topic_id, len(found), max_wait=5000)
+            assert answer.error_code == 0
+            found += values(answer.records)
+        assert found == [*tiered.written[:archived], b"after"]
+
+
+def test_without_copying_the_log_begins_where_its_files_do(
+    start: Callable[..., NodeThread], tmp_path: Path
+) -> None:
+    (tmp_path / "bucket").mkdir()
+    with start(firn_remote_url=f"file://{tmp_path}/bucket").client() as client:
+        talk = Talk(client)
+        created = talk.create(
+            "t",
+            remote_storage_enable="true",
+            remote_log_copy_disable="true",
+            retention_bytes="30000",
+            internal_segment_bytes="20000",
+        )
+        for n in range(40):
+            talk.produce(created.topic_id, [b"%d" % n + b"." * 2000], DAY + n)
+        deadline = time.monotonic() + 20
+        while not (first := int(list_offset(talk, -2).offset)):
+            assert time.monotonic() < deadline, "retention took nothing"
+            time.sleep(0.05)
+        assert first == list_offset(talk, -4).offset
+        assert values(talk.fetch(created.topic_id, first).records)[0] == b"%d" % first + b"." * 2000
