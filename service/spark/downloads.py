@@ -1,0 +1,221 @@
+"""Blocks of segment objects in the order of their offsets, downloaded ahead of their use.
+
+One `Downloads` serves one task on a few threads. Objects ahead are opened early (their footers), then ranges
+of neighbouring blocks are fetched while earlier ones are decoded. Bytes that are under way or not yet taken
+stay within a budget; only a single range may exceed it. Checksums are verified on the threads that download.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from service.base.errors import CorruptionError
+from service.base.types import Buffer
+from service.remote.block_table import Block
+from service.remote.errors import ObjectNotFound, ObjectTruncated
+from service.remote.object_reader import open_footer_of
+from service.remote.segment_object import Footer, decode_footer
+from service.remote.store import ObjectStore
+from service.spark.archive import naming
+from service.spark.errors import DataLossError
+from service.spark.filters import Pushed
+from service.spark.planner import Piece, wanted_blocks
+
+THREADS: Final = 4
+OPEN_AHEAD: Final = 4
+SMALL_OBJECT_BYTES: Final = 1 << 20
+"""An object not larger than this comes with one GET, footer and all."""
+
+
+class _Run(NamedTuple):
+    """Neighbouring blocks of the piece with this number, to be fetched together."""
+
+    number: int
+    blocks: tuple[Block, ...]
+
+    @property
+    def position(self) -> int:
+        return self.blocks[0].position
+
+    @property
+    def length(self) -> int:
+        return self.blocks[-1].end - self.blocks[0].position
+
+
+class _Opened(NamedTuple):
+    """The wanted blocks of a piece; `data` is the whole log where it came along. None of both: it is gone."""
+
+    blocks: list[Block]
+    data: memoryview | None
+
+
+class Downloads:
+    """The wanted bytes of `pieces`: ``for piece, parts in downloads``, each part being whole batches.
+
+    Parts that are not taken before the next piece are dropped. `lost` is told what is missing when it is not to be an
+    error; without it `DataLossError` is raised. `CorruptionError` names object and offsets.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        pieces: Sequence[Piece],
+        pushed: Pushed,
+        *,
+        fetch_bytes: int,
+        budget_bytes: int,
+        lost: Callable[[str], None] | None = None,
+        threads: int = THREADS,
+    ) -> None:
+        self._store = store
+        self._pieces = pieces
+        self._pushed = pushed
+        self._fetch_bytes = fetch_bytes
+        self._budget_bytes = budget_bytes
+        self._lost = lost
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="firn-read")
+        self._openings: deque[tuple[int, Future[_Opened]]] = deque()
+        self._next_piece = 0
+        self._runs: deque[tuple[_Run, memoryview | None]] = deque()
+        self._fetches: deque[tuple[_Run, Future[memoryview | None]]] = deque()
+        self._ahead_bytes = 0
+
+    def __enter__(self) -> Downloads:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def __iter__(self) -> Iterator[tuple[Piece, Iterator[memoryview]]]:
+        for number, piece in enumerate(self._pieces):
+            yield piece, self._parts(number)
+            for _ in self._parts(number):
+                pass  # what the taker did not want
+
+    def _parts(self, number: int) -> Iterator[memoryview]:
+        while self._has_more(number):
+            run, fetch = self._fetches.popleft()
+            data = fetch.result()
+            # From here on it is the taker's to account for, one range at a time.
+            self._ahead_bytes -= run.length
+            if data is not None:
+                self._fill()
+                yield data
+
+    def _has_more(self, number: int) -> bool:
+        """Whether the next fetch is of this piece. Openings, runs and fetches are all in the pieces' order."""
+        while True:
+            self._fill()
+            if self._fetches:
+                return self._fetches[0][0].number == number
+            if not self._openings or self._openings[0][0] > number:
+                return False
+            self._take_opened()
+
+    def _fill(self) -> None:
+        """Start what may be started: openings, then fetches within the budget, at least one."""
+        while len(self._openings) < OPEN_AHEAD and self._next_piece < len(self._pieces):
+            piece = self._pieces[self._next_piece]
+            self._openings.append((self._next_piece, self._pool.submit(self._open, piece)))
+            self._next_piece += 1
+        while True:
+            while not self._runs and self._openings and self._openings[0][1].done():
+                self._take_opened()
+            if not self._runs:
+                return
+            run, data = self._runs[0]
+            if self._fetches and self._ahead_bytes + run.length > self._budget_bytes:
+                return
+            self._runs.popleft()
+            self._ahead_bytes += run.length
+            self._fetches.append((run, self._pool.submit(self._fetch, run, data)))
+
+    def _take_opened(self) -> None:
+        number, opening = self._openings.popleft()
+        opened = opening.result()
+        for blocks in _runs(opened.blocks, self._fetch_bytes):
+            self._runs.append((_Run(number, blocks), opened.data))
+
+    def _open(self, piece: Piece) -> _Opened:
+        entry = piece.entry
+        data: memoryview | None = None
+        try:
+            with naming(entry.key):
+                if entry.size <= SMALL_OBJECT_BYTES:
+                    footer, data = self._open_whole(piece)
+                else:
+                    footer = open_footer_of(self._store, entry)
+        except ObjectNotFound:
+            self._missing(piece, piece.begin_offset, piece.end_offset - 1)
+            return _Opened([], None)
+        blocks = wanted_blocks(
+            footer.blocks,
+            self._pushed,
+            piece.begin_offset,
+            piece.end_offset,
+            piece.first_byte,
+            piece.end_byte,
+        )
+        return _Opened(blocks, data)
+
+    def _open_whole(self, piece: Piece) -> tuple[Footer, memoryview]:
+        entry = piece.entry
+        data = memoryview(self._store.get_range(entry.key, 0, entry.size))
+        footer = decode_footer(data[entry.footer_position :], entry.size)
+        if footer.crc != entry.footer_crc or footer.identity.key != entry.key:
+            raise CorruptionError("not the footer that the manifest names")
+        return footer, data
+
+    def _fetch(self, run: _Run, data: memoryview | None) -> memoryview | None:
+        piece = self._pieces[run.number]
+        first, last = run.blocks[0].first_offset, run.blocks[-1].last_offset
+        with naming(piece.entry.key):
+            if data is not None:
+                part: Buffer = data[run.position : run.position + run.length]
+            else:
+                try:
+                    part = self._store.get_range(piece.entry.key, run.position, run.length)
+                except ObjectNotFound:
+                    self._missing(piece, first, last)
+                    return None
+                except ObjectTruncated as e:
+                    raise CorruptionError(f"offsets {first} to {last}: {e}") from e
+            view = memoryview(part).toreadonly()
+            for block in run.blocks:
+                start = block.position - run.position
+                if crc32c(view[start : start + block.length]) != block.crc32c:
+                    raise CorruptionError(
+                        f"wrong checksum of the block at {block.position} ({block.length} bytes), "
+                        f"offsets {block.first_offset} to {block.last_offset}"
+                    )
+        return view
+
+    def _missing(self, piece: Piece, first_offset: int, last_offset: int) -> None:
+        message = (
+            f"{piece.topic}-{piece.partition}: offsets {first_offset} to {last_offset} are lost: "
+            f"there is no object {piece.entry.key}, it was deleted after this read was planned"
+        )
+        if self._lost is None:
+            raise DataLossError(f"{message} (failOnDataLoss=false reads on)")
+        self._lost(message)
+
+
+def _runs(blocks: Iterable[Block], fetch_bytes: int) -> Iterator[tuple[Block, ...]]:
+    """Neighbouring blocks, as many as one GET may fetch; a larger block is fetched by itself."""
+    run: list[Block] = []
+    for block in blocks:
+        if run and (block.position != run[-1].end or block.end - run[0].position > fetch_bytes):
+            yield tuple(run)
+            run = []
+        run.append(block)
+    if run:
+        yield tuple(run)

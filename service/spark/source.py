@@ -1,0 +1,99 @@
+"""The Python data source ``firn``: what Spark sees. Needs pyspark.
+
+Spark makes a `FirnDataSource` in a worker process of the driver, asks it for a reader and that for its
+partitions; the reader is pickled, without any plan in it, and each task calls `FirnReader.read` with a split.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from service.spark.filters import Condition, Pushed, push
+from service.spark.options import ReadOptions, parse_options
+from service.spark.schema import check_columns, schema_ddl
+
+_NOT_NARROWED = Pushed()
+
+
+class FirnDataSource(DataSource):
+    """``spark.read.format("firn").option("url", …).option("subscribe", …).load()``; see docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "firn"
+
+    def schema(self) -> str:
+        return schema_ddl(include_headers=parse_options(self.options).include_headers)
+
+    def reader(self, schema: Any) -> FirnReader:
+        options = parse_options(self.options)
+        return FirnReader(options, columns_of(schema, options))
+
+
+def columns_of(schema: Any, options: ReadOptions) -> tuple[str, ...]:
+    """The columns that a Spark schema asks for; `ConfigError` for one that the source does not have."""
+    fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    return check_columns(fields, include_headers=options.include_headers)
+
+
+class FirnReader(DataSourceReader):
+    """One batch read."""
+
+    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = tuple(columns)
+        self._pushed = _NOT_NARROWED
+
+    @property
+    def pushFilters(self) -> Callable[[list[Any]], Iterable[Any]]:
+        return _Pushdown(self)
+
+    def push(self, filters: Sequence[Any]) -> list[Any]:
+        """Narrow the read by what can be narrowed; returns the filters that Spark has to evaluate."""
+        self._pushed, done = push(condition_of(one) for one in filters)
+        return [one for one, is_done in zip(filters, done, strict=True) if not is_done]
+
+    def partitions(self) -> list[Any]:
+        from service.spark.archive import Archive
+        from service.spark.plan import plan_batch
+        from service.spark.reader import open_store_of
+
+        with Archive(open_store_of(self._options)) as archive:
+            splits = plan_batch(archive, self._options, self._pushed, parallelism=os.cpu_count() or 1)
+        return [InputPartition(split) for split in splits]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        from service.spark.reader import open_store_of, read_split
+
+        if partition.value is None:  # Spark's stand-in for "no partitions at all"
+            return iter(())
+        store = open_store_of(self._options)
+        return read_split(store, partition.value, self._options, self._pushed, self._columns)
+
+
+class _Pushdown:
+    """`FirnReader.push` for sessions with filter pushdown and for those without.
+
+    Spark fails a query whose reader has a `pushFilters` where ``spark.sql.python.filterPushdown.enabled`` is
+    off, lest a source rely on filters that never come. This one does not: it reads more and Spark filters.
+    Spark tells by the function behind the method, so that is the base class's here.
+    """
+
+    def __init__(self, reader: FirnReader) -> None:
+        self.__func__ = getattr(DataSourceReader, "pushFilters", None)
+        self._reader = reader
+
+    def __call__(self, filters: list[Any]) -> list[Any]:
+        return self._reader.push(filters)
+
+
+def condition_of(found: Any) -> Condition:
+    """A pyspark filter in planning's words."""
+    negated = type(found).__name__ == "Not"
+    inner = found.child if negated else found
+    column = ".".join(inner.attribute)
+    return Condition(column, type(inner).__name__, getattr(inner, "value", None), negated)
