@@ -1,7 +1,8 @@
-"""Builds the per-record kernel with Cython where a C compiler is; says so and goes on where none is.
+"""Builds the per-record kernels with Cython where a C compiler is; says so and goes on where none is.
 
-The kernel (service/records/kernel.py) is plain Python that Cython compiles to the same module: nothing but
-speed depends on the compiled life. ``python setup.py build_ext --inplace`` puts it beside its source.
+The kernels (service/records/kernel.py, column_kernel.py) are plain Python that Cython compiles to the same
+modules: nothing but speed depends on the compiled life. ``python setup.py build_ext --inplace`` puts them
+beside their sources.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CompileError, LinkError
 
-KERNEL = "service.records.kernel"
+KERNELS = ("service.records.kernel", "service.records.column_kernel")
 
 
-def say(reason: object) -> None:
+def say(reason: object, *kernels: str) -> None:
+    for kernel in kernels or KERNELS:
+        print(f"firn: {kernel} is not compiled: {reason}", file=sys.stderr)
     print(
-        f"firn: {KERNEL} is not compiled: {reason}\n"
         "firn: that is fine, it runs as plain Python. A C compiler and Cython would make it faster.",
         file=sys.stderr,
     )
@@ -30,7 +32,7 @@ class BuildKernel(build_ext):
         try:
             super().build_extension(ext)
         except (BaseError, CompileError, LinkError, OSError) as error:
-            say(str(error).strip() or type(error).__name__)
+            say(str(error).strip() or type(error).__name__, ext.name)
 
 
 def extensions() -> list[Extension]:
@@ -40,10 +42,10 @@ def extensions() -> list[Extension]:
     except ImportError:
         say("Cython is not installed")
         return []
-    kernel = Extension(KERNEL, ["service/records/kernel.py"])
+    kernels = [Extension(name, [name.replace(".", "/") + ".py"]) for name in KERNELS]
     directives = {"boundscheck": False, "wraparound": False, "cdivision": True, "language_level": 3}
     try:
-        built: list[Extension] = cythonize([kernel], compiler_directives=directives)
+        built: list[Extension] = cythonize(kernels, compiler_directives=directives)
     except CythonError as error:
         say(error)
         return []

@@ -28,6 +28,15 @@ class Status(IntEnum):
         return _REASONS[self]
 
 
+class Pause(IntEnum):
+    """Why the column kernel came back before the end of its data, with nothing wrong."""
+
+    FULL = 1
+    """The rows so far are a whole chunk."""
+    BATCH = 2
+    """A batch begins that needs a decision or an inflated payload."""
+
+
 _REASONS: Final = {
     Status.OK: "nothing is wrong",
     Status.TRUNCATED: "it is cut short",

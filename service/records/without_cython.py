@@ -1,4 +1,4 @@
-"""What `kernel` names from Cython, for the interpreter alone: decorators and types that do nothing. [P]"""
+"""What the kernels name from Cython, for the interpreter alone: decorators and types that do nothing. [P]"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any, TypeVar
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_C = TypeVar("_C", bound=type)
 
 compiled = False
 
@@ -31,7 +32,14 @@ def cfunc(function: _F) -> _F:
     return function
 
 
-inline = cfunc
+inline = ccall = cfunc
+
+
+def cclass(kind: _C) -> _C:
+    return kind
+
+
+final = cclass
 
 
 def exceptval(*, check: bool) -> Callable[[_F], _F]:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-KERNEL_FILES = ("__init__.py", "kernel.py", "kernel_status.py", "without_cython.py")
+KERNEL_FILES = ("__init__.py", "kernel.py", "column_kernel.py", "kernel_status.py", "without_cython.py")
 
 
 def build(tree: Path, environment: dict[str, str], *python: str) -> subprocess.CompletedProcess[str]:
@@ -28,7 +28,9 @@ def build(tree: Path, environment: dict[str, str], *python: str) -> subprocess.C
 
 
 def kernel_is_compiled(tree: Path) -> str:
-    code = "from service.records import kernel; print(kernel.COMPILED)"
+    code = (
+        "from service.records import column_kernel, kernel; print(kernel.COMPILED or column_kernel.COMPILED)"
+    )
     return subprocess.run(
         [sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -38,6 +40,7 @@ def test_without_a_compiler_the_kernel_stays_interpreted_and_that_is_said(tmp_pa
     done = build(tmp_path, {"CC": "no-such-compiler"}, "setup.py")
     assert done.returncode == 0, done.stderr
     assert "firn: service.records.kernel is not compiled" in done.stderr
+    assert "firn: service.records.column_kernel is not compiled" in done.stderr
     assert "it runs as plain Python" in done.stderr
     assert kernel_is_compiled(tmp_path) == "False"
 

@@ -1,0 +1,819 @@
+"""The loops that turn record batches into columns: one source for two lives, as `kernel`. [P]
+
+A `ColumnWriter` owns the buffers of one chunk of rows and walks batches into them, record by record, each
+record parsed once and copied once. It allocates nothing by what the data claim: buffers grow when a row that
+is there does not fit. What it cannot do by itself (inflate, judge a transaction, hand out a full chunk) it
+leaves to `columns`, by coming back with a `Pause`; the next call goes on exactly where the last one stopped.
+
+Record layout and the rules of both lives are at the head of `kernel`.
+"""
+
+# mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
+# (Cython's annotations are C types and its decorators have none.)
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.records.kernel_status import MIN_RECORD_SIZE, Pause, Status
+
+try:
+    import cython
+except ImportError:  # running from source where Cython is not installed
+    from service.records import without_cython as cython
+
+if cython.compiled:
+    from cython.cimports.cpython.bytearray import (
+        PyByteArray_AS_STRING,
+        PyByteArray_FromStringAndSize,
+        PyByteArray_Resize,
+    )
+    from cython.cimports.libc.string import memcpy
+
+COMPILED: Final[bool] = cython.compiled
+
+_OK = cython.declare(cython.longlong, Status.OK)
+_TRUNCATED = cython.declare(cython.longlong, Status.TRUNCATED)
+_BAD_VARINT = cython.declare(cython.longlong, Status.BAD_VARINT)
+_BAD_SIZE = cython.declare(cython.longlong, Status.BAD_SIZE)
+_BAD_OFFSET = cython.declare(cython.longlong, Status.BAD_OFFSET)
+_BAD_HEADERS = cython.declare(cython.longlong, Status.BAD_HEADERS)
+_TRAILING = cython.declare(cython.longlong, Status.TRAILING)
+_TIMESTAMP_OVERFLOW = cython.declare(cython.longlong, Status.TIMESTAMP_OVERFLOW)
+_BAD_LENGTH = cython.declare(cython.longlong, Status.BAD_LENGTH)
+_BAD_MAGIC = cython.declare(cython.longlong, Status.BAD_MAGIC)
+_BAD_RANGE = cython.declare(cython.longlong, Status.BAD_RANGE)
+_FULL = cython.declare(cython.longlong, Pause.FULL)
+_GROW = cython.declare(cython.longlong, 100)  # never leaves this module
+_BATCH = cython.declare(cython.longlong, Pause.BATCH)
+_MIN_RECORD_SIZE = cython.declare(cython.longlong, MIN_RECORD_SIZE)
+_INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+_INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
+_TWO_TO_31 = cython.declare(cython.longlong, 0x80000000)
+_TWO_TO_32 = cython.declare(cython.longlong, 0x100000000)
+_UINT32_MAX = cython.declare(cython.ulonglong, 0xFFFFFFFF)
+_UINT64_MAX = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
+
+HEADER_COST: Final = 8
+"""What a record header adds to the bytes of a chunk besides its key and value: two int32 offsets."""
+_HEADER_COST = cython.declare(cython.longlong, HEADER_COST)
+
+
+def allocate(size: cython.Py_ssize_t) -> bytearray:
+    """A buffer whose bytes may be anything: zeroing what is about to be written costs as much as writing."""
+    if cython.compiled:
+        return PyByteArray_FromStringAndSize(cython.NULL, size)
+    return bytearray(size)
+
+
+def resize(buf: bytearray, size: cython.Py_ssize_t) -> None:
+    """Make ``buf`` as long as ``size``; added bytes may be anything. Nobody may hold a view of it."""
+    if cython.compiled:
+        PyByteArray_Resize(buf, size)
+    elif size <= len(buf):
+        del buf[size:]
+    else:
+        buf.extend(bytes(size - len(buf)))
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _uint32(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
+    value: cython.longlong = data[position]
+    value = value * 256 + data[position + 1]
+    value = value * 256 + data[position + 2]
+    return value * 256 + data[position + 3]
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _int32(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
+    value: cython.longlong = _uint32(data, position)
+    return value - _TWO_TO_32 if value >= _TWO_TO_31 else value
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _int64(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
+    return _int32(data, position) * _TWO_TO_32 + _uint32(data, position + 4)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _varint(
+    data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong, last_shift: cython.longlong
+) -> cython.longlong:
+    """The zigzag varint at ``at[0]``, which becomes the position after it, or a status.
+
+    Its last byte may stand ``last_shift`` bits up: 28 for a varint, 63 for a varlong; more bits fall off, as
+    in Java. ``at[0]`` must not be a status already.
+    """
+    position: cython.longlong = at[0]
+    value: cython.ulonglong
+    byte: cython.ulonglong
+    shift: cython.longlong = 7
+    if position >= end:
+        at[0] = _TRUNCATED
+        return 0
+    byte = data[position]
+    position += 1
+    value = byte & 0x7F
+    while byte >= 0x80:
+        if shift > last_shift:
+            at[0] = _BAD_VARINT
+            return 0
+        if position >= end:
+            at[0] = _TRUNCATED
+            return 0
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    at[0] = position
+    value &= _UINT32_MAX if last_shift == 28 else _UINT64_MAX
+    return (value >> 1) ^ -(value & 1)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _skip(data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong) -> cython.longlong:
+    """Size of the bytes at ``at[0]`` with their length in front, -1 for null; ``at[0]`` as for `_varint`."""
+    size: cython.longlong = _varint(data, at, end, 28)
+    if at[0] < 0:
+        return 0
+    if size > end - at[0]:
+        at[0] = _BAD_SIZE
+        return 0
+    if size < 0:
+        return -1
+    at[0] += size
+    return size
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _skip_headers(
+    data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, row: cython.p_longlong
+) -> cython.longlong:
+    """Position after the ``row[7]`` headers, or a status; ``row[8]`` and ``row[9]`` get their bytes."""
+    at: cython.longlong[1]
+    left: cython.longlong = row[7]
+    size: cython.longlong
+    if not cython.compiled:
+        at = [0]
+    at[0] = position
+    while left > 0:
+        size = _skip(data, at, end)
+        if at[0] < 0:
+            return at[0]
+        if size < 0:
+            return _BAD_HEADERS
+        row[8] += size
+        size = _skip(data, at, end)
+        if at[0] < 0:
+            return at[0]
+        if size > 0:
+            row[9] += size
+        left -= 1
+    return at[0]
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _parse(
+    data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, row: cython.p_longlong
+) -> cython.longlong:
+    """Check one record and write its fields to ``row``: the position after it, or a status.
+
+    Fields: timestamp delta, offset delta, position after the key, key size, position after the value, value
+    size, position of the headers, their number, bytes of their keys, bytes of their values.
+    """
+    at: cython.longlong[1]
+    size: cython.longlong
+    if not cython.compiled:
+        at = [0]
+    at[0] = position
+    size = _varint(data, at, end, 28)
+    if at[0] < 0:
+        return at[0]
+    if size < 1:
+        return _BAD_SIZE
+    if size > end - at[0]:
+        return _TRUNCATED
+    end = at[0] + size
+    at[0] += 1  # attributes: none are in use
+    row[0] = _varint(data, at, end, 63)
+    if at[0] < 0:
+        return at[0]
+    row[1] = _varint(data, at, end, 28)
+    if at[0] < 0:
+        return at[0]
+    row[3] = _skip(data, at, end)
+    if at[0] < 0:
+        return at[0]
+    row[2] = at[0]
+    row[5] = _skip(data, at, end)
+    if at[0] < 0:
+        return at[0]
+    row[4] = at[0]
+    size = _varint(data, at, end, 28)
+    if at[0] < 0:
+        return at[0]
+    row[7] = size
+    row[8] = row[9] = 0
+    position = row[6] = at[0]
+    if size != 0:
+        if size < 0 or size > end - position:
+            return _BAD_HEADERS
+        position = _skip_headers(data, position, end, row)
+        if position < 0:
+            return position
+    return position if position == end else _BAD_SIZE
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _copy(
+    out: cython.p_uchar,
+    at: cython.longlong,
+    data: cython.p_const_uchar,
+    position: cython.longlong,
+    size: cython.longlong,
+) -> cython.void:
+    if cython.compiled:
+        memcpy(out + at, data + position, size)
+    else:
+        out[at : at + size] = data[position : position + size]
+
+
+@cython.final
+@cython.cclass
+class BytesColumn:
+    """One Arrow column of byte strings as it grows: int32 offsets, data, validity bits, number of nulls."""
+
+    entries: cython.longlong
+    used: cython.longlong
+    nulls: cython.longlong
+    entry_room: cython.longlong
+    byte_room: cython.longlong
+    _offsets_buf: bytearray
+    _bits_buf: bytearray
+    _data_buf: bytearray
+    _offsets: cython.p_int
+    _bits: cython.p_uchar
+    _data: cython.p_uchar
+
+    def __init__(self) -> None:
+        self.begin()
+
+    @cython.ccall
+    def begin(self) -> cython.void:
+        """Empty buffers instead of those that somebody has now."""
+        self.entries = self.used = self.nulls = self.entry_room = self.byte_room = 0
+        self._offsets_buf, self._bits_buf, self._data_buf = bytearray(4), bytearray(1), bytearray(1)
+        self._point()
+
+    @cython.cfunc
+    def _point(self) -> cython.void:
+        if cython.compiled:
+            self._offsets = cython.cast(cython.p_int, PyByteArray_AS_STRING(self._offsets_buf))
+            self._bits = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self._bits_buf))
+            self._data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self._data_buf))
+        else:
+            self._offsets = memoryview(self._offsets_buf).cast("i")
+            self._bits, self._data = self._bits_buf, self._data_buf
+
+    @cython.ccall
+    def reserve(self, entries: cython.longlong, size: cython.longlong) -> cython.void:
+        """Make room for so many entries and bytes in all, unless it is there."""
+        if not cython.compiled:
+            self._offsets.release()
+        if entries > self.entry_room:
+            self.entry_room = entries
+            resize(self._offsets_buf, 4 * (entries + 1))
+            resize(self._bits_buf, (entries >> 3) + 1)
+        if size > self.byte_room:
+            self.byte_room = size
+            resize(self._data_buf, size)
+        self._point()
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def append(self, data: cython.p_const_uchar, end: cython.longlong, size: cython.longlong) -> cython.void:
+        """Append ``data[end - size : end]``, or a null for size -1; there is room."""
+        index: cython.longlong = self.entries
+        valid: cython.uchar = 1
+        if size > 0:
+            if cython.compiled:
+                memcpy(self._data + self.used, data + (end - size), size)
+            else:
+                self._data[self.used : self.used + size] = data[end - size : end]
+            self.used += size
+        elif size < 0:
+            valid = 0
+            self.nulls += 1
+        if index & 7 == 0:
+            self._bits[index >> 3] = valid
+        else:
+            self._bits[index >> 3] |= valid << (index & 7)
+        self.entries = index + 1
+        self._offsets[index + 1] = self.used
+
+    def take(self) -> tuple[memoryview | None, memoryview, bytearray]:
+        """Validity (None where nothing is null), offsets and data; the column is empty afterwards."""
+        offsets, data = self._offsets_buf, self._data_buf
+        bits = memoryview(self._bits_buf)[: (self.entries + 7) >> 3] if self.nulls else None
+        entries, used = self.entries, self.used
+        if not cython.compiled:
+            self._offsets.release()
+        self.begin()
+        resize(offsets, 4 * (entries + 1))
+        resize(data, used)
+        return bits, memoryview(offsets).cast("i"), data
+
+
+@cython.final
+@cython.cclass
+class ColumnWriter:
+    """The buffers of one chunk, and where in the data the next record is. One thread at a time.
+
+    For each buffer of whole batches: `open`, then `read` until it answers `Status.OK`. After `Pause.FULL`:
+    `take`. After `Pause.BATCH`: `skip`, or `inflated` if `pause` says so, or just go on. Pairs of offsets and
+    timestamps are inclusive.
+    """
+
+    _first_offset: cython.longlong
+    _last_offset: cython.longlong
+    _oldest: cython.longlong
+    _newest: cython.longlong
+    _max_rows: cython.longlong
+    _max_bytes: cython.longlong
+    _max_inflated: cython.longlong
+    _pause_at_transactions: cython.longlong
+    _want_offset: cython.longlong
+    _want_timestamp: cython.longlong
+    _want_type: cython.longlong
+    _want_key: cython.longlong
+    _want_value: cython.longlong
+    _want_headers: cython.longlong
+
+    # The buffer at hand, and its batch at hand, of which `_left` records are not walked yet.
+    _end: cython.longlong
+    _next_offset: cython.longlong
+    _batch: cython.longlong
+    _batch_end: cython.longlong
+    _base_offset: cython.longlong
+    _last_delta: cython.longlong
+    _attributes: cython.longlong
+    _base_timestamp: cython.longlong
+    _max_timestamp: cython.longlong
+    _count: cython.longlong
+    _walks: cython.longlong
+    _in_payload: cython.longlong
+    _left: cython.longlong
+    _delta: cython.longlong
+    _position: cython.longlong
+    _records_end: cython.longlong
+
+    # The chunk so far, and what the next row needs.
+    _rows: cython.longlong
+    _bytes: cython.longlong
+    _row_room: cython.longlong
+    _row_hint: cython.longlong
+    _byte_hint: cython.longlong
+    _need_key: cython.longlong
+    _need_value: cython.longlong
+    _need_headers: cython.longlong
+    _need_header_key: cython.longlong
+    _need_header_value: cython.longlong
+    _key: BytesColumn
+    _value: BytesColumn
+    _header_key: BytesColumn
+    _header_value: BytesColumn
+    _offsets_buf: bytearray
+    _timestamps_buf: bytearray
+    _types_buf: bytearray
+    _lists_buf: bytearray
+    _offsets: cython.p_longlong
+    _timestamps: cython.p_longlong
+    _types: cython.p_int
+    _lists: cython.p_int
+
+    def __init__(
+        self,
+        want: frozenset[str],
+        offsets: tuple[int, int],
+        timestamps: tuple[int, int],
+        max_rows: cython.longlong,
+        max_bytes: cython.longlong,
+        max_inflated_bytes: cython.longlong,
+        pause_at_transactions: cython.longlong,
+    ) -> None:
+        self._first_offset, self._last_offset = offsets
+        self._oldest, self._newest = timestamps
+        self._max_rows, self._max_bytes, self._max_inflated = max_rows, max_bytes, max_inflated_bytes
+        self._pause_at_transactions = pause_at_transactions
+        self._want_offset = "offset" in want
+        self._want_timestamp = "timestamp" in want
+        self._want_type = "timestampType" in want
+        self._want_key = "key" in want
+        self._want_value = "value" in want
+        self._want_headers = "headers" in want
+        self._key, self._value = BytesColumn(), BytesColumn()
+        self._header_key, self._header_value = BytesColumn(), BytesColumn()
+        self._batch = self._base_offset = self._last_delta = self._count = self._walks = self._in_payload = 0
+        self._next_offset = self._left = self._end = self._batch_end = self._row_hint = self._byte_hint = 0
+        self._need_key = self._need_value = 0
+        self._need_headers = self._need_header_key = self._need_header_value = 0
+        self._begin()
+
+    @property
+    def rows(self) -> int:
+        """Rows in the chunk so far."""
+        return self._rows
+
+    def open(self, size: cython.longlong) -> None:
+        """Begin with a buffer of ``size`` bytes, the batches of which come after all before."""
+        self._batch = self._batch_end = self._left = self._in_payload = 0
+        self._end = size
+        self._row_hint = max(self._row_hint, min(self._max_rows, size // 64 + 1))
+        self._byte_hint = max(self._byte_hint, min(self._max_bytes, size))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing that comes later is wanted."""
+        return self._next_offset > self._last_offset
+
+    @property
+    def pause(self) -> tuple[int, bool]:
+        """The batch that a `Pause.BATCH` is about: its position, and whether its records must be inflated."""
+        return self._batch, bool(self._walks and self._attributes & 7)
+
+    @property
+    def where(self) -> tuple[int, int, int, bool]:
+        """What a bad status is about: position and offset of the batch, index of the record if it is one.
+
+        The offset is the first that may come next where there is no header to read it from.
+        """
+        return self._batch, self._base_offset, self._count - self._left, self._left > 0
+
+    def skip(self) -> None:
+        """Leave the batch at hand out."""
+        self._left = 0
+
+    def inflated(self, size: cython.longlong) -> int:
+        """Until it says `Status.OK`, `read` gets the records of the batch at hand. Returns a status."""
+        self._in_payload = 1
+        self._position = 0
+        self._records_end = size
+        return _BAD_SIZE if self._left * _MIN_RECORD_SIZE > size else _OK
+
+    def read(self, buf: cython.const[cython.uchar][::1]) -> int:
+        """Go on in the buffer that was opened, or in the inflated records of the batch at hand.
+
+        `Status.OK` at the end of it, else a pause or what is wrong.
+        """
+        data: cython.p_const_uchar
+        status: cython.longlong = _GROW
+        end: cython.longlong = self._records_end if self._in_payload else self._end
+        if end > len(buf):
+            raise IndexError(f"{end} bytes are not in {len(buf)}")
+        if end == 0:
+            return _OK
+        data = cython.address(buf[0]) if cython.compiled else buf
+        while status == _GROW:
+            with cython.nogil:
+                status = self._walk(data) if self._in_payload else self._read_batches(data)
+            if status == _GROW:
+                self._grow()
+        if status == _OK:
+            self._in_payload = 0
+        return status
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _read_batches(self, data: cython.p_const_uchar) -> cython.longlong:
+        status: cython.longlong = _OK
+        while status == _OK:
+            if self._left > 0:
+                status = self._walk(data) if self._walks else self._count_up()
+            elif self._batch_end >= self._end:
+                return _OK
+            else:
+                status = self._open_batch(data)
+        return status
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _open_batch(self, data: cython.p_const_uchar) -> cython.longlong:
+        """Read the next header; `_left` stays 0 where nothing in the batch is wanted."""
+        at: cython.longlong = self._batch_end
+        size: cython.longlong
+        self._batch = at
+        self._base_offset = self._next_offset
+        self._count = 0
+        if self._end - at < 12:
+            return _TRUNCATED
+        self._base_offset = _int64(data, at)
+        size = _int32(data, at + 8) + 12
+        if size < 61:
+            return _BAD_LENGTH
+        if self._end - at > 16 and data[at + 16] != 2:
+            return _BAD_MAGIC
+        if size > self._end - at:
+            return _TRUNCATED
+        self._last_delta = _int32(data, at + 23)
+        self._count = _int32(data, at + 57)
+        if self._base_offset < self._next_offset or self._last_delta < 0:
+            return _BAD_RANGE
+        if self._base_offset > _INT64_MAX - 1 - self._last_delta:
+            return _BAD_RANGE
+        if self._count < 0:
+            return _BAD_RANGE
+        self._next_offset = self._base_offset + self._last_delta + 1
+        self._batch_end = self._end if self._next_offset > self._last_offset else at + size
+        self._attributes = data[at + 22]
+        self._base_timestamp = _int64(data, at + 27)
+        self._max_timestamp = _int64(data, at + 35)
+        return self._choose(at + 61, at + size)
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _choose(self, start: cython.longlong, end: cython.longlong) -> cython.longlong:
+        """What to do with the batch at hand, the records of which lie in ``[start, end)``."""
+        constant_time: cython.longlong = self._attributes & 8
+        times: cython.longlong = self._oldest > _INT64_MIN or self._newest < _INT64_MAX
+        room: cython.longlong = self._max_inflated if self._attributes & 7 else end - start
+        if self._attributes & 0x20:  # control
+            return _OK
+        if self._base_offset > self._last_offset or self._next_offset <= self._first_offset:
+            return _OK
+        if self._max_timestamp < self._oldest or (constant_time and self._max_timestamp > self._newest):
+            return _OK
+        if self._count * _MIN_RECORD_SIZE > room:
+            return _BAD_SIZE
+        if self._count == 0:  # compaction left it for its producer's state
+            return _TRAILING if start < end and not self._attributes & 7 else _OK
+        # Offset deltas ascend within [0, last delta]: as many records as deltas are all of them.
+        self._walks = (
+            self._count != self._last_delta + 1
+            or self._want_key
+            or self._want_value
+            or self._want_headers
+            or (not constant_time and (times or self._want_timestamp))
+        )
+        self._left = self._count
+        self._delta = -1
+        self._position = start
+        self._records_end = end
+        if self._attributes & 0x10 and self._pause_at_transactions:
+            return _BATCH
+        return _BATCH if self._walks and self._attributes & 7 else _OK
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _count_up(self) -> cython.longlong:
+        """Rows of a batch without gaps, of which nothing but the header is wanted."""
+        row: cython.longlong = self._rows
+        offset: cython.longlong = self._base_offset + self._count - self._left
+        stop: cython.longlong = self._base_offset + self._count
+        timestamp_type: cython.int = 1 if self._attributes & 8 else 0
+        index: cython.longlong
+        offset = max(offset, self._first_offset)
+        if stop - 1 > self._last_offset:
+            stop = self._last_offset + 1
+        if row == self._row_room and offset < stop:
+            return _FULL if row == self._max_rows else _GROW
+        count: cython.longlong = max(0, min(stop - offset, self._row_room - row))
+        if self._want_offset:
+            for index in range(count):
+                self._offsets[row + index] = offset + index
+        if self._want_timestamp:
+            for index in range(count):
+                self._timestamps[row + index] = self._max_timestamp
+        if self._want_type:
+            for index in range(count):
+                self._types[row + index] = timestamp_type
+        self._rows = row + count
+        self._left = 0 if offset + count == stop else self._base_offset + self._count - offset - count
+        return _OK
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _walk(self, data: cython.p_const_uchar) -> cython.longlong:
+        """The records that are left of the batch at hand."""
+        row: cython.longlong[10]
+        end: cython.longlong
+        offset: cython.longlong
+        timestamp: cython.longlong
+        status: cython.longlong
+        if not cython.compiled:
+            row = [0] * 10
+        while self._left > 0:
+            end = _parse(data, self._position, self._records_end, row)
+            if end < 0:
+                return end
+            if row[1] <= self._delta or row[1] > self._last_delta:
+                return _BAD_OFFSET
+            offset = self._base_offset + row[1]
+            if offset > self._last_offset:
+                self._left = 0
+                return _OK
+            if self._attributes & 8:
+                timestamp = self._max_timestamp
+            else:
+                timestamp = self._base_timestamp
+                if row[0] > _INT64_MAX - timestamp if timestamp > 0 else row[0] < _INT64_MIN - timestamp:
+                    return _TIMESTAMP_OVERFLOW
+                timestamp += row[0]
+            if offset >= self._first_offset and timestamp >= self._oldest and timestamp <= self._newest:
+                status = self._room_for(row)
+                if status != _OK:
+                    return status
+                self._put(data, row, offset, timestamp)
+            self._delta = row[1]
+            self._position = end
+            self._left -= 1
+        return _OK if self._position == self._records_end else _TRAILING
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _room_for(self, row: cython.p_longlong) -> cython.longlong:
+        """`_OK` where the row fits, `_FULL` where it belongs to the next chunk, or `_GROW`."""
+        size: cython.longlong = 0
+        fits: cython.longlong = self._rows < self._row_room
+        if self._want_key:
+            self._need_key = max(0, row[3])
+            size += self._need_key
+            fits = fits and self._need_key <= self._key.byte_room - self._key.used
+        if self._want_value:
+            self._need_value = max(0, row[5])
+            size += self._need_value
+            fits = fits and self._need_value <= self._value.byte_room - self._value.used
+        if self._want_headers:
+            self._need_headers, self._need_header_key, self._need_header_value = row[7], row[8], row[9]
+            size += row[8] + row[9] + row[7] * _HEADER_COST
+            fits = fits and row[7] <= self._header_key.entry_room - self._header_key.entries
+            fits = fits and row[8] <= self._header_key.byte_room - self._header_key.used
+            fits = fits and row[9] <= self._header_value.byte_room - self._header_value.used
+        if self._rows > 0 and (self._rows == self._max_rows or self._bytes + size > self._max_bytes):
+            return _FULL
+        if not fits:
+            return _GROW
+        self._bytes += size
+        return _OK
+
+    @cython.cfunc
+    @cython.inline
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _put(
+        self,
+        data: cython.p_const_uchar,
+        row: cython.p_longlong,
+        offset: cython.longlong,
+        timestamp: cython.longlong,
+    ) -> cython.void:
+        index: cython.longlong = self._rows
+        if self._want_offset:
+            self._offsets[index] = offset
+        if self._want_timestamp:
+            self._timestamps[index] = timestamp
+        if self._want_type:
+            self._types[index] = 1 if self._attributes & 8 else 0
+        if self._want_key:
+            self._key.append(data, row[2], row[3])
+        if self._want_value:
+            self._value.append(data, row[4], row[5])
+        if self._want_headers:
+            if row[7] > 0:
+                self._put_headers(data, row[6], row[7])
+            self._lists[index + 1] = self._header_key.entries
+        self._rows = index + 1
+
+    @cython.cfunc
+    @cython.nogil
+    @cython.exceptval(check=False)
+    def _put_headers(
+        self, data: cython.p_const_uchar, position: cython.longlong, left: cython.longlong
+    ) -> cython.void:
+        """Append headers that `_parse` has checked."""
+        at: cython.longlong[1]
+        size: cython.longlong
+        if not cython.compiled:
+            at = [0]
+        at[0] = position
+        while left > 0:
+            size = _skip(data, at, _INT64_MAX)
+            self._header_key.append(data, at[0], size)
+            size = _skip(data, at, _INT64_MAX)
+            self._header_value.append(data, at[0], size)
+            left -= 1
+
+    @cython.cfunc
+    def _begin(self) -> cython.void:
+        """An empty chunk."""
+        self._rows = self._bytes = self._row_room = 0
+        self._offsets_buf, self._timestamps_buf = bytearray(8), bytearray(8)
+        self._types_buf, self._lists_buf = bytearray(4), bytearray(4)
+        self._point()
+
+    @cython.cfunc
+    def _point(self) -> cython.void:
+        if cython.compiled:
+            self._offsets = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(self._offsets_buf))
+            self._timestamps = cython.cast(cython.p_longlong, PyByteArray_AS_STRING(self._timestamps_buf))
+            self._types = cython.cast(cython.p_int, PyByteArray_AS_STRING(self._types_buf))
+            self._lists = cython.cast(cython.p_int, PyByteArray_AS_STRING(self._lists_buf))
+        else:
+            self._offsets = memoryview(self._offsets_buf).cast("q")
+            self._timestamps = memoryview(self._timestamps_buf).cast("q")
+            self._types = memoryview(self._types_buf).cast("i")
+            self._lists = memoryview(self._lists_buf).cast("i")
+
+    @cython.cfunc
+    def _release(self) -> cython.void:
+        if not cython.compiled:
+            for view in (self._offsets, self._timestamps, self._types, self._lists):
+                view.release()
+
+    @cython.cfunc
+    def _grow(self) -> cython.void:
+        """Room for the row that did not fit and, up to the limits of a chunk, for as many again."""
+        room: cython.longlong = self._row_room
+        if self._rows == room:
+            room = min(self._max_rows, max(2 * room, self._row_hint))
+            self._release()
+            if self._want_offset:
+                resize(self._offsets_buf, 8 * room)
+            if self._want_timestamp:
+                resize(self._timestamps_buf, 8 * room)
+            if self._want_type:
+                resize(self._types_buf, 4 * room)
+            if self._want_headers:
+                resize(self._lists_buf, 4 * (room + 1))
+            self._row_room = room
+            self._point()
+        if self._want_key:
+            self._key.reserve(room, self._more(self._key, self._need_key))
+        if self._want_value:
+            self._value.reserve(room, self._more(self._value, self._need_value))
+        if self._want_headers:
+            size = self._header_key.entries + self._need_headers
+            if size > self._header_key.entry_room:
+                size = max(size, 2 * self._header_key.entry_room)
+            self._header_key.reserve(size, self._more(self._header_key, self._need_header_key))
+            self._header_value.reserve(size, self._more(self._header_value, self._need_header_value))
+
+    @cython.cfunc
+    def _more(self, column: BytesColumn, need: cython.longlong) -> cython.longlong:
+        """Bytes that ``column`` should have room for, so that ``need`` more fit."""
+        if column.used + need <= column.byte_room:
+            return column.byte_room
+        return max(column.used + need, min(self._max_bytes, max(2 * column.byte_room, self._byte_hint)))
+
+    def take(self) -> tuple[int, memoryview, memoryview, memoryview, memoryview]:
+        """The chunk's rows, and its offsets, timestamps, timestamp types and header lists, as far as wanted.
+
+        An empty chunk begins; the four byte columns are to be taken too.
+        """
+        rows = self._rows
+        self._row_hint = max(1, rows)
+        self._release()
+        bufs = self._offsets_buf, self._timestamps_buf, self._types_buf, self._lists_buf
+        self._begin()
+        resize(bufs[0], 8 * rows if self._want_offset else 0)
+        resize(bufs[1], 8 * rows if self._want_timestamp else 0)
+        resize(bufs[2], 4 * rows if self._want_type else 0)
+        resize(bufs[3], 4 * (rows + 1) if self._want_headers else 0)
+        offsets, timestamps = memoryview(bufs[0]).cast("q"), memoryview(bufs[1]).cast("q")
+        return rows, offsets, timestamps, memoryview(bufs[2]).cast("i"), memoryview(bufs[3]).cast("i")
+
+    def take_bytes(self) -> tuple[tuple[memoryview | None, memoryview, bytearray], ...]:
+        """The byte columns: key, value, header key, header value."""
+        return self._key.take(), self._value.take(), self._header_key.take(), self._header_value.take()
