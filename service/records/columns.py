@@ -169,11 +169,10 @@ class ColumnDecoder:
             writer.skip()
         elif needs_inflating:
             try:
-                payload = decompress(
-                    header.codec, view[position + HEADER_SIZE : header.end], self._max_inflated_bytes
-                )
+                records = view[position + HEADER_SIZE : header.end]
+                payload = decompress(header.codec, records, self._max_inflated_bytes)
             except CorruptionError as error:
-                raise _corruption(writer, str(error)) from None
+                raise _corruption(writer, str(error), of_record=False) from None
             status = writer.inflated(len(payload)) or writer.read(payload)
             while status == Pause.FULL:
                 yield _take(writer, self._want)
@@ -248,9 +247,9 @@ def _verify(view: memoryview) -> None:
         )
 
 
-def _corruption(writer: ColumnWriter, reason: str) -> CorruptionError:
+def _corruption(writer: ColumnWriter, reason: str, *, of_record: bool = True) -> CorruptionError:
     position, offset, record, is_record = writer.where
-    what = f", record {record}" if is_record else ""
+    what = f", record {record}" if of_record and is_record else ""
     return CorruptionError(f"batch at position {position}, offset {offset}{what}: {reason}")
 
 
