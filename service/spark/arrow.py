@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from service.records.columns import Columns
+from service.spark.schema import Column
 
 _UTC_MS: Final = pa.timestamp("ms", tz="UTC")
 _UTC_US: Final = pa.timestamp("us", tz="UTC")
@@ -24,9 +26,9 @@ TYPES: Final[dict[str, Any]] = {
 }
 
 
-def arrow_schema(names: Sequence[str]) -> Any:
+def arrow_schema(columns: Sequence[Column]) -> Any:
     """The Arrow schema that Spark expects for these columns."""
-    return pa.schema([pa.field(name, TYPES[name]) for name in names])
+    return pa.schema([pa.field(c.name, TYPES[c.name], nullable=c.nullable) for c in columns])
 
 
 def record_batch(columns: Columns, topic: str, partition: int, schema: Any) -> Any:
@@ -81,12 +83,17 @@ def _timestamps(c: Columns) -> Any:
 
 
 def _headers(c: Columns) -> Any:
-    """``list<struct<key, value>>``: one entry per header, one list per row."""
-    lists = c.header_lists
-    entries = lists[c.count] if lists is not None else 0
+    """``list<struct<key, value>>``: one list per row, null where a record has none, as Spark's Kafka source."""
+    assert c.header_lists is not None
+    entries = c.header_lists[c.count]
+    ends = _numbers(pa.int32(), c.count + 1, c.header_lists)
+    has_any = pc.greater(pc.subtract(ends[1:], ends[:-1]), 0)
     keys = _bytes(pa.string(), entries, None, c.header_key_offsets, c.header_key_data)
     values = _bytes(
         pa.binary(), entries, c.header_value_validity, c.header_value_offsets, c.header_value_data
     )
     pairs = pa.Array.from_buffers(_HEADER, entries, [None], children=[keys, values])
-    return pa.Array.from_buffers(TYPES["headers"], c.count, [None, _buffer(lists)], children=[pairs])
+    validity = has_any.buffers()[1]
+    return pa.Array.from_buffers(
+        TYPES["headers"], c.count, [validity, _buffer(c.header_lists)], children=[pairs]
+    )

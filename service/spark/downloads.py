@@ -57,8 +57,8 @@ class _Opened(NamedTuple):
 class Downloads:
     """The wanted bytes of `pieces`: ``for piece, parts in downloads``, each part being whole batches.
 
-    Parts that are not taken before the next piece are dropped. `lost` is told what is missing when it is not to be an
-    error; without it `DataLossError` is raised. `CorruptionError` names object and offsets.
+    Parts that are not taken before the next piece are dropped. `lost` is told what is missing where that is
+    not to be an error; without it `DataLossError` is raised. `CorruptionError` names object and offsets.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Downloads:
                 yield data
 
     def _has_more(self, number: int) -> bool:
-        """Whether the next fetch is of this piece. Openings, runs and fetches are all in the pieces' order."""
+        """Whether the next fetch is of this piece. Openings, runs and fetches all keep the pieces' order."""
         while True:
             self._fill()
             if self._fetches:

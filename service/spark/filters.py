@@ -13,11 +13,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from service.remote.keys import MAX_OFFSET
+from service.spark.schema import NEVER_NULL
 
 MIN_TIMESTAMP: Final = -(1 << 63)
 END_OF_TIME: Final = 1 << 63
 END_OF_OFFSETS: Final = MAX_OFFSET + 1
-NEVER_NULL: Final = ("topic", "partition", "offset", "timestamp", "timestampType")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 

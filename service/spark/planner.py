@@ -233,12 +233,14 @@ def _cut(unit: _Unit, position: int, share: int) -> Iterator[tuple[int, _Unit]]:
     """The parts of a divisible unit that begins at `position`, each with the number of its share."""
     # The cost of opening lies before the first byte, so that cuts count from the same origin as bytes do.
     origin = position + unit.cost - (unit.end_byte - unit.first_byte) - unit.first_byte
-    smallest = min(SMALLEST_CUT_BYTES, share // 2)
+    smallest = min(SMALLEST_CUT_BYTES, share // 8)
     first, cost = unit.first_byte, position
     while first < unit.end_byte:
         number = cost // share
         cut = (number + 1) * share - origin
-        if cut - first < smallest:
+        if unit.end_byte - first < 2 * smallest:
+            number, cut = (cost + (unit.end_byte - first) // 2) // share, unit.end_byte
+        elif cut - first < smallest:
             number, cut = number + 1, cut + share
         if unit.end_byte - cut < smallest:
             cut = unit.end_byte

@@ -20,6 +20,7 @@ from service.spark.downloads import Downloads
 from service.spark.filters import END_OF_TIME, MIN_TIMESTAMP, Pushed
 from service.spark.options import ReadOptions
 from service.spark.planner import Piece, Split
+from service.spark.schema import Column
 
 log = logging.getLogger(__name__)
 
@@ -41,14 +42,14 @@ def _opened(url: str, endpoint: str | None, region: str | None, _pid: int) -> Ob
 
 
 def read_split(
-    store: ObjectStore, split: Split, options: ReadOptions, pushed: Pushed, columns: Sequence[str]
+    store: ObjectStore, split: Split, options: ReadOptions, pushed: Pushed, columns: Sequence[Column]
 ) -> Iterator[Any]:
     """The rows of `split` as `pyarrow.RecordBatch`es with these columns, in the order of their offsets.
 
     Raises `DataLossError`, `CorruptionError` or a store's error, all of which name the object.
     """
     schema = arrow_schema(columns)
-    want = COLUMNS & frozenset(columns)
+    want = COLUMNS & frozenset(column.name for column in columns)
     downloads = Downloads(
         store,
         split.pieces,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError
 
@@ -17,6 +17,7 @@ COLUMNS: Final = {
     "timestampType": "int",
 }
 """Column -> type, as Spark's DDL writes it; all are nullable, as they are in Spark's Kafka source."""
+NEVER_NULL: Final = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))
 HEADERS: Final = "headers"
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 
@@ -29,15 +30,23 @@ def schema_ddl(*, include_headers: bool) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in columns.items())
 
 
-def check_columns(fields: Sequence[tuple[str, str]], *, include_headers: bool) -> tuple[str, ...]:
-    """The wanted columns, in their order, given the fields of a schema as (name, simple type).
+class Column(NamedTuple):
+    """One wanted column, and whether Spark expects nulls in it."""
+
+    name: str
+    nullable: bool = True
+
+
+def check_columns(fields: Sequence[tuple[str, str, bool]], *, include_headers: bool) -> tuple[Column, ...]:
+    """The wanted columns, in their order, given the fields of a schema as (name, simple type, nullable).
 
     A schema of the user's own may leave columns out, and what it leaves out is never read into memory.
-    Raises `ConfigError` for a column that is not there, twice there, or of another type.
+    Raises `ConfigError` for a column that is not there, twice there, of another type, or promised without
+    nulls though it may have some.
     """
     columns = COLUMNS | ({HEADERS: HEADERS_TYPE} if include_headers else {})
-    names = tuple(name for name, _ in fields)
-    for name, kind in fields:
+    names = [name for name, _, _ in fields]
+    for name, kind, nullable in fields:
         if name not in columns:
             hint = "; includeHeaders=true brings it" if name == HEADERS else ""
             raise ConfigError(f"schema: there is no column {name!r}, only {', '.join(columns)}{hint}")
@@ -45,6 +54,8 @@ def check_columns(fields: Sequence[tuple[str, str]], *, include_headers: bool) -
             raise ConfigError(f"schema: column {name} is {columns[name]}, not {kind}")
         if names.count(name) > 1:
             raise ConfigError(f"schema: column {name} is given twice")
+        if not nullable and name not in NEVER_NULL:
+            raise ConfigError(f"schema: column {name} may hold nulls, it cannot be NOT NULL")
     if not names:
         raise ConfigError("schema: it has no column")
-    return names
+    return tuple(Column(name, nullable) for name, _, nullable in fields)

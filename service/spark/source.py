@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from service.spark.filters import Condition, Pushed, push
 from service.spark.options import ReadOptions, parse_options
-from service.spark.schema import check_columns, schema_ddl
+from service.spark.schema import Column, check_columns, schema_ddl
 
 _NOT_NARROWED = Pushed()
 
@@ -34,16 +34,26 @@ class FirnDataSource(DataSource):
         return FirnReader(options, columns_of(schema, options))
 
 
-def columns_of(schema: Any, options: ReadOptions) -> tuple[str, ...]:
+def columns_of(schema: Any, options: ReadOptions) -> tuple[Column, ...]:
     """The columns that a Spark schema asks for; `ConfigError` for one that the source does not have."""
-    fields = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+    fields = [
+        (field.name, field.dataType.simpleString(), field.nullable and _may_be_null(field.dataType))
+        for field in schema.fields
+    ]
     return check_columns(fields, include_headers=options.include_headers)
+
+
+def _may_be_null(kind: Any) -> bool:
+    """Whether everything inside an array or a struct may be null, as it is in the source's own schema."""
+    if hasattr(kind, "elementType"):
+        return bool(kind.containsNull) and _may_be_null(kind.elementType)
+    return all(field.nullable and _may_be_null(field.dataType) for field in getattr(kind, "fields", ()))
 
 
 class FirnReader(DataSourceReader):
     """One batch read."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[str]) -> None:
+    def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
         self._options = options
         self._columns = tuple(columns)
         self._pushed = _NOT_NARROWED
