@@ -83,7 +83,7 @@ def _timestamps(c: Columns) -> Any:
 
 
 def _headers(c: Columns) -> Any:
-    """``list<struct<key, value>>``: one list per row, null where a record has none, as Spark's Kafka source."""
+    """``list<struct<key, value>>``: one list per row, null where a record has none, as Spark has it."""
     assert c.header_lists is not None
     entries = c.header_lists[c.count]
     ends = _numbers(pa.int32(), c.count + 1, c.header_lists)

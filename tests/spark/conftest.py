@@ -1,0 +1,70 @@
+"""A real Spark, and buckets that a real node filled before it was ended."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
+
+from pyspark_firn import session
+from tests.spark.filling import Filled, fill
+from tests.support.stores import CREDENTIALS, Store, folder_store, new_bucket
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Two cores, a small driver, UTC. Workers inherit the credentials of the tests' S3 servers."""
+    with pytest.MonkeyPatch.context() as patch:
+        for key, value in CREDENTIALS.items():
+            patch.setenv(key, value)
+        found = session(
+            "tests",
+            master="local[2]",
+            config={
+                "spark.driver.memory": "1g",
+                "spark.ui.enabled": "false",
+                "spark.ui.showConsoleProgress": "false",
+                "spark.sql.shuffle.partitions": "2",
+                "spark.sql.session.timeZone": "UTC",
+                "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
+                "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            },
+        )
+        yield found
+        found.stop()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """A folder with the cold part of several topics; the node is gone."""
+    folder = tmp_path_factory.mktemp("filled")
+    return fill(folder / "node", folder_store(folder / "cold"))
+
+
+@pytest.fixture(scope="module")
+def filled_s3(moto_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    return fill(tmp_path_factory.mktemp("filled") / "node", new_bucket(moto_endpoint, f"spark-{os.getpid()}"))
+
+
+@pytest.fixture
+def load(spark: Any, filled: Filled) -> Callable[..., Any]:
+    """`load(schema=None, **options)`: a DataFrame of the folder."""
+
+    def load(schema: str | None = None, **options: object) -> Any:
+        return read(spark, filled.store, schema, **options)
+
+    return load
+
+
+def read(spark: Any, store: Store, schema: str | None = None, **options: object) -> Any:
+    """A DataFrame of `store`; `headers=True` and such are options as they are."""
+    reader = spark.read.format("firn").option("url", store.url)
+    if store.endpoint is not None:
+        reader = reader.option("endpoint", store.endpoint)
+    for name, value in options.items():
+        reader = reader.option(name, str(value).lower() if isinstance(value, bool) else str(value))
+    return (reader.schema(schema) if schema is not None else reader).load()

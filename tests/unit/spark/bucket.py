@@ -1,0 +1,207 @@
+"""Buckets made by hand, and a store that tells what was asked of it."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from service.base.types import Buffer
+from service.records.batch import iter_headers
+from service.records.builder import BatchBuilder, build_batch
+from service.remote.block_table import BatchFacts, BlockTableBuilder
+from service.remote.keys import TOPICS_KEY, head_key
+from service.remote.manifest import Limits, Manifest, SegmentEntry
+from service.remote.manifest_codec import (
+    TopicRow,
+    encode_head,
+    encode_manifest,
+    encode_page,
+    encode_topics,
+    head_of,
+)
+from service.remote.memory_store import MemoryStore
+from service.remote.object_reader import entry_of, open_page
+from service.remote.segment_object import SegmentIdentity, plan_object
+from service.remote.store import ObjectInfo
+from service.spark.archive import Archive
+from service.spark.filters import Condition, push
+from service.spark.options import ReadOptions, parse_options
+from service.spark.plan import plan_batch
+from service.spark.planner import Split
+
+START_MS = 1_700_000_000_000
+CLUSTER = "c-1"
+TXN_ROW = struct.Struct(">hqqqq")
+
+
+class CountingStore(MemoryStore):
+    """Counts GETs and their bytes by key; listing is an error, as nothing that reads the archive may list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gets: Counter[str] = Counter()
+        self.bytes: Counter[str] = Counter()
+
+    def reset(self) -> None:
+        self.gets.clear()
+        self.bytes.clear()
+
+    def _count(self, key: str, size: int) -> None:
+        self.gets[key] += 1
+        self.bytes[key] += size
+
+    def get(self, key: str, *, max_size: int) -> bytes:
+        data = super().get(key, max_size=max_size)
+        self._count(key, len(data))
+        return data
+
+    def get_range(self, key: str, start: int, length: int) -> Buffer:
+        data = super().get_range(key, start, length)
+        self._count(key, length)
+        return data
+
+    def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        raise AssertionError("manifests say where footers are")
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        raise AssertionError(f"{prefix} was listed")
+
+    def got(self, ending: str) -> Counter[str]:
+        """GETs of keys that end so."""
+        return Counter({key: count for key, count in self.gets.items() if key.endswith(ending)})
+
+
+@dataclass
+class Bucket:
+    """Topics in a counting store. Every change is committed at once."""
+
+    store: CountingStore = field(default_factory=CountingStore)
+    block_bytes: int = 2048
+    limits: Limits = field(default_factory=Limits)
+    topics: dict[str, TopicRow] = field(default_factory=dict)
+    manifests: dict[tuple[str, int], Manifest] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(5)
+
+    def new_uuid(self) -> UUID:
+        return UUID(int=self._rng.getrandbits(128))
+
+    def topic(self, name: str, partitions: int = 1) -> None:
+        self.topics[name] = TopicRow(name, self.new_uuid(), partitions, {})
+        self.store.put(TOPICS_KEY, encode_topics(CLUSTER, 1, list(self.topics.values())))
+
+    def topic_id(self, name: str) -> UUID:
+        return self.topics[name].topic_id
+
+    def manifest(self, topic: str, partition: int) -> Manifest:
+        empty = Manifest(CLUSTER, self.topic_id(topic), topic, partition)
+        return self.manifests.get((topic, partition), empty)
+
+    def end(self, topic: str, partition: int = 0) -> int:
+        return self.manifest(topic, partition).end_offset
+
+    def add(
+        self,
+        topic: str,
+        partition: int = 0,
+        batches: Iterable[bytes] | int = 10,
+        *,
+        last_offset: int | None = None,
+        txn_rows: Iterable[tuple[int, int, int, int]] = (),
+        start_ms: int | None = None,
+    ) -> SegmentEntry:
+        """One more segment: these batches, or so many of ten records each, a second apart from `start_ms`."""
+        base = self.end(topic, partition)
+        if isinstance(batches, int):
+            first_ms = START_MS + 1000 * base if start_ms is None else start_ms
+            batches = [plain(base + 10 * i, first_ms + 10_000 * i) for i in range(batches)]
+        log = b"".join(batches)
+        blocks = BlockTableBuilder(self.block_bytes)
+        for h in iter_headers(log):
+            facts = BatchFacts(
+                h.position,
+                h.size,
+                h.base_offset,
+                h.last_offset,
+                h.base_timestamp,
+                h.max_timestamp,
+                h.record_count,
+            )
+            blocks.add(facts, log[h.position : h.end])
+        table = blocks.finish()
+        last = table[-1].last_offset if last_offset is None else last_offset
+        identity = SegmentIdentity(
+            CLUSTER, self.topic_id(topic), topic, partition, base, last, 0, self.new_uuid()
+        )
+        planned = plan_object(
+            identity,
+            log=lambda: [log],
+            log_length=len(log),
+            blocks=table,
+            offset_index=b"",
+            time_index=b"",
+            txn_index=b"".join(TXN_ROW.pack(0, *row) for row in txn_rows),
+            leader_epochs=((0, base),),
+        )
+        self.store.put_stream(planned.key, planned.parts(), planned.size)
+        entry = entry_of(planned.footer)
+        change = self.manifest(topic, partition).append(
+            [entry], leader_epoch=0, new_uuid=self.new_uuid, encode_page=encode_page, limits=self.limits
+        )
+        for _, ref, data in change.pages:
+            self.store.put(ref.key, data)
+        self._commit(change.manifest)
+        return entry
+
+    def drop_before(self, topic: str, offset: int, partition: int = 0) -> None:
+        """Retention: the log starts at `offset`, and what nobody names any more is deleted."""
+        manifest = self.manifest(topic, partition)
+        drop = manifest.drop_before(
+            offset, leader_epoch=0, load=lambda ref: open_page(self.store, ref, manifest)
+        )
+        self._commit(drop.manifest)
+        self.store.delete(drop.keys)
+
+    def _commit(self, manifest: Manifest) -> None:
+        self.manifests[manifest.topic, manifest.partition] = manifest
+        key, data = manifest.key(self.new_uuid()), encode_manifest(manifest)
+        self.store.put(key, data)
+        self.store.put(
+            head_key(manifest.topic_id, manifest.partition), encode_head(head_of(manifest, key, data))
+        )
+
+    def plan(self, *conditions: Condition, **options: object) -> list[Split]:
+        """The splits of a read of this bucket."""
+        with Archive(self.store, threads=4) as archive:
+            return plan_batch(archive, options_of(**options), push(conditions)[0])
+
+
+def options_of(**options: object) -> ReadOptions:
+    given = {name: str(value) for name, value in options.items()}
+    return parse_options({"url": "file:///none", **given})
+
+
+def plain(base_offset: int, first_ms: int, count: int = 10, value_bytes: int = 100) -> bytes:
+    """A batch of records a second apart."""
+    rows = [(first_ms + 1000 * i, b"k", b"%0*d" % (value_bytes, base_offset + i)) for i in range(count)]
+    return bytes(build_batch(rows, base_offset=base_offset))
+
+
+def transactional(base_offset: int, producer_id: int, count: int = 1) -> bytes:
+    builder = BatchBuilder(base_offset, producer_id=producer_id, producer_epoch=0, is_transactional=True)
+    for i in range(count):
+        builder.add(START_MS + base_offset + i, None, b"of %d" % producer_id)
+    return bytes(builder.build())
+
+
+def marker(base_offset: int, producer_id: int, *, commit: bool) -> bytes:
+    builder = BatchBuilder(
+        base_offset, producer_id=producer_id, producer_epoch=0, is_transactional=True, is_control=True
+    )
+    builder.add(START_MS + base_offset, struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0))
+    return bytes(builder.build())

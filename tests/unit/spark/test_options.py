@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import pytest
+
+from service.base.errors import ConfigError
+from service.spark.options import (
+    Assign,
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Edge,
+    Subscribe,
+    SubscribePattern,
+    parse_options,
+)
+from service.spark.schema import Column, check_columns, schema_ddl
+
+URL = {"url": "s3://bucket/prefix"}
+ONE = {**URL, "subscribe": "flights"}
+
+
+def test_what_is_not_said_is_as_in_sparks_kafka_source() -> None:
+    options = parse_options(ONE)
+    assert options.choice == Subscribe(("flights",))
+    assert (options.starting, options.ending) == (Edge.EARLIEST, Edge.LATEST)
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert not options.read_committed
+    assert options.max_partition_bytes == 128 << 20
+    assert parse_options(ONE, streaming=True).starting is Edge.LATEST
+
+
+def test_names_are_not_case_sensitive_and_values_are_typed() -> None:
+    options = parse_options(
+        {
+            "URL": "file:///x",
+            "subscribepattern": "fl.*",
+            "INCLUDEHEADERS": "True",
+            "failondataloss": "FALSE",
+            "kafka.isolation.level": "read_committed",
+            "maxPartitionBytes": "64m",
+            "fetchBytes": "1 MiB",
+            "minPartitions": "7",
+        }
+    )
+    assert options.choice == SubscribePattern("fl.*")
+    assert (options.include_headers, options.fail_on_data_loss, options.read_committed) == (True, False, True)
+    assert (options.max_partition_bytes, options.fetch_bytes, options.min_partitions) == (
+        64 << 20,
+        1 << 20,
+        7,
+    )
+
+
+def test_topics_and_partitions_can_be_named_in_three_ways() -> None:
+    assert parse_options({**URL, "subscribe": " a, b ,a,"}).choice == Subscribe(("a", "b"))
+    assert parse_options({**URL, "assign": '{"a":[0,2,0]}'}).choice == Assign({"a": (0, 2)})
+
+
+def test_bounds_can_be_offsets_or_times_and_a_time_for_all_comes_first() -> None:
+    starting = '{"flights":{"0":23,"1":-2}}'
+    assert parse_options({**ONE, "startingOffsets": starting}).starting == AtOffsets(
+        {"flights": {0: 23, 1: -2}}
+    )
+    by_time = {**ONE, "startingOffsetsByTimestamp": '{"flights":{"0":5}}', "startingOffsets": starting}
+    assert parse_options(by_time).starting == AtTimestamps({"flights": {0: 5}})
+    assert parse_options({**by_time, "startingTimestamp": "9"}).starting == AtTimestamp(9)
+    ending = {**ONE, "endingOffsets": '{"flights":{"0":-1}}', "endingTimestamp": "12"}
+    assert parse_options(ending).ending == AtTimestamp(12)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"subscribe": "a"}, "url"),
+        (URL, "exactly one"),
+        ({**ONE, "assign": '{"a":[0]}'}, "exactly one"),
+        ({**ONE, "startingOffset": "earliest"}, "unknown option startingOffset"),
+        ({**ONE, "path": "s3://other"}, "given twice"),
+        ({**URL, "subscribe": " , "}, "no topic"),
+        ({**URL, "subscribePattern": "("}, "regular expression"),
+        ({**URL, "assign": '{"a":[0'}, "not JSON"),
+        ({**URL, "assign": '{"a":[-1]}'}, "list of partitions"),
+        ({**URL, "assign": '{"a":[true]}'}, "list of partitions"),
+        ({**URL, "assign": '{"a":[]}'}, "no partition"),
+        ({**ONE, "startingOffsets": "latest"}, "cannot start at the latest"),
+        ({**ONE, "startingOffsets": '{"flights":{"0":-1}}'}, "cannot start at the latest"),
+        ({**ONE, "startingOffsets": '{"flights":{"0":-3}}'}, "will not do"),
+        ({**ONE, "startingOffsets": '{"flights":{"x":1}}'}, "not a partition"),
+        ({**ONE, "startingOffsets": "[" * 100_000}, "not JSON"),
+        ({**ONE, "endingOffsets": "earliest"}, "cannot end at the earliest"),
+        ({**ONE, "startingTimestamp": "yesterday"}, "milliseconds"),
+        ({**ONE, "startingOffsetsByTimestampStrategy": "ignore"}, "not one of error, latest"),
+        ({**ONE, "failOnDataLoss": "maybe"}, "not one of true, false"),
+        ({**ONE, "isolationLevel": "serializable"}, "read_committed"),
+        ({**ONE, "minPartitions": "0"}, "above 0"),
+        ({**ONE, "maxPartitionBytes": "lots"}, "size"),
+        ({**ONE, "maxPartitionBytes": "1"}, "at least 65536"),
+    ],
+)
+def test_a_bad_option_is_refused_by_its_name_and_the_reason(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_options(given)
+
+
+def test_a_stream_has_no_end() -> None:
+    with pytest.raises(ConfigError, match="no end"):
+        parse_options({**ONE, "endingOffsets": "latest"}, streaming=True)
+
+
+@pytest.mark.parametrize("name", ["secretAccessKey", "access_key_id", "aws.session.token", "password"])
+def test_secrets_are_no_options_and_are_not_repeated(name: str) -> None:
+    with pytest.raises(ConfigError, match="refused") as raised:
+        parse_options({**ONE, name: "hunter2"})
+    assert "hunter2" not in str(raised.value)
+
+
+def test_the_columns_are_those_of_sparks_kafka_source() -> None:
+    assert schema_ddl(include_headers=True) == (
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
+        "timestampType int, headers array<struct<key:string,value:binary>>"
+    )
+    assert "headers" not in schema_ddl(include_headers=False)
+
+
+def test_a_schema_may_leave_columns_out_and_turn_them_round() -> None:
+    fields = [("offset", "bigint", False), ("key", "binary", True)]
+    assert check_columns(fields, include_headers=False) == (Column("offset", False), Column("key"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ([("payload", "binary", True)], "no column 'payload'"),
+        ([("headers", "array<struct<key:string,value:binary>>", True)], "includeHeaders"),
+        ([("value", "string", True)], "is binary, not string"),
+        ([("key", "binary", False)], "may hold nulls"),
+        ([("key", "binary", True), ("key", "binary", True)], "twice"),
+        ([], "no column"),
+    ],
+)
+def test_a_schema_that_is_not_a_part_of_the_columns_is_refused(
+    fields: list[tuple[str, str, bool]], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_columns(fields, include_headers=False)
