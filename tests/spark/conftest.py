@@ -34,20 +34,23 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
                 "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             },
         )
+        found.sparkContext.setLogLevel("OFF")
         yield found
         found.stop()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
-    """A folder with the cold part of several topics; the node is gone."""
+    """A folder with the cold part of several topics; the node is gone. Not to be changed."""
     folder = tmp_path_factory.mktemp("filled")
     return fill(folder / "node", folder_store(folder / "cold"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def filled_s3(moto_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> Filled:
-    return fill(tmp_path_factory.mktemp("filled") / "node", new_bucket(moto_endpoint, f"spark-{os.getpid()}"))
+    """The same on an S3 server."""
+    store = new_bucket(moto_endpoint, f"spark-{os.getpid()}")
+    return fill(tmp_path_factory.mktemp("filled-s3") / "node", store)
 
 
 @pytest.fixture
@@ -61,10 +64,10 @@ def load(spark: Any, filled: Filled) -> Callable[..., Any]:
 
 
 def read(spark: Any, store: Store, schema: str | None = None, **options: object) -> Any:
-    """A DataFrame of `store`; `headers=True` and such are options as they are."""
+    """A DataFrame of `store`."""
     reader = spark.read.format("firn").option("url", store.url)
     if store.endpoint is not None:
         reader = reader.option("endpoint", store.endpoint)
     for name, value in options.items():
-        reader = reader.option(name, str(value).lower() if isinstance(value, bool) else str(value))
+        reader = reader.option(name, str(value))
     return (reader.schema(schema) if schema is not None else reader).load()

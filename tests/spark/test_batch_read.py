@@ -1,0 +1,255 @@
+"""The DataFrame is what a consumer read, however it is asked for."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from tests.spark.conftest import read
+from tests.spark.filling import PARTITIONS, START_MS, Filled, Row
+from tests.support.stores import Store, folder_store
+
+Load = Callable[..., Any]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+
+
+def rows_of(frame: Any) -> list[Row]:
+    """The rows of a DataFrame that has every column, in order."""
+    found = frame.selectExpr(*COLUMNS[:5], "unix_millis(timestamp)", "timestampType", "headers").collect()
+    rows = [
+        Row(*row[:7], None if row[7] is None else tuple((h.key, _bytes(h.value)) for h in row[7]))
+        for row in found
+    ]
+    rows = [row._replace(key=_bytes(row.key), value=_bytes(row.value)) for row in rows]
+    return sorted(rows, key=lambda row: (row.topic, row.partition, row.offset))
+
+
+def _bytes(value: Any) -> bytes | None:
+    return None if value is None else bytes(value)
+
+
+def offsets_of(frame: Any) -> list[tuple[int, int]]:
+    return sorted((row.partition, row.offset) for row in frame.select("partition", "offset").collect())
+
+
+def at(milliseconds: int) -> str:
+    """As an SQL literal."""
+    return f"timestamp'{EPOCH + timedelta(milliseconds=milliseconds)}'"
+
+
+def test_every_codec_header_null_and_empty_value_is_as_a_consumer_read_it(load: Load, filled: Filled) -> None:
+    frame = load(subscribe="mixed", includeHeaders="true")
+    assert frame.columns == [*COLUMNS, "headers"]
+    found = rows_of(frame)
+    assert found == filled.rows["mixed"]
+    assert len(found) > 8000
+    assert {row.headers is None for row in found} == {True, False}
+
+
+def test_times_set_by_the_broker_are_those(load: Load, filled: Filled) -> None:
+    found = rows_of(load(subscribe="stamped", includeHeaders="true"))
+    assert found == filled.rows["stamped"]
+    assert {row.timestamp_type for row in found} == {1}
+
+
+def test_records_of_ten_megabytes(load: Load, filled: Filled) -> None:
+    found = rows_of(load(subscribe="huge", includeHeaders="true", batchBytes="1m"))
+    assert found == filled.rows["huge"]
+    assert max(len(row.value or b"") for row in found) == 10_000_000
+
+
+def test_the_types_are_those_of_sparks_kafka_source(load: Load) -> None:
+    frame = load(subscribe="mixed")
+    assert frame.dtypes == [
+        ("key", "binary"),
+        ("value", "binary"),
+        ("topic", "string"),
+        ("partition", "int"),
+        ("offset", "bigint"),
+        ("timestamp", "timestamp"),
+        ("timestampType", "int"),
+    ]
+
+
+def test_small_splits_and_small_batches_give_the_same_rows(load: Load, filled: Filled) -> None:
+    frame = load(
+        subscribe="mixed",
+        includeHeaders="true",
+        minPartitions=9,
+        batchRows=100,
+        batchBytes="64k",
+        fetchBytes="64k",
+        readAheadBytes=0,
+    )
+    assert frame.rdd.getNumPartitions() >= 9
+    assert rows_of(frame) == filled.rows["mixed"]
+
+
+def test_from_an_s3_server(spark: Any, filled_s3: Filled) -> None:
+    frame = read(spark, filled_s3.store, subscribe="mixed", includeHeaders="true")
+    assert rows_of(frame) == filled_s3.rows["mixed"]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "offset bigint, partition int",
+        "value binary",
+        "topic string",
+        "headers array<struct<key:string,value:binary>>",
+        "timestampType int not null, key binary",
+    ],
+)
+def test_a_schema_of_some_columns_reads_those(load: Load, filled: Filled, columns: str) -> None:
+    frame = load(columns, subscribe="mixed", includeHeaders="true")
+    names = frame.columns
+    whole = load(subscribe="mixed", includeHeaders="true").select(*names)
+    assert frame.count() == len(filled.rows["mixed"])
+    assert frame.exceptAll(whole).isEmpty()
+    assert whole.exceptAll(frame).isEmpty()
+
+
+def test_offsets_and_times_bound_what_is_read(load: Load, filled: Filled) -> None:
+    starting = json.dumps({"mixed": {"0": 100, "1": -2, "2": 7}})
+    ending = json.dumps({"mixed": {"0": 200, "1": 50, "2": -1}})
+    frame = load(subscribe="mixed", startingOffsets=starting, endingOffsets=ending)
+    spans = {0: (100, 200), 1: (0, 50), 2: (7, filled.borders["mixed"][2])}
+    assert offsets_of(frame) == [(p, o) for p, (begin, end) in spans.items() for o in range(begin, end)]
+    first_ms, last_ms = START_MS + 1_000_000, START_MS + 2_000_500
+    frame = load(subscribe="mixed", startingTimestamp=first_ms, endingTimestamp=last_ms)
+    assert offsets_of(frame) == [
+        (row.partition, row.offset) for row in filled.rows["mixed"] if first_ms <= row.timestamp_ms < last_ms
+    ]
+
+
+def test_topics_go_by_id_by_pattern_and_by_assignment(load: Load, filled: Filled) -> None:
+    topics = json.loads(filled.store.read("topics.json"))["topics"]
+    topic_id = next(topic["topic_id"] for topic in topics if topic["name"] == "stamped")
+    stamped = [(0, row.offset) for row in filled.rows["stamped"]]
+    assert offsets_of(load("partition int, offset bigint", subscribe=topic_id)) == stamped
+    assert offsets_of(load("partition int, offset bigint", subscribePattern="st.*ed")) == stamped
+    assigned = load("partition int, offset bigint", assign='{"mixed":[1]}')
+    assert offsets_of(assigned) == [(1, n) for n in range(filled.borders["mixed"][1])]
+
+
+CONDITIONS = [
+    ("partition = 1", lambda r: r.partition == 1),
+    ("partition in (0, 2) and topic like 'mi%'", lambda r: r.partition != 1),
+    ("partition <> 2 and offset < 20", lambda r: r.partition != 2 and r.offset < 20),
+    ("offset between 500 and 600", lambda r: 500 <= r.offset <= 600),
+    ("offset in (3, 700)", lambda r: r.offset in (3, 700)),
+    ("offset = 5 or partition = 0", lambda r: r.offset == 5 or r.partition == 0),
+    (f"timestamp >= {at(START_MS + 4_000_000)}", lambda r: r.timestamp_ms >= START_MS + 4_000_000),
+    (
+        f"timestamp > {at(START_MS + 900_000)} and timestamp < {at(START_MS + 1_000_000)}",
+        lambda r: START_MS + 900_000 < r.timestamp_ms < START_MS + 1_000_000,
+    ),
+    (f"timestamp = {at(START_MS + 1_234_000)}", lambda r: r.timestamp_ms == START_MS + 1_234_000),
+    ("key is null and offset > 2500", lambda r: r.key is None and r.offset > 2500),
+    ("offset < 10 and offset > 20", lambda r: False),
+    ("timestampType = 1", lambda r: False),
+]
+
+
+@pytest.mark.parametrize("pushdown", ["true", "false"])
+def test_filters_give_the_same_rows_pushed_down_or_not(
+    spark: Any, load: Load, filled: Filled, pushdown: str
+) -> None:
+    """A stock session has the pushdown off, and refuses sources that insist on it."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushdown)
+    try:
+        for condition, holds in CONDITIONS:
+            expected = [(r.partition, r.offset) for r in filled.rows["mixed"] if holds(r)]
+            assert offsets_of(load(subscribe="mixed").where(condition)) == expected, condition
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+
+
+@pytest.fixture
+def copy(filled: Filled, tmp_path: Path) -> Store:
+    """The folder again, to be damaged."""
+    shutil.copytree(filled.store.url.removeprefix("file://"), tmp_path / "copy")
+    return folder_store(tmp_path / "copy")
+
+
+def segments(store: Store, filled: Filled, partition: int) -> list[Path]:
+    """The segment files of one partition of `mixed`, oldest first."""
+    topics = json.loads(store.read("topics.json"))["topics"]
+    topic_id = next(topic["topic_id"] for topic in topics if topic["name"] == "mixed")
+    folder = Path(store.url.removeprefix("file://")) / "data" / topic_id / str(partition)
+    return sorted(folder.glob("*.seg"))
+
+
+def test_what_filters_leave_out_is_not_even_opened(spark: Any, copy: Store, filled: Filled) -> None:
+    """Every object that no row is wanted of is deleted, and nobody notices."""
+    old = [path for p in range(PARTITIONS) for path in segments(copy, filled, p)[:-3]]
+    other = segments(copy, filled, 0)
+    for path in {*old, *other}:
+        path.unlink()
+    begin = int(segments(copy, filled, 1)[0].name[:20])
+    frame = read(spark, copy, subscribe="mixed").where(
+        f"partition > 0 and partition < 2 and offset >= {begin}"
+    )
+    assert offsets_of(frame) == [(1, n) for n in range(begin, filled.borders["mixed"][1])]
+    newest = max(row.timestamp_ms for row in filled.rows["mixed"] if row.partition == 1) - 100_000
+    frame = read(spark, copy, subscribe="mixed").where(f"partition = 1 and timestamp >= {at(newest)}")
+    expected = [r.offset for r in filled.rows["mixed"] if r.partition == 1 and r.timestamp_ms >= newest]
+    assert offsets_of(frame) == [(1, n) for n in expected]
+
+
+def test_an_object_that_is_gone_is_named_or_passed_over(spark: Any, copy: Store, filled: Filled) -> None:
+    gone = segments(copy, filled, 1)[4]
+    first, last = int(gone.name[:20]), int(gone.name[21:41])
+    gone.unlink()
+    with pytest.raises((PySparkException, Py4JError)) as raised:
+        read(spark, copy, subscribe="mixed").count()
+    assert gone.name in str(raised.value)
+    assert f"offsets {first} to {last} are lost" in str(raised.value)
+    rest = read(spark, copy, subscribe="mixed", failOnDataLoss="false")
+    assert offsets_of(rest) == [
+        (r.partition, r.offset)
+        for r in filled.rows["mixed"]
+        if r.partition != 1 or not first <= r.offset <= last
+    ]
+
+
+def test_a_flipped_bit_is_named_with_its_object_and_offsets(spark: Any, copy: Store, filled: Filled) -> None:
+    path = segments(copy, filled, 2)[3]
+    data = bytearray(path.read_bytes())
+    data[200] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(
+        (PySparkException, Py4JError), match=f"{path.name}: wrong checksum .*offsets"
+    ) as raised:
+        read(spark, copy, subscribe="mixed", failOnDataLoss="false").count()
+    assert str(int(path.name[:20])) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "planes"}, "no topic 'planes'"),
+        ({"subscribe": "mixed", "startingOffset": "earliest"}, "unknown option startingoffset"),
+        ({"subscribe": "mixed", "secretAccessKey": "x"}, "refused"),
+        ({"subscribe": "stamped", "endingOffsets": '{"stamped":{"0":99999999}}'}, "not in the archive"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_the_reason(
+    load: Load, options: dict[str, str], said: str
+) -> None:
+    with pytest.raises((PySparkException, Py4JError), match=said):
+        load(**options).count()
+
+
+def test_nothing_to_read_is_an_empty_frame(load: Load) -> None:
+    assert load(subscribePattern="nothing").count() == 0
+    assert load(subscribe="mixed").where("partition = 77").collect() == []
