@@ -421,7 +421,8 @@ _NODE = (
         "firn.remote.object.grace.ms", LONG, HOUR_MS,
         "How long an object stays in the bucket after the manifest has dropped it, so that "
         "readers of the old manifest can finish; and how old an object without a manifest "
-        "must be to be swept as an orphan. Must be longer than any upload takes.",
+        "must be to be swept as an orphan, and an unfinished multipart upload to be aborted. Must be "
+        "longer than any upload takes.",
         at_least=0,
     ),
     _key(

@@ -12,6 +12,7 @@ from typing import Final
 from service.base.clock import Clock
 from service.base.config import BrokerConfig
 from service.base.errors import StorageError
+from service.broker.abandoned_uploads import UploadsChild
 from service.broker.state import Broker
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
@@ -19,6 +20,7 @@ from service.metadata.image import MetadataImage
 from service.remote.manifest_codec import TopicRow
 from service.remote.obstore_store import ObstoreStore, open_store
 from service.remote.reader import RemoteReader
+from service.remote.s3_address import is_s3
 from service.tiering.manager import TieringManager
 from service.tiering.ports import TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot, claim_prefix
@@ -30,7 +32,7 @@ CLAIM_AT_START_S: Final = 3.0
 serves.
 """
 CLAIM_AGAIN_S: Final = 5.0
-SWEEP_AT_MOST_EVERY_MS: Final = 60_000
+SWEEP_AT_MOST_EVERY_MS: Final = 10_000
 """Looking for orphans lists the whole prefix; once per grace period is enough, as nothing goes sooner."""
 
 
@@ -84,6 +86,7 @@ class ColdTier:
             partitions=lambda: broker.replicas,
             topics=lambda: _topics(broker.image),
             clock=self._clock,
+            abandoned_uploads=_uploads_child(config),
             settings=TieringSettings(
                 interval_ms=config.remote_log_manager_task_interval_ms,
                 copier_threads=config.remote_log_manager_copier_thread_pool_size,
@@ -113,6 +116,14 @@ class ColdTier:
 def _open(config: BrokerConfig) -> ObstoreStore:
     assert config.remote_url is not None
     return open_store(config.remote_url, endpoint=config.remote_s3_endpoint, region=config.remote_s3_region)
+
+
+def _uploads_child(config: BrokerConfig) -> UploadsChild | None:
+    """Only S3 keeps unfinished uploads for ever and has calls to find them by."""
+    assert config.remote_url is not None
+    if not is_s3(config.remote_url):
+        return None
+    return UploadsChild(config.remote_url, config.remote_s3_endpoint, config.remote_s3_region)
 
 
 def _topics(image: MetadataImage) -> TopicsSnapshot:

@@ -3,16 +3,16 @@
 1. the environment: ``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``
 2. web identity: ``AWS_WEB_IDENTITY_TOKEN_FILE`` with ``AWS_ROLE_ARN``
 3. the profile ``AWS_PROFILE`` (or ``default``) in the shared credentials and config files: static keys are
-   read here; a profile that assumes a role, runs a process or uses SSO needs boto3 to be installed
+   read here; a profile that assumes a role, runs a process or uses SSO is boto3's
 4. container credentials (ECS, EKS), then the instance metadata service
 
-obstore knows 1, 2 and 4 by itself; this module adds 3. boto3 is imported only for the profiles that need it.
+obstore knows 1, 2 and 4 by itself; this module adds 3. boto3 is slow to load and large: it is imported only
+for the profiles that need it.
 """
 
 from __future__ import annotations
 
 import configparser
-import importlib.util
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -96,10 +96,7 @@ class _SharedFileCredentials:
 
 
 def credential_provider(environ: Mapping[str, str]) -> S3CredentialProvider | None:
-    """A provider for what obstore does not know by itself; None leaves the choice to obstore.
-
-    Raises `ConfigError` when the profile needs boto3 and that is not installed.
-    """
+    """A provider for what obstore does not know by itself; None leaves the choice to obstore."""
     if "AWS_ACCESS_KEY_ID" in environ or "AWS_WEB_IDENTITY_TOKEN_FILE" in environ:
         return None
     profile = read_profile(environ)
@@ -113,9 +110,6 @@ def credential_provider(environ: Mapping[str, str]) -> S3CredentialProvider | No
 
 
 def _boto3_provider(profile: SharedProfile) -> S3CredentialProvider:
-    if importlib.util.find_spec("boto3") is None:
-        keys = ", ".join(key for key in _BOTO3_KEYS if key in profile.settings)
-        raise ConfigError(f"AWS profile {profile.name!r} uses {keys}: install boto3 for that")
     import boto3
     from obstore.auth.boto3 import Boto3CredentialProvider
 

@@ -23,8 +23,9 @@ from obstore import exceptions
 from service.base.errors import ConfigError, CorruptionError
 from service.base.files import fsync_dir
 from service.base.types import Buffer
-from service.remote.aws_credentials import credential_provider, read_profile
+from service.remote.aws_credentials import credential_provider
 from service.remote.errors import ObjectNotFound, ObjectTruncated, StoreRefused, StoreUnavailable
+from service.remote.s3_address import S3Address, s3_address
 from service.remote.store import ObjectInfo
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ def open_store(
     if not parts.netloc or parts.query or parts.fragment:
         raise ConfigError(f"{url}: not the URL of an object store")
     if parts.scheme == "s3":
+        address = s3_address(url, endpoint, region, environ)
         static = (access_key_id, secret_access_key)
-        client = _s3_client(parts.netloc, unquote(parts.path), endpoint, region, static, options, environ)
-        return ObstoreStore(client, options)
+        return ObstoreStore(_s3_client(address, static, options, environ), options)
     if parts.scheme in _OTHER_URLS:
         from obstore.store import from_url
 
@@ -119,47 +120,33 @@ def _retries(options: StoreOptions) -> RetryConfig:
 
 
 def _s3_client(
-    bucket: str,
-    prefix: str,
-    endpoint: str | None,
-    region: str | None,
+    address: S3Address,
     static: tuple[str | None, str | None],
     options: StoreOptions,
     environ: Mapping[str, str],
 ) -> S3Store:
     from obstore.store import S3Store
 
-    endpoint = endpoint or environ.get("AWS_ENDPOINT_URL_S3") or environ.get("AWS_ENDPOINT_URL")
-    config: dict[str, Any] = {"region": region or _region(environ)}
-    if endpoint:
-        config["endpoint"] = endpoint.rstrip("/")
-    # A bucket with a dot in its name has no valid TLS certificate as a host name.
-    config["virtual_hosted_style_request"] = not endpoint and "." not in bucket
+    config: dict[str, Any] = {"region": address.region, "virtual_hosted_style_request": not address.by_path}
+    if address.endpoint:
+        config["endpoint"] = address.endpoint
     if all(static):
         config["access_key_id"], config["secret_access_key"] = static
     else:
         provider = credential_provider(environ)
         if provider is not None:
             config["credential_provider"] = provider
-    plain = endpoint is not None and endpoint.startswith("http://")
+    plain = address.endpoint is not None and address.endpoint.startswith("http://")
     try:
         return S3Store(
-            bucket,
-            prefix=prefix.strip("/") or None,
+            address.bucket,
+            prefix=address.prefix or None,
             client_options=_client_options(options, allow_http=plain),
             retry_config=_retries(options),
             **config,
         )
     except (exceptions.BaseError, ValueError) as e:
-        raise ConfigError(f"s3://{bucket}: {_short(e)}") from e
-
-
-def _region(environ: Mapping[str, str]) -> str:
-    found = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
-    if found:
-        return found
-    profile = read_profile(environ)
-    return (profile.region if profile else None) or "us-east-1"
+        raise ConfigError(f"s3://{address.bucket}: {_short(e)}") from e
 
 
 def _short(error: BaseException) -> str:

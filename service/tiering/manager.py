@@ -27,7 +27,7 @@ from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
 from service.tiering.offload import OffloadPool
 from service.tiering.partition_work import CommitRefused, PartitionWork, Tools
-from service.tiering.ports import TieredPartition, TieringMetrics, TieringSettings
+from service.tiering.ports import AbandonedUploads, TieredPartition, TieringMetrics, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot, read_topics, write_topics
 from service.tiering.slots import PrioritySlots
 from service.tiering.steps import Probe, no_probe
@@ -43,7 +43,7 @@ class TieringManager:
 
     `partitions` gives those that this node leads, whenever it is asked; `topics` the topics of the
     committed image, or None while this node is not the one to write `topics.json` and to sweep deleted
-    topics.
+    topics. `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class TieringManager:
         partitions: Callable[[], Iterable[TieredPartition]],
         topics: Callable[[], TopicsSnapshot | None],
         clock: Clock,
+        abandoned_uploads: AbandonedUploads | None = None,
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
         random: Random | None = None,
         new_uuid: Callable[[], UUID] = uuid4,
@@ -98,6 +99,7 @@ class TieringManager:
             self._leader_epoch,
             self._live_topics,
             settings.grace_ms,
+            abandoned_uploads,
         )
         self._works: dict[Key, PartitionWork] = {}
         self._busy: set[Key] = set()

@@ -7,7 +7,7 @@ and one that is deleted meanwhile stays readable through the open file it brings
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -17,19 +17,12 @@ from service.base.types import TopicIdPartition
 from service.hot.files import SegmentFile
 from service.hot.retention import SegmentFacts
 from service.tiering.catalog import CatalogEntry
+from service.tiering.planner import SegmentSpan
 
 
-class Sealed(Protocol):
+class Sealed(SegmentSpan, Protocol):
     """A local segment that is closed for writing (`hot` has the class). Sizes in bytes, offsets inclusive."""
 
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def last_offset(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def sealed_at_ms(self) -> int: ...
     @property
     def offset_index_path(self) -> Path: ...
     @property
@@ -74,6 +67,17 @@ class TieredPartition(Protocol):
         on."""
 
 
+class AbandonedUploads(Protocol):
+    """Ends unfinished multipart uploads, which no listing shows, in a store that keeps them for ever."""
+
+    async def __call__(self, older_than_ms: int, choose: Callable[[Sequence[str]], Collection[str]]) -> int:
+        """Abort those of the uploads older than `older_than_ms` whose keys `choose` picks; how many.
+
+        `choose` is called on the event loop, at most once, after the uploads have been listed, with the keys
+        of this layout among them. Raises `StorageError`.
+        """
+
+
 class TieringSettings(NamedTuple):
     """Broker-wide settings; the names of Kafka's or our keys are in the comments."""
 
@@ -105,6 +109,9 @@ class TieringMetrics:
     errors: int = 0
     """Failed units of a partition's work; each is tried again."""
     delete_errors: int = 0
+    uploads_aborted: int = 0
+    upload_abort_errors: int = 0
+    """Looks for abandoned uploads that failed; the next sweep looks again."""
     fenced_commits: int = 0
     heads_repaired: int = 0
     stalled_calls: int = 0

@@ -13,15 +13,22 @@ is not
 The order makes it safe without a clock: list, then look at what is guarded, then load the chain. A key
 listed before and guarded after is skipped; one that was committed in between is in the chain. An orphan is
 deleted when two sweeps at least a grace apart have both found it.
+
+An unfinished multipart upload is judged the same way, in stores that have such, with no chain to ask: what is
+not finished is not named. It goes once it is older than the grace. An upload of this node that runs is
+guarded, however long it takes; anybody else's that is so old is dead, or too slow to be worth waiting for:
+it fails, and is tried again under another key.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from service.base.errors import StorageError
 from service.base.types import TopicIdPartition
 from service.remote.keys import (
     DATA_PREFIX,
@@ -31,6 +38,7 @@ from service.remote.keys import (
     SegmentKey,
     SharedKey,
     parse_key,
+    parse_segment_key,
 )
 from service.remote.manifest import Child, Manifest, PageRef
 from service.remote.store import ObjectInfo, ObjectStore
@@ -38,7 +46,9 @@ from service.tiering.catalog import Catalog, CatalogEntry
 from service.tiering.chain import ChainStore
 from service.tiering.eraser import DELETE_BATCH, Eraser
 from service.tiering.offload import OffloadPool
-from service.tiering.ports import TieringMetrics
+from service.tiering.ports import AbandonedUploads, TieringMetrics
+
+log = logging.getLogger(__name__)
 
 MAX_REMEMBERED: Final = 200_000
 """Orphans under observation; a bucket with more of them is swept in several rounds."""
@@ -70,6 +80,7 @@ class Sweeper:
         leader_epoch_of: LeaderEpochOf,
         live_topics: LiveTopics,
         grace_ms: int,
+        abandoned_uploads: AbandonedUploads | None = None,
     ) -> None:
         self._store = store
         self._chains = chains
@@ -80,10 +91,12 @@ class Sweeper:
         self._leader_epoch_of = leader_epoch_of
         self._live_topics = live_topics
         self._grace_ms = grace_ms
+        self._abandoned_uploads = abandoned_uploads
         self._first_seen: dict[str, int] = {}
 
     async def sweep(self, now_ms: int) -> int:
         """One walk over the bucket at monotonic `now_ms`; how many orphans were deleted."""
+        await self._abort_uploads()
         listing = self._store.list(DATA_PREFIX)
         seen: dict[str, int] = {}
         deleted = 0
@@ -102,6 +115,35 @@ class Sweeper:
         self._first_seen = seen
         self._metrics.orphans_swept += deleted
         return deleted
+
+    async def _abort_uploads(self) -> None:
+        """A store that cannot do it, or does not allow it, keeps nothing else from being swept."""
+        if self._abandoned_uploads is None:
+            return
+        try:
+            aborted = await self._abandoned_uploads(self._grace_ms, self._dead_uploads)
+        except StorageError as e:
+            self._metrics.upload_abort_errors += 1
+            log.warning("unfinished multipart uploads are left where they are until the next sweep: %s", e)
+            return
+        self._metrics.uploads_aborted += aborted
+        if aborted:
+            log.info("%d abandoned multipart uploads aborted", aborted)
+
+    def _dead_uploads(self, keys: Sequence[str]) -> list[str]:
+        """Those of `keys`, listed before this is called, that nobody uploads to for a chain any more."""
+        guarded = self._eraser.guarded()
+        return [key for key in keys if key not in guarded and self._is_dead(key)]
+
+    def _is_dead(self, key: str) -> bool:
+        segment = parse_segment_key(key)
+        if segment is None:
+            return False  # nothing else is ever uploaded in parts
+        live_topics = self._live_topics()
+        if live_topics is not None and segment.topic_id not in live_topics:
+            return True
+        epoch = self._leader_epoch_of(segment.topic_id, segment.partition)
+        return epoch is not None and segment.leader_epoch <= epoch
 
     async def _orphans(self, chunk: list[ObjectInfo]) -> list[str]:
         guarded = self._eraser.guarded()

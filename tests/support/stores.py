@@ -81,14 +81,14 @@ def folder_store(folder: Path) -> Store:
     return Store(f"file://{folder}")
 
 
-def s3_client(endpoint: str) -> Any:
+def s3_client(endpoint: str, attempts: int = 10) -> Any:
     return boto3.client(
         "s3",
         endpoint_url=endpoint,
         aws_access_key_id=ACCESS,
         aws_secret_access_key=SECRET,
         region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 10}),
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": attempts}),
     )
 
 

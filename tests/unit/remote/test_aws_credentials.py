@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ FILES = {
     "credentials": "[default]\naws_access_key_id = d\naws_secret_access_key = ds\n"
     "[work]\naws_access_key_id=w\naws_secret_access_key=ws\naws_session_token=wt\n",
     "config": "[default]\nregion = eu-west-1\n[profile work]\nregion = eu-north-1\n"
-    "[profile role]\nrole_arn = arn:aws:iam::1:role/x\nsource_profile = work\n[profile bare]\nregion=x\n",
+    "[profile bare]\nregion=x\n",
 }
 
 
@@ -81,10 +80,20 @@ def test_a_file_that_is_not_ini_is_a_configuration_error(environ: dict[str, str]
         read_profile(environ)
 
 
-def test_a_profile_with_a_role_needs_boto3(environ: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"role_arn.*boto3"):
-        credential_provider({**environ, "AWS_PROFILE": "role"})
+def test_a_profile_that_runs_a_process_is_left_to_boto3(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "keys.json").write_text('{"Version": 1, "AccessKeyId": "p", "SecretAccessKey": "ps"}')
+    config = tmp_path / ".aws" / "config"
+    config.write_text(f"[profile process]\ncredential_process = cat {tmp_path / 'keys.json'}\n")
+    # boto3 looks at the process's own environment.
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    provider = credential_provider({**environ, "AWS_PROFILE": "process"})
+    assert provider is not None
+    given = provider()
+    assert (given["access_key_id"], given["secret_access_key"], given["token"]) == ("p", "ps", None)  # type: ignore[index]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from service.remote.store import ObjectInfo, ObjectStore
 from service.tiering.catalog import CatalogCommit, CatalogEntry, CatalogResult, decide_commit
 from service.tiering.fsck import fsck
 from service.tiering.manager import TieringManager
-from service.tiering.ports import TieringSettings
+from service.tiering.ports import AbandonedUploads, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot, claim_prefix
 from service.tiering.steps import Probe, Step, no_probe
 from tests.unit.hot.logs import START_MS, batch
@@ -240,6 +240,7 @@ class World:
         self.settings = settings
         self.limits = limits
         self.probe: Probe = no_probe
+        self.abandoned_uploads: AbandonedUploads | None = None
         self.topic_ids = {"events": UUID(int=7)}
         self.config = LogConfig(
             **{"segment_bytes": 1000, "remote_storage_enable": True, "retention_ms": -1, **config}
@@ -281,6 +282,7 @@ class World:
             partitions=lambda: self.replicas,
             topics=self.topics,
             clock=self.clock,
+            abandoned_uploads=self.abandoned_uploads,
             settings=self.settings,
             manifest_limits=self.limits,
             random=random.Random(1),
