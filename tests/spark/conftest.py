@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
-
-from pyspark_firn import session
 from tests.spark.filling import Filled, fill
 from tests.support.stores import CREDENTIALS, Store, folder_store, new_bucket
 
@@ -18,6 +15,8 @@ from tests.support.stores import CREDENTIALS, Store, folder_store, new_bucket
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Two cores, a small driver, UTC. Workers inherit the credentials of the tests' S3 servers."""
+    from pyspark_firn import session
+
     with pytest.MonkeyPatch.context() as patch:
         for key, value in CREDENTIALS.items():
             patch.setenv(key, value)
