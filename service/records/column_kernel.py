@@ -271,6 +271,7 @@ class BytesColumn:
     nulls: cython.longlong
     entry_room: cython.longlong
     byte_room: cython.longlong
+    hint: cython.longlong
     _offsets_buf: bytearray
     _bits_buf: bytearray
     _data_buf: bytearray
@@ -279,6 +280,7 @@ class BytesColumn:
     _data: cython.p_uchar
 
     def __init__(self) -> None:
+        self.hint = 0
         self.begin()
 
     @cython.ccall
@@ -341,6 +343,7 @@ class BytesColumn:
         offsets, data = self._offsets_buf, self._data_buf
         bits = memoryview(self._bits_buf)[: (self.entries + 7) >> 3] if self.nulls else None
         entries, used = self.entries, self.used
+        self.hint = used
         if not cython.compiled:
             self._offsets.release()
         self.begin()
@@ -397,7 +400,7 @@ class ColumnWriter:
     _bytes: cython.longlong
     _row_room: cython.longlong
     _row_hint: cython.longlong
-    _byte_hint: cython.longlong
+    _before: cython.longlong
     _need_key: cython.longlong
     _need_value: cython.longlong
     _need_headers: cython.longlong
@@ -439,7 +442,7 @@ class ColumnWriter:
         self._key, self._value = BytesColumn(), BytesColumn()
         self._header_key, self._header_value = BytesColumn(), BytesColumn()
         self._batch = self._base_offset = self._last_delta = self._count = self._walks = self._in_payload = 0
-        self._next_offset = self._left = self._end = self._batch_end = self._row_hint = self._byte_hint = 0
+        self._next_offset = self._left = self._end = self._batch_end = self._row_hint = self._before = 0
         self._need_key = self._need_value = 0
         self._need_headers = self._need_header_key = self._need_header_value = 0
         self._begin()
@@ -451,10 +454,9 @@ class ColumnWriter:
 
     def open(self, size: cython.longlong) -> None:
         """Begin with a buffer of ``size`` bytes, the batches of which come after all before."""
+        self._before += self._end
         self._batch = self._batch_end = self._left = self._in_payload = 0
         self._end = size
-        self._row_hint = max(self._row_hint, min(self._max_rows, size // 64 + 1))
-        self._byte_hint = max(self._byte_hint, min(self._max_bytes, size))
 
     @property
     def is_complete(self) -> bool:
@@ -496,6 +498,7 @@ class ColumnWriter:
         if end > len(buf):
             raise IndexError(f"{end} bytes are not in {len(buf)}")
         if end == 0:
+            self._in_payload = 0
             return _OK
         data = cython.address(buf[0]) if cython.compiled else buf
         while status == _GROW:
@@ -573,8 +576,8 @@ class ColumnWriter:
             return _OK
         if self._count * _MIN_RECORD_SIZE > room:
             return _BAD_SIZE
-        if self._count == 0:  # compaction left it for its producer's state
-            return _TRAILING if start < end and not self._attributes & 7 else _OK
+        if self._count == 0 and not self._attributes & 7:  # left by compaction for its producer's state
+            return _TRAILING if start < end else _OK
         # Offset deltas ascend within [0, last delta]: as many records as deltas are all of them.
         self._walks = (
             self._count != self._last_delta + 1
@@ -767,7 +770,7 @@ class ColumnWriter:
         """Room for the row that did not fit and, up to the limits of a chunk, for as many again."""
         room: cython.longlong = self._row_room
         if self._rows == room:
-            room = min(self._max_rows, max(2 * room, self._row_hint))
+            room = min(self._max_rows, max(256, 2 * room, self._row_hint, self._foreseen(room)))
             self._release()
             if self._want_offset:
                 resize(self._offsets_buf, 8 * room)
@@ -793,9 +796,24 @@ class ColumnWriter:
     @cython.cfunc
     def _more(self, column: BytesColumn, need: cython.longlong) -> cython.longlong:
         """Bytes that ``column`` should have room for, so that ``need`` more fit."""
-        if column.used + need <= column.byte_room:
+        used: cython.longlong = column.used
+        if used + need <= column.byte_room:
             return column.byte_room
-        return max(column.used + need, min(self._max_bytes, max(2 * column.byte_room, self._byte_hint)))
+        used = max(4096, 2 * used, column.hint + (column.hint >> 4), self._foreseen(used))
+        return max(column.used + need, min(self._max_bytes, used))
+
+    @cython.cfunc
+    def _foreseen(self, amount: cython.longlong) -> cython.longlong:
+        """What ``amount`` will have become when the data end, by how far we are; 0 where that says nothing.
+
+        Not more than is needed: the allocator hands pages back that are freed in too large pieces, and to get
+        them again costs twice the decoding.
+        """
+        walked: cython.longlong = self._before + self._batch
+        if walked <= 0:
+            return 0
+        amount = amount * (self._before + self._end) // walked
+        return amount + (amount >> 4)
 
     def take(self) -> tuple[int, memoryview, memoryview, memoryview, memoryview]:
         """The chunk's rows, and its offsets, timestamps, timestamp types and header lists, as far as wanted.
@@ -803,7 +821,8 @@ class ColumnWriter:
         An empty chunk begins; the four byte columns are to be taken too.
         """
         rows = self._rows
-        self._row_hint = max(1, rows)
+        self._row_hint = rows
+        self._before = -self._batch
         self._release()
         bufs = self._offsets_buf, self._timestamps_buf, self._types_buf, self._lists_buf
         self._begin()
