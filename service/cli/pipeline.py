@@ -1,0 +1,36 @@
+"""`firn pipeline`: Spark jobs over the archive. What they do is in `service/pipelines`."""
+
+from __future__ import annotations
+
+import argparse
+from importlib import import_module
+from importlib.util import find_spec
+
+from service.pipelines.arguments import add_stats_arguments
+
+_PIPELINES = {
+    "stats": ("count events and bytes per topic, key and day", add_stats_arguments),
+}
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "pipeline",
+        help="run a Spark job over the archive",
+        description="Spark jobs over the archive in a bucket. Each also runs under spark-submit, see"
+        " docs/pipelines.md. Needs the extra: pip install 'firn-log[spark]'.",
+    )
+    pipelines = parser.add_subparsers(metavar="PIPELINE", dest="pipeline", required=True)
+    for name, (summary, add_arguments) in _PIPELINES.items():
+        add_arguments(pipelines.add_parser(name, help=summary, description=summary.capitalize() + "."))
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from service.base.errors import ConfigError
+
+    for module in ("pyspark", "pyarrow"):
+        if find_spec(module) is None:
+            raise ConfigError(f"pipelines need {module}; install it with: pip install 'firn-log[spark]'")
+    code: int = import_module(f"service.pipelines.{args.pipeline}").run(args)
+    return code

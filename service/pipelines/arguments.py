@@ -1,0 +1,115 @@
+"""Command lines of the pipelines, for `firn pipeline` and for ``python -m`` alike. Standard library only."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from datetime import UTC, datetime
+
+
+def add_stats_arguments(parser: argparse.ArgumentParser) -> None:
+    """`firn pipeline stats`."""
+    add_range_arguments(parser)
+    parser.add_argument(
+        "--top",
+        type=count_from(0),
+        default=10,
+        metavar="N",
+        help="show this many keys of each topic, 0 for none (default: 10)",
+    )
+    parser.add_argument("--plot", metavar="FILE.png", help="save a plot of days and keys")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
+def add_bucket_arguments(parser: argparse.ArgumentParser) -> None:
+    """Where the archive is and which topics of it, and how Spark is run."""
+    parser.add_argument(
+        "url", metavar="URL", help="the archive: s3://bucket/prefix, gs://, az:// or file:///dir"
+    )
+    topics = parser.add_mutually_exclusive_group()
+    topics.add_argument(
+        "--topics", metavar="A,B", help="these topics, by name or id (default: every topic of the archive)"
+    )
+    topics.add_argument("--pattern", metavar="REGEX", help="the topics whose whole name matches")
+    parser.add_argument("--endpoint", metavar="URL", help="S3 endpoint (default: AWS_ENDPOINT_URL, else AWS)")
+    parser.add_argument("--region", metavar="NAME", help="region of the bucket (default: AWS_REGION)")
+    parser.add_argument(
+        "--master", metavar="URL", help="Spark master (default: what spark-submit says, else all local cores)"
+    )
+    parser.add_argument(
+        "--conf",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a Spark setting; repeatable",
+    )
+
+
+def add_range_arguments(parser: argparse.ArgumentParser) -> None:
+    """`add_bucket_arguments`, and a part of the topics' records."""
+    add_bucket_arguments(parser)
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
+        "--starting-offsets", metavar="JSON", help='as the source\'s startingOffsets: {"topic":{"0":23}}'
+    )
+    start.add_argument(
+        "--from",
+        type=moment,
+        dest="from_ms",
+        metavar="TIME",
+        help="first record not older, as in 2013-02-01T00:00Z",
+    )
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--ending-offsets", metavar="JSON", help="as the source's endingOffsets, exclusive")
+    end.add_argument(
+        "--to", type=moment, dest="to_ms", metavar="TIME", help="up to the first record not older than this"
+    )
+    add_source_option(parser)
+
+
+def add_source_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--option",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any other option of the firn source, as isolationLevel=read_committed; repeatable",
+    )
+
+
+def setting(text: str) -> tuple[str, str]:
+    """``name=value``."""
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    return name, value
+
+
+def moment(text: str) -> int:
+    """Milliseconds since the epoch of an ISO 8601 time, UTC unless it says otherwise; or such a number.
+
+    >>> moment("2013-01-01"), moment("2013-01-01T01:00+01:00"), moment("1356998400000")
+    (1356998400000, 1356998400000, 1356998400000)
+    """
+    if re.fullmatch(r"[0-9]{9,18}", text):
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time as in 2013-02-01T00:00Z") from e
+    time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return max(0, round(time.timestamp() * 1000))
+
+
+def count_from(least: int) -> type[int]:
+    """An argparse type: whole numbers from `least` on."""
+
+    class Count(int):
+        def __new__(cls, text: str) -> Count:
+            if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < least:
+                raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
+            return super().__new__(cls, text)
+
+    return Count
