@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.records.batch import HEADER_SIZE, BatchHeader, read_header
-from service.records.column_kernel import ColumnWriter
+from service.records.column_kernel import ColumnWriter, let_pages_stay
 from service.records.compression import decompress
 from service.records.decode import DEFAULT_MAX_INFLATED_BYTES
 from service.records.kernel_status import Pause, Status
@@ -30,11 +30,12 @@ COLUMNS: Final = frozenset({"key", "value", "offset", "timestamp", "timestampTyp
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
 DEFAULT_CHUNK_BYTES: Final = 16 * 1024 * 1024
-"""Pieces of this size go round in the allocator; larger ones return to the kernel, and fresh pages for the
-next chunk cost more than the decoding (100-byte values: 13 ns a record, with chunks of 64 MiB 13 + 20)."""
+"""Two chunks of this size fit what the allocator keeps (see `let_pages_stay`); larger ones cost more each."""
 MAX_CHUNK_BYTES: Final = 512 * 1024 * 1024
 """Arrow's int32 offsets reach four times as far: repaired header keys may be three times as long."""
 INT32_MAX: Final = 2**31 - 1
+
+let_pages_stay()
 
 
 class AbortedRange(NamedTuple):

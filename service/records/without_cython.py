@@ -24,7 +24,7 @@ class _NoGil(nullcontext[None]):
         return function
 
 
-longlong = ulonglong = uint = _Type()
+longlong = ulonglong = uint = Py_ssize_t = _Type()
 nogil = _NoGil()
 
 
