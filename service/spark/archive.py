@@ -55,19 +55,29 @@ class ChosenPartition(NamedTuple):
 
 
 class PartitionSnapshot(NamedTuple):
-    """One partition as committed when it was planned; `manifest` is None where nothing ever was."""
+    """One partition as committed when it was planned; `manifest` is None where nothing ever was.
+
+    `live` is what brokers said of the whole log, start and end (exclusive), where they were asked.
+    """
 
     chosen: ChosenPartition
     manifest: Manifest | None
+    live: tuple[int, int] | None = None
 
     @property
     def start_offset(self) -> int:
-        return self.manifest.start_offset if self.manifest else 0
+        start = self.manifest.start_offset if self.manifest else 0
+        return self.live[0] if self.live and start == self.sealed_end else start
+
+    @property
+    def sealed_end(self) -> int:
+        """Exclusive: where the sealed and archived part of the partition ends."""
+        return self.manifest.end_offset if self.manifest else 0
 
     @property
     def end_offset(self) -> int:
-        """Exclusive: where the sealed and archived part of the partition ends."""
-        return self.manifest.end_offset if self.manifest else 0
+        """Exclusive: where what can be read ends; without brokers that is `sealed_end`."""
+        return max(self.sealed_end, self.live[1]) if self.live else self.sealed_end
 
 
 class Archive:

@@ -53,7 +53,7 @@ def _array(name: str, c: Columns, topic: str, partition: int) -> Any:
         case "offset":
             return _numbers(pa.int64(), c.count, c.offsets)
         case "timestamp":
-            return _timestamps(c)
+            return timestamps_of(_numbers(pa.int64(), c.count, c.timestamps))
         case "timestampType":
             return _numbers(pa.int32(), c.count, c.timestamp_types)
     return _headers(c)
@@ -73,9 +73,10 @@ def _bytes(
     return pa.Array.from_buffers(kind, count, [_buffer(validity), _buffer(offsets), _buffer(data)])
 
 
-def _timestamps(c: Columns) -> Any:
+def timestamps_of(milliseconds: Any) -> Any:
+    """An int64 array as Spark's timestamps; `OverflowError` for one that those cannot hold."""
     try:
-        return _numbers(_UTC_MS, c.count, c.timestamps).cast(_UTC_US)
+        return milliseconds.cast(_UTC_MS).cast(_UTC_US)
     except pa.ArrowInvalid as e:
         raise OverflowError(
             "a timestamp does not fit into microseconds; a schema without the timestamp column reads the rest"

@@ -186,7 +186,7 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool = False) -> ReadOpt
             given, "startingOffsetsByTimestampStrategy", {"error": False, "latest": True}, "error"
         ),
         fail_on_data_loss=_flag(given, "failOnDataLoss", "true"),
-        include_headers=_flag(given, "includeHeaders", "false"),
+        include_headers=with_headers(given),
         read_committed=_one_of(
             given, "isolationLevel", {"read_uncommitted": False, "read_committed": True}, "read_uncommitted"
         ),
@@ -198,6 +198,21 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool = False) -> ReadOpt
         batch_bytes=_size(given, "batchBytes", 8 * MIB, least=64 << 10, most=1 << 30),
         batch_rows=_count("batchRows", given.get("batchRows", "131072")),
     )
+
+
+def with_headers(given: Mapping[str, str]) -> bool:
+    """What ``includeHeaders`` says, of options under their proper names."""
+    return _flag(given, "includeHeaders", "false")
+
+
+def count_of(given: Mapping[str, str], name: str) -> int | None:
+    """A number above 0, None where it is not given."""
+    return _optional(given, name, _count)
+
+
+def size_of(given: Mapping[str, str], name: str) -> int | None:
+    """Bytes, as in ``128m``, None where it is not given."""
+    return _size(given, name, 0, least=1) if name in given else None
 
 
 def _choice(given: Mapping[str, str]) -> Choice:

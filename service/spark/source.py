@@ -13,8 +13,10 @@ from typing import Any
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from service.spark.filters import Condition, Pushed, push
-from service.spark.options import ReadOptions, parse_options
+from service.spark.options import ReadOptions
 from service.spark.schema import Column, check_columns, schema_ddl
+from service.spark.stream import FirnStreamReader, read_part
+from service.spark.stream_options import TailOptions, includes_headers, parse_batch, parse_stream
 
 _NOT_NARROWED = Pushed()
 
@@ -27,11 +29,15 @@ class FirnDataSource(DataSource):
         return "firn"
 
     def schema(self) -> str:
-        return schema_ddl(include_headers=parse_options(self.options).include_headers)
+        return schema_ddl(include_headers=includes_headers(self.options))
 
     def reader(self, schema: Any) -> FirnReader:
-        options = parse_options(self.options)
-        return FirnReader(options, columns_of(schema, options))
+        options, tail = parse_batch(self.options)
+        return FirnReader(options, columns_of(schema, options), tail)
+
+    def streamReader(self, schema: Any) -> FirnStreamReader:
+        options = parse_stream(self.options)
+        return FirnStreamReader(options, columns_of(schema, options.read))
 
 
 def columns_of(schema: Any, options: ReadOptions) -> tuple[Column, ...]:
@@ -53,8 +59,11 @@ def _may_be_null(kind: Any) -> bool:
 class FirnReader(DataSourceReader):
     """One batch read."""
 
-    def __init__(self, options: ReadOptions, columns: Sequence[Column]) -> None:
+    def __init__(
+        self, options: ReadOptions, columns: Sequence[Column], tail: TailOptions | None = None
+    ) -> None:
         self._options = options
+        self._tail = tail
         self._columns = tuple(columns)
         self._pushed = _NOT_NARROWED
 
@@ -68,21 +77,18 @@ class FirnReader(DataSourceReader):
         return [one for one, is_done in zip(filters, done, strict=True) if not is_done]
 
     def partitions(self) -> list[Any]:
-        from service.spark.archive import Archive
-        from service.spark.plan import plan_batch
+        from service.spark.plan import plan_ranges, resolve_ranges
         from service.spark.reader import open_store_of
+        from service.spark.tail import archive_of, plan_tail
 
-        with Archive(open_store_of(self._options)) as archive:
-            splits = plan_batch(archive, self._options, self._pushed, parallelism=os.cpu_count() or 1)
-        return [InputPartition(split) for split in splits]
+        options, pushed = self._options, self._pushed
+        with archive_of(open_store_of(options), options, self._tail) as archive:
+            ranges = resolve_ranges(archive, options, pushed)
+            splits = plan_ranges(archive, ranges, options, pushed, parallelism=os.cpu_count() or 1)
+        return [InputPartition(one) for one in (*splits, *plan_tail(ranges, options, pushed))]
 
     def read(self, partition: Any) -> Iterator[Any]:
-        from service.spark.reader import open_store_of, read_split
-
-        if partition.value is None:  # Spark's stand-in for "no partitions at all"
-            return iter(())
-        store = open_store_of(self._options)
-        return read_split(store, partition.value, self._options, self._pushed, self._columns)
+        return read_part(partition.value, self._options, self._tail, self._pushed, self._columns)
 
 
 class _Pushdown:

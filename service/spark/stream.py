@@ -1,0 +1,86 @@
+"""The stream that Spark sees: ``spark.readStream.format("firn")``. Needs pyspark.
+
+Spark keeps one reader in a Python process of the driver for as long as the query runs, asks it how far it can
+go, writes that to the checkpoint and has it plan the range. Tasks get a reader of their own and a split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from service.base.errors import ConfigError
+from service.spark.filters import Pushed
+from service.spark.options import ReadOptions
+from service.spark.schema import Column
+from service.spark.stream_offsets import decode_offsets, encode_offsets
+from service.spark.stream_options import StreamOptions, TailOptions
+
+try:
+    from pyspark.sql.streaming import datasource as control
+
+    _MIXIN: Any = control.SupportsTriggerAvailableNow
+except (ImportError, AttributeError):
+    # Before Spark 4.2 there are no limits for Python sources, and AvailableNow is one batch of everything.
+    control = None
+    _MIXIN = object
+
+
+class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
+    """One streaming query's reader."""
+
+    def __init__(self, options: StreamOptions, columns: Sequence[Column]) -> None:
+        from service.spark.stream_plan import StreamPlan
+
+        if control is None and (options.max_offsets or options.max_bytes):
+            raise ConfigError("options maxOffsetsPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer")
+        self._options = options
+        self._columns = tuple(columns)
+        self._plan = StreamPlan(options)
+
+    def initialOffset(self) -> dict[str, Any]:
+        return encode_offsets(self._plan.initial())
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
+        offsets = None if start is None else decode_offsets(start)
+        is_limited = control is not None and not isinstance(limit, control.ReadAllAvailable)
+        return encode_offsets(self._plan.latest(offsets, limited=is_limited))
+
+    def getDefaultReadLimit(self) -> Any:
+        """What Spark hands back to `latestOffset`; where both limits are set, both are kept there."""
+        if self._options.max_offsets is not None:
+            return control.ReadMaxRows(self._options.max_offsets)
+        if self._options.max_bytes is not None:
+            return control.ReadMaxBytes(self._options.max_bytes)
+        return control.ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._plan.fix_target()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return encode_offsets(self._plan.newest) or None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
+        return [InputPartition(one) for one in self._plan.plan(decode_offsets(start), decode_offsets(end))]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        return read_part(partition.value, self._options.read, self._options.tail, Pushed(), self._columns)
+
+
+def read_part(
+    part: Any, options: ReadOptions, tail: TailOptions | None, pushed: Pushed, columns: Sequence[Column]
+) -> Iterator[Any]:
+    """What one task reads: a `Split` of the archive, a `TailSplit`, or nothing."""
+    from service.spark.reader import open_store_of, read_split
+    from service.spark.tail import TailSplit
+
+    if part is None:  # Spark's stand-in for "no partitions at all"
+        return iter(())
+    if isinstance(part, TailSplit):
+        from service.spark.tail_reader import read_tail
+
+        assert tail is not None
+        return read_tail(part, tail, options, pushed, columns)
+    return read_split(open_store_of(options), part, options, pushed, columns)

@@ -1,0 +1,81 @@
+"""How many bytes of the log a range of offsets is, and how far so many bytes reach. [P]
+
+Blocks are the grain: what is cut is cut between two of them. Past the sealed segments nobody tells sizes, so
+the tail is reckoned at what an offset of the newest sealed segment takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from service.remote.block_table import BlockTable
+from service.remote.manifest import Child, Load, Manifest, PageRef, SegmentEntry
+from service.spark.filters import Pushed
+from service.spark.planner import wanted_segments
+from service.spark.stream_offsets import Backlog, Taken
+
+UNKNOWN_BYTES_PER_OFFSET: Final = 1024
+"""Where not one segment is sealed."""
+BlocksOf = Callable[[SegmentEntry], BlockTable]
+
+
+def bytes_between(manifest: Manifest | None, load: Load, begin_offset: int, end_offset: int) -> int:
+    """About how many bytes the range is; a segment that is partly in it counts in proportion."""
+    if manifest is None:
+        return (end_offset - begin_offset) * UNKNOWN_BYTES_PER_OFFSET
+    archived = _bytes_in(manifest.children, load, begin_offset, end_offset)
+    beyond = end_offset - max(begin_offset, manifest.end_offset)
+    return archived + max(0, beyond) * bytes_per_offset(manifest, load)
+
+
+def _bytes_in(children: Sequence[Child], load: Load, begin: int, end: int) -> int:
+    total = 0
+    for child in children:
+        first, last = max(begin, child.base_offset), min(end, child.last_offset + 1)
+        if first >= last:
+            continue
+        span = child.last_offset + 1 - child.base_offset
+        if isinstance(child, PageRef) and last - first < span:
+            total += _bytes_in(load(child).children, load, begin, end)
+        else:
+            size = child.log_length if isinstance(child, SegmentEntry) else child.size_bytes
+            total += -(-size * (last - first) // span)
+    return total
+
+
+def bytes_per_offset(manifest: Manifest | None, load: Load) -> int:
+    """What an offset of the newest sealed segment takes, rounded up."""
+    if manifest is None or not manifest.children:
+        return UNKNOWN_BYTES_PER_OFFSET
+    newest: Child = manifest.children[-1]
+    while isinstance(newest, PageRef):
+        newest = load(newest).children[-1]
+    return max(1, -(-newest.log_length // (newest.last_offset + 1 - newest.base_offset)))
+
+
+def take_bytes(
+    manifest: Manifest | None, load: Load, blocks_of: BlocksOf, backlog: Backlog, budget: int
+) -> Taken:
+    """As many blocks, then offsets of the tail, as `budget` bytes are; one at least."""
+    at, spent = backlog.begin_offset, 0
+    segments = () if manifest is None else wanted_segments(manifest, load, at, backlog.end_offset, Pushed())
+    for entry in segments:
+        is_whole = at <= entry.base_offset and backlog.end_offset > entry.last_offset
+        if is_whole and spent + entry.log_length <= budget:
+            spent, at = spent + entry.log_length, entry.last_offset + 1
+            continue
+        for block in blocks_of(entry):
+            if block.last_offset < at:
+                continue
+            if block.first_offset >= backlog.end_offset:
+                break
+            if spent and spent + block.length > budget:
+                return Taken(at, spent)
+            spent, at = spent + block.length, block.last_offset + 1
+        at = entry.last_offset + 1
+    if at < backlog.end_offset and (manifest is None or at >= manifest.end_offset):
+        each = bytes_per_offset(manifest, load)
+        count = min(backlog.end_offset - at, max(0 if spent else 1, (budget - spent) // each))
+        spent, at = spent + count * each, at + count
+    return Taken(min(at, backlog.end_offset), spent)

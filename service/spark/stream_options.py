@@ -1,0 +1,113 @@
+"""Options that a batch read of the archive does not have: limits of a stream, brokers of the tail. [P]
+
+Names are those of Spark's Kafka source. What begins with ``kafka.`` goes to confluent-kafka without that
+prefix, so it is spelt as librdkafka spells it (``kafka.sasl.username``); where credentials have to go there,
+Spark leaves out of its plans whatever ``spark.redaction.regex`` matches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from service.base.errors import ConfigError
+from service.spark.options import ReadOptions, count_of, named, parse_options, size_of, with_headers
+
+LIMITS: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
+BOOTSTRAP: Final = "bootstrap.servers"
+TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
+TAIL: Final = (BOOTSTRAP, TIMEOUT)
+_PREFIX: Final = "kafka."
+_OURS: Final = frozenset({"kafka.isolation.level"})
+"""Synonyms of the source's own options that begin like the client's."""
+_TAKEN: Final = frozenset(
+    {
+        "group.id",
+        "group.instance.id",
+        "auto.offset.reset",
+        "enable.auto.commit",
+        "enable.auto.offset.store",
+        "enable.partition.eof",
+        "key.deserializer",
+        "value.deserializer",
+    }
+)
+"""What the source sets itself, or reads past Kafka's clients in Java."""
+
+
+@dataclass(frozen=True, slots=True)
+class TailOptions:
+    """Where the brokers are and what else their client is told; `timeout_ms` is how long to wait for them."""
+
+    client: tuple[tuple[str, str], ...]
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """The options of a stream. Limits are per micro-batch, None for none; bytes are those of the log."""
+
+    read: ReadOptions
+    tail: TailOptions | None
+    max_offsets: int | None
+    max_bytes: int | None
+
+
+def parse_batch(raw: Mapping[str, str]) -> tuple[ReadOptions, TailOptions | None]:
+    """The options of a batch read and, where brokers are given, those of its tail; or `ConfigError`."""
+    client, rest = _apart(raw)
+    given = named(rest, TAIL)
+    return parse_options(_without(given, TAIL)), _tail(given, client)
+
+
+def parse_stream(raw: Mapping[str, str]) -> StreamOptions:
+    """The options of a stream, checked and typed."""
+    client, rest = _apart(raw)
+    more = (*TAIL, *LIMITS)
+    given = named(rest, more)
+    return StreamOptions(
+        parse_options(_without(given, more), streaming=True),
+        _tail(given, client),
+        count_of(given, "maxOffsetsPerTrigger"),
+        size_of(given, "maxBytesPerTrigger"),
+    )
+
+
+def includes_headers(raw: Mapping[str, str]) -> bool:
+    """Whether the schema has headers; of batch reads and of streams, whose other options differ."""
+    return with_headers(named(_apart(raw)[1], (*TAIL, *LIMITS)))
+
+
+def _apart(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """What is the client's, without the prefix, and what is the source's."""
+    client: dict[str, str] = {}
+    rest: dict[str, str] = {}
+    for key, value in raw.items():
+        name = key.lower()
+        if not name.startswith(_PREFIX) or name in _OURS:
+            rest[key] = value
+        elif name == _PREFIX + BOOTSTRAP:
+            if raw.get(BOOTSTRAP, value) != value:
+                raise ConfigError(f"option {BOOTSTRAP} is given twice, under two names")
+            rest[BOOTSTRAP] = value
+        else:
+            client[name.removeprefix(_PREFIX)] = value
+    return client, rest
+
+
+def _without(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, value in given.items() if name not in names}
+
+
+def _tail(given: Mapping[str, str], client: Mapping[str, str]) -> TailOptions | None:
+    servers = given.get(BOOTSTRAP, "").strip()
+    if not servers:
+        alone = [name for name in (BOOTSTRAP, TIMEOUT) if name in given] + [_PREFIX + key for key in client]
+        if alone:
+            raise ConfigError(f"option {alone[0]} says nothing without {BOOTSTRAP}")
+        return None
+    if taken := sorted(_TAKEN & client.keys()):
+        raise ConfigError(f"option {_PREFIX}{taken[0]} is not yours to set: offsets are kept by Spark")
+    settings = {**client, BOOTSTRAP: servers}
+    return TailOptions(tuple(sorted(settings.items())), count_of(given, TIMEOUT) or 120_000)

@@ -1,0 +1,190 @@
+"""What is not sealed yet: asked of the brokers and read from them, behind the archive. Needs confluent-kafka.
+
+The archive and the tail are one line of offsets. A plan puts the border where the manifest that it has seen
+ends: below it is read from the bucket, from it on through the brokers. Segments that are sealed and offloaded
+after that move nothing, since brokers serve every offset of the log, whichever tier it lies in.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, NamedTuple, TypeVar
+
+from service.base.errors import ConfigError, StorageError
+from service.remote.store import ObjectStore
+from service.spark.archive import Archive, ChosenPartition, PartitionSnapshot
+from service.spark.filters import Pushed
+from service.spark.options import ReadOptions
+from service.spark.plan import OffsetRange
+from service.spark.stream_options import TailOptions
+
+_T = TypeVar("_T")
+TopicPartition = tuple[str, int]
+_ATTEMPTS: Final = 5
+
+
+class BrokerError(StorageError):
+    """Brokers could not be asked, or did not answer as they should."""
+
+
+class TailSplit(NamedTuple):
+    """One task: offsets of one partition that the brokers are asked for, half open."""
+
+    topic: str
+    partition: int
+    begin_offset: int
+    end_offset: int
+
+
+def confluent_kafka() -> Any:
+    """The client's module; `ConfigError` that says what to do where there is none."""
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ImportError as e:
+        raise ConfigError(
+            "option bootstrap.servers needs the package confluent-kafka in the Python of the driver and of "
+            f"every executor, and it is not here ({e}): pip install confluent-kafka, or leave the option "
+            "out and read the sealed part of the log alone"
+        ) from e
+    return confluent_kafka
+
+
+class Brokers:
+    """The ends of partitions, as the brokers know them."""
+
+    def __init__(self, tail: TailOptions, *, read_committed: bool) -> None:
+        self._kafka = confluent_kafka()
+        self._timeout_s = tail.timeout_ms / 1000
+        self._read_committed = read_committed
+        self._admin = _made(self._kafka, lambda: self._kafka.admin.AdminClient(dict(tail.client)))
+
+    def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """Where each log starts and where it ends (exclusive); what brokers do not know is left out."""
+        spec = self._kafka.admin.OffsetSpec
+        # Starts first: a log never starts behind where it ends later.
+        starts = self._ask({partition: spec.earliest() for partition in partitions})
+        ends = self._ask({partition: spec.latest() for partition in starts})
+        return {partition: (starts[partition], end) for partition, end in ends.items()}
+
+    def offsets_for_timestamps(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """The first record not older than its time, of those partitions that have one."""
+        spec = self._kafka.admin.OffsetSpec
+        found = self._ask({key: spec.for_timestamp(ms) for key, ms in timestamps_ms.items()})
+        return {key: offset for key, offset in found.items() if offset >= 0}
+
+    def _ask(self, wanted: Mapping[TopicPartition, Any]) -> dict[TopicPartition, int]:
+        """Answers by partition; asks again for a while where leaders move."""
+        answers: dict[TopicPartition, int] = {}
+        left = dict(wanted)
+        for attempt in range(_ATTEMPTS):
+            for key, outcome in self._asked(left):
+                if isinstance(outcome, int):
+                    answers[key] = outcome
+                    del left[key]
+                elif self._is_unknown(outcome) and attempt:
+                    del left[key]
+                elif attempt + 1 == _ATTEMPTS:
+                    raise BrokerError(f"{key[0]}-{key[1]}: brokers do not tell its offsets: {outcome}")
+            if not left:
+                break
+            time.sleep(0.1 * 2**attempt)
+        return answers
+
+    def _asked(self, wanted: Mapping[TopicPartition, Any]) -> list[tuple[TopicPartition, int | Exception]]:
+        kafka = self._kafka
+        if not wanted:
+            return []
+        level = kafka.IsolationLevel.READ_COMMITTED if self._read_committed else None
+        futures = self._admin.list_offsets(
+            {kafka.TopicPartition(*key): spec for key, spec in wanted.items()},
+            isolation_level=level or kafka.IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=self._timeout_s / _ATTEMPTS,
+        )
+        found: list[tuple[TopicPartition, int | Exception]] = []
+        for partition, future in futures.items():
+            try:
+                outcome: int | Exception = future.result().offset
+            except kafka.KafkaException as e:
+                outcome = e
+            found.append(((partition.topic, partition.partition), outcome))
+        return found
+
+    def _is_unknown(self, error: Exception) -> bool:
+        codes = self._kafka.KafkaError
+        return error.args[0].code() in (
+            codes.UNKNOWN_TOPIC_OR_PART,
+            codes._UNKNOWN_TOPIC,
+            codes._UNKNOWN_PARTITION,
+        )
+
+
+def _made(kafka: Any, make: Callable[[], _T]) -> _T:
+    """A client; what it refuses of its options is the user's to mend."""
+    try:
+        return make()
+    except kafka.KafkaException as e:
+        raise ConfigError(f"the client of the brokers refuses its options: {e}") from e
+
+
+@lru_cache(maxsize=4)
+def _brokers(tail: TailOptions, read_committed: bool, _pid: int) -> Brokers:
+    return Brokers(tail, read_committed=read_committed)
+
+
+class LiveArchive(Archive):
+    """The archive whose partitions reach as far as the brokers say."""
+
+    def __init__(self, store: ObjectStore, tail: TailOptions, options: ReadOptions) -> None:
+        super().__init__(store)
+        self._brokers = _brokers(tail, options.read_committed, os.getpid())
+
+    def snapshots(self, chosen: Iterable[ChosenPartition]) -> list[PartitionSnapshot]:
+        """The archive first, then the brokers, whose log does not end before what is archived."""
+        sealed = super().snapshots(chosen)
+        bounds = self._brokers.bounds([_named(snapshot) for snapshot in sealed])
+        return [snapshot._replace(live=bounds.get(_named(snapshot))) for snapshot in sealed]
+
+    def offsets_for_timestamps(
+        self, snapshots: Sequence[PartitionSnapshot], timestamps_ms: Sequence[int]
+    ) -> list[int | None]:
+        found = super().offsets_for_timestamps(snapshots, timestamps_ms)
+        later = {
+            _named(snapshot): time
+            for snapshot, time, offset in zip(snapshots, timestamps_ms, found, strict=True)
+            if offset is None
+        }
+        live = self._brokers.offsets_for_timestamps(later)
+        return [
+            live.get(_named(snapshot)) if offset is None else offset
+            for snapshot, offset in zip(snapshots, found, strict=True)
+        ]
+
+
+def _named(snapshot: PartitionSnapshot) -> TopicPartition:
+    return snapshot.chosen.topic, snapshot.chosen.partition
+
+
+def archive_of(store: ObjectStore, options: ReadOptions, tail: TailOptions | None) -> Archive:
+    """The archive, with its tail where brokers are given."""
+    return Archive(store) if tail is None else LiveArchive(store, tail, options)
+
+
+def plan_tail(ranges: Iterable[OffsetRange], options: ReadOptions, pushed: Pushed) -> list[TailSplit]:
+    """What of the ranges lies behind the archive: a task for each partition, more for many records."""
+    splits: list[TailSplit] = []
+    for wanted in ranges:
+        chosen = wanted.snapshot.chosen
+        begin = max(wanted.begin_offset, wanted.snapshot.sealed_end, pushed.begin_offset)
+        end = min(wanted.end_offset, pushed.end_offset)
+        step = options.max_records_per_partition or max(1, end - begin)
+        splits += [
+            TailSplit(chosen.topic, chosen.partition, first, min(first + step, end))
+            for first in range(begin, end, step)
+        ]
+    return splits
