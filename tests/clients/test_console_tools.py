@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.clients.conftest import Broker, NewTopic
-from tests.support.clients import CLIENTS, EPOCH_MS, KafkaPython, make_rows
+from tests.conftest import NodeFactory
+from tests.support.clients import CLIENTS, EPOCH_MS, Admin, KafkaPython, make_rows
 from tests.support.kafka_tools import run_tool, tool
-from tests.support.processes import wait_until
+from tests.support.processes import FIRN, wait_until
 
 pytestmark = pytest.mark.java
 
@@ -213,14 +216,26 @@ def test_kafka_dump_log_reads_the_metadata_log(broker: Broker, new_topic: NewTop
     assert "LeaderChange" in found or "leaderchange" in found.lower()
 
 
+def test_kafka_dump_log_reads_a_metadata_snapshot(start_node: NodeFactory) -> None:
+    node = start_node(**{"metadata.log.max.record.bytes.between.snapshots": "1000"})
+    admin = Admin(node.bootstrap)
+    for number in range(20):
+        admin.create(f"topic-{number}", retention_bytes="4321")
+    folder = node.data / "__cluster_metadata-0"
+    wait_until("a snapshot", lambda: any(folder.glob("*.checkpoint")))
+    node.restart()
+    assert set(Admin(node.bootstrap).topics()) == {f"topic-{number}" for number in range(20)}
+    found = _dump("--cluster-metadata-decoder", "--files", max(folder.glob("*.checkpoint")))
+    assert "SnapshotHeader" in found
+    assert "SnapshotFooter" in found
+    assert found.count('"type":"TOPIC_RECORD"') > 2
+    assert '"name":"retention.bytes","value":"4321"' in found
+    node.stop()
+
+
 def test_the_head_of_an_object_is_a_log_that_kafka_dump_log_opens(
     broker: Broker, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    import json
-    import subprocess
-
-    from tests.support.processes import FIRN
-
     store = broker.need_store()
     topic = new_topic(1, remote_storage_enable="true", segment_bytes="1048576")
     before = set(store.objects())

@@ -218,22 +218,26 @@ def test_a_kill_at_any_step_of_offloading_loses_nothing(
     fsck(moto_store)
 
 
-def test_random_kills_while_offloading_lose_nothing(start_node: NodeFactory, disk_store: Store) -> None:
+@pytest.mark.parametrize("kind", ["disk_store", pytest.param("versitygw_store", marks=pytest.mark.versitygw)])
+def test_random_kills_while_offloading_lose_nothing(
+    kind: str, start_node: NodeFactory, request: pytest.FixtureRequest
+) -> None:
+    store: Store = request.getfixturevalue(kind)
     source = random.Random(SEED)
-    node = start_node(disk_store)
+    node = start_node(store)
     Admin(node.bootstrap).create("topic", 1, **TIERED)
     writer = Writer("topic")
-    for _ in range(6):
+    for _ in range(5):
         thread = threading.Thread(target=writer.run, args=(node.bootstrap, 100, 0, 1000))
         thread.start()
-        time.sleep(source.uniform(0.2, 1.2))
+        time.sleep(source.uniform(0.2, 0.8))
         node.kill()
         thread.join()
         node.start()
     settle(node.bootstrap, "topic", 0)
     writer.check(node.bootstrap)
     node.stop()
-    fsck(disk_store)
+    fsck(store)
 
 
 def test_a_deleted_topic_stays_deleted_after_a_kill(start_node: NodeFactory, disk_store: Store) -> None:

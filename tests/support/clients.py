@@ -10,7 +10,7 @@ import hashlib
 import random
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import aiokafka
@@ -349,8 +349,3 @@ class Admin:
         return {
             name: len(topic.partitions) for name, topic in self.client.list_topics(timeout=20).topics.items()
         }
-
-
-def chunks(rows: Sequence[Row], size: int) -> Iterator[Sequence[Row]]:
-    for start in range(0, len(rows), size):
-        yield rows[start : start + size]
