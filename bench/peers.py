@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import shutil
-import socket
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from tests.support.kafka_tools import RUNNER
-from tests.support.processes import Node, cpu_seconds, end, free_port, wait_until
+from tests.support.kafka_node import KafkaNode
+from tests.support.processes import Node, cpu_seconds
 from tests.support.requirements import KAFKA_LIBS
 from tests.support.stores import Store
 
@@ -46,52 +43,10 @@ class FirnPeer:
         self._node.stop()
 
 
-class KafkaPeer:
+class KafkaPeer(KafkaNode):
     """Apache Kafka 4.3.1, one KRaft node of both roles, 1 GiB of heap."""
 
     name = "Apache Kafka"
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True)
-        port, controller = free_port(), free_port()
-        self.bootstrap = f"127.0.0.1:{port}"
-        config = folder / "server.properties"
-        config.write_text(
-            f"""process.roles=broker,controller
-node.id=1
-controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
-controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
-log.dirs={folder / "data"}
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-"""
-        )
-        cluster = ("-t", "4L6g3nShT-eMCtK--X86sw", "-c", str(config))
-        subprocess.run([RUNNER, "storage", "format", *cluster], check=True, capture_output=True)
-        started = time.monotonic()
-        with (folder / "server.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [RUNNER, "server", str(config)],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, "KAFKA_HEAP": "1g"},
-            )
-        self.pid = self._process.pid
-        wait_until("Apache Kafka to listen", lambda: _listens(port), 60)
-        self.seconds_to_ready = time.monotonic() - started
-
-    def stop(self) -> None:
-        end(self._process, 30)
-
-
-def _listens(port: int) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-        return True
-    return False
 
 
 def kafka_is_here() -> bool:

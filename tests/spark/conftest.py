@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.spark.filling import Filled, fill
+from tests.support.spark import connector_jars
 from tests.support.stores import CREDENTIALS, Store, folder_store, new_bucket
 
 
@@ -25,6 +26,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             master="local[2]",
             config={
                 "spark.driver.memory": "1g",
+                "spark.jars": connector_jars(),
                 "spark.ui.enabled": "false",
                 "spark.ui.showConsoleProgress": "false",
                 "spark.sql.shuffle.partitions": "2",

@@ -127,13 +127,13 @@ def consume(bootstrap: str, topic: str, ends: dict[int, int]) -> list[Row]:
                     assert message.error() is None, message.error()
                     at = message.offset() + 1
                     if message.offset() < end:
-                        rows.append(_row(message))
+                        rows.append(row_of(message))
     finally:
         consumer.close()
     return rows
 
 
-def _row(message: object) -> Row:
+def row_of(message: object) -> Row:
     kind, timestamp = message.timestamp()  # type: ignore[attr-defined]
     headers = message.headers()  # type: ignore[attr-defined]
     return Row(

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import read
-from tests.spark.filling import PARTITIONS, START_MS, Filled, Row
+from tests.spark.filling import PARTITIONS, START_MS, Filled
+from tests.spark.frames import COLUMNS, rows_of
 from tests.support.stores import Store, folder_store
 
 errors = pytest.importorskip(
@@ -21,22 +22,6 @@ errors = pytest.importorskip(
 
 Load = Callable[..., Any]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
-
-
-def rows_of(frame: Any) -> list[Row]:
-    """The rows of a DataFrame that has every column, in order."""
-    found = frame.selectExpr(*COLUMNS[:5], "unix_millis(timestamp)", "timestampType", "headers").collect()
-    rows = [
-        Row(*row[:7], None if row[7] is None else tuple((h.key, _bytes(h.value)) for h in row[7]))
-        for row in found
-    ]
-    rows = [row._replace(key=_bytes(row.key), value=_bytes(row.value)) for row in rows]
-    return sorted(rows, key=lambda row: (row.topic, row.partition, row.offset))
-
-
-def _bytes(value: Any) -> bytes | None:
-    return None if value is None else bytes(value)
 
 
 def offsets_of(frame: Any) -> list[tuple[int, int]]:

@@ -1,0 +1,61 @@
+"""Apache Kafka's own broker as a child process: one KRaft node of both roles."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.support.kafka_tools import RUNNER
+from tests.support.processes import end, free_port, wait_until
+from tests.support.requirements import KAFKA_LIBS
+
+CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
+
+
+class KafkaNode:
+    """Apache Kafka 4.3.1 on a fresh folder; its logs lie in `data`. `stop()` ends it cleanly."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, *, heap: str = "1g") -> None:
+        folder.mkdir(parents=True)
+        port, controller = free_port(), free_port()
+        self.bootstrap = f"127.0.0.1:{port}"
+        self.data = folder / "data"
+        lines = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "controller.listener.names": "CONTROLLER",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": str(self.data),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            **(settings or {}),
+        }
+        config = folder / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        env = {**os.environ, "KAFKA_HEAP": heap, "KAFKA_LIBS": str(KAFKA_LIBS)}
+        cluster = ("-t", CLUSTER_ID, "-c", str(config))
+        subprocess.run([RUNNER, "storage", "format", *cluster], check=True, capture_output=True, env=env)
+        started = time.monotonic()
+        with (folder / "server.log").open("wb") as log:
+            self._process = subprocess.Popen([RUNNER, "server", str(config)], stdout=log, stderr=log, env=env)
+        self.pid = self._process.pid
+        wait_until("Apache Kafka to listen", lambda: _listens(port), 60)
+        self.seconds_to_ready = time.monotonic() - started
+
+    def stop(self) -> None:
+        end(self._process, 30)
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False

@@ -1,0 +1,94 @@
+"""Segments written by Apache Kafka, put through our offloader into a store: what a node's tiering would do.
+
+The broker must have ended cleanly. Every segment goes, the one that was active too; where the log begins
+inside a segment (records deleted by an admin), the manifest says so.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from uuid import uuid4
+
+from service.base.files import read_checkpoint
+from service.base.types import TopicIdPartition
+from service.hot.files import SegmentFile
+from service.hot.log_dir import read_topic_id
+from service.hot.sealed import SealedSegment
+from service.records.batch import iter_headers
+from service.remote.manifest_codec import TopicRow
+from service.remote.segment_object import SegmentIdentity
+from service.remote.store import ObjectStore
+from service.tiering.chain import Chain, ChainStore
+from service.tiering.copier import Progress, copy_segment
+from service.tiering.planner import Copy
+from service.tiering.shared_objects import TopicsSnapshot, claim_prefix, write_topics
+from tests.support.kafka_node import CLUSTER_ID
+
+BLOCK_BYTES = 64 << 10
+
+
+def offload(data: Path, store: ObjectStore, topics: dict[str, int]) -> None:
+    """Put `topics` (name -> number of partitions) from Kafka's log directory `data` into `store`."""
+    claim_prefix(store, CLUSTER_ID)
+    starts = _log_starts(data)
+    rows = []
+    for topic, partitions in topics.items():
+        topic_id = read_topic_id(data / f"{topic}-0")
+        assert topic_id is not None
+        rows.append(TopicRow(topic, topic_id, partitions, {}))
+        for partition in range(partitions):
+            folder = data / f"{topic}-{partition}"
+            tip = TopicIdPartition(topic_id, topic, partition)
+            _offload_log(folder, store, tip, starts.get(folder.name, 0))
+    write_topics(store, CLUSTER_ID, TopicsSnapshot(1, rows))
+
+
+def _log_starts(data: Path) -> dict[str, int]:
+    rows = (line.split() for line in read_checkpoint(data / "log-start-offset-checkpoint"))
+    return {f"{topic}-{partition}": int(offset) for topic, partition, offset in rows}
+
+
+def _offload_log(folder: Path, store: ObjectStore, tip: TopicIdPartition, log_start: int) -> None:
+    chains = ChainStore(store, CLUSTER_ID, uuid4)
+    manifest = chains.empty(tip)
+    chain: Chain | None = None
+    for segment in segments(folder):
+        identity = SegmentIdentity(CLUSTER_ID, *tip, segment.base_offset, segment.last_offset, 0, uuid4())
+        entry = copy_segment(store, Copy(segment, segment.base_offset), identity, Progress(), BLOCK_BYTES)
+        chain = chains.append(manifest, entry, 0, lambda key: None)
+        manifest = chain.manifest
+    assert chain is not None
+    if log_start > manifest.start_offset:
+        chain, _ = chains.drop(manifest, tip, log_start, 0, lambda key: None)
+    chains.write_head(chain.head)
+
+
+def segments(folder: Path) -> list[SealedSegment]:
+    """Every segment of a partition's folder that holds something, oldest first."""
+    logs = sorted(path for path in folder.glob("*.log") if path.stat().st_size)
+    bases = [int(log.stem) for log in logs]
+    *_, last = iter_headers(logs[-1].read_bytes())
+    ends = [*(after for _, after in pairwise(bases)), last.next_offset]
+    return [_sealed(log, base, end) for log, base, end in zip(logs, bases, ends, strict=True)]
+
+
+def _sealed(log: Path, base_offset: int, end_offset: int) -> SealedSegment:
+    size = log.stat().st_size
+    txn_index = log.with_suffix(".txnindex")
+    snapshot = log.with_name(f"{end_offset:020}.snapshot")
+    return SealedSegment(
+        base_offset=base_offset,
+        last_offset=end_offset - 1,
+        size=size,
+        max_timestamp=-1,  # these three the offloader finds out by itself
+        max_timestamp_offset=-1,
+        sealed_at_ms=0,
+        log_path=log,
+        offset_index_path=log.with_suffix(".index"),
+        time_index_path=log.with_suffix(".timeindex"),
+        txn_index_path=txn_index if txn_index.exists() else None,
+        producer_snapshot_path=snapshot if snapshot.exists() else None,
+        leader_epochs=(),
+        log_file=SegmentFile(log, size),
+    )
