@@ -7,6 +7,50 @@ import re
 from datetime import UTC, datetime
 
 
+def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
+    """`firn pipeline archive`."""
+    add_bucket_arguments(parser)
+    parser.add_argument("output", metavar="OUTPUT", help="a folder, or any URL that Spark writes to")
+    parser.add_argument(
+        "--checkpoint", metavar="URL", help="how far it has come (default: OUTPUT/_checkpoint)"
+    )
+    add_start_arguments(parser)
+    add_source_option(parser)
+    parser.add_argument(
+        "--interval",
+        type=count_from(1),
+        metavar="SECONDS",
+        help="stay and look again every so often (default: take what there is and end)",
+    )
+    parser.add_argument(
+        "--batch-bytes",
+        metavar="SIZE",
+        help="bytes of the log in a micro-batch, as 4g (default: 16g; Spark 4.2)",
+    )
+    parser.add_argument("--headers", action="store_true", help="records' headers too")
+    parser.add_argument(
+        "--values",
+        choices=("raw", "json", "avro"),
+        default="raw",
+        help="what values are: bytes kept as they are, JSON objects or Avro data as columns (default: raw)",
+    )
+    parser.add_argument(
+        "--schema",
+        metavar="FILE",
+        help="of JSON: Spark's DDL or JSON form (default: inferred); of Avro: .avsc",
+    )
+    parser.add_argument(
+        "--infer-records",
+        type=count_from(1),
+        default=10_000,
+        metavar="N",
+        help="infer a JSON schema from so many values (default: 10000)",
+    )
+    parser.add_argument(
+        "--confluent-header", action="store_true", help="Avro data begin with a registry's five bytes"
+    )
+
+
 def add_stats_arguments(parser: argparse.ArgumentParser) -> None:
     """`firn pipeline stats`."""
     add_range_arguments(parser)
@@ -49,6 +93,16 @@ def add_bucket_arguments(parser: argparse.ArgumentParser) -> None:
 def add_range_arguments(parser: argparse.ArgumentParser) -> None:
     """`add_bucket_arguments`, and a part of the topics' records."""
     add_bucket_arguments(parser)
+    add_start_arguments(parser)
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument("--ending-offsets", metavar="JSON", help="as the source's endingOffsets, exclusive")
+    end.add_argument(
+        "--to", type=moment, dest="to_ms", metavar="TIME", help="up to the first record not older than this"
+    )
+    add_source_option(parser)
+
+
+def add_start_arguments(parser: argparse.ArgumentParser) -> None:
     start = parser.add_mutually_exclusive_group()
     start.add_argument(
         "--starting-offsets", metavar="JSON", help='as the source\'s startingOffsets: {"topic":{"0":23}}'
@@ -60,12 +114,6 @@ def add_range_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="first record not older, as in 2013-02-01T00:00Z",
     )
-    end = parser.add_mutually_exclusive_group()
-    end.add_argument("--ending-offsets", metavar="JSON", help="as the source's endingOffsets, exclusive")
-    end.add_argument(
-        "--to", type=moment, dest="to_ms", metavar="TIME", help="up to the first record not older than this"
-    )
-    add_source_option(parser)
 
 
 def add_source_option(parser: argparse.ArgumentParser) -> None:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections import Counter
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import fastavro
 import pytest
+from confluent_kafka import Producer
 
 from service.cli.main import main
-from tests.spark.filling import Filled, Row
+from service.pipelines.values import decode_avro, decode_json, parse_json_schema
+from tests.spark.filling import BRISK, START_MS, TIERED, Filled, Row
+from tests.support.clients import Admin
+from tests.support.processes import Node
+from tests.support.stores import Store, folder_store
+from tests.support.tiers import settle
 
 
 def day_of(row: Row) -> str:
@@ -27,6 +37,157 @@ def pipeline(spark: Any, filled: Filled) -> Any:
         return main(["pipeline", name, filled.store.url, *arguments])
 
     return run
+
+
+class Desk(NamedTuple):
+    """A node that runs, with a topic `readings` of two partitions."""
+
+    bootstrap: str
+    store: Store
+
+    def write(self, begin: int, end: int) -> int:
+        """JSON values, some of them none; returns how many records are in the archive when all is settled."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
+        for i in range(begin, end):
+            value = json.dumps({"sensor": f"s{i % 5}", "reading": i, "at": {"x": i / 2}})
+            odd = {7: None, 8: "[1, 2", 9: b"\xff\xfe"}.get(i % 500, value)
+            key, headers = (f"k{i % 3}", [("n", str(i)), ("none", None)]) if i % 2 else (None, None)
+            producer.produce(
+                "readings", odd, key, partition=i % 2, timestamp=START_MS + 20_000 * i, headers=headers
+            )
+            if i % 50 == 0:
+                producer.flush()
+        assert producer.flush(30) == 0
+        return sum(settle(self.bootstrap, "readings", partition) for partition in range(2))
+
+
+@pytest.fixture(scope="module")
+def desk(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    folder = tmp_path_factory.mktemp("desk")
+    store = folder_store(folder / "cold")
+    node = Node(folder / "node", {**BRISK, **store.node_settings}, store.env).start()
+    try:
+        Admin(node.bootstrap).create("readings", 2, **TIERED)
+        yield Desk(node.bootstrap, store)
+    finally:
+        node.close()
+
+
+class TestArchive:
+    def test_runs_one_after_the_other_write_every_offset_once_with_json_in_columns(
+        self, spark: Any, desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        output = tmp_path / "lake"
+        command = ["pipeline", "archive", desk.store.url, str(output), "--topics", "readings", "--headers"]
+        for end in (1500, 3000):
+            count = desk.write(end - 1500, end)
+            assert main([*command, "--values", "json", "--batch-bytes", "64k"]) == 0
+        written = spark.read.parquet(str(output))
+        assert written.columns[:6] == ["topic_id", "partition", "offset", "timestamp", "timestampType", "key"]
+        assert written.schema["value"].dataType.simpleString() == (
+            "struct<at:struct<x:double>,reading:bigint,sensor:string>"
+        )
+        rows = written.orderBy("partition", "offset").collect()
+        assert len(rows) == len({(row.topic_id, row.partition, row.offset) for row in rows}) == count
+        for row in rows:
+            i = row.offset * 2 + row.partition
+            assert row.date == datetime.fromtimestamp(START_MS // 1000 + 20 * i, UTC).date()
+            if i % 500 in (7, 8, 9):
+                undecoded = {7: None, 8: b"[1, 2", 9: b"\xff\xfe"}[i % 500]
+                assert (row.value, row.undecoded) == (None, undecoded and bytearray(undecoded))
+            else:
+                assert row.value.asDict(True) == {"sensor": f"s{i % 5}", "reading": i, "at": {"x": i / 2}}
+                assert row.undecoded is None
+            headers = None if row["headers"] is None else [(h.key, h.value) for h in row["headers"]]
+            assert headers == ([("n", str(i).encode()), ("none", None)] if i % 2 else None)
+        assert len(list((output / "_checkpoint" / "commits").glob("[0-9]*"))) > 2
+        assert main([*command, "--values", "json"]) == 0
+        assert "archive: 0 records" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("--values", "avro"), "needs --schema"),
+            (("--schema", "x.ddl"), "says nothing without --values"),
+            (("--batch-bytes", "many"), "maxBytesPerTrigger"),
+            (("--values", "json", "--schema", "/nowhere.ddl"), "No such file"),
+        ],
+    )
+    def test_what_cannot_be_is_said_in_one_line(
+        self,
+        spark: Any,
+        filled: Filled,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+        arguments: tuple[str, ...],
+        said: str,
+    ) -> None:
+        output = tmp_path / "lake"
+        assert main(["pipeline", "archive", filled.store.url, str(output), *arguments]) == 1
+        error = capsys.readouterr().err
+        assert said in error
+        assert error.count("\n") == 1
+        assert not output.exists()
+
+
+AVRO = {
+    "type": "record",
+    "name": "Reading",
+    "fields": [
+        {"name": "sensor", "type": {"type": "enum", "name": "Sensor", "symbols": ["A", "B"]}},
+        {"name": "small", "type": ["null", "int"]},
+        {"name": "day", "type": {"type": "int", "logicalType": "date"}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "tags", "type": {"type": "map", "values": {"type": "array", "items": "string"}}},
+    ],
+}
+
+
+class TestValues:
+    def test_avro_with_a_registry_header_and_what_is_not_avro(self, spark: Any) -> None:
+        reading = {
+            "sensor": "B",
+            "small": None,
+            "day": date(2013, 1, 2),
+            "at": datetime(2013, 1, 2, 3, 4, 5, 678000, UTC),
+            "price": Decimal("12.34"),
+            "tags": {"x": ["y", "z"]},
+        }
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, AVRO, reading)
+        data = stream.getvalue()
+        long_written = io.BytesIO()
+        wider = json.loads(json.dumps(AVRO).replace('["null", "int"]', '["null", "long"]'))
+        fastavro.schemaless_writer(long_written, wider, {**reading, "small": 2**40})
+        too_wide = b"\0\0\0\0\1" + long_written.getvalue()
+        good = b"\0\0\0\0\1" + data
+        values = [good, None, data, good[:-1], good + b"\0", b"", b"\0\0", too_wide, good]
+        frame = spark.createDataFrame(list(enumerate(values)), "n int, value binary")
+        rows = decode_avro(frame, AVRO, confluent_header=True).orderBy("n").collect()
+        assert [row.n for row in rows if row.value is not None] == [0, 8]
+        assert [row.n for row in rows if row.undecoded is not None] == [2, 3, 4, 5, 6, 7]
+        assert all(bytes(row.undecoded) == values[row.n] for row in rows if row.undecoded is not None)
+        found = rows[0].value.asDict()
+        assert found.pop("at").timestamp() == reading["at"].timestamp()  # type: ignore[attr-defined]
+        assert found == {name: value for name, value in reading.items() if name != "at"}
+
+    def test_json_that_is_not_of_the_schema_is_kept_as_it_is(self, spark: Any) -> None:
+        values = [
+            b'{"a": 1}',
+            b'{"a": "one"}',
+            b"{}",
+            b"",
+            b"null",
+            b"7",
+            None,
+            b'{"a": 1',
+            b'{"b": 2, "a": 3}',
+        ]
+        frame = spark.createDataFrame(list(enumerate(values)), "n int, value binary")
+        rows = decode_json(frame, parse_json_schema("a int")).orderBy("n").collect()
+        assert {row.n: row.value.a for row in rows if row.value is not None} == {0: 1, 2: None, 8: 3}
+        assert [row.n for row in rows if row.undecoded is not None] == [1, 3, 4, 5, 7]
 
 
 class TestStats:
