@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from service.spark.filters import Condition, Pushed, push
 from service.spark.options import ReadOptions
 from service.spark.schema import Column, check_columns, schema_ddl
-from service.spark.stream import FirnStreamReader, read_part
+from service.spark.stream import FirnStreamReader, open_archive, read_part
 from service.spark.stream_options import TailOptions, includes_headers, parse_batch, parse_stream
 
 _NOT_NARROWED = Pushed()
@@ -78,11 +78,10 @@ class FirnReader(DataSourceReader):
 
     def partitions(self) -> list[Any]:
         from service.spark.plan import plan_ranges, resolve_ranges
-        from service.spark.reader import open_store_of
-        from service.spark.tail import archive_of, plan_tail
+        from service.spark.tail import plan_tail
 
         options, pushed = self._options, self._pushed
-        with archive_of(open_store_of(options), options, self._tail) as archive:
+        with open_archive(options, self._tail) as archive:
             ranges = resolve_ranges(archive, options, pushed)
             splits = plan_ranges(archive, ranges, options, pushed, parallelism=os.cpu_count() or 1)
         return [InputPartition(one) for one in (*splits, *plan_tail(ranges, options, pushed))]

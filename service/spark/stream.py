@@ -7,11 +7,13 @@ go, writes that to the checkpoint and has it plan the range. Tasks get a reader 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from service.base.errors import ConfigError
+from service.spark.archive import Archive
 from service.spark.filters import Pushed
 from service.spark.options import ReadOptions
 from service.spark.schema import Column
@@ -38,7 +40,7 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
             raise ConfigError("options maxOffsetsPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer")
         self._options = options
         self._columns = tuple(columns)
-        self._plan = StreamPlan(options)
+        self._plan = StreamPlan(options, partial(open_archive, options.read, options.tail))
 
     def initialOffset(self) -> dict[str, Any]:
         return encode_offsets(self._plan.initial())
@@ -67,6 +69,15 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
 
     def read(self, partition: Any) -> Iterator[Any]:
         return read_part(partition.value, self._options.read, self._options.tail, Pushed(), self._columns)
+
+
+def open_archive(options: ReadOptions, tail: TailOptions | None) -> Archive:
+    """The archive that the options name, with its tail where brokers are given."""
+    from service.spark.reader import open_store_of
+    from service.spark.tail import LiveArchive
+
+    store = open_store_of(options)
+    return Archive(store) if tail is None else LiveArchive(store, tail, options)
 
 
 def read_part(

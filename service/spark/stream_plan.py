@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from uuid import UUID
 
 from service.base.errors import ConfigError
@@ -21,11 +21,10 @@ from service.spark.filters import Pushed
 from service.spark.options import Assign, Choice, Subscribe
 from service.spark.plan import bound_offsets, check_named, plan_ranges, within
 from service.spark.planner import Split
-from service.spark.reader import open_store_of
 from service.spark.stream_bytes import bytes_between, take_bytes
 from service.spark.stream_offsets import Backlog, Offsets, Spot, Taken, by_count, rotated, share_out
 from service.spark.stream_options import StreamOptions
-from service.spark.tail import TailSplit, archive_of, plan_tail
+from service.spark.tail import TailSplit, plan_tail
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +34,10 @@ Snapshots = dict[Spot, PartitionSnapshot]
 class StreamPlan:
     """What a running stream keeps that is not in the checkpoint; after a restart none of it is missed."""
 
-    def __init__(self, options: StreamOptions) -> None:
+    def __init__(self, options: StreamOptions, open_archive: Callable[[], Archive]) -> None:
+        """`open_archive` gives the archive as it is at that moment, with its tail where brokers are given."""
         self._options = options
+        self._archive = open_archive
         self._target: dict[Spot, int] | None = None
         self._held: dict[Spot, int] = {}
         self._after: Spot | None = None
@@ -102,9 +103,6 @@ class StreamPlan:
             ranges = [one for one in ranges if one.begin_offset < one.end_offset]
             splits = plan_ranges(archive, ranges, options, Pushed(), parallelism=os.cpu_count() or 1)
             return [*splits, *plan_tail(ranges, options, Pushed())]
-
-    def _archive(self) -> Archive:
-        return archive_of(open_store_of(self._options.read), self._options.read, self._options.tail)
 
     def _snapshots(self, archive: Archive, only: set[Spot] | None = None) -> Snapshots:
         chosen = self._chosen(archive)

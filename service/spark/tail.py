@@ -170,11 +170,6 @@ def _named(snapshot: PartitionSnapshot) -> TopicPartition:
     return snapshot.chosen.topic, snapshot.chosen.partition
 
 
-def archive_of(store: ObjectStore, options: ReadOptions, tail: TailOptions | None) -> Archive:
-    """The archive, with its tail where brokers are given."""
-    return Archive(store) if tail is None else LiveArchive(store, tail, options)
-
-
 def plan_tail(ranges: Iterable[OffsetRange], options: ReadOptions, pushed: Pushed) -> list[TailSplit]:
     """What of the ranges lies behind the archive: a task for each partition, more for many records."""
     splits: list[TailSplit] = []

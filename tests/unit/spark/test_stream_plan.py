@@ -1,0 +1,246 @@
+"""What a stream reads next, against buckets that change under it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from service.base.errors import ConfigError
+from service.remote.manifest import Limits
+from service.spark.archive import Archive
+from service.spark.errors import DataLossError
+from service.spark.planner import Split
+from service.spark.stream_bytes import bytes_between, bytes_per_offset
+from service.spark.stream_options import parse_stream
+from service.spark.stream_plan import StreamPlan
+from tests.unit.spark.bucket import START_MS, Bucket
+
+Opened = Callable[..., StreamPlan]
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    """`flights` has partitions of 300, 100 and 0 records, 100 to a segment."""
+    bucket = Bucket()
+    bucket.topic("flights", 3)
+    for _ in range(3):
+        bucket.add("flights", 0)
+    bucket.add("flights", 1)
+    return bucket
+
+
+@pytest.fixture
+def opened(bucket: Bucket) -> Opened:
+    """A stream of the bucket, from the earliest offset unless told otherwise."""
+
+    def opened(**options: object) -> StreamPlan:
+        given = {"subscribe": "flights", "startingOffsets": "earliest", **options}
+        if "subscribePattern" in given:
+            del given["subscribe"]
+        parsed = parse_stream({"url": "file:///none", **{k: str(v) for k, v in given.items()}})
+        return StreamPlan(parsed, lambda: Archive(bucket.store, threads=2))
+
+    return opened
+
+
+def at(*offsets: int, topic: str = "flights") -> dict[tuple[str, int], int]:
+    return {(topic, number): offset for number, offset in enumerate(offsets)}
+
+
+def covered(splits: list[Split]) -> list[tuple[int, int, int]]:
+    return sorted((p.partition, p.begin_offset, p.end_offset) for split in splits for p in split.pieces)
+
+
+def test_a_stream_goes_from_its_start_to_what_is_sealed_and_on(bucket: Bucket, opened: Opened) -> None:
+    stream = opened()
+    start = stream.initial()
+    assert start == at(0, 0, 0)
+    end = stream.latest(start)
+    assert end == at(300, 100, 0)
+    assert covered(stream.plan(start, end)) == [(0, 0, 100), (0, 100, 200), (0, 200, 300), (1, 0, 100)]
+    assert stream.latest(end) == end
+    bucket.add("flights", 2)
+    assert stream.latest(end) == at(300, 100, 100)
+
+
+def test_a_plan_covers_its_range_whatever_came_after(bucket: Bucket, opened: Opened) -> None:
+    before = covered(opened().plan(at(150, 0, 0), at(250, 30, 0)))
+    assert before == [(0, 150, 200), (0, 200, 250), (1, 0, 30)]
+    bucket.add("flights", 0)
+    bucket.drop_before("flights", 120)
+    assert covered(opened().plan(at(150, 0, 0), at(250, 30, 0))) == before
+
+
+def test_a_partition_that_starts_at_its_end_takes_nothing_in_the_first_batch(
+    bucket: Bucket, opened: Opened
+) -> None:
+    stream = opened(startingOffsets="latest")
+    start = stream.initial()
+    assert start == at(300, 100, 0)
+    bucket.add("flights", 0)
+    first = stream.latest(start)
+    assert first == start
+    # The first batch, repeated after a crash: its start is asked for again and is later by now.
+    again = opened(startingOffsets="latest")
+    later = again.initial()
+    assert later == at(400, 100, 0)
+    assert again.plan(later, first) == []
+    assert covered(again.plan(first, again.latest(first))) == [(0, 300, 400)]
+
+
+def test_a_time_that_no_record_has_reached_is_the_end(bucket: Bucket, opened: Opened) -> None:
+    stream = opened(startingTimestamp=START_MS + 150_000, startingOffsetsByTimestampStrategy="latest")
+    start = stream.initial()
+    assert start == at(150, 100, 0)
+    bucket.add("flights", 1)
+    assert stream.latest(start) == at(300, 100, 0)
+    assert stream.latest(at(300, 100, 0)) == at(300, 200, 0)
+
+
+def test_offsets_are_limited_in_proportion_and_all_get_there(opened: Opened) -> None:
+    stream = opened(maxOffsetsPerTrigger=40)
+    position = stream.initial()
+    end = stream.latest(position)
+    assert end == at(30, 10, 0)
+    batches = 0
+    while (end := stream.latest(position)) != position:
+        assert sum(end.values()) - sum(position.values()) <= 40
+        position, batches = end, batches + 1
+    assert position == at(300, 100, 0)
+    assert batches == 10
+
+
+def test_no_limit_holds_where_spark_says_so(opened: Opened) -> None:
+    assert opened(maxOffsetsPerTrigger=40).latest(at(0, 0, 0), limited=False) == at(300, 100, 0)
+
+
+def test_bytes_are_limited_to_whole_blocks(bucket: Bucket, opened: Opened) -> None:
+    stream = opened(maxBytesPerTrigger=bucket.block_bytes * 3)
+    position = stream.initial()
+    batches = []
+    while (end := stream.latest(position)) != position:
+        splits = stream.plan(position, end)
+        batches.append(covered(splits))
+        position = end
+    assert position == at(300, 100, 0)
+    log_bytes = sum(m.entries[i].log_length for m in bucket.manifests.values() for i in range(len(m.entries)))
+    assert log_bytes // (bucket.block_bytes * 3) <= len(batches) <= 2 * log_bytes // (bucket.block_bytes * 2)
+    rows = [(p, o) for batch in batches for p, begin, end in batch for o in range(begin, end)]
+    assert len(rows) == len(set(rows)) == 400
+
+
+def test_one_block_is_taken_however_small_the_limit(opened: Opened) -> None:
+    stream = opened(maxBytesPerTrigger=1)
+    position = stream.initial()
+    seen = set()
+    for _ in range(4):
+        end = stream.latest(position)
+        moved = [spot for spot in end if end[spot] != position[spot]]
+        assert len(moved) == 1
+        seen.update(moved)
+        position = end
+    assert seen == {("flights", 0), ("flights", 1)}
+
+
+def test_sizes_of_long_archives_are_read_off_their_pages(bucket: Bucket) -> None:
+    bucket.topic("long")
+    bucket.limits = Limits(entries=4, page_refs=3)
+    entries = [bucket.add("long", batches=2) for _ in range(40)]
+    manifest = bucket.manifest("long", 0)
+    assert manifest.pages
+    with Archive(bucket.store, threads=1) as archive:
+        load = archive.loader(manifest)
+        everything = bytes_between(manifest, load, 0, 800)
+        part = bytes_between(manifest, load, 310, 490)
+        logs = sum(entry.log_length for entry in entries)
+        assert logs <= everything <= sum(entry.size for entry in entries)
+        assert part == pytest.approx(logs * 180 / 800, rel=0.5)
+        assert bytes_between(manifest, load, 790, 900) > bytes_between(manifest, load, 790, 800)
+        assert bytes_per_offset(manifest, load) == -(-entries[-1].log_length // 20)
+
+
+def test_everything_that_is_there_now_is_all_there_will_be(bucket: Bucket, opened: Opened) -> None:
+    stream = opened(maxOffsetsPerTrigger=250, subscribePattern=".*")
+    stream.fix_target()
+    position = stream.initial()
+    bucket.add("flights", 1)
+    bucket.topic("trains")
+    bucket.add("trains")
+    for _ in range(3):
+        position = stream.latest(position)
+    assert position == at(300, 100, 0)
+    assert stream.latest(position) == position
+
+
+def test_a_new_topic_begins_at_its_first_offset(bucket: Bucket, opened: Opened) -> None:
+    stream = opened(subscribePattern=".*", startingOffsets="latest")
+    position = stream.latest(stream.initial())
+    bucket.topic("trains")
+    bucket.add("trains")
+    end = stream.latest(position)
+    assert end == {**at(300, 100, 0), ("trains", 0): 100}
+    assert covered(stream.plan(position, end)) == [(0, 0, 100)]
+
+
+def test_retention_that_overtakes_is_noticed_before_a_batch_is_written_down(
+    bucket: Bucket, opened: Opened, caplog: pytest.LogCaptureFixture
+) -> None:
+    bucket.drop_before("flights", 200)
+    with pytest.raises(DataLossError, match=r"50 to 199 are gone, retention has overtaken the stream"):
+        opened().latest(at(50, 100, 0))
+    with pytest.raises(DataLossError, match=r"offsets 50 to 199 are gone"):
+        opened().plan(at(50, 100, 0), at(300, 100, 0))
+    careless = opened(failOnDataLoss="false", maxOffsetsPerTrigger=60)
+    with caplog.at_level(logging.WARNING):
+        end = careless.latest(at(50, 100, 0))
+    assert "retention has overtaken the stream" in caplog.text
+    # What is gone does not count.
+    assert end == at(260, 100, 0)
+    assert covered(careless.plan(at(50, 100, 0), end)) == [(0, 200, 260)]
+
+
+def test_a_log_that_ran_back_is_a_loss(bucket: Bucket, opened: Opened) -> None:
+    with pytest.raises(DataLossError, match=r"flights-1 ends at 100, the stream has read up to 170"):
+        opened().latest(at(300, 170, 0))
+    careless = opened(failOnDataLoss="false")
+    end = careless.latest(at(300, 170, 0))
+    assert end == at(300, 100, 0)
+    assert careless.plan(at(300, 170, 0), end) == []
+
+
+def test_a_topic_that_was_made_again_is_a_loss(bucket: Bucket, opened: Opened) -> None:
+    stream, careless = opened(), opened(failOnDataLoss="false")
+    for one in (stream, careless):
+        one.latest(one.initial())
+    bucket.topic("flights", 3)
+    bucket.manifests.clear()
+    for _ in range(4):
+        bucket.add("flights", 0)
+    with pytest.raises(DataLossError, match="is another one now"):
+        stream.latest(at(300, 0, 0))
+    assert careless.latest(at(300, 0, 0)) == at(400, 0, 0)
+
+
+def test_a_topic_that_is_gone_is_an_error_or_left_out(bucket: Bucket, opened: Opened) -> None:
+    bucket.topic("trains")
+    start = {**at(300, 100, 0), ("trains", 0): 0}
+    del bucket.topics["trains"]
+    bucket.topic("ships")
+    with pytest.raises(ConfigError, match="no topic 'trains'"):
+        opened(subscribe="flights,trains").latest(start)
+    with pytest.raises(DataLossError, match="trains-0 is no longer there"):
+        opened(subscribePattern="flights|trains").latest(start)
+    assert opened(subscribe="flights,trains", failOnDataLoss="false").latest(start) == at(300, 100, 0)
+
+
+def test_named_offsets_must_be_those_of_the_partitions(opened: Opened) -> None:
+    stream = opened(startingOffsets='{"flights":{"0":5,"1":-2,"2":-1}}')
+    assert stream.initial() == at(5, 0, 0)
+    with pytest.raises(ConfigError, match="startingOffsets must name every partition"):
+        opened(startingOffsets='{"flights":{"0":5}}').initial()
+
+
+def test_an_older_spark_does_not_say_where_a_batch_begins(opened: Opened) -> None:
+    assert opened().latest(None) == at(300, 100, 0)
