@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-clients test-cluster test-localstack lint format soak bench fetch-tools clean
+.PHONY: help install kernel demo test test-unit test-clients test-cluster test-localstack spark test-spark lint format soak bench bench-spark fetch-tools clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,14 @@ test-cluster: install ## Bad input, kill -9 and a failing object store against o
 test-localstack: install ## The object-store contract, and clients over both tiers, against LocalStack
 	@.ci/localstack $(PYTEST) tests/contract tests/clients/test_read_back.py
 
+.venv/.spark: .venv/.installed .ci/install-spark tests/java/spark-connector/pom.xml
+	@.ci/install-spark
+
+spark: install .venv/.spark ## Add Spark to .venv (500 MB; no Java needed), and its Kafka connector to compare with
+
+test-spark: spark ## The archive as a DataFrame, on a real Spark, beside Kafka consumers and Spark's own Kafka connector
+	$(PYTEST) tests/unit/spark tests/spark
+
 lint: install ## ruff (format and lint), mypy --strict, import order
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -59,6 +67,9 @@ soak: install ## Minutes of kills and a failing object store (SOAK_SECONDS=600, 
 
 bench: install ## Memory, start-up, CPU per request and per GB, beside Apache Kafka where its jars are (BENCH=--kafka)
 	@$(BIN)/python -m bench $(BENCH)
+
+bench-spark: spark ## Rows per second beside Spark's Kafka connector, and a hot partition among many (about five minutes)
+	@$(BIN)/python -m bench.spark $(BENCH)
 
 fetch-tools: ## Fetch versitygw and Apache Kafka's tools into .cache (needs Go, Java 17 and Maven)
 	@.ci/fetch-tools

@@ -41,14 +41,20 @@ class KafkaNode:
         }
         config = folder / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
-        env = {**os.environ, "KAFKA_HEAP": heap, "KAFKA_LIBS": str(KAFKA_LIBS)}
-        cluster = ("-t", CLUSTER_ID, "-c", str(config))
-        subprocess.run([RUNNER, "storage", "format", *cluster], check=True, capture_output=True, env=env)
+        self._env = {**os.environ, "KAFKA_HEAP": heap, "KAFKA_LIBS": str(KAFKA_LIBS)}
+        self._config, self._port = config, port
+        command = [RUNNER, "storage", "format", "-t", CLUSTER_ID, "-c", str(config)]
+        subprocess.run(command, check=True, capture_output=True, env=self._env)
+        self.start()
+
+    def start(self) -> None:
+        """Again, after `stop()`: on the same folder and port."""
+        command = [str(RUNNER), "server", str(self._config)]
         started = time.monotonic()
-        with (folder / "server.log").open("wb") as log:
-            self._process = subprocess.Popen([RUNNER, "server", str(config)], stdout=log, stderr=log, env=env)
+        with self._config.with_name("server.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._env)
         self.pid = self._process.pid
-        wait_until("Apache Kafka to listen", lambda: _listens(port), 60)
+        wait_until("Apache Kafka to listen", lambda: _listens(self._port), 60)
         self.seconds_to_ready = time.monotonic() - started
 
     def stop(self) -> None:

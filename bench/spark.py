@@ -1,0 +1,265 @@
+"""`python -m bench.spark`: Firn's data source beside Spark's own Kafka connector, in one session, on one log.
+
+Apache Kafka writes the log, and the connector reads it from there; its segments go through our offloader into
+an S3 server on this machine, and Firn's source reads them from there. Sides alternate, medians are shown.
+Needs `make spark`, and `make fetch-tools` for Apache Kafka and versitygw.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from bench import columns
+from bench.peers import KafkaPeer, kafka_is_here
+from service.records.batch import Codec
+from service.records.columns import ColumnDecoder
+from service.remote.obstore_store import open_store
+from tests.support.batches import batch
+from tests.support.clients import Admin
+from tests.support.kafka_segments import offload
+from tests.support.processes import wait_until
+from tests.support.spark import connector_jars, read_kafka
+from tests.support.stores import (
+    ACCESS,
+    CREDENTIALS,
+    SECRET,
+    Store,
+    moto_server,
+    new_bucket,
+    versitygw_binary,
+    versitygw_server,
+)
+from tests.support.tiers import EARLIEST
+from tests.support.wire import RawConnection, encode_request, offsets, produce_request
+
+VALUE_BYTES: Final = 100
+BATCH_RECORDS: Final = 150
+"""About 16 KiB, as producers make them."""
+PARTITIONS: Final = 2
+HOT: Final = 30
+"""How many times as many records as each of the small partitions the one hot partition has."""
+SMALL_PARTITIONS: Final = 30
+SKEW_SPLIT: Final = "16m"
+ROWS_TARGET, OFFSET_TARGET, SKEW_TARGET = 3.0, 6.0, 1.5
+
+
+class Line(NamedTuple):
+    """A figure, and what it is to be: at least, or (`is_most`) at most."""
+
+    what: str
+    value: float
+    unit: str
+    target: float | None = None
+    is_most: bool = False
+
+    @property
+    def verdict(self) -> str:
+        if self.target is None:
+            return ""
+        reached = self.value <= self.target if self.is_most else self.value >= self.target
+        bound = f"{'≤' if self.is_most else '≥'} {self.target:g}"
+        return f"{bound:>8}  {'reached' if reached else 'MISSED'}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.spark", description=__doc__)
+    parser.add_argument("--records", type=int, default=5_000_000, help="of 100 bytes (default: 5,000,000)")
+    parser.add_argument("--rounds", type=int, default=5, help="of which medians are taken (default: 5)")
+    arguments = parser.parse_args()
+    if not kafka_is_here() or not connector_jars():
+        parser.error("needs Apache Kafka and Spark's connector: make fetch-tools spark")
+    os.environ.update(CREDENTIALS)
+    lines = _decode()
+    with tempfile.TemporaryDirectory(prefix="firn-bench-") as name:
+        folder = Path(name)
+        with _logs(folder, arguments.records) as (bootstrap, store), _session(folder) as spark:
+            lines += _speed(spark, bootstrap, store, arguments.records, arguments.rounds)
+            lines += _skew(spark, bootstrap, store, arguments.rounds)
+    print(f"{'million rows per second, median of ' + str(arguments.rounds) + ' rounds':<62}{'':>16}target")
+    for line in lines:
+        print(f"{line.what:<62}{line.value:>10.2f} {line.unit:<2}{line.verdict}")
+    return 0
+
+
+def _decode() -> list[Line]:
+    data, count = columns.log(Codec.NONE, 200_000, 16_384)
+    decoder = ColumnDecoder(want=columns.WANTS["all but headers"])
+    rate = columns.records_per_second(decoder, data, count)
+    return [Line("Decoder alone, one core", rate / 1e6, "", columns.TARGET / 1e6)]
+
+
+@contextlib.contextmanager
+def _logs(folder: Path, records: int) -> Iterator[tuple[str, Store]]:
+    """Topics `even` and `skewed`, in a running Kafka (its address) and in a bucket."""
+    server = versitygw_server if versitygw_binary() else moto_server
+    if not versitygw_binary():
+        print("versitygw is not here (make fetch-tools); moto is slow", file=sys.stderr)
+    settings = {"log.segment.bytes": str(128 << 20), "log.retention.ms": "-1"}
+    kafka = KafkaPeer(folder / "kafka", settings)
+    try:
+        print(f"writing {records:,} records, twice", file=sys.stderr)
+        _fill(kafka.bootstrap, "even", [records // PARTITIONS] * PARTITIONS)
+        share = records // (HOT + SMALL_PARTITIONS)
+        _fill(kafka.bootstrap, "skewed", [share * HOT] + [share] * SMALL_PARTITIONS)
+        kafka.stop()
+        with server(folder) as endpoint:
+            store = new_bucket(endpoint, "bench")
+            topics = {"even": PARTITIONS, "skewed": 1 + SMALL_PARTITIONS}
+            keys = {"access_key_id": ACCESS, "secret_access_key": SECRET}
+            offload(kafka.data, open_store(store.url, endpoint=endpoint, **keys), topics)
+            kafka.start()
+            yield kafka.bootstrap, store
+    finally:
+        kafka.stop()
+
+
+def _fill(bootstrap: str, topic: str, counts: list[int]) -> None:
+    """Each partition gets its count, rounded down to whole batches, at least one."""
+    Admin(bootstrap).create(topic, len(counts))
+    values = [b"%020d" % number * (VALUE_BYTES // 20) for number in range(BATCH_RECORDS)]
+    data = batch(values)
+    with RawConnection(bootstrap, 60) as connection:
+        for partition in range(len(counts)):
+            wait_until("leaders", lambda p=partition: offsets(connection, topic, p, EARLIEST).error_code == 0)
+        under_way = 0
+        for partition, count in enumerate(counts):
+            body = encode_request(produce_request(topic, partition, data))
+            frame = struct.pack(">i", len(body)) + body
+            for _ in range(max(1, count // BATCH_RECORDS)):
+                connection.send(frame)
+                under_way += 1
+                if under_way == 20:
+                    connection.receive_frame()
+                    under_way -= 1
+        for _ in range(under_way):
+            connection.receive_frame()
+
+
+@contextlib.contextmanager
+def _session(folder: Path) -> Iterator[Any]:
+    from pyspark_firn import session
+
+    config = {
+        "spark.jars": connector_jars(),
+        "spark.driver.memory": "2g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.local.dir": str(folder / "spark"),
+    }
+    spark = session("bench", master="local[2]", config=config)
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _firn(spark: Any, store: Store, topic: str, schema: str | None = None, **options: str) -> Any:
+    reader = spark.read.format("firn").options(
+        url=store.url, endpoint=store.endpoint, subscribe=topic, **options
+    )
+    return (reader.schema(schema) if schema else reader).load()
+
+
+def _consume(frame: Any) -> float:
+    """Seconds in which every row came to a sink that does nothing with it."""
+    started = time.monotonic()
+    frame.write.format("noop").mode("overwrite").save()
+    return time.monotonic() - started
+
+
+def _speed(spark: Any, bootstrap: str, store: Store, records: int, rounds: int) -> list[Line]:
+    def connector() -> Any:
+        return read_kafka(spark, bootstrap, subscribe="even")
+
+    sides: dict[str, Callable[[], Any]] = {
+        "Spark's Kafka connector, from Apache Kafka": connector,
+        "Firn, from S3": lambda: _firn(spark, store, "even"),
+        "Spark's Kafka connector, offset alone": lambda: connector().select("offset"),
+        "Firn, a schema of offset alone": lambda: _firn(spark, store, "even", "offset bigint"),
+        "Spark's Kafka connector, sum of the values' lengths": lambda: _lengths(connector()),
+        "Firn, sum of the values' lengths": lambda: _lengths(_firn(spark, store, "even", "value binary")),
+    }
+    rows = {"Kafka": connector().count(), "Firn": _firn(spark, store, "even", "offset bigint").count()}
+    assert rows["Kafka"] == rows["Firn"] >= records - PARTITIONS * BATCH_RECORDS, rows
+    seconds: dict[str, list[float]] = {what: [] for what in sides}
+    for number in range(-1, rounds):  # the first is for warming up
+        for what, make in list(sides.items())[:: 1 if number % 2 == 0 else -1]:
+            took = _consume(make())
+            print(f"round {number + 1}: {what}: {took:.2f} s", file=sys.stderr)
+            if number >= 0:
+                seconds[what].append(took)
+    medians = [statistics.median(found) for found in seconds.values()]
+    lines = [Line(what, rows["Firn"] / median / 1e6, "") for what, median in zip(sides, medians, strict=True)]
+    ratios = [theirs / ours for theirs, ours in zip(medians[::2], medians[1::2], strict=True)]
+    return [
+        *lines,
+        Line("rows per second, Firn to the connector", ratios[0], "×", ROWS_TARGET),
+        Line("offset alone, Firn to the connector", ratios[1], "×", OFFSET_TARGET),
+        Line("sum of lengths, Firn to the connector", ratios[2], "×"),
+    ]
+
+
+def _lengths(frame: Any) -> Any:
+    return frame.selectExpr("sum(length(value))")
+
+
+def _skew(spark: Any, bootstrap: str, store: Store, rounds: int) -> list[Line]:
+    """The longest task to the median one, where one partition holds half of the log."""
+
+    def firn() -> Any:
+        return _firn(spark, store, "skewed", maxPartitionBytes=SKEW_SPLIT)
+
+    ours, theirs = [], []
+    for number in range(-1, rounds):
+        times = _task_seconds(spark, firn())
+        if number >= 0:
+            print(
+                f"round {number + 1}: {len(times)} tasks of {min(times):.2f} to {max(times):.2f} s",
+                file=sys.stderr,
+            )
+            ours.append(max(times) / statistics.median(times))
+            others = _task_seconds(spark, read_kafka(spark, bootstrap, subscribe="skewed"))
+            theirs.append(max(others) / statistics.median(others))
+    return [
+        Line("one hot partition: longest task to the median, connector", statistics.median(theirs), "×"),
+        Line(
+            f"one hot partition: longest task to the median, Firn ({len(times)} tasks)",
+            statistics.median(ours),
+            "×",
+            SKEW_TARGET,
+            is_most=True,
+        ),
+    ]
+
+
+def _task_seconds(spark: Any, frame: Any) -> list[float]:
+    """How long each task of a job ran, by Spark's own account."""
+    context = spark.sparkContext
+    group = f"bench-{time.monotonic_ns()}"
+    context.setJobGroup(group, group)
+    _consume(frame)
+    tracker = context.statusTracker()
+    store = context._jsc.sc().statusStore()
+    seconds = []
+    for job in tracker.getJobIdsForGroup(group):
+        for stage in tracker.getJobInfo(job).stageIds:
+            tasks = store.taskList(stage, 0, 1_000_000)
+            for number in range(tasks.size()):
+                metrics = tasks.apply(number).taskMetrics()
+                seconds.append(metrics.get().executorRunTime() / 1000)
+    return seconds
+
+
+if __name__ == "__main__":
+    sys.exit(main())
