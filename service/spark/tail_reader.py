@@ -85,7 +85,8 @@ class _Range:
         at = self._seek(split.begin_offset)
         heard = time.monotonic()
         while at < split.end_offset:
-            for message in self._consumer.consume(_AT_ONCE, _POLL_S):
+            # It waits for as many as it is asked for, so not for more than can come.
+            for message in self._consumer.consume(min(_AT_ONCE, split.end_offset - at), _POLL_S):
                 if (error := message.error()) is not None:
                     if error.code() == self._kafka.KafkaError._PARTITION_EOF:
                         # Offsets before it that no message had were markers, aborted, or compacted away.

@@ -123,7 +123,7 @@ def consume(bootstrap: str, topic: str, ends: dict[int, int]) -> list[Row]:
             consumer.assign([TopicPartition(topic, partition, 0)])
             at = 0
             while at < end:
-                for message in consumer.consume(1000, 10):
+                for message in consumer.consume(1000, 0.5):
                     assert message.error() is None, message.error()
                     at = message.offset() + 1
                     if message.offset() < end:
