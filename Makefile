@@ -32,8 +32,8 @@ test: install ## Every test: the pure ones first, then real clients, then crashe
 	$(PYTEST) tests/clients
 	$(PYTEST) tests/cluster -m "not soak"
 
-test-unit: install ## Unit, property and golden tests (under a minute)
-	$(PYTEST) tests/unit tests/property tests/golden
+test-unit: install ## Unit and golden tests (under a minute)
+	$(PYTEST) tests/unit tests/golden
 
 test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node
 	$(PYTEST) tests/clients
