@@ -51,6 +51,41 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
+    """`firn pipeline replay`."""
+    add_range_arguments(parser)
+    parser.add_argument("--bootstrap-server", required=True, metavar="HOST:PORT", help="brokers to write to")
+    parser.add_argument(
+        "--into", required=True, metavar="TOPIC", help="the topic that is written; must exist"
+    )
+    parser.add_argument(
+        "--state",
+        required=True,
+        metavar="FOLDER|URL",
+        help="how far it has come; on a cluster a URL that every executor reaches, as s3://bucket/replay",
+    )
+    parser.add_argument(
+        "--keep-partition", action="store_true", help="each record into its partition (default: by key)"
+    )
+    parser.add_argument(
+        "--records-per-second", type=count_from(1), metavar="N", help="at most so many, all tasks together"
+    )
+    parser.add_argument(
+        "--bytes-per-second", type=count_from(1), metavar="N", help="at most so many of keys and values"
+    )
+    parser.add_argument(
+        "--parallelism", type=count_from(1), metavar="N", help="partitions at a time (default: Spark's)"
+    )
+    parser.add_argument(
+        "--client",
+        type=setting,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of librdkafka's producer; repeatable",
+    )
+
+
 def add_stats_arguments(parser: argparse.ArgumentParser) -> None:
     """`firn pipeline stats`."""
     add_range_arguments(parser)

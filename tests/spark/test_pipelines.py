@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 
 from service.cli.main import main
 from service.pipelines.values import decode_avro, decode_json, parse_json_schema
-from tests.spark.filling import BRISK, START_MS, TIERED, Filled, Row
+from tests.spark.filling import BRISK, START_MS, TIERED, Filled, Row, consume
 from tests.support.clients import Admin
 from tests.support.processes import Node
 from tests.support.stores import Store, folder_store
@@ -128,6 +128,35 @@ class TestArchive:
         assert said in error
         assert error.count("\n") == 1
         assert not output.exists()
+
+
+class TestReplay:
+    def test_a_range_goes_back_in_order_and_is_resumed_after_a_failure(
+        self, spark: Any, desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        desk.write(0, 1500)
+        admin = Admin(desk.bootstrap)
+        admin.create("again", 2, **{"max.message.bytes": "200"})
+        starting, ending = '{"readings":{"0":10,"1":20}}', '{"readings":{"0":500,"1":530}}'
+        command = ["pipeline", "replay", desk.store.url, "--topics", "readings", "--into", "again"]
+        command += ["--bootstrap-server", desk.bootstrap, "--state", str(tmp_path / "state")]
+        command += ["--starting-offsets", starting, "--ending-offsets", ending, "--keep-partition"]
+        # Batches above the topic's limit: librdkafka does not split them, so nothing of theirs is accepted.
+        assert main([*command, "--client", "linger.ms=200"]) == 1
+        assert "was not accepted" in capsys.readouterr().err
+        admin.alter("again", **{"max.message.bytes": "1000000"})
+        assert main([*command, "--records-per-second", "2000"]) == 0
+        sent = consume(desk.bootstrap, "again", {0: 490, 1: 510})
+        wanted = consume(desk.bootstrap, "readings", {0: 500, 1: 530})
+        wanted = [row for row in wanted if row.offset >= (10, 20)[row.partition]]
+        assert [
+            row._replace(topic="readings", offset=row.offset + (10, 20)[row.partition]) for row in sent
+        ] == wanted
+        capsys.readouterr()
+        assert main(command) == 0
+        assert "replay: 0 records" in capsys.readouterr().err
+        assert main([*command[:-1], "--bytes-per-second", "9"]) == 1
+        assert "is of another replay (keep_partition differ)" in capsys.readouterr().err
 
 
 AVRO = {

@@ -1,0 +1,142 @@
+"""How far a replay has come, how fast it may go, and what is left of a partition to send. [P]"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from service.base.errors import ConfigError
+from service.remote.keys import MAX_OFFSET
+from service.spark.planner import Split
+
+JOB_KEY: Final = "job.json"
+MAX_STATE_BYTES: Final = 64 << 20
+FORMAT: Final = "firn-replay"
+BURST_S: Final = 0.1
+
+
+class Part(NamedTuple):
+    """One partition to replay: `begin_offset` to before `end_offset`, as resolved when the replay began."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    begin_offset: int
+    end_offset: int
+
+    @property
+    def key(self) -> str:
+        """Where its `PartState` is kept."""
+        return f"{self.topic_id}/{self.partition}.json"
+
+
+class PartState(NamedTuple):
+    """Everything below `next_offset` was acknowledged; counts are of all runs, repeated records included."""
+
+    next_offset: int
+    records: int = 0
+    size_bytes: int = 0
+
+    def encode(self) -> bytes:
+        return json.dumps({"format": FORMAT, "format_version": 1, **self._asdict()}).encode()
+
+
+def decode_state(data: bytes) -> PartState:
+    """`ConfigError` for what this has not written."""
+    document = _document(data)
+    numbers: list[Any] = [document.get(name) for name in PartState._fields]
+    if not all(isinstance(one, int) and 0 <= one <= MAX_OFFSET for one in numbers):
+        raise ConfigError(f"the state of a partition holds {numbers}")
+    return PartState(*numbers)
+
+
+class Job(NamedTuple):
+    """What a replay is of: later runs with the same state must ask for the same."""
+
+    asked: Mapping[str, Any]
+    parts: tuple[Part, ...]
+
+    def encode(self) -> bytes:
+        document = {"format": FORMAT, "format_version": 1, "asked": self.asked, "parts": self.parts}
+        return json.dumps(document, indent=1).encode()
+
+
+def decode_job(data: bytes) -> Job:
+    """`ConfigError` for what this has not written."""
+    document = _document(data)
+    try:
+        parts = tuple(Part(str(t), str(i), int(p), int(b), int(e)) for t, i, p, b, e in document["parts"])
+        return Job(dict(document["asked"]), parts)
+    except (KeyError, TypeError, ValueError) as e:
+        raise ConfigError(f"{JOB_KEY} of the state is not one of a replay: {e}") from e
+
+
+def _document(data: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as e:
+        raise ConfigError(f"the state is not JSON: {e}") from e
+    if (
+        not isinstance(document, dict)
+        or document.get("format") != FORMAT
+        or document.get("format_version") != 1
+    ):
+        raise ConfigError("the state is not one of a replay, or of a newer version")
+    return document
+
+
+class Acknowledged:
+    """What of the offsets sent, in their order, was acknowledged, in whatever order.
+
+    >>> seen = Acknowledged(5)
+    >>> seen.sent(5), seen.sent(9), seen.done(9), seen.next_offset
+    (None, None, None, 5)
+    >>> seen.done(5), seen.next_offset
+    (None, 10)
+    """
+
+    def __init__(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+        self._sent: deque[int] = deque()
+        self._early: set[int] = set()
+
+    def sent(self, offset: int) -> None:
+        self._sent.append(offset)
+
+    def done(self, offset: int) -> None:
+        self._early.add(offset)
+        while self._sent and self._sent[0] in self._early:
+            first = self._sent.popleft()
+            self._early.remove(first)
+            self.next_offset = first + 1
+
+    @property
+    def waiting(self) -> int:
+        return len(self._sent)
+
+
+class Pace:
+    """So many records and bytes a second, None for any number; a pause is hardly made up for."""
+
+    def __init__(self, records_per_second: float | None, bytes_per_second: float | None) -> None:
+        self._per_record = 1 / records_per_second if records_per_second else 0.0
+        self._per_byte = 1 / bytes_per_second if bytes_per_second else 0.0
+        self._due = 0.0
+
+    def wait_s(self, now_s: float, size: int) -> float:
+        """How long to wait before the next record, of so many bytes, is sent."""
+        at = max(self._due, now_s - BURST_S)
+        self._due = at + max(self._per_record, self._per_byte * size)
+        return max(0.0, at - now_s)
+
+
+def rest_of(split: Split, next_offset: int) -> Split:
+    """What of a split is left from this offset on."""
+    pieces = tuple(
+        piece._replace(begin_offset=max(piece.begin_offset, next_offset))
+        for piece in split.pieces
+        if piece.end_offset > next_offset
+    )
+    return Split(pieces, split.size_bytes)
