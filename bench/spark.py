@@ -115,8 +115,8 @@ def _logs(folder: Path, records: int) -> Iterator[tuple[str, Store]]:
         with server(folder) as endpoint:
             store = new_bucket(endpoint, "bench")
             topics = {"even": PARTITIONS, "skewed": 1 + SMALL_PARTITIONS}
-            keys = {"access_key_id": ACCESS, "secret_access_key": SECRET}
-            offload(kafka.data, open_store(store.url, endpoint=endpoint, **keys), topics)
+            cold = open_store(store.url, endpoint=endpoint, access_key_id=ACCESS, secret_access_key=SECRET)
+            offload(kafka.data, cold, topics)
             kafka.start()
             yield kafka.bootstrap, store
     finally:
@@ -249,16 +249,16 @@ def _task_seconds(spark: Any, frame: Any) -> list[float]:
     group = f"bench-{time.monotonic_ns()}"
     context.setJobGroup(group, group)
     _consume(frame)
-    tracker = context.statusTracker()
-    store = context._jsc.sc().statusStore()
-    seconds = []
-    for job in tracker.getJobIdsForGroup(group):
-        for stage in tracker.getJobInfo(job).stageIds:
-            tasks = store.taskList(stage, 0, 1_000_000)
-            for number in range(tasks.size()):
-                metrics = tasks.apply(number).taskMetrics()
-                seconds.append(metrics.get().executorRunTime() / 1000)
-    return seconds
+    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+    stages = [stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds]
+
+    def metrics() -> list[Any]:
+        lists = [store.taskList(stage, 0, 1_000_000) for stage in stages]
+        return [tasks.apply(number).taskMetrics() for tasks in lists for number in range(tasks.size())]
+
+    # The account is kept by a listener, which may be a little behind.
+    wait_until("the account of tasks", lambda: all(one.isDefined() for one in metrics()))
+    return [one.get().executorRunTime() / 1000 for one in metrics()]
 
 
 if __name__ == "__main__":
