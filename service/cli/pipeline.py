@@ -6,10 +6,16 @@ import argparse
 from importlib import import_module
 from importlib.util import find_spec
 
-from service.pipelines.arguments import add_archive_arguments, add_replay_arguments, add_stats_arguments
+from service.pipelines.arguments import (
+    add_archive_arguments,
+    add_audit_arguments,
+    add_replay_arguments,
+    add_stats_arguments,
+)
 
 _PIPELINES = {
     "archive": ("write topics as Parquet by topic and date, exactly once", add_archive_arguments),
+    "audit": ("prove a whole archive: chains, checksums, counts per topic and day", add_audit_arguments),
     "replay": ("send a range of the archive back into a topic", add_replay_arguments),
     "stats": ("count events and bytes per topic, key and day", add_stats_arguments),
 }

@@ -51,6 +51,15 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
+    """`firn pipeline audit`."""
+    add_bucket_arguments(parser)
+    parser.add_argument(
+        "--output", metavar="URL", help="write a row per segment there, as Parquet; must not exist"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+
+
 def add_replay_arguments(parser: argparse.ArgumentParser) -> None:
     """`firn pipeline replay`."""
     add_range_arguments(parser)

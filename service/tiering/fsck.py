@@ -279,11 +279,11 @@ class _PartitionCheck:
             if section.length % _ENTRY_SIZES.get(name, 1):
                 raise CorruptionError(f"{name}: {section.length} bytes are not whole entries")
         epochs: list[tuple[int, int]] = []
-        for window in _windows(footer.blocks):
+        for window in windows(footer.blocks):
             data = memoryview(self._read(entry.key, window[0].position, window[-1].end - window[0].position))
             for block in window:
                 start = block.position - window[0].position
-                _prove_block(entry.key, block, data[start : start + block.length], epochs)
+                prove_block(entry.key, block, data[start : start + block.length], epochs)
         claimed = [(epoch, max(start, epochs[0][1])) for epoch, start in entry.leader_epochs]
         if claimed != epochs:
             raise CorruptionError(f"leader epochs {epochs[:4]} in the batches, {claimed[:4]} in the manifest")
@@ -294,7 +294,7 @@ class _PartitionCheck:
         return data
 
 
-def _prove_block(key: str, block: Block, data: memoryview, epochs: list[tuple[int, int]]) -> None:
+def prove_block(key: str, block: Block, data: memoryview, epochs: list[tuple[int, int]]) -> None:
     """Every batch of one block, and that the table says the truth of it. Appends to `epochs`."""
     if crc32c(data) != block.crc32c:
         raise CorruptionError(f"block at {block.position}: wrong checksum")
@@ -325,7 +325,7 @@ def _prove_block(key: str, block: Block, data: memoryview, epochs: list[tuple[in
             raise CorruptionError(f"leader epoch falls from {before} to {after} at offset {offset}")
 
 
-def _windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
+def windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
     """Runs of neighbouring blocks of up to `WINDOW_BYTES` together, at least one each."""
     window: list[Block] = []
     for block in blocks:

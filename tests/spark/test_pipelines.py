@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -128,6 +129,44 @@ class TestArchive:
         assert said in error
         assert error.count("\n") == 1
         assert not output.exists()
+
+
+class TestAudit:
+    def test_a_clean_archive_is_counted_by_day(
+        self, spark: Any, pipeline: Any, filled: Filled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert pipeline("audit", "--topics", "mixed", "--json", "--output", str(tmp_path / "rows")) == 0
+        found = json.loads(capsys.readouterr().out)
+        rows = filled.rows["mixed"]
+        days = Counter(day_of(row) for row in rows)
+        assert {one["day"]: one["records"] for one in found["days"]} == days
+        assert (found["records"], found["errors"]) == (len(rows), [])
+        table = spark.read.parquet(str(tmp_path / "rows"))
+        assert table.count() == found["segments"]
+        assert table.where("size(errors) > 0").isEmpty()
+
+    def test_each_kind_of_damage_is_found_and_named(
+        self, spark: Any, filled: Filled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        shutil.copytree(filled.store.url.removeprefix("file://"), tmp_path / "copy")
+        paths = sorted((tmp_path / "copy").glob("data/*/1/*.seg"))
+        missing, flipped, longer, footer = paths[0], paths[1], paths[2], paths[3]
+        missing.unlink()
+        for path, position in ((flipped, 100), (footer, -40)):
+            data = bytearray(path.read_bytes())
+            data[position] ^= 1
+            path.write_bytes(data)
+        longer.write_bytes(longer.read_bytes() + b"x")
+        (head,) = (tmp_path / "copy").glob(f"data/{paths[0].parent.parent.name}/2/HEAD")
+        head.write_bytes(b"{}")
+        (tmp_path / "copy" / "cluster.json").unlink()
+        assert main(["pipeline", "audit", f"file://{tmp_path}/copy"]) == 1
+        out = capsys.readouterr().out
+        for path in (missing, flipped, longer, footer):
+            assert len(re.findall(rf"^ERROR: .*{path.name}", out, re.MULTILINE)) == 1
+        assert re.search(r"^ERROR: cluster.json", out, re.MULTILINE)
+        assert re.search(r"^ERROR: .*/2", out, re.MULTILINE)
+        assert out.endswith("\n6 errors\n")
 
 
 class TestReplay:
