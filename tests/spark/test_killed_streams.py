@@ -78,7 +78,12 @@ def kill_often(
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     process = job({**settings, "to_the_end": True}, log)
-    assert process.wait(100) == 0, log.read_text("utf-8", "replace")[-3000:]
+    try:
+        assert process.wait(100 + 20 * kills) == 0, log.read_text("utf-8", "replace")[-3000:]
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     frame = spark.read.parquet(settings["output"]).select("partition", "offset")
     each_once(frame.collect(), grown.ends(topic) if sink == "batches" else sealed)
 
