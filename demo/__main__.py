@@ -1,4 +1,4 @@
-"""The demo, step by step. Everything it starts ends with it, everything it writes is gone afterwards."""
+"""The demo, step by step. Everything it starts ends with it; what it leaves behind is a plot at most."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from demo import delays
 from demo.clients import (
     Checksums,
     Progress,
@@ -21,7 +22,7 @@ from demo.clients import (
     read_with_confluent,
 )
 from demo.flights import load_flights
-from demo.node import Dev, firn_dev
+from demo.node import Dev, node_with_s3
 from demo.screen import Screen, bar
 from service.base.errors import FirnError
 from service.cli.embedded_s3 import FOREIGN, environment
@@ -49,14 +50,35 @@ def main() -> int:
     os.environ.update(environment())  # for looking into the embedded S3 from here
     screen = Screen()
     started = time.monotonic()
-    screen.line("Starting firn dev: one node, and an S3 server beside it")
-    with firn_dev() as dev:
+    screen.line("Starting a node, and an S3 server beside it")
+    with node_with_s3() as dev:
         screen.line(f"  {dev.bootstrap}, cold tier {dev.bucket} at {dev.s3_endpoint}")
         facts = Demo(screen, dev).run()
+        facts += ask_the_archive(screen, dev)
     for fact in facts:
         screen.line(fact)
-    screen.line(f"Done in {time.monotonic() - started:.0f} s; nothing is left running or on disk.")
+    screen.line(f"Done in {time.monotonic() - started:.0f} s; nothing it started is left running.")
     return 0
+
+
+def ask_the_archive(screen: Screen, dev: Dev) -> list[str]:
+    """The node ends; what it archived is asked by Spark, where that is installed. Returns the summary."""
+    if not delays.is_possible():
+        screen.line("Asking the archive with Spark is left out: `make spark` (the spark extra) adds it")
+        return []
+    screen.line(
+        "Stopping the node; the archive is still there, and Spark asks it: average delay by carrier and month"
+    )
+    dev.stop_node()
+    started = time.monotonic()
+    found = delays.ask(dev.bucket, dev.s3_endpoint, TOPIC)
+    for line in delays.as_lines(found):
+        screen.line("  " + line)
+    delays.plot(found, delays.PLOT)
+    seconds = time.monotonic() - started
+    return [
+        f"asked        {found.flights:,} flights in S3 with Spark in {seconds:.1f} s, plot in {delays.PLOT}"
+    ]
 
 
 class Demo:

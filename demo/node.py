@@ -1,4 +1,7 @@
-"""`firn dev` as a child process on a free port, gone with everything it made when the context is left."""
+"""A node on a free port with an S3 beside it, gone with everything they made when the context is left.
+
+What `firn dev` is, but in two processes that end one by one: the archive outlives its node here.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +11,50 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass
 
-COMMAND = (sys.executable, "-m", "service.cli.main", "dev", "--port", "0", "--log-level", "warning")
+from service.cli.dev import BUCKET, BUCKET_URL, DEV_SETTINGS
+from service.cli.embedded_s3 import EmbeddedS3
+
+COMMAND = (sys.executable, "-m", "service.cli.main", "server", "--log-level", "warning")
 CACHE_BYTES = 32 << 20
 """A third of the data: what is read twice comes from S3 twice."""
 
 
-class Dev(NamedTuple):
-    """Where things are, as `firn dev` printed it."""
+@dataclass(frozen=True, slots=True)
+class Dev:
+    """Where things are."""
 
     bootstrap: str
     s3_endpoint: str
     bucket: str
+    process: subprocess.Popen[str]
+
+    def stop_node(self) -> None:
+        """End the node and leave the S3 as it is."""
+        _end(self.process)
 
 
 @contextmanager
-def firn_dev() -> Iterator[Dev]:
-    """Start a node with its embedded S3; both end with the context, however it is left."""
-    with tempfile.TemporaryFile("w+", prefix="firn-demo-log-") as log:
-        process = subprocess.Popen(
-            [*COMMAND, "--set", f"firn.remote.cache.bytes={CACHE_BYTES}"],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
+def node_with_s3() -> Iterator[Dev]:
+    """Start an S3 and a node; both end with the context, however it is left."""
+    with (
+        tempfile.TemporaryFile("w+", prefix="firn-demo-log-") as log,
+        tempfile.TemporaryDirectory(prefix="firn-demo-") as folder,
+        EmbeddedS3(BUCKET) as s3,
+    ):
+        settings = {
+            **DEV_SETTINGS,
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": folder,
+            "firn.remote.url": BUCKET_URL,
+            "firn.remote.s3.endpoint": s3.endpoint,
+            "firn.remote.cache.bytes": str(CACHE_BYTES),
+        }
+        options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+        process = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, stderr=log, text=True)
         try:
-            yield _wait_until_ready(process)
+            yield Dev(_wait_until_ready(process), s3.endpoint, BUCKET_URL, process)
         except BaseException:
             log.seek(0)
             if text := log.read()[-4000:]:
@@ -44,15 +64,13 @@ def firn_dev() -> Iterator[Dev]:
             _end(process)
 
 
-def _wait_until_ready(process: subprocess.Popen[str]) -> Dev:
+def _wait_until_ready(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
-    said: dict[str, str] = {}
     for line in process.stdout:
         word, _, rest = line.strip().partition(": ")
-        said[word] = rest
         if word == "ready":
-            return Dev(rest.rpartition(" ")[2], said["s3"], said["bucket"])
-    raise SystemExit(f"firn dev did not start (exit code {process.wait()})")
+            return rest.rpartition(" ")[2]
+    raise SystemExit(f"the node did not start (exit code {process.wait()})")
 
 
 def _end(process: subprocess.Popen[str]) -> None:

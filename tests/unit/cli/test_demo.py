@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from demo.delays import as_lines, table_of
 from demo.flights import flight_of
 from demo.screen import Screen, bar
 
@@ -58,3 +59,13 @@ def test_elsewhere_there_are_plain_lines_only() -> None:
 @pytest.mark.parametrize(("done", "share"), [(0, "[------------------------------]   0%"), (10, "100%")])
 def test_a_bar(done: int, share: str) -> None:
     assert share in bar(done, 10, "read", 0.0)
+
+
+def test_delays_are_a_row_for_each_of_the_greatest_carriers() -> None:
+    found = [(f"C{i}", 1, i, 1.0) for i in range(1, 10)] + [("C9", 12, 100, -2.4), ("C9", 2, 1, None)]
+    delays = table_of(found)
+    assert delays.flights == 146
+    assert [carrier for carrier, _ in delays.rows] == [f"C{i}" for i in range(9, 1, -1)]
+    lines = as_lines(delays)
+    assert lines[0].split()[1:3] == ["Jan", "Feb"]
+    assert lines[1].split() == ["C9", "1", *["-"] * 10, "-2"]
