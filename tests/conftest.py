@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -23,6 +24,15 @@ BRISK = {
     "remote.log.manager.task.interval.ms": "200",
     "log.flush.offset.checkpoint.interval.ms": "1000",
 }
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """SIGTERM ends the run as Ctrl-C does: fixtures end what they started."""
+
+    def ended(*_: object) -> None:
+        pytest.exit("terminated", returncode=143)
+
+    signal.signal(signal.SIGTERM, ended)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
