@@ -379,11 +379,11 @@ def test_broken_requests_of_every_kind_do_no_harm(sturdy: Node, topic: str) -> N
             try:
                 connection.send_frame(bytes(frame))
                 connection.send_frame(encode_request(metadata_request(), 2))
-                connection.socket.settimeout(10)
+                connection.socket.settimeout(2)
                 while struct.unpack_from(">i", connection.receive_frame())[0] != 2:
                     pass
-            except ConnectionLost:
-                continue
+            except (ConnectionLost, TimeoutError):
+                continue  # a fetch may have been turned into one that waits for hours
     end = end_offset(sturdy.bootstrap, topic, 0)
     rows = Confluent().read(sturdy.bootstrap, topic, 0, 0, end)
     assert {row.value for row in rows} <= set(FIVE)
