@@ -50,7 +50,7 @@ test-localstack: install ## The object-store contract, and clients over both tie
 spark: install .venv/.spark ## Add Spark to .venv (500 MB; no Java needed), and its Kafka connector to compare with
 
 test-spark: spark ## The archive as a DataFrame, on a real Spark, beside Kafka consumers and Spark's own Kafka connector
-	$(PYTEST) tests/unit/spark tests/spark
+	$(PYTEST) tests/unit/spark tests/spark -m "not soak"
 
 lint: install ## ruff (format and lint), mypy --strict, import order
 	$(BIN)/ruff format --check .
