@@ -123,7 +123,7 @@ def test_a_stream_follows_the_tail_while_segments_are_sealed_under_it(
     producing = threading.Thread(target=produce)
     producing.start()
     try:
-        wait_until("some batches", lambda: len(stream.batches) > 8, 40)
+        wait_until("some batches", lambda: len(stream.batches) > 5, 60)
         stream.stop()
         again = Stream(spark, tmp_path, options).start()
         wait_until("more batches", lambda: len(again.batches) > 4, 40)
