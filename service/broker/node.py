@@ -17,7 +17,6 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from uuid import UUID, uuid4
@@ -42,12 +41,12 @@ from service.network.server import Limits, Server
 log = logging.getLogger(__name__)
 
 
-def run_server(config: BrokerConfig, on_ready: Callable[[str, int], None] | None = None) -> int:
+def run_server(config: BrokerConfig) -> int:
     """Run a node until SIGTERM or SIGINT; returns the process's exit code.
 
-    Prints ``ready: node <id> on <host>:<port>`` once it serves, and calls `on_ready` with host and port.
+    Prints ``ready: node <id> on <host>:<port>`` once it serves.
     """
-    return asyncio.run(_run(config, on_ready))
+    return asyncio.run(_run(config))
 
 
 def _allow_open_files() -> None:
@@ -58,7 +57,7 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-async def _run(config: BrokerConfig, on_ready: Callable[[str, int], None] | None) -> int:
+async def _run(config: BrokerConfig) -> int:
     _allow_open_files()
     supervisor = Supervisor()
     loop = asyncio.get_running_loop()
@@ -73,8 +72,6 @@ async def _run(config: BrokerConfig, on_ready: Callable[[str, int], None] | None
             gc.freeze()
             host, port = node.address
             print(f"ready: node {config.node_id} on {host}:{port}", flush=True)
-            if on_ready is not None:
-                on_ready(host, port)
             await supervisor.stopped()
             log.info("node %d stops", config.node_id)
     except (ConfigError, CorruptionError, StorageError, OSError) as e:

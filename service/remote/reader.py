@@ -159,10 +159,6 @@ class RemoteReader:
         self._advance(self._at(), lambda at: self._try_read(at, read, tip), future)
         return future
 
-    def load_manifest(self, manifest_key: str) -> Future[Manifest]:
-        """The manifest, verified. Fails as `read` does."""
-        return self._start(lambda at: at.manifest(manifest_key))
-
     def offset_for_timestamp(
         self, tip: TopicIdPartition, manifest_key: str, timestamp: int, from_offset: int = 0
     ) -> Future[TimestampedOffset | None]:

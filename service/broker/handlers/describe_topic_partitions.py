@@ -93,9 +93,8 @@ def _described(topic: TopicImage, indexes: list[int]) -> DescribeTopicPartitions
 
 
 def _partition(index: int, partition: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
-    has_leader = partition.leader >= 0
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.none if has_leader else ErrorCode.leader_not_available,
+        error_code=ErrorCode.none if partition.has_leader else ErrorCode.leader_not_available,
         partition_index=index,
         leader_id=partition.leader,
         leader_epoch=partition.leader_epoch,
