@@ -162,6 +162,7 @@ def plan_ranges(
         options.max_partition_bytes,
         max(options.min_partitions or 0, parallelism, 1),
         options.max_records_per_partition,
+        wave=parallelism,
     )
     splits = plan_splits(_candidates(archive, ranges, options, pushed, limits), pushed, limits)
     if not splits or len(splits) >= (options.min_partitions or 0):

@@ -81,11 +81,15 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SplitLimits:
-    """`max_bytes` per split; at least `min_splits` of them; at most `max_records` offsets in each."""
+    """`max_bytes` per split; at least `min_splits` of them; at most `max_records` offsets in each.
+
+    `wave` is how many tasks run side by side: so many splits, or a multiple, leave none of them idle at the end.
+    """
 
     max_bytes: int
     min_splits: int = 1
     max_records: int | None = None
+    wave: int = 1
 
 
 class _Unit(NamedTuple):
@@ -165,6 +169,7 @@ def plan_splits(candidates: Iterable[Candidate], pushed: Pushed, limits: SplitLi
     if not total:
         return []
     count = max(-(-total // limits.max_bytes), limits.min_splits)
+    count += -count % limits.wave
     shares = _shared(units, max(-(-total // count), SMALLEST_SHARE_BYTES))
     if limits.max_records is not None:
         shares = [part for share in shares for part in _by_records(share, limits.max_records)]

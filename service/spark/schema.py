@@ -16,8 +16,9 @@ COLUMNS: Final = {
     "timestamp": "timestamp",
     "timestampType": "int",
 }
-"""Column -> type, as Spark's DDL writes it; all are nullable, as they are in Spark's Kafka source."""
+"""Column -> type, as Spark's DDL writes it."""
 NEVER_NULL: Final = frozenset(("topic", "partition", "offset", "timestamp", "timestampType"))
+"""Columns that the full schema promises without nulls: Spark then copies rows without asking each one."""
 HEADERS: Final = "headers"
 HEADERS_TYPE: Final = "array<struct<key:string,value:binary>>"
 
@@ -27,7 +28,7 @@ def schema_ddl(*, include_headers: bool) -> str:
     columns = dict(COLUMNS)
     if include_headers:
         columns[HEADERS] = HEADERS_TYPE
-    return ", ".join(f"{name} {kind}" for name, kind in columns.items())
+    return ", ".join(f"{name} {kind}{' NOT NULL' * (name in NEVER_NULL)}" for name, kind in columns.items())
 
 
 class Column(NamedTuple):

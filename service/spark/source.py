@@ -17,6 +17,7 @@ from service.spark.options import ReadOptions
 from service.spark.schema import Column, check_columns, schema_ddl
 from service.spark.stream import FirnStreamReader, open_archive, read_part
 from service.spark.stream_options import TailOptions, includes_headers, parse_batch, parse_stream
+from service.spark.workers import spare_the_collector
 
 _NOT_NARROWED = Pushed()
 
@@ -29,9 +30,11 @@ class FirnDataSource(DataSource):
         return "firn"
 
     def schema(self) -> str:
+        spare_the_collector()
         return schema_ddl(include_headers=includes_headers(self.options))
 
     def reader(self, schema: Any) -> FirnReader:
+        spare_the_collector()
         options, tail = parse_batch(self.options)
         return FirnReader(options, columns_of(schema, options), tail)
 
@@ -73,6 +76,7 @@ class FirnReader(DataSourceReader):
 
     def push(self, filters: Sequence[Any]) -> list[Any]:
         """Narrow the read by what can be narrowed; returns the filters that Spark has to evaluate."""
+        spare_the_collector()
         self._pushed, done = push(condition_of(one) for one in filters)
         return [one for one, is_done in zip(filters, done, strict=True) if not is_done]
 
@@ -80,6 +84,7 @@ class FirnReader(DataSourceReader):
         from service.spark.plan import plan_ranges, resolve_ranges
         from service.spark.tail import plan_tail
 
+        spare_the_collector()
         options, pushed = self._options, self._pushed
         with open_archive(options, self._tail) as archive:
             ranges = resolve_ranges(archive, options, pushed)

@@ -19,6 +19,7 @@ from service.spark.options import ReadOptions
 from service.spark.schema import Column
 from service.spark.stream_offsets import decode_offsets, encode_offsets
 from service.spark.stream_options import StreamOptions, TailOptions
+from service.spark.workers import spare_the_collector
 
 try:
     from pyspark.sql.streaming import datasource as control
@@ -87,6 +88,7 @@ def read_part(
     from service.spark.reader import open_store_of, read_split
     from service.spark.tail import TailSplit
 
+    spare_the_collector()
     if part is None:  # Spark's stand-in for "no partitions at all"
         return iter(())
     if isinstance(part, TailSplit):

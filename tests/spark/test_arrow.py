@@ -7,7 +7,7 @@ import pytest
 from service.base.errors import ConfigError
 from service.records.builder import BatchBuilder
 from service.records.columns import ColumnDecoder
-from service.spark.schema import COLUMNS, HEADERS, Column, schema_ddl
+from service.spark.schema import COLUMNS, HEADERS, NEVER_NULL, Column, schema_ddl
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e '.[test,spark]'")
 
@@ -42,14 +42,15 @@ def test_the_arrow_schema_is_the_one_that_spark_compares_with() -> None:
         TimestampType(),
         IntegerType(),
     ]
-    fields = [StructField(name, kind) for name, kind in zip(COLUMNS, kinds, strict=True)]
+    fields = [
+        StructField(name, kind, name not in NEVER_NULL) for name, kind in zip(COLUMNS, kinds, strict=True)
+    ]
     schema = StructType([*fields, StructField(HEADERS, ArrayType(header))])
-    assert ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in schema) == schema_ddl(
-        include_headers=True
-    )
+    ddl = [f"{f.name} {f.dataType.simpleString()}{'' if f.nullable else ' NOT NULL'}" for f in schema]
+    assert ", ".join(ddl) == schema_ddl(include_headers=True)
     options = parse_options({"url": "file:///x", "subscribe": "x", "includeHeaders": "true"})
     columns = columns_of(schema, options)
-    assert columns == tuple(ALL)
+    assert columns == tuple(Column(name, name not in NEVER_NULL) for name in (*COLUMNS, HEADERS))
     assert arrow_schema(columns).equals(to_arrow_schema(schema, timezone="UTC"))
     without_nulls = StructType([StructField("offset", LongType(), nullable=False)])
     expected = to_arrow_schema(without_nulls, timezone="UTC")

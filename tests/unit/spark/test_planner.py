@@ -154,6 +154,15 @@ def test_small_data_is_spread_over_the_tasks_that_are_worth_having() -> None:
     assert plan_splits(nothing, ALL, SplitLimits(MIB)) == []
 
 
+def test_the_last_wave_of_tasks_is_a_full_one() -> None:
+    candidates = [candidate_of(table_of([MIB] * 500), 0)]
+    assert len(plan_splits(candidates, ALL, SplitLimits(128 * MIB))) == 4
+    for wave, splits in ((2, 4), (3, 6), (8, 8)):
+        sizes = [s.size_bytes for s in plan_splits(candidates, ALL, SplitLimits(128 * MIB, wave=wave))]
+        assert len(sizes) == splits
+        assert max(sizes) - min(sizes) <= 2 * MIB
+
+
 def test_a_segment_of_which_little_is_wanted_counts_for_little() -> None:
     blocks = table_of([MIB] * 100)
     (split,) = plan_splits(
