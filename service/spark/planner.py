@@ -83,7 +83,7 @@ class Split(NamedTuple):
 class SplitLimits:
     """`max_bytes` per split; at least `min_splits` of them; at most `max_records` offsets in each.
 
-    `wave` is how many tasks run side by side: so many splits, or a multiple, leave none of them idle at the end.
+    `wave` is how many tasks run side by side: so many splits, or a multiple, leave none idle at the end.
     """
 
     max_bytes: int
