@@ -10,7 +10,7 @@ from functools import cache
 def spare_the_collector() -> None:
     """Keep what is there by now, mostly imported modules, out of all later garbage collections.
 
-    Spark collects all garbage of a worker after every call and every task. Walking through pyspark, pyarrow and
-    this package takes 50 ms each time; frozen it takes none. What tasks leave behind is collected as before.
+    Spark collects all garbage of a worker after every call and every task. Walking through pyspark, pyarrow
+    and this package takes 50 ms each time; frozen it takes none. What tasks leave is collected as before.
     """
     gc.freeze()

@@ -118,7 +118,8 @@ def test_secrets_are_no_options_and_are_not_repeated(name: str) -> None:
 def test_the_columns_are_those_of_sparks_kafka_source() -> None:
     assert schema_ddl(include_headers=True) == (
         "key binary, value binary, topic string NOT NULL, partition int NOT NULL, offset bigint NOT NULL, "
-        "timestamp timestamp NOT NULL, timestampType int NOT NULL, headers array<struct<key:string,value:binary>>"
+        "timestamp timestamp NOT NULL, timestampType int NOT NULL, "
+        "headers array<struct<key:string,value:binary>>"
     )
     assert "headers" not in schema_ddl(include_headers=False)
 
