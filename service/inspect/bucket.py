@@ -27,6 +27,7 @@ def dump_segment(source: Source) -> Dump:
         **identity._asdict(),
         "record_count": footer.record_count,
         "batch_count": footer.batch_count,
+        "transactional_batch_count": footer.transactional_batch_count,
         "max_timestamp": footer.max_timestamp,
         "max_timestamp_offset": footer.max_timestamp_offset,
         "leader_epochs": footer.leader_epochs,

@@ -43,6 +43,7 @@ _TIMESTAMP_OVERFLOW = cython.declare(cython.longlong, Status.TIMESTAMP_OVERFLOW)
 _BAD_LENGTH = cython.declare(cython.longlong, Status.BAD_LENGTH)
 _BAD_MAGIC = cython.declare(cython.longlong, Status.BAD_MAGIC)
 _BAD_RANGE = cython.declare(cython.longlong, Status.BAD_RANGE)
+_BAD_COUNT = cython.declare(cython.longlong, Status.BAD_COUNT)
 _FULL = cython.declare(cython.longlong, Pause.FULL)
 _GROW = cython.declare(cython.longlong, 100)  # never leaves this module
 _BATCH = cython.declare(cython.longlong, Pause.BATCH)
@@ -557,7 +558,7 @@ class ColumnWriter:
         if self._base_offset > _INT64_MAX - 1 - self._last_delta:
             return _BAD_RANGE
         if self._count < 0:
-            return _BAD_RANGE
+            return _BAD_COUNT
         self._next_offset = self._base_offset + self._last_delta + 1
         self._batch_end = self._end if self._next_offset > self._last_offset else at + size
         self._attributes = data[at + 22]

@@ -42,6 +42,7 @@ _BAD_LENGTH = cython.declare(cython.longlong, Status.BAD_LENGTH)
 _BAD_MAGIC = cython.declare(cython.longlong, Status.BAD_MAGIC)
 _BAD_CRC = cython.declare(cython.longlong, Status.BAD_CRC)
 _BAD_RANGE = cython.declare(cython.longlong, Status.BAD_RANGE)
+_BAD_COUNT = cython.declare(cython.longlong, Status.BAD_COUNT)
 _RECORD_FIELDS = cython.declare(cython.longlong, RECORD_FIELDS)
 _BATCH_FIELDS = cython.declare(cython.longlong, BATCH_FIELDS)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
@@ -397,6 +398,7 @@ def _check_batch(
     size: cython.longlong
     base_offset: cython.longlong
     delta: cython.longlong
+    count: cython.longlong
     if end - position < 12:
         return _TRUNCATED
     size = _int32(data, position + 8) + 12
@@ -410,8 +412,9 @@ def _check_batch(
     delta = _int32(data, position + 23)
     if base_offset < next_offset or delta < 0 or base_offset > _INT64_MAX - delta:
         return _BAD_RANGE
-    if _int32(data, position + 57) < 0:
-        return _BAD_RANGE
+    count = _int32(data, position + 57)
+    if count < 0 or count > delta + 1:
+        return _BAD_COUNT
     if size <= crc_limit and _crc32c(data, position + 21, position + size) != _uint32(data, position + 17):
         return _BAD_CRC
     return size
@@ -460,7 +463,8 @@ def scan_batches(
             rows[at + 5] = _int64(data, position + 27)
             rows[at + 6] = _int64(data, position + 35)
             rows[at + 7] = _int32(data, position + 57)
-            rows[at + 8] = _uint32(data, position + 17)
+            rows[at + 8] = data[position + 21] * 256 + data[position + 22]
+            rows[at + 9] = _uint32(data, position + 17)
             next_offset = rows[at + 3] + 1
             at += _BATCH_FIELDS
             position += size

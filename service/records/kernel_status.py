@@ -21,6 +21,7 @@ class Status(IntEnum):
     BAD_MAGIC = -9
     BAD_CRC = -10
     BAD_RANGE = -11
+    BAD_COUNT = -12
 
     @property
     def reason(self) -> str:
@@ -49,14 +50,15 @@ _REASONS: Final = {
     Status.BAD_LENGTH: "its length is less than that of a header",
     Status.BAD_MAGIC: "its magic is not 2",
     Status.BAD_CRC: "its checksum is not that of its bytes",
-    Status.BAD_RANGE: "its offsets overlap those before it, or its delta or record count is negative",
+    Status.BAD_RANGE: "its offsets overlap those before it, or its delta is negative",
+    Status.BAD_COUNT: "its record count is negative, or more than its offsets",
 }
 
 RECORD_FIELDS: Final = 8
 """Numbers `index_records` writes for each record: timestamp delta, offset delta, key position, key size,
 value position, value size, position of the headers, number of headers. A size of -1 means null."""
-BATCH_FIELDS: Final = 9
+BATCH_FIELDS: Final = 10
 """Numbers `scan_batches` writes for each batch: position, size, base offset, last offset, leader epoch, base
-timestamp, max timestamp, record count, checksum as stored."""
+timestamp, max timestamp, record count, attributes, checksum as stored."""
 MIN_RECORD_SIZE: Final = 7
 """Bytes of a record with null key and value and no headers."""

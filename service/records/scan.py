@@ -40,6 +40,7 @@ class BatchScan(NamedTuple):
     base_timestamps: array[int]
     max_timestamps: array[int]
     record_counts: array[int]
+    attributes: array[int]
 
     @property
     def batches(self) -> int:
@@ -49,7 +50,8 @@ class BatchScan(NamedTuple):
 def scan_batches(
     buf: Buffer, position: int = 0, end: int | None = None, *, next_offset: int = 0
 ) -> BatchScan:
-    """Walk and verify the batches in ``buf[position:end]``: magic, length, checksum, order of offsets.
+    """Walk and verify the batches in ``buf[position:end]``: magic, length, checksum, order of offsets, and
+    that none claims more records than it has offsets.
 
     The first base offset must be ``next_offset`` or more, each later one more than the last offset before it.
     Never raises for bad data: the answer says where and why it stopped.
@@ -80,7 +82,7 @@ def _first_bad_crc(buf: Buffer, rows: array[int], crc_limit: int) -> int:
         size = rows[at + 1]
         if size > crc_limit:
             position = rows[at]
-            if crc32c(view[position + CRC_START : position + size]) != rows[at + 8]:
+            if crc32c(view[position + CRC_START : position + size]) != rows[at + 9]:
                 return at
     return -1
 

@@ -37,6 +37,11 @@ def optional_int_field(document: dict[str, Any], name: str, high: int) -> int:
     return int_field(document, name, -1, high)
 
 
+def later_int_field(document: dict[str, Any], name: str, high: int) -> int | None:
+    """An integer from 0 to `high`; None where it is not there, as the writer knew the field not yet."""
+    return int_field(document, name, 0, high) if name in document else None
+
+
 def str_field(document: dict[str, Any], name: str) -> str:
     value = document.get(name)
     if not isinstance(value, str) or len(value) > MAX_STRING:

@@ -34,6 +34,7 @@ from service.remote.block_table import Block, BlockTable
 from service.remote.fields import (
     epochs_field,
     int_field,
+    later_int_field,
     object_field,
     optional_int_field,
     parse_json_object,
@@ -110,14 +111,16 @@ class Section(NamedTuple):
 class Footer:
     """The verified tail of a segment object: enough to plan every read of it.
 
-    `max_timestamp` is -1 when no record has one; `max_timestamp_offset` is the offset of a record that has
-    it, -1 where that is not known.
+    `transactional_batch_count` counts the batches with the transactional or the control bit; None where that
+    is not known, as objects of before that field have none. `max_timestamp` is -1 when no record has one;
+    `max_timestamp_offset` is the offset of a record that has it, -1 where that is not known.
     """
 
     identity: SegmentIdentity
     log_length: int
     record_count: int
     batch_count: int
+    transactional_batch_count: int | None
     max_timestamp: int
     max_timestamp_offset: int
     leader_epochs: LeaderEpochs
@@ -166,13 +169,15 @@ def plan_object(
     txn_index: bytes = b"",
     producer_snapshot: bytes = b"",
     leader_epochs: LeaderEpochs,
+    transactional_batch_count: int | None,
     max_timestamp_offset: int = -1,
 ) -> PlannedObject:
     """Lay out one object. Nothing of the log is read until `PlannedObject.parts` is iterated.
 
     `log` starts a new pass over exactly `log_length` bytes (see `file_parts`); `blocks` cover them without a
-    gap (see `BlockTableBuilder`). Raises `ValueError` when they do not, or when a bound of the format is
-    exceeded: an object that a reader would refuse is never written.
+    gap (see `BlockTableBuilder`); `transactional_batch_count` is None where nobody counted. Raises
+    `ValueError` when they do not, or when a bound of the format is exceeded: an object that a reader would
+    refuse is never written.
     """
     table = BlockTable.of(blocks)
     _check_plan(identity, log_length, table, leader_epochs)
@@ -193,11 +198,14 @@ def plan_object(
         sections[name] = Section(position, len(body), crc32c(body))
         position += len(body)
     totals = table.totals()
+    if not 0 <= (transactional_batch_count or 0) <= totals.batch_count:
+        raise ValueError(f"{transactional_batch_count} of {totals.batch_count} batches are transactional")
     draft = Footer(
         identity=identity,
         log_length=log_length,
         record_count=totals.record_count,
         batch_count=totals.batch_count,
+        transactional_batch_count=transactional_batch_count,
         max_timestamp=totals.max_timestamp,
         max_timestamp_offset=max_timestamp_offset,
         leader_epochs=leader_epochs,
@@ -249,6 +257,7 @@ def _check_epochs(epochs: LeaderEpochs, identity: SegmentIdentity) -> None:
 def encode_footer(footer: Footer) -> bytes:
     """JSON footer and trailer. The same footer always gives the same bytes."""
     identity = footer.identity
+    transactional = footer.transactional_batch_count
     document = {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -263,6 +272,7 @@ def encode_footer(footer: Footer) -> bytes:
         "uuid": str(identity.uuid),
         "record_count": footer.record_count,
         "batch_count": footer.batch_count,
+        **({} if transactional is None else {"transactional_batch_count": transactional}),
         "max_timestamp": footer.max_timestamp,
         "max_timestamp_offset": footer.max_timestamp_offset,
         "leader_epochs": [list(pair) for pair in footer.leader_epochs],
@@ -348,6 +358,7 @@ def decode_footer(suffix: Buffer, object_size: int) -> Footer:
         log_length=log_length,
         record_count=int_field(document, "record_count", 0, MAX_OFFSET),
         batch_count=int_field(document, "batch_count", 0, MAX_OFFSET),
+        transactional_batch_count=later_int_field(document, "transactional_batch_count", totals.batch_count),
         max_timestamp=optional_int_field(document, "max_timestamp", MAX_OFFSET),
         max_timestamp_offset=optional_int_field(document, "max_timestamp_offset", MAX_OFFSET),
         leader_epochs=epochs,

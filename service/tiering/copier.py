@@ -84,6 +84,7 @@ def copy_segment(
             txn_index=_side_file(copy.segment.txn_index_path),
             producer_snapshot=_side_file(copy.segment.producer_snapshot_path),
             leader_epochs=_leader_epochs(copy.from_offset, scanned),
+            transactional_batch_count=scanned.transactional_batch_count,
             max_timestamp_offset=source.offset_of_newest(scanned),
         )
     except ValueError as e:

@@ -45,7 +45,7 @@ from service.remote.object_reader import entry_of, open_footer_of, open_head, op
 from service.remote.segment_object import Footer
 from service.remote.store import ObjectInfo, ObjectStore
 from service.tiering.fsck_report import FsckReport, PartitionReport
-from service.tiering.log_scan import MAX_BATCH_BYTES, scan_log
+from service.tiering.log_scan import MAX_BATCH_BYTES, ScannedLog, scan_log
 from service.tiering.shared_objects import read_topics
 
 WINDOW_BYTES: Final = 8 << 20
@@ -279,11 +279,17 @@ class _PartitionCheck:
             if section.length % _ENTRY_SIZES.get(name, 1):
                 raise CorruptionError(f"{name}: {section.length} bytes are not whole entries")
         epochs: list[tuple[int, int]] = []
+        transactional = 0
         for window in windows(footer.blocks):
             data = memoryview(self._read(entry.key, window[0].position, window[-1].end - window[0].position))
             for block in window:
                 start = block.position - window[0].position
-                prove_block(entry.key, block, data[start : start + block.length], epochs)
+                found = prove_block(entry.key, block, data[start : start + block.length], epochs)
+                transactional += found.transactional_batch_count
+        if footer.transactional_batch_count not in (None, transactional):
+            raise CorruptionError(
+                f"{transactional} transactional batches, the footer says {footer.transactional_batch_count}"
+            )
         claimed = [(epoch, max(start, epochs[0][1])) for epoch, start in entry.leader_epochs]
         if claimed != epochs:
             raise CorruptionError(f"leader epochs {epochs[:4]} in the batches, {claimed[:4]} in the manifest")
@@ -294,7 +300,7 @@ class _PartitionCheck:
         return data
 
 
-def prove_block(key: str, block: Block, data: memoryview, epochs: list[tuple[int, int]]) -> None:
+def prove_block(key: str, block: Block, data: memoryview, epochs: list[tuple[int, int]]) -> ScannedLog:
     """Every batch of one block, and that the table says the truth of it. Appends to `epochs`."""
     if crc32c(data) != block.crc32c:
         raise CorruptionError(f"block at {block.position}: wrong checksum")
@@ -323,6 +329,7 @@ def prove_block(key: str, block: Block, data: memoryview, epochs: list[tuple[int
     for (before, _), (after, offset) in pairwise(epochs):
         if after <= before:
             raise CorruptionError(f"leader epoch falls from {before} to {after} at offset {offset}")
+    return found
 
 
 def windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:

@@ -7,13 +7,14 @@ or one batch where that is larger.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP, Buffer
-from service.records.batch import LOG_OVERHEAD, size_at
+from service.records.batch import CONTROL_FLAG, LOG_OVERHEAD, TRANSACTIONAL_FLAG, size_at
 from service.records.kernel_status import Status
 from service.records.scan import BatchScan, scan_batches
 from service.remote.block_table import BatchFacts, Block, BlockTableBuilder
@@ -31,7 +32,8 @@ OnBatches = Callable[[BatchScan, int], None]
 class ScannedLog:
     """What a walk found. `leader_epochs` are the batches', each with the first offset it was seen at.
 
-    `newest` is (position, size) of the batch with the greatest timestamp.
+    `transactional_batch_count` counts those with the transactional or the control bit; `newest` is (position,
+    size) of the batch with the greatest timestamp.
     """
 
     blocks: tuple[Block, ...] = ()
@@ -40,6 +42,7 @@ class ScannedLog:
     last_offset: int = -1
     record_count: int = 0
     batch_count: int = 0
+    transactional_batch_count: int = 0
     max_timestamp: int = NO_TIMESTAMP
     newest: tuple[int, int] | None = None
     leader_epochs: list[tuple[int, int]] = field(default_factory=list)
@@ -110,7 +113,14 @@ def _sum_up(found: ScannedLog, table: BlockTableBuilder, batches: BatchScan, dat
     found.last_offset = last
     found.record_count += records
     found.batch_count += batches.batches
+    found.transactional_batch_count += _transactional(batches)
     found.length += len(data)
+
+
+def _transactional(batches: BatchScan) -> int:
+    # Counted by C: a piece may have ten thousand batches, and all of them the same attributes.
+    kinds = Counter(batches.attributes)
+    return sum(count for kind, count in kinds.items() if kind & (TRANSACTIONAL_FLAG | CONTROL_FLAG))
 
 
 def _note_epochs(epochs: list[tuple[int, int]], batches: BatchScan) -> None:

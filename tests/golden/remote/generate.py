@@ -70,6 +70,7 @@ def segment(number: int) -> PlannedObject:
         time_index=struct.pack(">qi", facts[4][0].max_timestamp, 12),
         producer_snapshot=b"",
         leader_epochs=((epoch, base),),
+        transactional_batch_count=0,
         max_timestamp_offset=base + 12,
     )
 

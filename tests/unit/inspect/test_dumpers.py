@@ -71,6 +71,7 @@ def segment_object() -> PlannedObject:
         offset_index=b"",
         time_index=b"",
         leader_epochs=((3, 100),),
+        transactional_batch_count=0,
         max_timestamp_offset=105,
     )
 

@@ -217,7 +217,7 @@ def test_a_checksum_is_verified_if_asked_for() -> None:
         ("overlap", numbered(7, 2) + numbered(8, 1)),
         ("overlap", batches.batch([b"x"], base_offset=-1)),
         ("overlap", batches.batch([b"x"], base_offset=2**63 - 1)),
-        ("overlap", batches.batch([b"x"], base_offset=7, count=-1)),
+        ("record count is negative", batches.batch([b"x"], base_offset=7, count=-1)),
         ("not that of its parts", batches.batch([b"x"], base_offset=7, count=2**31 - 1)),
         ("offset 7, record 1: it is cut short", batches.batch([b"x"], base_offset=7, count=2, payload=
             encode_record(0, 0, None, bytes(20)))),

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from service.records.batch import iter_headers
+from service.records.batch import compute_crc, iter_headers
 from service.records.builder import build_batch
 from service.records.kernel_status import Status
 from service.records.scan import SMALL_BATCH_BYTES, scan_batches
@@ -37,6 +37,28 @@ def test_every_batch_is_found_with_its_facts() -> None:
     assert list(scan.base_timestamps) == [h.base_timestamp for h in headers]
     assert list(scan.max_timestamps) == [h.max_timestamp for h in headers]
     assert list(scan.record_counts) == [2] * len(SIZES)
+    assert list(scan.attributes) == [h.attributes for h in headers]
+
+
+def test_attributes_come_as_they_are_stored() -> None:
+    log, positions = log_of([10, 10])
+    log[positions[0] + 21 : positions[0] + 23] = b"\x01\x78"
+    rewrite_crc(log, positions[0], positions[1])
+    assert list(scan_batches(log).attributes) == [0x0178, 0]
+
+
+def test_a_batch_may_hold_fewer_records_than_offsets_and_never_more() -> None:
+    """So ``record_count == last_offset - first_offset + 1`` over batches says that none is missing."""
+    log, positions = log_of([10, 10])
+    for count, status in ((0, Status.OK), (1, Status.OK), (2, Status.OK), (3, Status.BAD_COUNT)):
+        log[57:61] = count.to_bytes(4, "big")
+        rewrite_crc(log, 0, positions[1])
+        scan = scan_batches(log)
+        assert (scan.status, scan.batches) == ((status, 2) if status is Status.OK else (status, 0))
+
+
+def rewrite_crc(log: bytearray, position: int, end: int) -> None:
+    log[position + 17 : position + 21] = compute_crc(log, position, end - position).to_bytes(4, "big")
 
 
 def test_a_part_of_a_log_can_be_walked() -> None:
@@ -88,7 +110,8 @@ def test_a_flipped_byte_stops_the_walk_at_its_batch(index: int) -> None:
         (16, b"\1", Status.BAD_MAGIC),
         (17, b"\0\0\0\0", Status.BAD_CRC),
         (23, b"\xff", Status.BAD_RANGE),
-        (57, b"\xff", Status.BAD_RANGE),
+        (57, b"\xff", Status.BAD_COUNT),
+        (57, b"\0\0\0\3", Status.BAD_COUNT),
     ],
 )
 def test_a_bad_header_stops_the_walk_and_says_why(at: int, patch: bytes, status: Status) -> None:

@@ -75,6 +75,7 @@ def plan_segment(
         time_index=struct.pack(">qi", START_MS, 0),
         producer_snapshot=b"snapshot",
         leader_epochs=epochs,
+        transactional_batch_count=0,
         max_timestamp_offset=last_offset,
     )
 

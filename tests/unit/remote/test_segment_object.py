@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from service.remote.segment_object import (
     TRAILER,
     PlannedObject,
     decode_footer,
+    encode_footer,
     plan_object,
     tail_length,
 )
@@ -127,6 +129,7 @@ def test_a_log_of_another_length_than_planned_is_noticed_while_it_is_read() -> N
             offset_index=b"",
             time_index=b"",
             leader_epochs=((0, 100),),
+            transactional_batch_count=0,
         )
         with pytest.raises(CorruptionError, match="off the planned"):
             list(plan.parts())
@@ -142,6 +145,8 @@ def test_a_log_of_another_length_than_planned_is_noticed_while_it_is_read() -> N
         {"leader_epochs": ((0, 101),)},
         {"leader_epochs": ((1, 90), (1, 110))},
         {"leader_epochs": ((0, 90), (1, 500))},
+        {"transactional_batch_count": -1},
+        {"transactional_batch_count": 7},
     ],
 )
 def test_an_object_that_no_reader_would_open_is_not_planned(change: dict[str, object]) -> None:
@@ -153,6 +158,7 @@ def test_an_object_that_no_reader_would_open_is_not_planned(change: dict[str, ob
         "offset_index": b"",
         "time_index": b"",
         "leader_epochs": ((0, 100),),
+        "transactional_batch_count": 0,
     }
     with pytest.raises(ValueError, match=r".+"):
         plan_object(planned().footer.identity, **{**arguments, **change})  # type: ignore[arg-type]
@@ -263,12 +269,51 @@ def test_a_file_is_read_in_pieces_and_its_end_is_noticed(tmp_path: Path) -> None
         os.close(fd)
 
 
-def test_totals_that_are_not_the_tables_are_refused() -> None:
-    from service.remote.segment_object import encode_footer
-
+@pytest.mark.parametrize(
+    ("lie", "reason"),
+    [
+        ({"record_count": 31}, "totals"),
+        ({"batch_count": 5}, "totals"),
+        ({"max_timestamp": 9}, "totals"),
+        ({"transactional_batch_count": 7}, "transactional_batch_count"),
+        ({"transactional_batch_count": -1}, "transactional_batch_count"),
+        ({"transactional_batch_count": True}, "transactional_batch_count"),
+    ],
+)
+def test_totals_that_cannot_be_the_tables_are_refused(lie: dict[str, int], reason: str) -> None:
     plan = planned()
-    data = b"".join(plan.parts())
-    lying = encode_footer(replace(plan.footer, record_count=31))
-    head = data[: plan.footer.sections["block_table"].end]
-    with pytest.raises(CorruptionError, match="totals"):
+    head = b"".join(plan.parts())[: plan.footer.sections["block_table"].end]
+    lying = encode_footer(replace(plan.footer, **lie))  # type: ignore[arg-type]
+    with pytest.raises(CorruptionError, match=reason):
         decode_footer(head + lying, len(head) + len(lying))
+
+
+@pytest.mark.parametrize("count", [0, 6])
+def test_the_footer_says_how_many_batches_are_transactional(count: int) -> None:
+    log = small_log()
+    plan = plan_object(
+        planned().footer.identity,
+        log=lambda: [log],
+        log_length=len(log),
+        blocks=blocks_of(log, 700),
+        offset_index=b"",
+        time_index=b"",
+        leader_epochs=((0, 100),),
+        transactional_batch_count=count,
+    )
+    assert decode_footer(plan.tail, plan.size).transactional_batch_count == count
+
+
+def test_a_footer_of_before_transactional_batches_were_counted_is_read() -> None:
+    plan = planned()
+    head = b"".join(plan.parts())[: plan.footer.sections["block_table"].end]
+    length, _, magic = TRAILER.unpack(plan.tail[-TRAILER.size :])
+    document = json.loads(plan.tail[-TRAILER.size - length : -TRAILER.size])
+    del document["transactional_batch_count"]
+    body = json.dumps(document, separators=(",", ":")).encode()
+    crc = crc32c(len(body).to_bytes(4, "big"), crc32c(body))
+    data = head + body + TRAILER.pack(len(body), crc, magic)
+    footer = decode_footer(data, len(data))
+    assert footer.transactional_batch_count is None
+    assert (footer.record_count, footer.blocks) == (plan.footer.record_count, plan.footer.blocks)
+    assert encode_footer(footer) == data[len(head) :], "not known is not written"

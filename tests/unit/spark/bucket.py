@@ -121,7 +121,7 @@ class Bucket:
             first_ms = START_MS + 1000 * base if start_ms is None else start_ms
             batches = [plain(base + 10 * i, first_ms + 10_000 * i) for i in range(batches)]
         log = b"".join(batches)
-        blocks = BlockTableBuilder(self.block_bytes)
+        blocks, transactional = BlockTableBuilder(self.block_bytes), 0
         for h in iter_headers(log):
             facts = BatchFacts(
                 h.position,
@@ -133,6 +133,7 @@ class Bucket:
                 h.record_count,
             )
             blocks.add(facts, log[h.position : h.end])
+            transactional += h.is_transactional or h.is_control
         table = blocks.finish()
         last = table[-1].last_offset if last_offset is None else last_offset
         identity = SegmentIdentity(
@@ -147,6 +148,7 @@ class Bucket:
             time_index=b"",
             txn_index=b"".join(TXN_ROW.pack(0, *row) for row in txn_rows),
             leader_epochs=((0, base),),
+            transactional_batch_count=transactional,
         )
         self.store.put_stream(planned.key, planned.parts(), planned.size)
         entry = entry_of(planned.footer)

@@ -186,6 +186,23 @@ def test_a_batch_larger_than_a_block_is_a_block_of_its_own() -> None:
     assert max(reads) == found.blocks[1].length
 
 
+def test_batches_of_transactions_and_their_markers_are_counted() -> None:
+    kinds = [(False, False), (True, False), (True, True), (False, False), (False, True), (True, False)]
+    data = bytearray()
+    for offset, (transactional, control) in enumerate(kinds):
+        builder = BatchBuilder(
+            offset, producer_id=5, producer_epoch=0, is_transactional=transactional, is_control=control
+        )
+        builder.add(START_MS, b"key", b"v" * 100)
+        data += builder.build()
+    found = scan_log(
+        lambda position, length: data[position : position + length],
+        0, len(data), first_offset=0, last_offset=5, name="test", block_bytes=400,
+    )  # fmt: skip
+    assert len(found.blocks) > 1
+    assert (found.batch_count, found.transactional_batch_count) == (6, 4)
+
+
 @pytest.mark.parametrize("claim", [0, 40, 1 << 30, (1 << 31) - 1, -5])
 def test_a_length_that_lies_is_not_believed(claim: int) -> None:
     data = bytearray(batch(2).data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -11,8 +12,12 @@ import pytest
 
 from service.base.types import TopicIdPartition
 from service.remote.errors import StoreUnavailable
+from service.remote.keys import HeadKey, head_key
 from service.remote.manifest import SegmentEntry
+from service.remote.manifest_codec import encode_head, encode_manifest, head_of
+from service.remote.object_reader import entry_of, open_head, open_manifest
 from service.remote.obstore_store import open_store
+from service.remote.segment_object import decode_footer, encode_footer
 from service.tiering.fsck import fsck
 from service.tiering.steps import Step
 from tests.unit.tiering.world import Fault, World, crash_at
@@ -102,6 +107,34 @@ def test_a_flipped_bit_anywhere_behind_the_records_is_found(world: World) -> Non
         assert not fsck(world.bucket).is_clean, position
         alter(world, entry.key, flip(position))
     assert fsck(world.bucket).is_clean
+
+
+def publish_with(world: World, **lie: object) -> SegmentEntry:
+    """Put other words into the first segment's footer, and let its manifest and HEAD agree with them."""
+    entry = first(world)
+    data = bytes(world.bucket.get(entry.key, max_size=1 << 30))
+    footer = replace(decode_footer(data, len(data)), **lie)  # type: ignore[arg-type]
+    data = data[: footer.sections["block_table"].end] + encode_footer(footer)
+    world.bucket.put(entry.key, data)
+    lying = entry_of(decode_footer(data, len(data)))
+    head = open_head(world.bucket, HeadKey(*world.replicas[0].tip[::2]))
+    manifest, _ = open_manifest(world.bucket, head.manifest_key)
+    manifest = replace(manifest, entries=(lying, *manifest.entries[1:]))
+    stored = encode_manifest(manifest)
+    world.bucket.put(head.manifest_key, stored)
+    name = head_key(manifest.topic_id, manifest.partition)
+    world.bucket.put(name, encode_head(head_of(manifest, head.manifest_key, stored)))
+    return lying
+
+
+def test_a_footer_that_counts_transactional_batches_which_are_not_there_is_found(world: World) -> None:
+    publish_with(world, transactional_batch_count=None)
+    assert fsck(world.bucket).is_clean, "an object of before they were counted"
+    entry = publish_with(world, transactional_batch_count=1)
+    (error,) = fsck(world.bucket).errors
+    assert error.where == entry.key
+    assert "transactional" in error.what
+    assert fsck(world.bucket, deep=False).is_clean
 
 
 def test_an_object_that_is_gone_short_or_too_long_is_found(world: World) -> None:
