@@ -1,9 +1,4 @@
-"""Producer state in a file `<offset>.snapshot`, Kafka's `ProducerSnapshot` version 1, and the files
-themselves.
-
-    i16 version = 1   u32 crc32c of all that follows it   i32 number of entries
-    each: i64 producer id   i16 epoch   i32 last sequence   i64 last offset   i32 offset delta   i64 timestamp
-          i32 coordinator epoch   i64 first offset of the open transaction (-1: none)
+"""Producer state in a file `<offset>.snapshot`, and the files themselves.
 
 Only the last of a producer's remembered batches is kept, so after a restart one batch back is known as a
 duplicate.
@@ -13,39 +8,28 @@ from __future__ import annotations
 
 import logging
 import os
-import struct
 from bisect import bisect_left, insort
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
-from crc32c import crc32c
-
 from service.base.errors import CorruptionError
 from service.base.files import write_atomically
-from service.base.types import NO_OFFSET
+from service.base.types import NO_OFFSET, Buffer
 from service.hot import names
 from service.hot.producers import BatchMemory, ProducerEntry, ProducerStates
+from service.records.producer_snapshot import ProducerRow, decode_rows, encode_rows
 
 _log = logging.getLogger(__name__)
 
-VERSION: Final = 1
 MAX_SNAPSHOT_BYTES: Final = 256 << 20
-_HEAD: Final = struct.Struct(">hIi")
-_ENTRY: Final = struct.Struct(">qhiqiqiq")
-_CRC_FROM: Final = 6
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 
 
 def encode_snapshot(states: ProducerStates) -> bytes:
-    """The bytes of a snapshot file.
-
-    >>> encode_snapshot(ProducerStates(86_400_000)).hex()
-    '000148674bc700000000'
-    """
-    body = bytearray(struct.pack(">i", len(states)))
-    for producer_id, entry in states:
-        body += _ENTRY.pack(
+    """The bytes of a snapshot file."""
+    return encode_rows(
+        ProducerRow(
             producer_id,
             entry.epoch,
             entry.last_sequence,
@@ -55,37 +39,31 @@ def encode_snapshot(states: ProducerStates) -> bytes:
             entry.coordinator_epoch,
             entry.txn_first_offset,
         )
-    return struct.pack(">hI", VERSION, crc32c(body)) + bytes(body)
+        for producer_id, entry in states
+    )
 
 
-def decode_snapshot(data: bytes) -> list[tuple[int, ProducerEntry]]:
+def decode_snapshot(data: Buffer) -> list[tuple[int, ProducerEntry]]:
     """(producer id, entry) of each producer; `CorruptionError` if version, length or checksum is wrong."""
-    if len(data) < _HEAD.size:
-        raise CorruptionError(f"producer snapshot of {len(data)} bytes")
-    version, crc, count = _HEAD.unpack_from(data)
-    if version != VERSION:
-        raise CorruptionError(f"producer snapshot of version {version}, not {VERSION}")
-    if count < 0 or len(data) != _HEAD.size + count * _ENTRY.size:
-        raise CorruptionError(f"producer snapshot of {len(data)} bytes cannot hold {count} entries")
-    if crc32c(memoryview(data)[_CRC_FROM:]) != crc:
-        raise CorruptionError("producer snapshot with a wrong checksum")
-    return [_entry(fields) for fields in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :])]
+    return [(row.producer_id, _entry(row)) for row in decode_rows(data)]
 
 
-def _entry(fields: tuple[int, ...]) -> tuple[int, ProducerEntry]:
-    producer_id, epoch, sequence, offset, delta, timestamp, coordinator_epoch, txn_first_offset = fields
+def _entry(row: ProducerRow) -> ProducerEntry:
     batches = []
-    if offset >= 0:
-        first_sequence = (sequence - delta) & _SEQUENCE_MASK if sequence >= 0 else sequence
-        batches.append(BatchMemory(first_sequence, sequence, offset - delta, offset, timestamp))
-    entry = ProducerEntry(
-        epoch,
-        timestamp,
-        coordinator_epoch=coordinator_epoch,
-        txn_first_offset=max(txn_first_offset, NO_OFFSET),
+    if row.last_offset >= 0:
+        sequence = row.last_sequence
+        first_sequence = (sequence - row.last_offset_delta) & _SEQUENCE_MASK if sequence >= 0 else sequence
+        first_offset = row.last_offset - row.last_offset_delta
+        batches.append(
+            BatchMemory(first_sequence, sequence, first_offset, row.last_offset, row.last_timestamp)
+        )
+    return ProducerEntry(
+        row.epoch,
+        row.last_timestamp,
+        coordinator_epoch=row.coordinator_epoch,
+        txn_first_offset=max(row.txn_first_offset, NO_OFFSET),
         batches=batches,
     )
-    return producer_id, entry
 
 
 def write_snapshot(path: Path, states: ProducerStates) -> None:
