@@ -40,6 +40,18 @@ def record_batch(columns: Columns, topic: str, partition: int, schema: Any) -> A
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def offset_batch(offsets: range, topic: str, partition: int, schema: Any) -> Any:
+    """One batch of records of which no more is wanted than their offsets, `topic` and `partition`."""
+    count = len(offsets)
+    ones = pa.repeat(pa.scalar(1, pa.int64()), count)
+    columns = {
+        "topic": pa.repeat(pa.scalar(topic, pa.string()), count),
+        "partition": pa.repeat(pa.scalar(partition, pa.int32()), count),
+        "offset": pc.cumulative_sum(ones, start=offsets.start - 1),
+    }
+    return pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
+
+
 def _array(name: str, c: Columns, topic: str, partition: int) -> Any:
     match name:
         case "key":

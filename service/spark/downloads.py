@@ -1,5 +1,7 @@
 """Blocks of segment objects in the order of their offsets, downloaded ahead of their use.
 
+Where offsets are all that is wanted, a block is not downloaded if its row in the block table tells them.
+
 One `Downloads` serves one task on a few threads. Objects ahead are opened early (their footers), then ranges
 of neighbouring blocks are fetched while earlier ones are decoded. Bytes that are under way or not yet taken
 stay within a budget; only a single range may exceed it. Checksums are verified on the threads that download.
@@ -10,6 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -32,11 +35,19 @@ SMALL_OBJECT_BYTES: Final = 1 << 20
 """An object not larger than this comes with one GET, footer and all."""
 
 
+Part = memoryview | range
+"""Whole batches, or the offsets of records of which no more is wanted."""
+
+
 class _Run(NamedTuple):
-    """Neighbouring blocks of the piece with this number, to be fetched together."""
+    """Neighbouring blocks of the piece with this number, to be fetched together.
+
+    `is_known`: the block table says what they hold as far as it is wanted, so nothing is fetched.
+    """
 
     number: int
     blocks: tuple[Block, ...]
+    is_known: bool = False
 
     @property
     def position(self) -> int:
@@ -44,21 +55,27 @@ class _Run(NamedTuple):
 
     @property
     def length(self) -> int:
-        return self.blocks[-1].end - self.blocks[0].position
+        """Bytes to be fetched."""
+        return 0 if self.is_known else self.blocks[-1].end - self.blocks[0].position
 
 
 class _Opened(NamedTuple):
-    """The wanted blocks of a piece; `data` is the whole log where it came along. None of both: it is gone."""
+    """The wanted blocks of a piece; `data` is the whole log where it came along. None of both: it is gone.
+
+    `has_markers` is False where no record is a control record or may belong to an aborted transaction.
+    """
 
     blocks: list[Block]
     data: memoryview | None
+    has_markers: bool = True
 
 
 class Downloads:
     """The wanted bytes of `pieces`: ``for piece, parts in downloads``, each part being whole batches.
 
-    Parts that are not taken before the next piece are dropped. `lost` is told what is missing where that is
-    not to be an error; without it `DataLossError` is raised. `CorruptionError` names object and offsets.
+    With `offsets_alone` a part may be a range instead, the offsets of records that there are. Parts that are
+    not taken before the next piece are dropped. `lost` is told what is missing where that is not to be an
+    error; without it `DataLossError` is raised. `CorruptionError` names object and offsets.
     """
 
     def __init__(
@@ -69,6 +86,7 @@ class Downloads:
         *,
         fetch_bytes: int,
         budget_bytes: int,
+        offsets_alone: bool = False,
         lost: Callable[[str], None] | None = None,
         threads: int = THREADS,
     ) -> None:
@@ -77,12 +95,13 @@ class Downloads:
         self._pushed = pushed
         self._fetch_bytes = fetch_bytes
         self._budget_bytes = budget_bytes
+        self._offsets_alone = offsets_alone
         self._lost = lost
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="firn-read")
         self._openings: deque[tuple[int, Future[_Opened]]] = deque()
         self._next_piece = 0
         self._runs: deque[tuple[_Run, memoryview | None]] = deque()
-        self._fetches: deque[tuple[_Run, Future[memoryview | None]]] = deque()
+        self._fetches: deque[tuple[_Run, Future[Part | None]]] = deque()
         self._ahead_bytes = 0
 
     def __enter__(self) -> Downloads:
@@ -95,13 +114,13 @@ class Downloads:
         """Give up what is under way."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def __iter__(self) -> Iterator[tuple[Piece, Iterator[memoryview]]]:
+    def __iter__(self) -> Iterator[tuple[Piece, Iterator[Part]]]:
         for number, piece in enumerate(self._pieces):
             yield piece, self._parts(number)
             for _ in self._parts(number):
                 pass  # what the taker did not want
 
-    def _parts(self, number: int) -> Iterator[memoryview]:
+    def _parts(self, number: int) -> Iterator[Part]:
         while self._has_more(number):
             run, fetch = self._fetches.popleft()
             data = fetch.result()
@@ -142,15 +161,21 @@ class Downloads:
     def _take_opened(self) -> None:
         number, opening = self._openings.popleft()
         opened = opening.result()
-        for blocks in _runs(opened.blocks, self._fetch_bytes):
-            self._runs.append((_Run(number, blocks), opened.data))
+        may_know = self._offsets_alone and not opened.has_markers
+        for is_known, blocks in groupby(opened.blocks, lambda block: may_know and _is_dense(block)):
+            ends = _has_gap if is_known else self._is_enough
+            self._runs += ((_Run(number, run, is_known), opened.data) for run in _runs(blocks, ends))
+
+    def _is_enough(self, run: list[Block], block: Block) -> bool:
+        """One GET fetches blocks that touch, so many bytes of them; a larger block is fetched by itself."""
+        return block.position != run[-1].end or block.end - run[0].position > self._fetch_bytes
 
     def _open(self, piece: Piece) -> _Opened:
         entry = piece.entry
         data: memoryview | None = None
         try:
             with naming(entry.key):
-                if entry.size <= SMALL_OBJECT_BYTES:
+                if entry.size <= SMALL_OBJECT_BYTES and not self._offsets_alone:
                     footer, data = self._open_whole(piece)
                 else:
                     footer = open_footer_of(self._store, entry)
@@ -165,7 +190,7 @@ class Downloads:
             piece.first_byte,
             piece.end_byte,
         )
-        return _Opened(blocks, data)
+        return _Opened(blocks, data, has_markers=footer.transactional_batch_count != 0)
 
     def _open_whole(self, piece: Piece) -> tuple[Footer, memoryview]:
         entry = piece.entry
@@ -175,9 +200,11 @@ class Downloads:
             raise CorruptionError("not the footer that the manifest names")
         return footer, data
 
-    def _fetch(self, run: _Run, data: memoryview | None) -> memoryview | None:
+    def _fetch(self, run: _Run, data: memoryview | None) -> Part | None:
         piece = self._pieces[run.number]
         first, last = run.blocks[0].first_offset, run.blocks[-1].last_offset
+        if run.is_known:
+            return range(max(first, piece.begin_offset), min(last + 1, piece.end_offset))
         with naming(piece.entry.key):
             if data is not None:
                 part: Buffer = data[run.position : run.position + run.length]
@@ -209,11 +236,20 @@ class Downloads:
         self._lost(message)
 
 
-def _runs(blocks: Iterable[Block], fetch_bytes: int) -> Iterator[tuple[Block, ...]]:
-    """Neighbouring blocks, as many as one GET may fetch; a larger block is fetched by itself."""
+def _is_dense(block: Block) -> bool:
+    """Whether every offset of the block is that of a record: none compacted away."""
+    return block.record_count == block.last_offset - block.first_offset + 1
+
+
+def _has_gap(run: list[Block], block: Block) -> bool:
+    return block.first_offset != run[-1].last_offset + 1
+
+
+def _runs(blocks: Iterable[Block], ends: Callable[[list[Block], Block], bool]) -> Iterator[tuple[Block, ...]]:
+    """Blocks in runs; `ends` says whether a run so far ends before a block."""
     run: list[Block] = []
     for block in blocks:
-        if run and (block.position != run[-1].end or block.end - run[0].position > fetch_bytes):
+        if run and ends(run, block):
             yield tuple(run)
             run = []
         run.append(block)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
@@ -15,8 +16,8 @@ from service.records.columns import COLUMNS, ColumnDecoder, Columns
 from service.remote.obstore_store import StoreOptions, open_store
 from service.remote.store import ObjectStore
 from service.spark.archive import naming
-from service.spark.arrow import arrow_schema, record_batch
-from service.spark.downloads import Downloads
+from service.spark.arrow import arrow_schema, offset_batch, record_batch
+from service.spark.downloads import Downloads, Part
 from service.spark.filters import END_OF_TIME, MIN_TIMESTAMP, Pushed
 from service.spark.options import ReadOptions
 from service.spark.planner import Piece, Split
@@ -56,18 +57,22 @@ def read_split(
         pushed,
         fetch_bytes=options.fetch_bytes,
         budget_bytes=options.read_ahead_bytes,
+        offsets_alone=want <= {"offset"} and not pushed.by_time,
         lost=None if options.fail_on_data_loss else _warn,
     )
     with downloads:
         for piece, parts in downloads:
-            for rows in _decoded(piece, parts, options, pushed, want):
+            for rows in _rows(piece, parts, options, pushed, want):
                 with naming(piece.entry.key):
-                    yield record_batch(rows, piece.topic, piece.partition, schema)
+                    if isinstance(rows, range):
+                        yield offset_batch(rows, piece.topic, piece.partition, schema)
+                    else:
+                        yield record_batch(rows, piece.topic, piece.partition, schema)
 
 
-def _decoded(
-    piece: Piece, parts: Iterator[memoryview], options: ReadOptions, pushed: Pushed, want: frozenset[str]
-) -> Iterator[Columns]:
+def _rows(
+    piece: Piece, parts: Iterator[Part], options: ReadOptions, pushed: Pushed, want: frozenset[str]
+) -> Iterator[Columns | range]:
     decoder = ColumnDecoder(
         want=want,
         max_rows=options.batch_rows,
@@ -79,7 +84,17 @@ def _decoded(
         aborted=piece.aborted,
     )
     with naming(piece.entry.key):
-        yield from decoder.decode_stream(parts)
+        for are_offsets, alike in groupby(parts, lambda part: isinstance(part, range)):
+            if are_offsets:
+                yield from _in_batches(alike, options.batch_rows)
+            else:
+                yield from decoder.decode_stream(alike)
+
+
+def _in_batches(spans: Iterable[range], rows: int) -> Iterator[range]:
+    for span in spans:
+        for start in range(0, len(span), rows):
+            yield span[start : start + rows]
 
 
 def _warn(message: str) -> None:
