@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 from service.base.errors import ConfigError
@@ -84,11 +84,11 @@ def _rows(
         aborted=piece.aborted,
     )
     with naming(piece.entry.key):
-        for are_offsets, alike in groupby(parts, lambda part: isinstance(part, range)):
-            if are_offsets:
-                yield from _in_batches(alike, options.batch_rows)
+        for kind, alike in groupby(parts, type):
+            if kind is range:
+                yield from _in_batches(cast("Iterator[range]", alike), options.batch_rows)
             else:
-                yield from decoder.decode_stream(alike)
+                yield from decoder.decode_stream(cast("Iterator[memoryview]", alike))
 
 
 def _in_batches(spans: Iterable[range], rows: int) -> Iterator[range]:
