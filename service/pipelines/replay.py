@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     options = parse_options({**source_options(args), "includeHeaders": "true"})
     state_url = _state_url(args.state)
     state = open_state(state_url, options)
-    with Archive(open_store_of(options)) as archive:
+    with Archive(open_store_of(options), read_committed=options.read_committed) as archive:
         job = _job(state, archive, options, args)
         before = {part: read_state(state, part) for part in job.parts}
         works = _works(archive, options, before)

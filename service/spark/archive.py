@@ -3,12 +3,17 @@
 Used by the driver while it plans. Calls block; those that look at many partitions or segments use a few
 threads. A `PartitionSnapshot` is one committed version of a partition: whatever is asked of it later is
 answered from that version.
+
+For `read_committed` a partition ends at its last stable offset, which is that of the newest segment's end:
+aborted transactions that lie below it have their markers, and so their index entries, in the archive. The
+segment's producer snapshot tells it. A segment that came without one is gone through batch by batch.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +24,15 @@ from uuid import UUID
 from crc32c import crc32c
 
 from service.base.errors import ConfigError, CorruptionError
-from service.remote.chunk import ChunkRange, verify_chunk
+from service.records.batch import BatchHeader, iter_headers
+from service.remote.chunk import ChunkRange, split_chunks, verify_chunk
 from service.remote.errors import ObjectNotFound
 from service.remote.keys import TOPICS_KEY, HeadKey
-from service.remote.manifest import Load, Manifest, Page, PageRef, SegmentEntry
+from service.remote.manifest import Load, Manifest, Page, PageRef, SegmentEntry, live_segments
 from service.remote.manifest_codec import (
     MAX_STORED_BYTES,
     MAX_TOPICS_BYTES,
+    Head,
     TopicRow,
     decode_manifest,
     decode_topics,
@@ -34,10 +41,14 @@ from service.remote.object_reader import open_footer_of, open_head, open_page, r
 from service.remote.segment_object import Footer
 from service.remote.store import ObjectStore
 from service.remote.time_search import search_block
+from service.spark.memory import Memory
 from service.spark.options import Assign, Choice, Subscribe
-from service.spark.transactions import AbortedEntry, decode_entries
+from service.spark.transactions import AbortedEntry, decode_entries, follow, open_in, stable_end
+
+log = logging.getLogger(__name__)
 
 THREADS: Final = 16
+_FETCH_BYTES: Final = 8 << 20
 _ATTEMPTS: Final = 3
 """A manifest may be replaced and expire between HEAD and the GET of it, if HEAD was read from a cache."""
 
@@ -57,34 +68,54 @@ class ChosenPartition(NamedTuple):
 class PartitionSnapshot(NamedTuple):
     """One partition as committed when it was planned; `manifest` is None where nothing ever was.
 
+    `stable_end` is the last stable offset of the archive, None where undecided transactions are read, too.
     `live` is what brokers said of the whole log, start and end (exclusive), where they were asked.
     """
 
     chosen: ChosenPartition
     manifest: Manifest | None
     live: tuple[int, int] | None = None
+    stable_end: int | None = None
 
     @property
     def start_offset(self) -> int:
         start = self.manifest.start_offset if self.manifest else 0
-        return self.live[0] if self.live and start == self.sealed_end else start
+        return self.live[0] if self.live and start == self.archived_end else start
 
     @property
-    def sealed_end(self) -> int:
+    def archived_end(self) -> int:
         """Exclusive: where the sealed and archived part of the partition ends."""
         return self.manifest.end_offset if self.manifest else 0
 
     @property
+    def border(self) -> int:
+        """Exclusive: up to here records are read from the bucket, from here on, if at all, from brokers."""
+        return self.archived_end if self.stable_end is None else self.stable_end
+
+    @property
     def end_offset(self) -> int:
-        """Exclusive: where what can be read ends; without brokers that is `sealed_end`."""
-        return max(self.sealed_end, self.live[1]) if self.live else self.sealed_end
+        """Exclusive: where what can be read ends; without brokers that is the border."""
+        return max(self.border, self.live[1]) if self.live else self.border
 
 
 class Archive:
-    """The bucket under one store, read only. Close it, or use it in a ``with``."""
+    """The bucket under one store, read only. Close it, or use it in a ``with``.
 
-    def __init__(self, store: ObjectStore, *, threads: int = THREADS) -> None:
+    With `read_committed` partitions end at their last stable offset. `memory` is what earlier looks at the
+    same bucket have found, and is added to.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        read_committed: bool = False,
+        memory: Memory | None = None,
+        threads: int = THREADS,
+    ) -> None:
         self.store = store
+        self._read_committed = read_committed
+        self._memory = Memory(0, 0) if memory is None else memory
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="firn-plan")
         self._topics: tuple[TopicRow, ...] | None = None
 
@@ -150,27 +181,98 @@ class Archive:
         """What HEAD names now, for each partition."""
         return self._each(self._snapshot, chosen)
 
+    def forget_others(self, chosen: Iterable[ChosenPartition]) -> None:
+        """Keep nothing in memory of partitions that are not among these."""
+        self._memory.keep_only({HeadKey(one.topic_id, one.partition) for one in chosen})
+
     def _snapshot(self, chosen: ChosenPartition) -> PartitionSnapshot:
         key = HeadKey(chosen.topic_id, chosen.partition)
+        manifest = self._newest_manifest(key)
+        if manifest is None or not self._read_committed:
+            return PartitionSnapshot(chosen, manifest)
+        opened = self._open_transactions(manifest)
+        end = stable_end(opened, manifest.start_offset, manifest.end_offset)
+        return PartitionSnapshot(chosen, manifest, stable_end=end)
+
+    def _newest_manifest(self, key: HeadKey) -> Manifest | None:
         for attempt in range(_ATTEMPTS):
             try:
                 head = open_head(self.store, key)
             except ObjectNotFound:
-                return PartitionSnapshot(chosen, None)
+                return None
+            name = head.manifest_key, head.crc32c
+            manifest = self._memory.manifests.get(key, name)
+            if manifest is not None:
+                return manifest
             try:
-                data = self.store.get(head.manifest_key, max_size=MAX_STORED_BYTES)
+                manifest = self._read_manifest(key, head)
             except ObjectNotFound:
                 if attempt + 1 == _ATTEMPTS:
                     raise
                 continue
-            with naming(head.manifest_key):
-                if len(data) != head.stored_size or crc32c(data) != head.crc32c:
-                    raise CorruptionError(f"{len(data)} bytes with another checksum than HEAD's")
-                manifest = decode_manifest(data)
-                if (manifest.topic_id, manifest.partition, manifest.version) != (*key, head.version):
-                    raise CorruptionError(f"holds version {manifest.version} of {manifest.topic_id}")
-            return PartitionSnapshot(chosen, manifest)
+            self._memory.manifests.put(key, name, manifest, 1 + len(manifest.children))
+            return manifest
         raise AssertionError("unreachable")
+
+    def _read_manifest(self, key: HeadKey, head: Head) -> Manifest:
+        data = self.store.get(head.manifest_key, max_size=MAX_STORED_BYTES)
+        with naming(head.manifest_key):
+            if len(data) != head.stored_size or crc32c(data) != head.crc32c:
+                raise CorruptionError(f"{len(data)} bytes with another checksum than HEAD's")
+            manifest = decode_manifest(data)
+            if (manifest.topic_id, manifest.partition, manifest.version) != (*key, head.version):
+                raise CorruptionError(f"holds version {manifest.version} of {manifest.topic_id}")
+        return manifest
+
+    def _open_transactions(self, manifest: Manifest) -> Mapping[int, int]:
+        """Those that are open where the archive ends."""
+        load = self.loader(manifest)
+        newest = next(live_segments(manifest, load, manifest.end_offset - 1), None)
+        if newest is None:
+            return {}
+        opened = self.open_behind(manifest, newest)
+        if opened is None:
+            opened = self._followed(manifest, live_segments(manifest, load))
+        self._memory.open_transactions.put(_key(manifest), newest.key, opened, 1 + len(opened))
+        return opened
+
+    def open_behind(self, manifest: Manifest, entry: SegmentEntry) -> Mapping[int, int] | None:
+        """Transactions that are open where a segment ends; None if it came without a producer snapshot."""
+        known = self._memory.open_transactions.get(_key(manifest), entry.key)
+        if known is not None:
+            return known
+        with naming(entry.key):
+            section = open_footer_of(self.store, entry).sections["producer_snapshot"]
+            return open_in(read_section(self.store, entry.key, section)) if section.length else None
+
+    def _followed(self, manifest: Manifest, segments: Iterable[SegmentEntry]) -> Mapping[int, int]:
+        """What is open behind segments the last of which came without a producer snapshot."""
+        known: Mapping[int, int] | None = None
+        bare: list[SegmentEntry] = []
+        for entry in reversed(list(segments)):
+            known = self.open_behind(manifest, entry)
+            if known is not None:
+                break
+            bare.append(entry)
+        log.warning(
+            "%s has no producer snapshot: read_committed reads all batches from offset %d on, %d bytes",
+            bare[0].key,
+            bare[-1].base_offset,
+            sum(entry.log_length for entry in bare),
+        )
+        opened = dict(known or {})
+        for entry in reversed(bare):
+            for header in self._headers(entry):
+                follow(opened, header)
+        return opened
+
+    def _headers(self, entry: SegmentEntry) -> Iterator[BatchHeader]:
+        """Of every batch of a segment, block by block verified."""
+        blocks = self.footer(entry).blocks
+        with naming(entry.key):
+            for wanted in split_chunks(blocks, _FETCH_BYTES):
+                data = self.store.get_range(entry.key, wanted.position, wanted.length)
+                yield from iter_headers(verify_chunk(data, wanted, blocks).data)
 
     def loader(self, manifest: Manifest) -> Load:
         """Reads pages of this manifest; the last few are kept, as neighbours are asked for in turn."""
@@ -209,7 +311,10 @@ class Archive:
     def offsets_for_timestamps(
         self, snapshots: Sequence[PartitionSnapshot], timestamps_ms: Sequence[int]
     ) -> list[int | None]:
-        """For each partition the offset of the first record not older than its time; None if all are."""
+        """For each partition the offset of the first record not older than its time; None if all are.
+
+        Records at and behind the border do not count.
+        """
         pairs = list(zip(snapshots, timestamps_ms, strict=True))
         return self._each(lambda pair: self._offset_for_timestamp(*pair), pairs)
 
@@ -222,7 +327,7 @@ class Archive:
         while (entry := manifest.find_by_timestamp(timestamp_ms, load, offset)) is not None:
             found = self._search(entry, timestamp_ms, offset)
             if found is not None:
-                return found
+                return found if found < snapshot.border else None
             offset = entry.last_offset + 1
         return None
 
@@ -267,6 +372,10 @@ def parse_topic_id(text: str) -> UUID | None:
         return UUID(text)
     except ValueError:
         return None
+
+
+def _key(manifest: Manifest) -> HeadKey:
+    return HeadKey(manifest.topic_id, manifest.partition)
 
 
 def _all_partitions(asked: str, row: TopicRow) -> Iterator[ChosenPartition]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from service.base.errors import ConfigError
 from service.remote.block_table import BlockTable
-from service.remote.manifest import SegmentEntry, live_segments
+from service.remote.manifest import Manifest, SegmentEntry, live_segments
 from service.spark.archive import Archive, PartitionSnapshot
 from service.spark.errors import DataLossError
 from service.spark.filters import Pushed
@@ -125,7 +125,7 @@ def _missed(snapshot: PartitionSnapshot, timestamp_ms: int, options: ReadOptions
 
 
 def within(snapshot: PartitionSnapshot, begin: int, end: int, *, fail_on_data_loss: bool) -> OffsetRange:
-    """The part of ``[begin, end)`` that is archived; what is missing is an error, or a warning."""
+    """The part of ``[begin, end)`` that can be read; what is missing is an error, or a warning."""
     name = f"{snapshot.chosen.topic}-{snapshot.chosen.partition}"
     if begin < snapshot.start_offset and begin < end:
         _lost(
@@ -135,12 +135,21 @@ def within(snapshot: PartitionSnapshot, begin: int, end: int, *, fail_on_data_lo
         )
     if end > snapshot.end_offset and begin < end:
         _lost(
-            f"{name}: offsets {max(begin, snapshot.end_offset)} to {end - 1} are not in the archive, "
-            f"which ends before {snapshot.end_offset}",
+            f"{name}: offsets {max(begin, snapshot.end_offset)} to {end - 1} are {_beyond(snapshot)}",
             fail_on_data_loss,
         )
     begin = max(begin, snapshot.start_offset)
     return OffsetRange(snapshot, begin, max(begin, min(end, snapshot.end_offset)))
+
+
+def _beyond(snapshot: PartitionSnapshot) -> str:
+    """What is to be said of offsets behind the end, as in *they are …*."""
+    end = snapshot.end_offset
+    if end < snapshot.archived_end:
+        return f"undecided: a transaction that began at {end} is open, and read_committed ends there"
+    if snapshot.live and snapshot.stable_end is not None:
+        return f"not in the log, or undecided: its last stable offset is {end}"
+    return f"not in the {'log' if snapshot.live else 'archive'}, which ends before {end}"
 
 
 def _lost(message: str, fail_on_data_loss: bool) -> None:
@@ -190,10 +199,10 @@ def _candidates(
         if manifest is None:
             continue
         begin = max(wanted.begin_offset, pushed.begin_offset)
-        end = min(wanted.end_offset, pushed.end_offset)
+        end = min(wanted.end_offset, wanted.snapshot.border, pushed.end_offset)
         if begin >= end:
             continue
-        aborted = _aborted(archive, wanted.snapshot, begin, end) if options.read_committed else []
+        aborted = _aborted(archive, manifest, begin, end) if options.read_committed else []
         entries = wanted_segments(manifest, archive.loader(manifest), begin, end, pushed)
         chosen = wanted.snapshot.chosen
         for entry, blocks in _with_blocks(archive, entries, begin, end, pushed, limits):
@@ -227,21 +236,31 @@ def _with_blocks(
             yield entry, footer.blocks if footer else None
 
 
-def _aborted(
-    archive: Archive, snapshot: PartitionSnapshot, begin_offset: int, end_offset: int
-) -> list[AbortedEntry]:
-    """Everything aborted in the range: its segments' indexes, and later ones until one is past it."""
-    manifest = snapshot.manifest
-    if manifest is None:
-        return []
+def _aborted(archive: Archive, manifest: Manifest, begin_offset: int, end_offset: int) -> list[AbortedEntry]:
+    """Everything aborted in the range: its segments' indexes, and as many later ones as are needed."""
+    load = archive.loader(manifest)
     found: list[AbortedEntry] = []
-    segments = live_segments(manifest, archive.loader(manifest), begin_offset)
-    for group in _groups(segments):
-        for entry, rows in zip(group, archive.aborted_of(group), strict=True):
+    last: SegmentEntry | None = None
+    for group in _groups(wanted_segments(manifest, load, begin_offset, end_offset, Pushed())):
+        last = group[-1]
+        for rows in archive.aborted_of(group):
             found.extend(rows)
-            if entry.base_offset >= end_offset and any(r.last_stable_offset >= end_offset for r in rows):
+    if last is None or not _begun_before(end_offset, archive, manifest, last):
+        return found
+    for group in _groups(live_segments(manifest, load, last.last_offset + 1)):
+        for rows in archive.aborted_of(group):
+            found.extend(rows)
+            if any(row.last_stable_offset >= end_offset for row in rows):
                 return found
     return found
+
+
+def _begun_before(offset: int, archive: Archive, manifest: Manifest, entry: SegmentEntry) -> bool:
+    """Whether a transaction that began before `offset` may be decided behind this segment."""
+    if entry.last_offset + 1 >= manifest.end_offset:
+        return False
+    opened = archive.open_behind(manifest, entry)
+    return opened is None or any(first < offset for first in opened.values())
 
 
 def _groups(segments: Iterator[SegmentEntry]) -> Iterator[list[SegmentEntry]]:

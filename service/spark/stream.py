@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from service.base.errors import ConfigError
 from service.spark.archive import Archive
 from service.spark.filters import Pushed
+from service.spark.memory import Memory
 from service.spark.options import ReadOptions
 from service.spark.schema import Column
 from service.spark.stream_offsets import decode_offsets, encode_offsets
@@ -41,7 +42,7 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
             raise ConfigError("options maxOffsetsPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer")
         self._options = options
         self._columns = tuple(columns)
-        self._plan = StreamPlan(options, partial(open_archive, options.read, options.tail))
+        self._plan = StreamPlan(options, partial(open_archive, options.read, options.tail, Memory()))
 
     def initialOffset(self) -> dict[str, Any]:
         return encode_offsets(self._plan.initial())
@@ -72,13 +73,15 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         return read_part(partition.value, self._options.read, self._options.tail, Pushed(), self._columns)
 
 
-def open_archive(options: ReadOptions, tail: TailOptions | None) -> Archive:
+def open_archive(options: ReadOptions, tail: TailOptions | None, memory: Memory | None = None) -> Archive:
     """The archive that the options name, with its tail where brokers are given."""
     from service.spark.reader import open_store_of
     from service.spark.tail import LiveArchive
 
     store = open_store_of(options)
-    return Archive(store) if tail is None else LiveArchive(store, tail, options)
+    if tail is None:
+        return Archive(store, read_committed=options.read_committed, memory=memory)
+    return LiveArchive(store, tail, read_committed=options.read_committed, memory=memory)
 
 
 def read_part(

@@ -35,7 +35,10 @@ class StreamPlan:
     """What a running stream keeps that is not in the checkpoint; after a restart none of it is missed."""
 
     def __init__(self, options: StreamOptions, open_archive: Callable[[], Archive]) -> None:
-        """`open_archive` gives the archive as it is at that moment, with its tail where brokers are given."""
+        """`open_archive` gives the archive as it is at that moment, with its tail where brokers are given.
+
+        What those it gives remember, each for the next, saves the stream from reading anything twice.
+        """
         self._options = options
         self._archive = open_archive
         self._target: dict[Spot, int] | None = None
@@ -111,6 +114,8 @@ class StreamPlan:
             if known != one.topic_id:
                 self._ids[one.asked] = one.topic_id
                 self._lost(f"topic {one.topic} is another one now, with id {one.topic_id} instead of {known}")
+        if only is None:
+            archive.forget_others(chosen)
         found = archive.snapshots(one for one in chosen if only is None or _spot(one) in only)
         return {_spot(snapshot.chosen): snapshot for snapshot in found}
 

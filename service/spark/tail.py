@@ -2,7 +2,8 @@
 
 The archive and the tail are one line of offsets. A plan puts the border where the manifest that it has seen
 ends: below it is read from the bucket, from it on through the brokers. Segments that are sealed and offloaded
-after that move nothing, since brokers serve every offset of the log, whichever tier it lies in.
+after that move nothing, since brokers serve every offset of the log, whichever tier it lies in. So for
+`read_committed` the border is the archive's last stable offset: what was undecided there the brokers decide.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from service.base.errors import ConfigError, StorageError
 from service.remote.store import ObjectStore
 from service.spark.archive import Archive, ChosenPartition, PartitionSnapshot
 from service.spark.filters import Pushed
+from service.spark.memory import Memory
 from service.spark.options import ReadOptions
 from service.spark.plan import OffsetRange
 from service.spark.stream_options import TailOptions
@@ -63,7 +65,10 @@ class Brokers:
         self._admin = _made(self._kafka, lambda: self._kafka.admin.AdminClient(dict(tail.client)))
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-        """Where each log starts and where it ends (exclusive); what brokers do not know is left out."""
+        """Where each log starts and where it ends (exclusive): for `read_committed` its last stable offset.
+
+        What brokers do not know is left out.
+        """
         spec = self._kafka.admin.OffsetSpec
         # Starts first: a log never starts behind where it ends later.
         starts = self._ask({partition: spec.earliest() for partition in partitions})
@@ -100,10 +105,10 @@ class Brokers:
         kafka = self._kafka
         if not wanted:
             return []
-        level = kafka.IsolationLevel.READ_COMMITTED if self._read_committed else None
+        levels = kafka.IsolationLevel
         futures = self._admin.list_offsets(
             {kafka.TopicPartition(*key): spec for key, spec in wanted.items()},
-            isolation_level=level or kafka.IsolationLevel.READ_UNCOMMITTED,
+            isolation_level=levels.READ_COMMITTED if self._read_committed else levels.READ_UNCOMMITTED,
             request_timeout=self._timeout_s / _ATTEMPTS,
         )
         found: list[tuple[TopicPartition, int | Exception]] = []
@@ -140,9 +145,11 @@ def _brokers(tail: TailOptions, read_committed: bool, _pid: int) -> Brokers:
 class LiveArchive(Archive):
     """The archive whose partitions reach as far as the brokers say."""
 
-    def __init__(self, store: ObjectStore, tail: TailOptions, options: ReadOptions) -> None:
-        super().__init__(store)
-        self._brokers = _brokers(tail, options.read_committed, os.getpid())
+    def __init__(
+        self, store: ObjectStore, tail: TailOptions, *, read_committed: bool, memory: Memory | None = None
+    ) -> None:
+        super().__init__(store, read_committed=read_committed, memory=memory)
+        self._brokers = _brokers(tail, read_committed, os.getpid())
 
     def snapshots(self, chosen: Iterable[ChosenPartition]) -> list[PartitionSnapshot]:
         """The archive first, then the brokers, whose log does not end before what is archived."""
@@ -171,11 +178,11 @@ def _named(snapshot: PartitionSnapshot) -> TopicPartition:
 
 
 def plan_tail(ranges: Iterable[OffsetRange], options: ReadOptions, pushed: Pushed) -> list[TailSplit]:
-    """What of the ranges lies behind the archive: a task for each partition, more for many records."""
+    """What of the ranges lies behind the border: a task for each partition, more for many records."""
     splits: list[TailSplit] = []
     for wanted in ranges:
         chosen = wanted.snapshot.chosen
-        begin = max(wanted.begin_offset, wanted.snapshot.sealed_end, pushed.begin_offset)
+        begin = max(wanted.begin_offset, wanted.snapshot.border, pushed.begin_offset)
         end = min(wanted.end_offset, pushed.end_offset)
         step = options.max_records_per_partition or max(1, end - begin)
         splits += [

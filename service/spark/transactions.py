@@ -1,19 +1,26 @@
-"""Aborted transactions, from Kafka's ``.txnindex`` section of the segments. [P]
+"""Aborted and open transactions, from what Kafka keeps beside a segment. [P]
 
-One entry is 34 bytes, big-endian: i16 version, i64 producer id, i64 first offset, i64 last offset (the abort
-marker's), i64 last stable offset. An entry lies in the segment that holds the marker, so what was aborted may
-begin in an earlier one: whoever reads a range has to look at the segments after it as well, up to an entry
-whose last stable offset is not below the range's end (Kafka `TransactionIndex.collectAbortedTxns`).
+Aborted ones are in the ``.txnindex`` section. One entry is 34 bytes, big-endian: i16 version, i64 producer
+id, i64 first offset, i64 last offset (the abort marker's), i64 last stable offset. An entry lies in the
+segment that holds the marker, so what was aborted may begin in an earlier one: whoever reads a range has to
+look at the segments after it as well, up to an entry whose last stable offset is not below the range's end
+(Kafka `TransactionIndex.collectAbortedTxns`).
+
+Open ones are in the producer snapshot of the segment's end: a producer id and the first offset of its
+transaction. From the least of these offsets on nothing is decided there. It is the last stable offset, where
+`read_committed` ends.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
+from service.records.batch import BatchHeader
+from service.records.producer_snapshot import decode_rows
 from service.spark.planner import AbortedTransaction
 
 ENTRY: Final = struct.Struct(">hqqqq")
@@ -52,3 +59,29 @@ def aborted_between(
         if entry.last_offset >= begin_offset and entry.first_offset < end_offset
     }
     return tuple(sorted(found, key=lambda aborted: (aborted.first_offset, aborted.producer_id)))
+
+
+def open_in(snapshot: Buffer) -> dict[int, int]:
+    """The transactions that are open where this producer snapshot was taken. `CorruptionError`."""
+    return {
+        row.producer_id: row.txn_first_offset for row in decode_rows(snapshot) if row.txn_first_offset >= 0
+    }
+
+
+def follow(opened: dict[int, int], header: BatchHeader) -> None:
+    """Bring open transactions up to date with the log's next batch (Kafka `ProducerAppendInfo.append`)."""
+    if not header.is_transactional or not header.record_count:
+        return  # what compaction has left of a batch without records stands for a sequence number alone
+    if header.is_control:
+        opened.pop(header.producer_id, None)
+    else:
+        opened.setdefault(header.producer_id, header.base_offset)
+
+
+def stable_end(opened: Mapping[int, int], start_offset: int, end_offset: int) -> int:
+    """The last stable offset of a log from `start_offset` to before `end_offset`.
+
+    >>> stable_end({7: 30, 9: 25}, 0, 40), stable_end({7: 30}, 35, 40), stable_end({}, 0, 40)
+    (25, 35, 40)
+    """
+    return min(max(min(opened.values(), default=end_offset), start_offset), end_offset)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import random
 import struct
+import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
 from service.base.types import Buffer
 from service.records.batch import iter_headers
 from service.records.builder import BatchBuilder, build_batch
+from service.records.producer_snapshot import ProducerRow, encode_rows
 from service.remote.block_table import BatchFacts, BlockTableBuilder
 from service.remote.keys import TOPICS_KEY, head_key
 from service.remote.manifest import Limits, Manifest, SegmentEntry
@@ -75,6 +77,19 @@ class CountingStore(MemoryStore):
         return Counter({key: count for key, count in self.gets.items() if key.endswith(ending)})
 
 
+class GatedStore(CountingStore):
+    """Answers for HEADs when so many are asked for at the same time; else the first of them fail."""
+
+    def __init__(self, together: int) -> None:
+        super().__init__()
+        self._gate = threading.Barrier(together)
+
+    def get(self, key: str, *, max_size: int) -> bytes:
+        if key.endswith("HEAD"):
+            self._gate.wait(10)
+        return super().get(key, max_size=max_size)
+
+
 @dataclass
 class Bucket:
     """Topics in a counting store. Every change is committed at once."""
@@ -113,9 +128,13 @@ class Bucket:
         *,
         last_offset: int | None = None,
         txn_rows: Iterable[tuple[int, int, int, int]] = (),
+        opened: Mapping[int, int] | None = None,
         start_ms: int | None = None,
     ) -> SegmentEntry:
-        """One more segment: these batches, or so many of ten records each, a second apart from `start_ms`."""
+        """One more segment: these batches, or so many of ten records each, a second apart from `start_ms`.
+
+        `opened` are the transactions (producer id, first offset) of its producer snapshot; None: it has none.
+        """
         base = self.end(topic, partition)
         if isinstance(batches, int):
             first_ms = START_MS + 1000 * base if start_ms is None else start_ms
@@ -147,6 +166,7 @@ class Bucket:
             offset_index=b"",
             time_index=b"",
             txn_index=b"".join(TXN_ROW.pack(0, *row) for row in txn_rows),
+            producer_snapshot=b"" if opened is None else producer_snapshot(opened),
             leader_epochs=((0, base),),
             transactional_batch_count=transactional,
         )
@@ -179,13 +199,20 @@ class Bucket:
 
     def plan(self, *conditions: Condition, **options: object) -> list[Split]:
         """The splits of a read of this bucket."""
-        with Archive(self.store, threads=4) as archive:
-            return plan_batch(archive, options_of(**options), push(conditions)[0])
+        read = options_of(**options)
+        with Archive(self.store, read_committed=read.read_committed, threads=4) as archive:
+            return plan_batch(archive, read, push(conditions)[0])
 
 
 def options_of(**options: object) -> ReadOptions:
     given = {name: str(value) for name, value in options.items()}
     return parse_options({"url": "file:///none", **given})
+
+
+def producer_snapshot(opened: Mapping[int, int]) -> bytes:
+    """Of producers with these open transactions, and of one that has none."""
+    rows = [ProducerRow(pid, 0, 0, first, 0, START_MS, 0, first) for pid, first in opened.items()]
+    return encode_rows([*rows, ProducerRow(99, 3, 7, 1, 1, START_MS, -1, -1)])
 
 
 def plain(base_offset: int, first_ms: int, count: int = 10, value_bytes: int = 100) -> bytes:

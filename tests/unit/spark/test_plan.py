@@ -13,10 +13,21 @@ import pytest
 from service.base.errors import ConfigError, CorruptionError
 from service.remote.keys import TOPICS_KEY, head_key
 from service.remote.manifest import Limits
+from service.spark.archive import Archive
 from service.spark.errors import DataLossError
-from service.spark.filters import Condition
+from service.spark.filters import Condition, Pushed
+from service.spark.plan import plan_batch
 from service.spark.planner import AbortedTransaction, Split
-from tests.unit.spark.bucket import START_MS, Bucket, options_of, plain, transactional
+from tests.unit.spark.bucket import (
+    START_MS,
+    Bucket,
+    GatedStore,
+    marker,
+    options_of,
+    plain,
+    producer_snapshot,
+    transactional,
+)
 
 
 def covered(splits: list[Split]) -> dict[tuple[str, int], list[tuple[int, int]]]:
@@ -228,15 +239,138 @@ def test_aborted_transactions_are_looked_up_beyond_the_segments_that_are_read() 
     """The marker of a transaction, and so its index entry, lies in a later segment than its records."""
     bucket = Bucket()
     bucket.topic("pay")
-    bucket.add("pay", batches=[transactional(0, 7, 10), transactional(10, 8, 10)])
-    bucket.add("pay", batches=[transactional(20, 7, 10)], txn_rows=[(9, 25, 26, 5)])
-    bucket.add("pay", batches=[transactional(30, 8, 10)], txn_rows=[(7, 0, 35, 36), (8, 38, 39, 39)])
-    bucket.add("pay", batches=[plain(40, START_MS)])
-    (split,) = bucket.plan(subscribe="pay", isolationLevel="read_committed", endingOffsets='{"pay":{"0":28}}')
+    bucket.add("pay", batches=[transactional(0, 7, 10), transactional(10, 8, 10)], opened={7: 0, 8: 10})
+    bucket.add("pay", batches=[transactional(20, 7, 10)], txn_rows=[(9, 25, 26, 0)], opened={7: 0, 8: 10})
+    rows = [(7, 0, 35, 10), (8, 10, 39, 40)]
+    bucket.add("pay", batches=[transactional(30, 8, 10)], txn_rows=rows, opened={})
+    for base in (40, 50):
+        bucket.add("pay", batches=[plain(base, START_MS)], opened={})
+    bucket.store.reset()
+    aborted = [AbortedTransaction(7, 0, 35), AbortedTransaction(8, 10, 39)]
+    options = {"subscribe": "pay", "isolationLevel": "read_committed"}
+    (split,) = bucket.plan(**options, endingOffsets='{"pay":{"0":28}}')
     assert [piece.aborted for piece in split.pieces] == [
-        (AbortedTransaction(7, 0, 35),),
-        (AbortedTransaction(7, 0, 35), AbortedTransaction(9, 25, 26)),
+        tuple(aborted),
+        (*aborted, AbortedTransaction(9, 25, 26)),
     ]
     (split,) = bucket.plan(subscribe="pay")
     assert all(piece.aborted == () for piece in split.pieces)
     assert not options_of(subscribe="pay").read_committed
+
+
+def test_no_later_segment_is_looked_at_where_no_transaction_is_open() -> None:
+    bucket = Bucket()
+    bucket.topic("pay")
+    bucket.add("pay", batches=[transactional(0, 7, 10), marker(10, 7, commit=True)], opened={})
+    later = [bucket.add("pay", opened={8: 60}, txn_rows=[(8, 60, 70, 71)]) for _ in range(3)]
+    bucket.add("pay", opened={})
+    bucket.store.reset()
+    options = {"subscribe": "pay", "isolationLevel": "read_committed"}
+    bucket.plan(**options, endingOffsets='{"pay":{"0":11}}')
+    assert not {entry.key for entry in later} & bucket.store.gets.keys()
+    assert sum(bucket.store.got(".seg").values()) == 2 + 2 + 1, (
+        "the newest's snapshot, this one's, its footer"
+    )
+
+
+COMMITTED = {"subscribe": "pay", "isolationLevel": "read_committed"}
+
+
+@pytest.fixture(params=[True, False], ids=["snapshots", "no snapshots"])
+def undecided(request: pytest.FixtureRequest) -> Bucket:
+    """Offsets 0 to 59 in segments of 20. A transaction that began at 25 is open at the end, one is over."""
+    bucket = Bucket()
+    bucket.topic("pay")
+    has_snapshot = request.param
+
+    def add(batches: list[bytes], opened: dict[int, int], *, last_offset: int) -> None:
+        bucket.add("pay", batches=batches, opened=opened if has_snapshot else None, last_offset=last_offset)
+
+    add([transactional(0, 8, 10), plain(10, START_MS + 10_000)], {8: 0}, last_offset=19)
+    add(
+        [plain(20, START_MS + 20_000, 5), transactional(25, 7, 10), marker(35, 8, commit=True)],
+        {7: 25},
+        last_offset=39,
+    )
+    add([plain(40, START_MS + 40_000, 15), transactional(55, 7, 5)], {7: 25}, last_offset=59)
+    bucket.store.reset()
+    return bucket
+
+
+def test_read_committed_ends_before_the_first_open_transaction(undecided: Bucket) -> None:
+    assert covered(undecided.plan(**COMMITTED)) == {("pay", 0): [(0, 20), (20, 25)]}
+    assert covered(undecided.plan(subscribe="pay")) == {("pay", 0): [(0, 20), (20, 40), (40, 60)]}
+    undecided.add("pay", batches=[marker(60, 7, commit=True), plain(61, START_MS)], opened={})
+    assert covered(undecided.plan(**COMMITTED))["pay", 0][-1] == (60, 71)
+
+
+def test_offsets_of_an_open_transaction_are_a_loss_or_left_out(undecided: Bucket) -> None:
+    """As Spark's connector: it fails, or reads fewer rows."""
+    beyond = {**COMMITTED, "endingOffsets": '{"pay":{"0":30}}'}
+    with pytest.raises(DataLossError, match="offsets 25 to 29 are undecided: a transaction that began at 25"):
+        undecided.plan(**beyond)
+    assert covered(undecided.plan(**beyond, failOnDataLoss=False)) == {("pay", 0): [(0, 20), (20, 25)]}
+    assert undecided.plan(**COMMITTED, startingOffsets='{"pay":{"0":30}}') == []
+
+
+def test_times_of_records_behind_the_last_stable_offset_are_not_reached_yet(undecided: Bucket) -> None:
+    late = {**COMMITTED, "startingTimestamp": START_MS + 41_000}
+    with pytest.raises(ConfigError, match="pay-0 has no record at or after"):
+        undecided.plan(**late)
+    assert undecided.plan(**late, startingOffsetsByTimestampStrategy="latest") == []
+    assert covered(undecided.plan(**COMMITTED, endingTimestamp=START_MS + 41_000)) == {
+        ("pay", 0): [(0, 20), (20, 25)]
+    }
+    assert covered(undecided.plan(**COMMITTED, endingTimestamp=START_MS + 22_000)) == {
+        ("pay", 0): [(0, 20), (20, 22)]
+    }
+
+
+def test_nothing_is_left_to_read_where_retention_came_as_far_as_the_open_transaction(
+    undecided: Bucket,
+) -> None:
+    undecided.drop_before("pay", 30)
+    assert undecided.plan(**COMMITTED) == []
+    undecided.drop_before("pay", 60)
+    assert undecided.plan(**COMMITTED) == []
+
+
+def test_segments_without_a_snapshot_are_gone_through_from_the_last_that_has_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bucket = Bucket()
+    bucket.topic("pay")
+    first = bucket.add("pay", batches=[transactional(0, 7, 10)], opened={})
+    bucket.add("pay", batches=[transactional(10, 8, 10)], opened={8: 10})
+    third = bucket.add("pay", batches=[transactional(20, 9, 10), marker(30, 8, commit=True)])
+    fourth = bucket.add("pay", batches=[transactional(31, 9, 10), plain(41, START_MS)])
+    bucket.store.reset()
+    with caplog.at_level(logging.WARNING):
+        splits = bucket.plan(**COMMITTED, startingOffsets='{"pay":{"0":10}}')
+    assert covered(splits) == {("pay", 0): [(10, 20)]}
+    assert f"{fourth.key} has no producer snapshot" in caplog.text
+    assert "from offset 20 on" in caplog.text
+    assert first.key not in bucket.store.gets, "what lies before a snapshot is in it"
+    assert f", {third.log_length + fourth.log_length} bytes" in caplog.text
+
+
+def test_a_producer_snapshot_that_is_none_is_corrupt() -> None:
+    bucket = Bucket()
+    bucket.topic("pay")
+    entry = bucket.add("pay", opened={7: 25})
+    data = bytearray(bucket.store.get(entry.key, max_size=1 << 20))
+    data[data.index(producer_snapshot({7: 25})) + 20] ^= 1
+    bucket.store.put(entry.key, data)
+    with pytest.raises(CorruptionError, match=entry.key):
+        bucket.plan(**COMMITTED)
+
+
+def test_heads_of_many_partitions_are_fetched_at_the_same_time() -> None:
+    bucket = Bucket(store=GatedStore(together=8))
+    bucket.topic("wide", 40)
+    for partition in range(40):
+        bucket.add("wide", partition, batches=1)
+    bucket.store.reset()
+    with Archive(bucket.store) as archive:
+        assert len(plan_batch(archive, options_of(subscribe="wide"), Pushed())) == 1
+    assert sum(bucket.store.got("HEAD").values()) == 40

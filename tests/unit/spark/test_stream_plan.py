@@ -8,16 +8,19 @@ from collections.abc import Callable
 import pytest
 
 from service.base.errors import ConfigError
+from service.remote.keys import TOPICS_KEY
 from service.remote.manifest import Limits
 from service.spark.archive import Archive
 from service.spark.errors import DataLossError
+from service.spark.memory import Memory
 from service.spark.planner import Split
 from service.spark.stream_bytes import bytes_between, bytes_per_offset
 from service.spark.stream_options import parse_stream
 from service.spark.stream_plan import StreamPlan
-from tests.unit.spark.bucket import START_MS, Bucket
+from tests.unit.spark.bucket import START_MS, Bucket, GatedStore, marker, plain, transactional
 
 Opened = Callable[..., StreamPlan]
+MAX_CHILDREN = 20
 
 
 @pytest.fixture
@@ -40,7 +43,13 @@ def opened(bucket: Bucket) -> Opened:
         if "subscribePattern" in given:
             del given["subscribe"]
         parsed = parse_stream({"url": "file:///none", **{k: str(v) for k, v in given.items()}})
-        return StreamPlan(parsed, lambda: Archive(bucket.store, threads=2))
+        memory = Memory(max_children=MAX_CHILDREN)
+        return StreamPlan(
+            parsed,
+            lambda: Archive(
+                bucket.store, read_committed=parsed.read.read_committed, memory=memory, threads=2
+            ),
+        )
 
     return opened
 
@@ -244,3 +253,102 @@ def test_named_offsets_must_be_those_of_the_partitions(opened: Opened) -> None:
 
 def test_an_older_spark_does_not_say_where_a_batch_begins(opened: Opened) -> None:
     assert opened().latest(None) == at(300, 100, 0)
+
+
+def test_read_committed_waits_for_open_transactions_and_takes_them_up_once_decided(
+    bucket: Bucket, opened: Opened
+) -> None:
+    bucket.topic("pay")
+    batches = [
+        plain(0, START_MS),
+        transactional(10, 7, 10),
+        transactional(20, 8, 10),
+        marker(30, 8, commit=True),
+    ]
+    bucket.add("pay", batches=batches, opened={7: 10})
+    committed = opened(subscribe="pay", isolationLevel="read_committed")
+    assert committed.latest(at(0, topic="pay")) == at(10, topic="pay")
+    assert covered(committed.plan(at(0, topic="pay"), at(10, topic="pay"))) == [(0, 0, 10)]
+    bucket.add("pay", batches=[transactional(31, 9, 9)], opened={7: 10, 9: 31})
+    assert committed.latest(at(10, topic="pay")) == at(10, topic="pay")
+    assert opened(subscribe="pay", isolationLevel="read_committed", startingOffsets="latest").initial() == at(
+        10, topic="pay"
+    )
+    bucket.add("pay", batches=[marker(40, 7, commit=False)], txn_rows=[(7, 10, 40, 31)], opened={9: 31})
+    assert committed.latest(at(10, topic="pay")) == at(31, topic="pay")
+    splits = committed.plan(at(10, topic="pay"), at(31, topic="pay"))
+    assert covered(splits) == [(0, 10, 31)]
+    assert [aborted.producer_id for aborted in splits[0].pieces[0].aborted] == [7]
+    assert opened(subscribe="pay").latest(at(10, topic="pay")) == at(41, topic="pay")
+
+
+@pytest.mark.parametrize("isolation", ["read_uncommitted", "read_committed"])
+def test_a_partition_without_news_costs_one_request_a_trigger(
+    bucket: Bucket, opened: Opened, isolation: str
+) -> None:
+    bucket.topic("quiet", 3)
+    for partition in range(3):
+        bucket.add("quiet", partition, opened={})
+    stream = opened(subscribe="quiet", isolationLevel=isolation)
+    position = stream.latest(stream.initial())
+    for _ in range(3):
+        bucket.store.reset()
+        assert stream.latest(position) == position
+        assert sorted(bucket.store.gets.values()) == [1, 1, 1, 1]
+        assert set(bucket.store.gets) == {TOPICS_KEY, *bucket.store.got("HEAD")}
+    bucket.add("quiet", 1, opened={})
+    bucket.store.reset()
+    end = stream.latest(position)
+    assert end == at(100, 200, 100, topic="quiet")
+    assert sum(bucket.store.got(".json.zst").values()) == 1
+    assert sum(bucket.store.got(".seg").values()) == (2 if isolation == "read_committed" else 0)
+    bucket.store.reset()
+    assert covered(stream.plan(position, end)) == [(1, 100, 200)]
+    assert not bucket.store.got(".json.zst"), "what was read to see it is not read again to plan it"
+
+
+def test_segments_without_a_producer_snapshot_are_gone_through_once(bucket: Bucket, opened: Opened) -> None:
+    bucket.topic("bare")
+    entries = [bucket.add("bare") for _ in range(3)]
+    stream = opened(subscribe="bare", isolationLevel="read_committed")
+    position = stream.latest(stream.initial())
+    entries.append(bucket.add("bare", batches=[transactional(300, 7, 10)]))
+    bucket.store.reset()
+    assert stream.latest(position) == position == at(300, topic="bare")
+    logs = [key for entry in entries if bucket.store.bytes[key := entry.key] >= entry.log_length]
+    assert logs == [entries[-1].key]
+
+
+def test_more_partitions_than_memory_is_for_are_read_as_ever(bucket: Bucket, opened: Opened) -> None:
+    count = MAX_CHILDREN  # each costs two: itself and its segment
+    bucket.topic("many", count)
+    for partition in range(count):
+        bucket.add("many", partition, batches=1)
+    stream = opened(subscribePattern="many|few", failOnDataLoss="false")
+    position = stream.latest(stream.initial())
+    bucket.store.reset()
+    assert stream.latest(position) == position == at(*[10] * count, topic="many")
+    assert sum(bucket.store.got(".json.zst").values()) == count // 2
+    # Partitions that are gone make room.
+    del bucket.topics["many"]
+    bucket.topic("few", 2)
+    for partition in range(2):
+        bucket.add("few", partition, batches=1)
+    position = stream.latest(position)
+    bucket.store.reset()
+    assert stream.latest(position) == position == at(10, 10, topic="few")
+    assert not bucket.store.got(".json.zst")
+
+
+def test_heads_of_many_partitions_are_fetched_at_the_same_time() -> None:
+    bucket = Bucket(store=GatedStore(together=8))
+    bucket.topic("wide", 40)
+    for partition in range(40):
+        bucket.add("wide", partition, batches=1)
+    stream = StreamPlan(
+        parse_stream({"url": "file:///none", "subscribe": "wide", "startingOffsets": "earliest"}),
+        lambda: Archive(bucket.store),
+    )
+    end = at(*[10] * 40, topic="wide")
+    assert stream.latest(stream.initial()) == end
+    assert len(covered(stream.plan(stream.initial(), end))) == 40

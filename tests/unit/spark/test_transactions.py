@@ -5,8 +5,10 @@ import struct
 import pytest
 
 from service.base.errors import CorruptionError
+from service.records.batch import read_header
 from service.spark.planner import AbortedTransaction
-from service.spark.transactions import AbortedEntry, aborted_between, decode_entries
+from service.spark.transactions import AbortedEntry, aborted_between, decode_entries, follow, open_in
+from tests.unit.spark.bucket import marker, plain, producer_snapshot, transactional
 
 ROW = struct.Struct(">hqqqq")
 
@@ -32,3 +34,32 @@ def test_a_transaction_matters_where_it_touches_the_range_and_once() -> None:
     assert aborted_between(entries, 21, 40) == (AbortedTransaction(8, 12, 30),)
     assert aborted_between(entries, 0, 11) == (AbortedTransaction(7, 10, 20),)
     assert aborted_between(entries, 0, 10) == ()
+
+
+def test_open_transactions_are_those_of_the_snapshot() -> None:
+    assert open_in(producer_snapshot({7: 30, 8: 0})) == {7: 30, 8: 0}
+    assert open_in(producer_snapshot({})) == {}
+
+
+def test_a_transaction_is_open_from_its_first_record_to_its_marker() -> None:
+    opened: dict[int, int] = {}
+    steps = [
+        (plain(0, 0), {}),
+        (transactional(10, 7), {7: 10}),
+        (transactional(11, 8), {7: 10, 8: 11}),
+        (transactional(12, 7), {7: 10, 8: 11}),
+        (marker(13, 7, commit=True), {8: 11}),
+        (transactional(14, 7), {7: 14, 8: 11}),
+        (marker(15, 8, commit=False), {7: 14}),
+        (marker(16, 9, commit=True), {7: 14}),
+    ]
+    for batch, expected in steps:
+        follow(opened, read_header(batch))
+        assert opened == expected
+
+
+def test_what_compaction_has_left_of_a_batch_opens_nothing() -> None:
+    """Its records are gone, and so may be the marker that ended the transaction."""
+    opened: dict[int, int] = {}
+    follow(opened, read_header(transactional(10, 7))._replace(record_count=0))
+    assert opened == {}
