@@ -89,6 +89,24 @@ def test_a_bomb_is_refused_at_the_bound(name: str) -> None:
         tracemalloc.stop()
 
 
+def test_zstd_frames_of_every_shape_inflate_to_the_same() -> None:
+    data = random.Random(3).randbytes(300_000) + bytes(3_000_000)
+    shape = zstandard.ZstdCompressionParameters.from_level
+    great = shape(3, window_log=26, write_content_size=False)
+    linked = shape(3, window_log=26, enable_ldm=True)
+    frames = {
+        "one": zstandard.compress(data),
+        "without a size": zstandard.ZstdCompressor(write_content_size=False).compress(data),
+        "several": zstandard.compress(data[:100]) + zstandard.compress(data[100:]),
+        "a great window": zstandard.ZstdCompressor(compression_params=great).compress(data),
+        "long matches": zstandard.ZstdCompressor(compression_params=linked).compress(data),
+        "empty": zstandard.compress(b""),
+    }
+    for what, frame in frames.items():
+        expected = b"" if what == "empty" else data
+        assert bytes(decompress(Codec.ZSTD, frame, 4 << 20)) == expected, what
+
+
 def test_a_zstd_frame_that_lies_about_its_size_is_refused() -> None:
     packed = bytearray(zstandard.compress(DATA))
     for size in (2**63, 2**31, len(DATA) - 1):
