@@ -20,7 +20,7 @@ from service.base.errors import CorruptionError
 from service.records.columns import ColumnDecoder
 from service.remote.errors import ObjectNotFound
 from service.remote.manifest import Manifest, SegmentEntry, live_segments
-from service.remote.object_reader import entry_of, open_footer_of
+from service.remote.object_reader import check_entry, open_footer_of
 from service.remote.segment_object import Footer
 from service.remote.store import ObjectStore
 from service.spark.archive import Archive, ChosenPartition, naming
@@ -171,8 +171,7 @@ def prove_segment(store: ObjectStore, segment: Segment) -> Checked:
 
 def _compare(segment: Segment, footer: Footer) -> None:
     identity = footer.identity
-    if entry_of(footer) != segment.entry:
-        raise CorruptionError(f"the footer says {entry_of(footer)}, the manifest {segment.entry}")
+    check_entry(segment.entry, footer)
     if (identity.cluster_id, identity.topic) != (segment.cluster_id, segment.chosen.topic):
         raise CorruptionError(f"of cluster {identity.cluster_id}, topic {identity.topic!r}")
 

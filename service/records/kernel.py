@@ -13,14 +13,14 @@ Record, format v2 (Kafka `DefaultRecord`; varints are zigzag):
     header: key length varint, key | value length varint, value        (a negative length means null)
 """
 
-# mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call"
+# mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
 # (Cython's annotations are C types and its decorators have none.)
 
 from __future__ import annotations
 
 from typing import Final
 
-from service.records.kernel_status import BATCH_FIELDS, RECORD_FIELDS, Status
+from service.records.kernel_status import BATCH_FIELDS, COMPRESSED, RECORD_FIELDS, Status
 
 try:
     import cython
@@ -45,6 +45,7 @@ _BAD_RANGE = cython.declare(cython.longlong, Status.BAD_RANGE)
 _BAD_COUNT = cython.declare(cython.longlong, Status.BAD_COUNT)
 _RECORD_FIELDS = cython.declare(cython.longlong, RECORD_FIELDS)
 _BATCH_FIELDS = cython.declare(cython.longlong, BATCH_FIELDS)
+_COMPRESSED = cython.declare(cython.longlong, COMPRESSED)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 # Integers beyond 31 bits get names too: as literals they would be Python objects.
 _TWO_TO_31 = cython.declare(cython.longlong, 0x80000000)
@@ -470,3 +471,127 @@ def scan_batches(
             position += size
             batches += 1
     return status, batches, position
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def _least_timestamp(
+    data: cython.p_const_uchar,
+    position: cython.longlong,
+    end: cython.longlong,
+    count: cython.longlong,
+    base_timestamp: cython.longlong,
+) -> cython.longlong:
+    """As `least_timestamp`; of a record only its length and its timestamp are looked at."""
+    least: cython.longlong = _INT64_MAX
+    size: cython.longlong
+    length: cython.longlong
+    timestamp: cython.longlong
+    if count <= 0:
+        return -1
+    while count > 0:
+        size = _varint_size(data, position, end, 5)
+        if size < 0:
+            return -1
+        length = _varint(data, position, size)
+        position += size
+        if length < 1 or length > end - position:
+            return -1
+        size = _varint_size(data, position + 1, position + length, 10)
+        if size < 0:
+            return -1
+        timestamp = _varlong(data, position + 1, size)
+        if timestamp >= 0:
+            if base_timestamp > _INT64_MAX - timestamp:
+                return -1
+        elif base_timestamp < _INT64_MIN - timestamp:
+            return -1
+        timestamp = base_timestamp + timestamp
+        if timestamp < 0:
+            return -1
+        if timestamp < least:
+            least = timestamp
+        position += length
+        count -= 1
+    return least if position == end else -1
+
+
+def least_timestamp(
+    buf: cython.const[cython.uchar][::1],
+    start: cython.longlong,
+    end: cython.longlong,
+    count: cython.longlong,
+    base_timestamp: cython.longlong,
+) -> int:
+    """The least timestamp of the ``count`` records that fill ``buf[start:end]``.
+
+    -1 where that is not to be found out, where there is none, and where it is negative.
+    """
+    data: cython.p_const_uchar
+    least: cython.longlong
+    if start < 0 or start > end or end > len(buf):
+        raise IndexError(f"[{start}, {end}) is not inside {len(buf)} bytes")
+    if start == end:
+        return -1
+    if cython.compiled:  # noqa: SIM108  # only one of them is C
+        data = cython.address(buf[0])
+    else:
+        data = buf
+    with cython.nogil:
+        least = _least_timestamp(data, start, end, count, base_timestamp)
+    return least
+
+
+def least_timestamps(
+    buf: cython.const[cython.uchar][::1],
+    position: cython.longlong,
+    end: cython.longlong,
+    out: cython.longlong[::1],
+) -> int:
+    """The least timestamp of each batch in ``buf[position:end]``, which `scan_batches` has found sound.
+
+    Writes one number for each to ``out`` until it is full, and returns how many: the timestamp, -1 where it
+    is not known (see `least_timestamp`) or above the maximum that the header names, or `COMPRESSED`. Headers
+    answer for batches stamped by the broker, for empty ones, and for a single compressed record.
+    """
+    data: cython.p_const_uchar
+    rows: cython.p_longlong
+    batches: cython.longlong = 0
+    room: cython.longlong = len(out)
+    size: cython.longlong
+    count: cython.longlong
+    codec: cython.longlong
+    newest: cython.longlong
+    least: cython.longlong
+    if position < 0 or position > end or end > len(buf):
+        raise IndexError(f"[{position}, {end}) is not inside {len(buf)} bytes")
+    if position == end or room == 0:
+        return 0
+    if cython.compiled:
+        data, rows = cython.address(buf[0]), cython.address(out[0])
+    else:
+        data, rows = buf, out
+    with cython.nogil:
+        while batches < room and end - position >= 61:
+            size = _int32(data, position + 8) + 12
+            if size < 61 or size > end - position:
+                break
+            newest = _int64(data, position + 35)
+            count = _int32(data, position + 57)
+            codec = data[position + 22] & 7
+            if data[position + 22] & 8 or count == 0 or (count == 1 and codec != 0):
+                least = max(newest, -1)
+            elif codec != 0:
+                least = _COMPRESSED
+            else:
+                least = _least_timestamp(
+                    data, position + 61, position + size, count, _int64(data, position + 27)
+                )
+                if least > newest:
+                    least = -1
+            rows[batches] = least
+            position += size
+            batches += 1
+    return batches

@@ -57,6 +57,8 @@ _REASONS: Final = {
 RECORD_FIELDS: Final = 8
 """Numbers `index_records` writes for each record: timestamp delta, offset delta, key position, key size,
 value position, value size, position of the headers, number of headers. A size of -1 means null."""
+COMPRESSED: Final = -2
+"""What `least_timestamps` says of a batch that has to be inflated first."""
 BATCH_FIELDS: Final = 10
 """Numbers `scan_batches` writes for each batch: position, size, base offset, last offset, leader epoch, base
 timestamp, max timestamp, record count, attributes, checksum as stored."""

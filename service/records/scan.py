@@ -1,7 +1,7 @@
 """Whole batches verified in bulk: before a segment goes to the bucket, and when a log recovers. [P]
 
 The walk is the kernel's and holds no GIL when compiled. Checksums of small batches are part of it; larger
-ones get a library call each.
+ones get a library call each. So does each compressed batch, where the least timestamp is asked for.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from service.base.types import Buffer
+from service.base.errors import CorruptionError
+from service.base.types import NO_TIMESTAMP, Buffer
 from service.records import kernel
-from service.records.batch import CRC_START
-from service.records.kernel_status import BATCH_FIELDS, Status
+from service.records.batch import CODEC_MASK, CODECS, CRC_START, HEADER_SIZE
+from service.records.compression import decompress
+from service.records.kernel_status import BATCH_FIELDS, COMPRESSED, Status
 
 SMALL_BATCH_BYTES: Final = 16 * 1024
 """Up to this size the compiled kernel checksums with its table and no GIL (2.6 GB/s). A library call is as
@@ -71,6 +73,40 @@ def scan_batches(
         if status != Status.OK or position >= limit:
             return _result(Status(status), position, rows)
         next_offset = found[-BATCH_FIELDS + 3] + 1
+
+
+def least_timestamp(scan: BatchScan, buf: Buffer, max_inflated_bytes: int) -> int:
+    """The least timestamp (ms) of all records in the batches that ``scan`` found in ``buf``.
+
+    -1 where it is not known: a record has none or a negative one, or a batch does not decode within
+    ``max_inflated_bytes``, which is no error here. Never above a batch's own maximum.
+    """
+    if not scan.batches:
+        return NO_TIMESTAMP
+    least = array("q", bytes(8 * scan.batches))
+    kernel.least_timestamps(buf, scan.positions[0], scan.end, least)
+    if COMPRESSED in least and NO_TIMESTAMP not in least:
+        for index, found in enumerate(least):
+            if found == COMPRESSED:
+                least[index] = _least_inflated(scan, index, buf, max_inflated_bytes)
+                if least[index] == NO_TIMESTAMP:
+                    break
+    return NO_TIMESTAMP if NO_TIMESTAMP in least else min(least)
+
+
+def _least_inflated(scan: BatchScan, index: int, buf: Buffer, max_inflated_bytes: int) -> int:
+    codec_id = scan.attributes[index] & CODEC_MASK
+    if codec_id >= len(CODECS):
+        return NO_TIMESTAMP
+    start, end = scan.positions[index] + HEADER_SIZE, scan.positions[index] + scan.sizes[index]
+    try:
+        records = decompress(CODECS[codec_id], memoryview(buf)[start:end], max_inflated_bytes)
+    except CorruptionError:
+        # Producers write such batches, and brokers that do not look inside keep them.
+        return NO_TIMESTAMP
+    count, base = scan.record_counts[index], scan.base_timestamps[index]
+    least = kernel.least_timestamp(records, 0, len(records), count, base)
+    return least if least <= scan.max_timestamps[index] else NO_TIMESTAMP
 
 
 def _first_bad_crc(buf: Buffer, rows: array[int], crc_limit: int) -> int:

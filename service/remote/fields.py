@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from service.base.errors import CorruptionError
 from service.remote.keys import MAX_EPOCH, MAX_OFFSET
 
+T = TypeVar("T")
 MAX_STRING = 4096
 MAX_LEADER_EPOCHS = 100_000
 
@@ -37,9 +38,9 @@ def optional_int_field(document: dict[str, Any], name: str, high: int) -> int:
     return int_field(document, name, -1, high)
 
 
-def later_int_field(document: dict[str, Any], name: str, high: int) -> int | None:
-    """An integer from 0 to `high`; None where it is not there, as the writer knew the field not yet."""
-    return int_field(document, name, 0, high) if name in document else None
+def later_int_field(document: dict[str, Any], name: str, low: int, high: int, absent: T) -> int | T:
+    """As `int_field`; `absent` where it is not there, as the writer did not know the field yet."""
+    return int_field(document, name, low, high) if name in document else absent
 
 
 def str_field(document: dict[str, Any], name: str) -> str:

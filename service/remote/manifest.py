@@ -26,6 +26,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
+from service.base.types import NO_TIMESTAMP
 from service.remote.keys import ManifestKey, PageKey, manifest_key, page_key
 
 MAX_MANIFEST_ENTRIES: Final = 1024
@@ -38,7 +39,8 @@ class SegmentEntry(NamedTuple):
 
     `footer_position` is where the object's tail begins (`segment_object.Footer.tail_position`), `footer_crc`
     the checksum in its trailer. `leader_epochs` are (epoch, first offset) pairs that cover the segment; the
-    first may begin below it. Timestamps are -1 where no record has one.
+    first may begin below it. `max_timestamp` is -1 where no record has one, `min_timestamp` where it is not
+    known: any record may be older then.
     """
 
     base_offset: int
@@ -51,6 +53,7 @@ class SegmentEntry(NamedTuple):
     key: str
     footer_position: int
     footer_crc: int
+    min_timestamp: int = NO_TIMESTAMP
 
     @property
     def segments(self) -> int:
@@ -72,7 +75,8 @@ class SegmentEntry(NamedTuple):
 class PageRef(NamedTuple):
     """A page and the sums over all it lists, itself or through further pages.
 
-    `stored_size` and `crc32c` are of the object as it lies in the bucket.
+    `min_timestamp` is -1 where it is not known of every segment. `stored_size` and `crc32c` are of the object
+    as it lies in the bucket.
     """
 
     base_offset: int
@@ -86,6 +90,7 @@ class PageRef(NamedTuple):
     key: str
     stored_size: int
     crc32c: int
+    min_timestamp: int = NO_TIMESTAMP
 
 
 Child = SegmentEntry | PageRef
@@ -331,7 +336,13 @@ def page_ref(page: Page, key: str, data: bytes) -> PageRef:
         key=key,
         stored_size=len(data),
         crc32c=crc32c(data),
+        min_timestamp=oldest(children),
     )
+
+
+def oldest(children: Sequence[Child]) -> int:
+    """The least timestamp below `children`, -1 as soon as it is not known of one of them."""
+    return min(child.min_timestamp for child in children)
 
 
 def check_chain(children: Sequence[Child]) -> None:

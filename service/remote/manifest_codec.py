@@ -17,9 +17,11 @@ import zstandard
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
+from service.base.types import NO_TIMESTAMP
 from service.remote.fields import (
     epochs_field,
     int_field,
+    later_int_field,
     object_field,
     objects_field,
     optional_int_field,
@@ -46,6 +48,7 @@ from service.remote.manifest import (
     PageRef,
     SegmentEntry,
     check_chain,
+    oldest,
 )
 
 MANIFEST_FORMAT: Final = "firn-manifest"
@@ -153,7 +156,13 @@ def _entry(document: dict[str, Any], topic_id: UUID, partition: int) -> SegmentE
         key=key,
         footer_position=int_field(document, "footer_position", log_length, size),
         footer_crc=int_field(document, "footer_crc", 0, 0xFFFFFFFF),
+        min_timestamp=_min_timestamp(document),
     )
+
+
+def _min_timestamp(document: dict[str, Any]) -> int:
+    high = optional_int_field(document, "max_timestamp", MAX_OFFSET)
+    return later_int_field(document, "min_timestamp", NO_TIMESTAMP, high, NO_TIMESTAMP)
 
 
 def _ref(document: dict[str, Any], topic_id: UUID, partition: int) -> PageRef:
@@ -177,6 +186,7 @@ def _ref(document: dict[str, Any], topic_id: UUID, partition: int) -> PageRef:
         key=key,
         stored_size=int_field(document, "stored_size", 1, MAX_STORED_BYTES),
         crc32c=int_field(document, "crc32c", 0, 0xFFFFFFFF),
+        min_timestamp=_min_timestamp(document),
     )
 
 
@@ -280,12 +290,16 @@ def decode_page(data: bytes, ref: PageRef, topic_id: UUID, partition: int) -> Pa
         if any(child.level >= level for child in children if isinstance(child, PageRef)):
             raise CorruptionError(f"{ref.key}: lists a page of its own level")
     check_chain(children)
+    if not children:
+        raise CorruptionError(f"{ref.key}: lists nothing")
     sums = (
         sum(child.segments for child in children),
         sum(child.size_bytes for child in children),
-        max((child.max_timestamp for child in children), default=-1),
+        max(child.max_timestamp for child in children),
+        # A writer of before that field drops it from the reference and not from the page.
+        ref.min_timestamp if ref.min_timestamp == NO_TIMESTAMP else oldest(children),
     )
-    if not children or sums != (ref.segments, ref.size_bytes, ref.max_timestamp):
+    if sums != (ref.segments, ref.size_bytes, ref.max_timestamp, ref.min_timestamp):
         raise CorruptionError(f"{ref.key}: sums {sums} are not the manifest's")
     first, last = children[0], children[-1]
     if (first.base_offset, last.last_offset) != (ref.base_offset, ref.last_offset):

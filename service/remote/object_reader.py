@@ -5,6 +5,7 @@ from __future__ import annotations
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
+from service.base.types import NO_TIMESTAMP
 from service.remote.errors import ObjectTruncated
 from service.remote.keys import HeadKey, ManifestKey, head_key, parse_key
 from service.remote.manifest import Manifest, Page, PageRef, SegmentEntry
@@ -66,7 +67,20 @@ def entry_of(footer: Footer) -> SegmentEntry:
         key=identity.key,
         footer_position=footer.tail_position,
         footer_crc=footer.crc,
+        min_timestamp=footer.min_timestamp,
     )
+
+
+def check_entry(entry: SegmentEntry, footer: Footer) -> None:
+    """`CorruptionError` unless the manifest says of a segment what its footer says.
+
+    A least timestamp may be missing from the manifest: a writer of before that field does not hand it on.
+    """
+    expected = entry_of(footer)
+    if entry.min_timestamp == NO_TIMESTAMP:
+        expected = expected._replace(min_timestamp=NO_TIMESTAMP)
+    if entry != expected:
+        raise CorruptionError(f"the footer says {expected}, the manifest {entry}")
 
 
 def read_section(store: ObjectStore, key: str, section: Section) -> bytes:

@@ -134,6 +134,11 @@ class Footer:
         """First byte of the tail (block table, JSON, trailer)."""
         return self.sections["block_table"].position
 
+    @property
+    def min_timestamp(self) -> int:
+        """The least timestamp of any record, -1 where that is not known of every block."""
+        return min(block.min_timestamp for block in self.blocks)
+
 
 class PlannedObject(NamedTuple):
     """An object ready to be written: its key and size are known before the first byte is read.
@@ -358,7 +363,9 @@ def decode_footer(suffix: Buffer, object_size: int) -> Footer:
         log_length=log_length,
         record_count=int_field(document, "record_count", 0, MAX_OFFSET),
         batch_count=int_field(document, "batch_count", 0, MAX_OFFSET),
-        transactional_batch_count=later_int_field(document, "transactional_batch_count", totals.batch_count),
+        transactional_batch_count=later_int_field(
+            document, "transactional_batch_count", 0, totals.batch_count, None
+        ),
         max_timestamp=optional_int_field(document, "max_timestamp", MAX_OFFSET),
         max_timestamp_offset=optional_int_field(document, "max_timestamp_offset", MAX_OFFSET),
         leader_epochs=epochs,

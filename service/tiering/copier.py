@@ -32,13 +32,12 @@ from service.remote.segment_object import (
     plan_object,
 )
 from service.remote.store import ObjectStore
-from service.tiering.log_scan import ScannedLog, scan_log
+from service.tiering.log_scan import MAX_INFLATED_BYTES, ScannedLog, scan_log
 from service.tiering.planner import Copy
 from service.tiering.ports import Sealed
 
 MAX_SIDE_FILE_BYTES: Final = 64 << 20
 """An index or snapshot beyond this is not a segment's (`segment.index.bytes` is 10 MiB by default)."""
-MAX_INFLATED_BYTES: Final = 64 << 20
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
 
@@ -57,7 +56,7 @@ class Progress:
         self.cancelled = False
 
     def advance(self, size: int) -> None:
-        """Note `size` more bytes; `GivenUp` when nobody waits for them any more."""
+        """Note `size` more bytes to prove or to upload; `GivenUp` when nobody waits for them any more."""
         if self.cancelled:
             raise GivenUp("upload given up")
         self.moved_bytes += size
@@ -126,7 +125,7 @@ class _Source:
         self.indexes = _Indexes(b"", b"")
 
     def read(self, position: int, length: int) -> Buffer:
-        self._progress.advance(0)
+        self._progress.advance(length)
         return FileSlice(self._file, position, length).read()
 
     def scan(self, block_bytes: int) -> ScannedLog:
@@ -157,7 +156,6 @@ class _Source:
             data = self.read(self.start + block.position, block.length)
             if crc32c(data) != block.crc32c:
                 raise CorruptionError(f"{self.name}: bytes at {block.position} changed while they were read")
-            self._progress.advance(block.length)
             yield data
 
     def offset_of_newest(self, scanned: ScannedLog) -> int:

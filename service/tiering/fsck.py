@@ -3,9 +3,9 @@
 For each partition of `topics.json`: HEAD -> manifest -> pages -> one contiguous chain -> every object
 there, with the manifest's size -> footer verified and equal to what the manifest says of it -> with
 `deep`, every section's and block's checksum, and every batch: checksum, order of offsets, leader epochs,
-counts. Objects that no published manifest names are listed as orphans. Reads are ranges of a few MiB (or
-one block where that is larger); listings and chains are walked side by side, so memory does not grow with
-the bucket.
+counts, least timestamps where they are claimed. Objects that no published manifest names are listed as
+orphans. Reads are ranges of a few MiB (or one block where that is larger); listings and chains are walked
+side by side, so memory does not grow with the bucket.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
-from service.base.types import Buffer
+from service.base.types import NO_TIMESTAMP, Buffer
 from service.remote.block_table import Block
 from service.remote.errors import ObjectNotFound
 from service.remote.keys import (
@@ -41,7 +41,7 @@ from service.remote.manifest_codec import (
     decode_cluster,
     decode_manifest,
 )
-from service.remote.object_reader import entry_of, open_footer_of, open_head, open_page
+from service.remote.object_reader import check_entry, open_footer_of, open_head, open_page
 from service.remote.segment_object import Footer
 from service.remote.store import ObjectInfo, ObjectStore
 from service.tiering.fsck_report import FsckReport, PartitionReport
@@ -262,8 +262,7 @@ class _PartitionCheck:
 
     def _compare(self, entry: SegmentEntry, footer: Footer) -> None:
         identity = footer.identity
-        if entry != entry_of(footer):
-            raise CorruptionError(f"the footer says {entry_of(footer)}, the manifest {entry}")
+        check_entry(entry, footer)
         if identity.cluster_id != self._manifest.cluster_id or identity.topic != self._manifest.topic:
             raise CorruptionError(f"of cluster {identity.cluster_id}, topic {identity.topic!r}")
 
@@ -312,11 +311,20 @@ def prove_block(key: str, block: Block, data: memoryview, epochs: list[tuple[int
         last_offset=block.last_offset,
         name=f"{key}, block at {block.position}",
         block_bytes=len(data),
+        with_least_timestamps=block.min_timestamp != NO_TIMESTAMP,
     )
-    says = (block.first_offset, block.last_offset, block.max_timestamp, block.record_count, block.batch_count)
+    says = (
+        block.first_offset,
+        block.last_offset,
+        block.min_timestamp,
+        block.max_timestamp,
+        block.record_count,
+        block.batch_count,
+    )
     holds = (
         found.first_offset,
         found.last_offset,
+        found.blocks[0].min_timestamp,
         found.max_timestamp,
         found.record_count,
         found.batch_count,

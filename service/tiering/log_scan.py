@@ -2,7 +2,7 @@
 
 The same walk verifies a local file before it is uploaded and an object when `fsck` looks at it; only `read`
 differs. Per-batch work is the records kernel's, without the GIL where it is compiled. Memory: one piece,
-or one batch where that is larger.
+or one batch where that is larger, and one batch inflated (`MAX_INFLATED_BYTES`).
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP, Buffer
 from service.records.batch import CONTROL_FLAG, LOG_OVERHEAD, TRANSACTIONAL_FLAG, size_at
 from service.records.kernel_status import Status
-from service.records.scan import BatchScan, scan_batches
+from service.records.scan import BatchScan, least_timestamp, scan_batches
 from service.remote.block_table import BatchFacts, Block, BlockTableBuilder
 
 MAX_BATCH_BYTES: Final = 512 << 20
 """A batch beyond this is taken for a length that lies."""
+MAX_INFLATED_BYTES: Final = 64 << 20
+"""A batch that inflates beyond this is proved all the same; only its least timestamp is not known."""
 
 Read = Callable[[int, int], Buffer]
 """(position, length) -> exactly that many bytes, or an error."""
@@ -58,8 +60,11 @@ def scan_log(
     name: str,
     block_bytes: int = 1 << 20,
     on_batches: OnBatches | None = None,
+    with_least_timestamps: bool = True,
 ) -> ScannedLog:
     """Prove the batches in ``[start, end)``; positions in the result count from `start`.
+
+    Without `with_least_timestamps` no records are looked at, and no block's least timestamp is known.
 
     Raises `CorruptionError` unless whole batches fill the range, every checksum holds, offsets rise within
     ``[first_offset, last_offset]`` and leader epochs never fall.
@@ -75,7 +80,10 @@ def scan_log(
         if batches.status not in (Status.OK, Status.TRUNCATED):
             raise CorruptionError(f"{name}: batch at {position + batches.end}: {batches.status.reason}")
         if batches.batches:
-            _sum_up(found, table, batches, piece[: batches.end])
+            least = NO_TIMESTAMP
+            if with_least_timestamps:
+                least = least_timestamp(batches, piece, MAX_INFLATED_BYTES)
+            _sum_up(found, table, batches, least, piece[: batches.end])
             if on_batches is not None:
                 on_batches(batches, position)
             wanted = block_bytes
@@ -97,11 +105,13 @@ def _larger(piece: memoryview, position: int, length: int, name: str) -> int:
     return size
 
 
-def _sum_up(found: ScannedLog, table: BlockTableBuilder, batches: BatchScan, data: memoryview) -> None:
+def _sum_up(
+    found: ScannedLog, table: BlockTableBuilder, batches: BatchScan, least: int, data: memoryview
+) -> None:
     newest = max(batches.max_timestamps)
     records = sum(batches.record_counts)
     first, last = batches.base_offsets[0], batches.last_offsets[-1]
-    facts = BatchFacts(found.length, len(data), first, last, NO_TIMESTAMP, max(newest, NO_TIMESTAMP), records)
+    facts = BatchFacts(found.length, len(data), first, last, least, max(newest, NO_TIMESTAMP), records)
     table.add_run(facts, batches.batches, data)
     if newest > found.max_timestamp:
         index = batches.max_timestamps.index(newest)

@@ -135,7 +135,17 @@ def entries(sizes: list[int], base: int) -> list[SegmentEntry]:
         stamp = (number * 7919) % 100
         found.append(
             SegmentEntry(
-                base, base + size - 1, size + 9, size, stamp, base, ((number, base),), key, size, number
+                base,
+                base + size - 1,
+                size + 9,
+                size,
+                stamp,
+                base,
+                ((number, base),),
+                key,
+                size,
+                number,
+                (number * 31) % (stamp + 2) - 1,
             )
         )
         base += size

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
+import zstandard
 
 from service.base.errors import CorruptionError
 from service.remote.keys import SegmentKey, segment_key
@@ -30,10 +32,14 @@ SMALL = Limits(entries=8, page_refs=3)
 
 
 def entry(number: int, epoch: int = 0) -> SegmentEntry:
-    """Segment `number` holds ten offsets and 100 bytes; its newest record is at `number` seconds."""
+    """Segment `number` holds ten offsets and 100 bytes; its newest record is at `number` seconds, the oldest
+    half as late.
+    """
     base = number * 10
     key = segment_key(SegmentKey(TOPIC, 0, base, base + 9, epoch, UUID(int=number + 1)))
-    return SegmentEntry(base, base + 9, 100, 50, number * 1000, base, ((epoch, base),), key, 60, 1)
+    return SegmentEntry(
+        base, base + 9, 100, 50, number * 1000, base, ((epoch, base),), key, 60, 1, number * 500
+    )
 
 
 class Chain:
@@ -206,6 +212,39 @@ def test_epochs_may_change_inside_a_segment() -> None:
     assert chain.manifest.epoch_end(7, chain.load) == EpochEnd(7, 30, is_last=True)
 
 
+def test_a_reference_has_the_least_timestamp_below_it_if_all_are_known() -> None:
+    chain = Chain()
+    for number in range(8, 100):
+        chain.append(entry(number))
+    assert {ref.level for ref in chain.manifest.pages} >= {0, 1}
+    for ref in chain.manifest.pages:
+        assert ref.min_timestamp == 50 * ref.base_offset
+    chain = Chain()
+    for number in range(100):
+        chain.append(entry(number)._replace(min_timestamp=-1) if number == 9 else entry(number))
+    deep, *_, last = chain.manifest.pages
+    assert (deep.min_timestamp, last.min_timestamp) == (-1, 50 * last.base_offset)
+    assert [child.min_timestamp for child in chain.load(deep).children][:3] == [0, -1, 8000]
+
+
+def test_manifests_of_before_the_least_timestamp_are_read() -> None:
+    """And so are pages that are named by a writer which does not know it."""
+    chain = Chain()
+    for number in range(40):
+        chain.append(entry(number))
+    manifest = chain.manifest
+    document = json.loads(zstandard.ZstdDecompressor().decompress(encode_manifest(manifest)))
+    for child in (*document["pages"], *document["segments"]):
+        assert child.pop("min_timestamp") >= 0
+    compressor = zstandard.ZstdCompressor(write_checksum=True, write_content_size=True)
+    older = decode_manifest(compressor.compress(json.dumps(document).encode()))
+    assert {child.min_timestamp for child in older.children} == {-1}
+    assert [c._replace(min_timestamp=0) for c in older.children] == [
+        c._replace(min_timestamp=0) for c in manifest.children
+    ]
+    assert list(live_segments(older, chain.load))[:8] == [entry(number) for number in range(8)]
+
+
 def test_a_page_that_is_not_the_one_the_manifest_names_is_refused() -> None:
     chain = Chain()
     for number in range(40):
@@ -219,6 +258,8 @@ def test_a_page_that_is_not_the_one_the_manifest_names_is_refused() -> None:
         ref._replace(segments=ref.segments + 1),
         ref._replace(size_bytes=1),
         ref._replace(max_timestamp=0),
+        ref._replace(min_timestamp=ref.min_timestamp + 1),
+        ref._replace(min_timestamp=ref.min_timestamp - 1),
         ref._replace(last_offset=ref.last_offset + 1),
         ref._replace(level=ref.level + 1),
     ):
@@ -254,6 +295,8 @@ BASE = Manifest("c", TOPIC, "t", 0, 3, 2, 1, 5, (), (entry(0), entry(1)))
         replace(BASE, entries=(entry(0)._replace(leader_epochs=((0, 3),)),)),
         replace(BASE, entries=(entry(0)._replace(leader_epochs=((1, 0), (1, 5))),)),
         replace(BASE, entries=(entry(0)._replace(max_timestamp=-2),)),
+        replace(BASE, entries=(entry(0)._replace(min_timestamp=-2),)),
+        replace(BASE, entries=(entry(1)._replace(min_timestamp=1001),), start_offset=10),
         replace(BASE, dropped_segments=1),
         replace(BASE, dropped_bytes=1),
         replace(BASE, partition=1),

@@ -9,13 +9,15 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from crc32c import crc32c
 
 from service.base.types import TopicIdPartition
+from service.remote.block_table import BlockTable
 from service.remote.errors import StoreUnavailable
 from service.remote.keys import HeadKey, head_key
 from service.remote.manifest import SegmentEntry
 from service.remote.manifest_codec import encode_head, encode_manifest, head_of
-from service.remote.object_reader import entry_of, open_head, open_manifest
+from service.remote.object_reader import entry_of, open_footer_of, open_head, open_manifest
 from service.remote.obstore_store import open_store
 from service.remote.segment_object import decode_footer, encode_footer
 from service.tiering.fsck import fsck
@@ -114,17 +116,24 @@ def publish_with(world: World, **lie: object) -> SegmentEntry:
     entry = first(world)
     data = bytes(world.bucket.get(entry.key, max_size=1 << 30))
     footer = replace(decode_footer(data, len(data)), **lie)  # type: ignore[arg-type]
-    data = data[: footer.sections["block_table"].end] + encode_footer(footer)
+    table = footer.sections["block_table"]._replace(crc32c=crc32c(footer.blocks.encoded))
+    footer = replace(footer, sections={**footer.sections, "block_table": table})
+    data = data[: table.position] + footer.blocks.encoded + encode_footer(footer)
     world.bucket.put(entry.key, data)
     lying = entry_of(decode_footer(data, len(data)))
+    name(world, lying)
+    return lying
+
+
+def name(world: World, entry: SegmentEntry) -> None:
+    """Let the manifest name the first segment so, and HEAD that manifest."""
     head = open_head(world.bucket, HeadKey(*world.replicas[0].tip[::2]))
     manifest, _ = open_manifest(world.bucket, head.manifest_key)
-    manifest = replace(manifest, entries=(lying, *manifest.entries[1:]))
+    manifest = replace(manifest, entries=(entry, *manifest.entries[1:]))
     stored = encode_manifest(manifest)
     world.bucket.put(head.manifest_key, stored)
-    name = head_key(manifest.topic_id, manifest.partition)
-    world.bucket.put(name, encode_head(head_of(manifest, head.manifest_key, stored)))
-    return lying
+    key = head_key(manifest.topic_id, manifest.partition)
+    world.bucket.put(key, encode_head(head_of(manifest, head.manifest_key, stored)))
 
 
 def test_a_footer_that_counts_transactional_batches_which_are_not_there_is_found(world: World) -> None:
@@ -135,6 +144,29 @@ def test_a_footer_that_counts_transactional_batches_which_are_not_there_is_found
     assert error.where == entry.key
     assert "transactional" in error.what
     assert fsck(world.bucket, deep=False).is_clean
+
+
+def test_a_least_timestamp_that_is_not_the_records_is_found(world: World) -> None:
+    entry = first(world)
+    footer = open_footer_of(world.bucket, entry)
+    assert entry.min_timestamp == footer.blocks[0].min_timestamp > 0
+    for wrong in (-1, 1):
+        block = footer.blocks[0]._replace(min_timestamp=footer.blocks[0].min_timestamp + wrong)
+        publish_with(world, blocks=BlockTable.of([block, *list(footer.blocks)[1:]]))
+        (error,) = fsck(world.bucket).errors
+        assert (error.where, "the table says" in error.what) == (entry.key, True)
+        assert fsck(world.bucket, deep=False).is_clean
+    unknown = [block._replace(min_timestamp=-1) for block in footer.blocks]
+    assert publish_with(world, blocks=BlockTable.of(unknown)).min_timestamp == -1
+    assert fsck(world.bucket).is_clean, "nothing is claimed"
+
+
+def test_a_manifest_may_say_less_of_times_than_the_footer_and_nothing_else(world: World) -> None:
+    entry = first(world)
+    for least, is_clean in ((-1, True), (entry.min_timestamp - 1, False)):
+        name(world, entry._replace(min_timestamp=least))
+        for deep in (True, False):
+            assert fsck(world.bucket, deep=deep).is_clean is is_clean
 
 
 def test_an_object_that_is_gone_short_or_too_long_is_found(world: World) -> None:
