@@ -44,6 +44,10 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         self._columns = tuple(columns)
         self._plan = StreamPlan(options, partial(open_archive, options.read, options.tail, Memory()))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What tasks get: how to read, without the driver's plan and what that remembers."""
+        return {name: value for name, value in self.__dict__.items() if name != "_plan"}
+
     def initialOffset(self) -> dict[str, Any]:
         return encode_offsets(self._plan.initial())
 
