@@ -59,6 +59,13 @@ class Pushed:
             return False
         return min_timestamp < 0 or min_timestamp < self.end_timestamp
 
+    def takes_all_times(self, min_timestamp: int, max_timestamp: int) -> bool:
+        """Whether records between these pass, whatever they are; a minimum of -1 is one that is not known."""
+        has_begin = self.begin_timestamp > MIN_TIMESTAMP
+        if has_begin and (min_timestamp < 0 or min_timestamp < self.begin_timestamp):
+            return False
+        return max_timestamp < self.end_timestamp
+
 
 def push(conditions: Iterable[Condition]) -> tuple[Pushed, list[bool]]:
     """What is left to read, and for each condition whether it is wholly taken care of.

@@ -119,7 +119,7 @@ def _walk(
     for child in children:
         if child.last_offset < begin or child.base_offset >= end:
             continue
-        if not pushed.takes_times(-1, child.max_timestamp):
+        if not pushed.takes_times(child.min_timestamp, child.max_timestamp):
             continue
         if isinstance(child, SegmentEntry):
             yield child
@@ -134,8 +134,9 @@ def needs_blocks(
     span = min(end_offset, entry.last_offset + 1) - max(begin_offset, entry.base_offset)
     if limits.max_records is not None and span > limits.max_records:
         return True
-    partly = begin_offset > entry.base_offset or end_offset <= entry.last_offset
-    return (partly or pushed.by_time) and entry.log_length > SMALLEST_CUT_BYTES
+    whole = begin_offset <= entry.base_offset and end_offset > entry.last_offset
+    whole = whole and pushed.takes_all_times(entry.min_timestamp, entry.max_timestamp)
+    return not whole and entry.log_length > SMALLEST_CUT_BYTES
 
 
 def wanted_blocks(

@@ -193,6 +193,26 @@ def test_what_filters_leave_out_is_not_even_opened(spark: Any, copy: Store, fill
     assert offsets_of(frame) == [(1, n) for n in expected]
 
 
+def test_what_is_younger_than_a_range_of_times_is_not_opened_either(
+    spark: Any, copy: Store, filled: Filled
+) -> None:
+    """Most of the batches are compressed; offload has looked into them."""
+    rows = [row for row in filled.rows["mixed"] if row.partition == 1]
+    begin, end = START_MS + 1_000_000, START_MS + 2_000_000
+    wanted, others = [], []
+    for path in segments(copy, filled, 1):
+        first, last = int(path.name[:20]), int(path.name[21:41])
+        times = [row.timestamp_ms for row in rows if first <= row.offset <= last]
+        (wanted if min(times) < end and max(times) >= begin else others).append(path)
+    assert len(wanted) < len(others)
+    for path in others:
+        path.unlink()
+    frame = read(spark, copy, subscribe="mixed").where(
+        f"partition = 1 and timestamp >= {at(begin)} and timestamp < {at(end)}"
+    )
+    assert offsets_of(frame) == [(1, row.offset) for row in rows if begin <= row.timestamp_ms < end]
+
+
 def test_an_object_that_is_gone_is_named_or_passed_over(spark: Any, copy: Store, filled: Filled) -> None:
     gone = segments(copy, filled, 1)[4]
     first, last = int(gone.name[:20]), int(gone.name[21:41])

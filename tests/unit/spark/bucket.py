@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from service.base.types import Buffer
-from service.records.batch import iter_headers
 from service.records.builder import BatchBuilder, build_batch
 from service.records.producer_snapshot import ProducerRow, encode_rows
-from service.remote.block_table import BatchFacts, BlockTableBuilder
-from service.remote.keys import TOPICS_KEY, head_key
+from service.remote.keys import MAX_OFFSET, TOPICS_KEY, head_key
 from service.remote.manifest import Limits, Manifest, SegmentEntry
 from service.remote.manifest_codec import (
     TopicRow,
@@ -34,6 +32,7 @@ from service.spark.filters import Condition, push
 from service.spark.options import ReadOptions, parse_options
 from service.spark.plan import plan_batch
 from service.spark.planner import Split
+from service.tiering.log_scan import scan_log
 
 START_MS = 1_700_000_000_000
 CLUSTER = "c-1"
@@ -140,21 +139,16 @@ class Bucket:
             first_ms = START_MS + 1000 * base if start_ms is None else start_ms
             batches = [plain(base + 10 * i, first_ms + 10_000 * i) for i in range(batches)]
         log = b"".join(batches)
-        blocks, transactional = BlockTableBuilder(self.block_bytes), 0
-        for h in iter_headers(log):
-            facts = BatchFacts(
-                h.position,
-                h.size,
-                h.base_offset,
-                h.last_offset,
-                h.base_timestamp,
-                h.max_timestamp,
-                h.record_count,
-            )
-            blocks.add(facts, log[h.position : h.end])
-            transactional += h.is_transactional or h.is_control
-        table = blocks.finish()
-        last = table[-1].last_offset if last_offset is None else last_offset
+        found = scan_log(
+            lambda position, length: log[position : position + length],
+            0,
+            len(log),
+            first_offset=base,
+            last_offset=MAX_OFFSET,
+            name=topic,
+            block_bytes=self.block_bytes,
+        )
+        last = found.last_offset if last_offset is None else last_offset
         identity = SegmentIdentity(
             CLUSTER, self.topic_id(topic), topic, partition, base, last, 0, self.new_uuid()
         )
@@ -162,13 +156,13 @@ class Bucket:
             identity,
             log=lambda: [log],
             log_length=len(log),
-            blocks=table,
+            blocks=found.blocks,
             offset_index=b"",
             time_index=b"",
             txn_index=b"".join(TXN_ROW.pack(0, *row) for row in txn_rows),
             producer_snapshot=b"" if opened is None else producer_snapshot(opened),
             leader_epochs=((0, base),),
-            transactional_batch_count=transactional,
+            transactional_batch_count=found.transactional_batch_count,
         )
         self.store.put_stream(planned.key, planned.parts(), planned.size)
         entry = entry_of(planned.footer)
