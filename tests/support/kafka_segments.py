@@ -1,11 +1,8 @@
-"""Segments written by Apache Kafka, put through our offloader into a store: what a node's tiering would do.
-
-The broker must have ended cleanly. Every segment goes, the one that was active too; where the log begins
-inside a segment (records deleted by an admin), the manifest says so.
-"""
+"""Segments written by Apache Kafka, put through our offloader into a store, as a node would."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
@@ -29,19 +26,44 @@ BLOCK_BYTES = 64 << 10
 
 
 def offload(data: Path, store: ObjectStore, topics: dict[str, int]) -> None:
-    """Put `topics` (name -> number of partitions) from Kafka's log directory `data` into `store`."""
-    claim_prefix(store, CLUSTER_ID)
+    """Put `topics` (name -> number of partitions) from Kafka's log directory `data` into `store`.
+
+    The broker must have ended cleanly. Every segment goes, the one that was active too; where the log begins
+    inside a segment (records deleted by an admin), the manifest says so.
+    """
     starts = _log_starts(data)
+    for folder, tip in _claimed(data, store, topics):
+        _offload_log(segments(folder), store, tip, starts.get(folder.name, 0))
+
+
+def offload_sealed(
+    data: Path, store: ObjectStore, topics: dict[str, int], *, with_snapshots: bool = True
+) -> None:
+    """The same while the broker runs, again and again: what is sealed by now and not in `store` yet.
+
+    Nothing may have been deleted or compacted.
+    """
+    for folder, tip in _claimed(data, store, topics):
+        sealed = segments(folder)[:-1]
+        if not with_snapshots:
+            sealed = [segment._replace(producer_snapshot_path=None) for segment in sealed]
+        _offload_log(sealed, store, tip, 0)
+
+
+def _claimed(
+    data: Path, store: ObjectStore, topics: dict[str, int]
+) -> Iterator[tuple[Path, TopicIdPartition]]:
+    """The folders of all partitions, once the store knows the topics."""
+    claim_prefix(store, CLUSTER_ID)
     rows = []
     for topic, partitions in topics.items():
         topic_id = read_topic_id(data / f"{topic}-0")
         assert topic_id is not None
         rows.append(TopicRow(topic, topic_id, partitions, {}))
-        for partition in range(partitions):
-            folder = data / f"{topic}-{partition}"
-            tip = TopicIdPartition(topic_id, topic, partition)
-            _offload_log(folder, store, tip, starts.get(folder.name, 0))
     write_topics(store, CLUSTER_ID, TopicsSnapshot(1, rows))
+    for row in rows:
+        for partition in range(row.partitions):
+            yield data / f"{row.name}-{partition}", TopicIdPartition(row.topic_id, row.name, partition)
 
 
 def _log_starts(data: Path) -> dict[str, int]:
@@ -49,16 +71,22 @@ def _log_starts(data: Path) -> dict[str, int]:
     return {f"{topic}-{partition}": int(offset) for topic, partition, offset in rows}
 
 
-def _offload_log(folder: Path, store: ObjectStore, tip: TopicIdPartition, log_start: int) -> None:
+def _offload_log(
+    sealed: Sequence[SealedSegment], store: ObjectStore, tip: TopicIdPartition, log_start: int
+) -> None:
     chains = ChainStore(store, CLUSTER_ID, uuid4)
-    manifest = chains.empty(tip)
+    head = chains.read_head(tip)
+    manifest = chains.empty(tip) if head is None else chains.load(tip, head.manifest_key).manifest
     chain: Chain | None = None
-    for segment in segments(folder):
+    for segment in sealed:
+        if segment.base_offset < manifest.end_offset:
+            continue
         identity = SegmentIdentity(CLUSTER_ID, *tip, segment.base_offset, segment.last_offset, 0, uuid4())
         entry = copy_segment(store, Copy(segment, segment.base_offset), identity, Progress(), BLOCK_BYTES)
         chain = chains.append(manifest, entry, 0, lambda key: None)
         manifest = chain.manifest
-    assert chain is not None
+    if chain is None:
+        return
     if log_start > manifest.start_offset:
         chain, _ = chains.drop(manifest, tip, log_start, 0, lambda key: None)
     chains.write_head(chain.head)
