@@ -253,13 +253,16 @@ class Archive:
             known = self.open_behind(manifest, entry)
             if known is not None:
                 break
-            bare.append(entry)
-        log.warning(
-            "%s has no producer snapshot: read_committed reads all batches from offset %d on, %d bytes",
-            bare[0].key,
-            bare[-1].base_offset,
-            sum(entry.log_length for entry in bare),
-        )
+            if self.footer(entry).transactional_batch_count != 0:
+                bare.append(entry)
+        if bare:
+            log.warning(
+                "%s has no producer snapshot: read_committed reads all its batches, and those of others "
+                "like it from offset %d on, %d bytes",
+                bare[0].key,
+                bare[-1].base_offset,
+                sum(entry.log_length for entry in bare),
+            )
         opened = dict(known or {})
         for entry in reversed(bare):
             for header in self._headers(entry):

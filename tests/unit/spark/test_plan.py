@@ -354,6 +354,22 @@ def test_segments_without_a_snapshot_are_gone_through_from_the_last_that_has_one
     assert f", {third.log_length + fourth.log_length} bytes" in caplog.text
 
 
+def test_segments_without_a_snapshot_and_without_transactions_are_not_gone_through(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bucket = Bucket()
+    bucket.topic("pay")
+    bucket.add("pay", batches=[transactional(0, 7, 10)], opened={7: 0})
+    plains = [bucket.add("pay") for _ in range(3)]
+    bucket.store.reset()
+    with caplog.at_level(logging.WARNING):
+        assert bucket.plan(**COMMITTED) == []
+    assert not caplog.text
+    for entry in plains:
+        footer_bytes = entry.size - entry.footer_position
+        assert bucket.store.bytes[entry.key] <= 2 * footer_bytes
+
+
 def test_a_producer_snapshot_that_is_none_is_corrupt() -> None:
     bucket = Bucket()
     bucket.topic("pay")
