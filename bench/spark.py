@@ -50,6 +50,8 @@ HOT: Final = 30
 """How many times as many records as each of the small partitions the one hot partition has."""
 SMALL_PARTITIONS: Final = 30
 SKEW_SPLIT: Final = "16m"
+WARM_UP_ROUNDS: Final = 2
+"""The JVM is still compiling in them."""
 ROWS_TARGET, OFFSET_TARGET, SKEW_TARGET = 3.0, 6.0, 1.5
 
 
@@ -193,7 +195,7 @@ def _speed(spark: Any, bootstrap: str, store: Store, records: int, rounds: int) 
     rows = {"Kafka": connector().count(), "Firn": _firn(spark, store, "even", "offset bigint").count()}
     assert rows["Kafka"] == rows["Firn"] >= records - PARTITIONS * BATCH_RECORDS, rows
     seconds: dict[str, list[float]] = {what: [] for what in sides}
-    for number in range(-1, rounds):  # the first is for warming up
+    for number in range(-WARM_UP_ROUNDS, rounds):
         for what, make in list(sides.items())[:: 1 if number % 2 == 0 else -1]:
             took = _consume(make())
             print(f"round {number + 1}: {what}: {took:.2f} s", file=sys.stderr)
@@ -221,7 +223,7 @@ def _skew(spark: Any, bootstrap: str, store: Store, rounds: int) -> list[Line]:
         return _firn(spark, store, "skewed", maxPartitionBytes=SKEW_SPLIT)
 
     ours, theirs = [], []
-    for number in range(-1, rounds):
+    for number in range(-WARM_UP_ROUNDS, rounds):
         times = _task_seconds(spark, firn())
         if number >= 0:
             print(
