@@ -429,6 +429,10 @@ def test_epochs_end_where_the_next_one_begins(world: World) -> None:
     }
 
 
+def reading_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("remote-read")]
+
+
 def test_closing_resolves_every_request_and_joins_the_threads() -> None:
     world = World()
     for _ in range(4):
@@ -447,7 +451,7 @@ def test_closing_resolves_every_request_and_joins_the_threads() -> None:
         assert future.done()
         assert future.exception() is None or isinstance(future.exception(), ReaderClosed)
     assert any(future.exception() for future in futures)
-    assert not [t for t in threading.enumerate() if t.name.startswith("remote-read")]
+    assert not reading_threads()
     with pytest.raises(ReaderClosed):
         world.start(1900).result(20)
 
@@ -461,9 +465,10 @@ def test_closing_does_not_wait_for_ever_for_a_store_that_hangs() -> None:
     world.reader.close(timeout_s=0.05)
     assert isinstance(future.exception(1), ReaderClosed)
     world.store.gate.set()
+    until(lambda: not reading_threads())  # the one that was left alone
 
 
 def test_no_thread_is_started_before_the_first_read() -> None:
     world = World()
-    assert not [t for t in threading.enumerate() if t.name.startswith("remote-read")]
+    assert not reading_threads()
     world.reader.close()
