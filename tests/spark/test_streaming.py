@@ -58,12 +58,27 @@ class Stream:
     def pairs(self) -> list[Any]:
         return [pair for _, pairs in self.batches for pair in pairs]
 
+    @property
+    def end_offset(self) -> str | None:
+        """Of the last batch that is done, as the checkpoint has it."""
+        progress = self.query.lastProgress
+        return progress["sources"][0]["endOffset"] if progress else None
+
     def wait_for(self, ends: Mapping[int, int]) -> None:
         def is_there() -> bool:
             assert self.query.exception() is None, self.query.exception()
             return len(self.pairs) >= sum(ends.values())
 
         wait_until(f"{ends}, of which {len(self.pairs)} came", is_there)
+
+
+def pairs_of(*runs: Stream) -> list[Any]:
+    """Of runs with one checkpoint. A batch under way when one ended comes again, with the same rows."""
+    batches: dict[int, list[Any]] = {}
+    for run in runs:
+        for number, pairs in run.batches:
+            assert sorted(batches.setdefault(number, pairs)) == sorted(pairs), f"batch {number} has changed"
+    return [pair for pairs in batches.values() for pair in pairs]
 
 
 def test_what_is_sealed_later_comes_once_and_a_restart_goes_on_where_it_stopped(
@@ -76,8 +91,8 @@ def test_what_is_sealed_later_comes_once_and_a_restart_goes_on_where_it_stopped(
     more = grown.append("live", 400)
     assert more[0] > ends[0]
     stream.wait_for(more)
-    assert stream.query.lastProgress["sources"][0]["endOffset"] == json.dumps(
-        {"live": {"0": more[0], "1": more[1]}}
+    wait_until(
+        "its progress", lambda: stream.end_offset == json.dumps({"live": {"0": more[0], "1": more[1]}})
     )
     stream.stop()
     seen = len(stream.pairs)
@@ -120,12 +135,12 @@ def test_new_topics_join_a_pattern_from_their_first_record(
     grown.topic("joined-2")
     second = grown.append("joined-2", 350)
     stream.wait_for({0: first[0] + second[0], 1: first[1] + second[1]})
-    stream.stop()
-    offsets = json.loads(stream.query.lastProgress["sources"][0]["endOffset"])
-    assert offsets == {
+    offsets = {
         "joined-1": {"0": first[0], "1": first[1]},
         "joined-2": {"0": second[0], "1": second[1]},
     }
+    wait_until("its progress", lambda: stream.end_offset == json.dumps(offsets))
+    stream.stop()
     assert len(stream.pairs) == sum(first.values()) + sum(second.values())
 
 

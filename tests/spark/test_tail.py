@@ -12,7 +12,7 @@ import pytest
 from tests.spark.filling import START_MS
 from tests.spark.frames import rows_of
 from tests.spark.growing import Growing, each_once, growing
-from tests.spark.test_streaming import Stream
+from tests.spark.test_streaming import Stream, pairs_of
 from tests.support.processes import wait_until
 from tests.support.tiers import settle
 
@@ -131,9 +131,9 @@ def test_a_stream_follows_the_tail_while_segments_are_sealed_under_it(
         stop.set()
         producing.join()
     ends = grown.ends("flowing")
-    again.wait_for({0: sum(ends.values()) - len(stream.pairs)})
+    wait_until(f"{ends}", lambda: len(pairs_of(stream, again)) >= sum(ends.values()))
     again.stop()
-    each_once(stream.pairs + again.pairs, ends)
+    each_once(pairs_of(stream, again), ends)
     assert settle(grown.node.bootstrap, "flowing", 0) > 300
 
 

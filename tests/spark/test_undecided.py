@@ -271,7 +271,7 @@ def test_a_stream_waits_for_open_transactions_and_gives_each_record_once(
 
     def run() -> list[tuple[int, int]]:
         stream = Stream(spark, tmp_path / "checkpoint", given).run()
-        end = json.loads(stream.query.lastProgress["sources"][0]["endOffset"])[made.topic]
+        end = json.loads(stream.end_offset or "{}")[made.topic]
         seen.extend((row.partition, row.offset) for row in stream.pairs)
         assert {int(p): at for p, at in end.items()} == stop
         return sorted(seen)
