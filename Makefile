@@ -16,7 +16,7 @@ endif
 .venv/.installed: pyproject.toml setup.py .ci/install .ci/build-kernel .ci/find-python
 	@.ci/install $(PYTHON)
 
-.venv/.kernel: .venv/.installed service/records/kernel.py service/records/column_kernel.py
+.venv/.kernel: .venv/.installed $(wildcard service/records/*kernel.p* service/records/column_buffers.p*)
 	@.ci/build-kernel
 
 install: .venv/.installed .venv/.kernel ## Make .venv with everything in it (PYTHON=python3.12 to choose one of 3.11 to 3.13)

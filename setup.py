@@ -1,23 +1,24 @@
 """Builds the per-record kernels with Cython where a C compiler is; says so and goes on where none is.
 
-The kernels (service/records/kernel.py, column_kernel.py) are plain Python that Cython compiles to the same
-modules: nothing but speed depends on the compiled life. ``python setup.py build_ext --inplace`` puts them
-beside their sources.
+The kernels (service/records/kernel.py, column_buffers.py, column_kernel.py) are plain Python that Cython
+compiles to the same modules: nothing but speed depends on the compiled life. ``python setup.py build_ext
+--inplace`` puts them beside their sources.
 """
 
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CompileError, LinkError
 
-KERNELS = ("service.records.kernel", "service.records.column_kernel")
+KERNELS = tuple(f"service.records.{name}" for name in ("kernel", "column_buffers", "column_kernel"))
 
 
-def say(reason: object, *kernels: str) -> None:
-    for kernel in kernels or KERNELS:
+def say(reason: object) -> None:
+    for kernel in KERNELS:
         print(f"firn: {kernel} is not compiled: {reason}", file=sys.stderr)
     print(
         "firn: that is fine, it runs as plain Python. A C compiler and Cython would make it faster.",
@@ -26,13 +27,16 @@ def say(reason: object, *kernels: str) -> None:
 
 
 class BuildKernel(build_ext):
-    """Leaves an extension that cannot be built to its interpreted twin."""
+    """All kernels or none: what one calls of another is either C or Python."""
 
-    def build_extension(self, ext: Extension) -> None:
+    def build_extensions(self) -> None:
         try:
-            super().build_extension(ext)
+            super().build_extensions()
         except (BaseError, CompileError, LinkError, OSError) as error:
-            say(str(error).strip() or type(error).__name__, ext.name)
+            say(str(error).strip() or type(error).__name__)
+            for extension in self.extensions:
+                Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
+            self.extensions = []  # what was not built is not missed when it should be copied or packed
 
 
 def extensions() -> list[Extension]:
@@ -49,8 +53,6 @@ def extensions() -> list[Extension]:
     except CythonError as error:
         say(error)
         return []
-    for extension in built:
-        extension.optional = True  # what was not built is not missed when it should be copied or packed
     return built
 
 

@@ -6,13 +6,8 @@ CPU time of this process, the best of some rounds: other work on the machine har
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from types import ModuleType
 from typing import Final
 from unittest.mock import patch
 
@@ -20,6 +15,7 @@ from service.records import column_kernel, columns
 from service.records.batch import Codec
 from service.records.builder import BatchBuilder
 from service.records.columns import ColumnDecoder
+from tests.support.kernels import interpreted
 
 TARGET: Final = 20_000_000
 """Records per second and core: compiled, 100-byte values, no keys, uncompressed, all columns but headers."""
@@ -59,20 +55,6 @@ def records_per_second(decoder: ColumnDecoder, data: bytes, records: int, second
     return best
 
 
-@contextmanager
-def interpreted() -> Iterator[None]:
-    """The decoder on the kernel's source instead of what was compiled from it."""
-    spec = importlib.util.spec_from_file_location(
-        "interpreted_column_kernel", Path(columns.__file__).with_name("column_kernel.py")
-    )
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError("column_kernel.py")
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with patch.object(columns, "ColumnWriter", module.ColumnWriter):
-        yield
-
-
 def measure(records: int, batch_bytes: int) -> dict[tuple[Codec, str], float]:
     """Records per second by codec and wish."""
     found = {}
@@ -104,7 +86,8 @@ def main() -> int:
         print(f"target: {TARGET / 1e6:.0f} million uncompressed, all but headers: {verdict}\n")
     else:
         print("the kernel is not compiled here: make kernel\n", file=sys.stderr)
-    with interpreted():
+    writer = interpreted(with_cython=True)["column_kernel"].ColumnWriter
+    with patch.object(columns, "ColumnWriter", writer):
         show("interpreted", measure(arguments.records // 100, arguments.batch_bytes))
     return 0 if reached >= TARGET else 1
 

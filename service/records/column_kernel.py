@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from service.records.column_buffers import resize
 from service.records.kernel_status import MIN_RECORD_SIZE, Pause, Status
 
 try:
@@ -23,21 +24,20 @@ except ImportError:  # running from source where Cython is not installed
     from service.records import without_cython as cython
 
 if cython.compiled:
-    from cython.cimports.cpython.bytearray import (
-        PyByteArray_AS_STRING,
-        PyByteArray_FromStringAndSize,
-        PyByteArray_Resize,
-    )
+    from cython.cimports.cpython.bytearray import PyByteArray_AS_STRING
     from cython.cimports.libc.string import memcpy
+    from cython.cimports.service.records.column_buffers import BytesColumn
+    from cython.cimports.service.records.kernel import int32, int64, next_header, parse_record
+else:
+    from service.records.column_buffers import BytesColumn
+    from service.records.kernel import int32, int64, next_header, parse_record
 
 COMPILED: Final[bool] = cython.compiled
 
 _OK = cython.declare(cython.longlong, Status.OK)
 _TRUNCATED = cython.declare(cython.longlong, Status.TRUNCATED)
-_BAD_VARINT = cython.declare(cython.longlong, Status.BAD_VARINT)
 _BAD_SIZE = cython.declare(cython.longlong, Status.BAD_SIZE)
 _BAD_OFFSET = cython.declare(cython.longlong, Status.BAD_OFFSET)
-_BAD_HEADERS = cython.declare(cython.longlong, Status.BAD_HEADERS)
 _TRAILING = cython.declare(cython.longlong, Status.TRAILING)
 _TIMESTAMP_OVERFLOW = cython.declare(cython.longlong, Status.TIMESTAMP_OVERFLOW)
 _BAD_LENGTH = cython.declare(cython.longlong, Status.BAD_LENGTH)
@@ -50,313 +50,37 @@ _BATCH = cython.declare(cython.longlong, Pause.BATCH)
 _MIN_RECORD_SIZE = cython.declare(cython.longlong, MIN_RECORD_SIZE)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
-_TWO_TO_31 = cython.declare(cython.longlong, 0x80000000)
-_TWO_TO_32 = cython.declare(cython.longlong, 0x100000000)
-_UINT32_MAX = cython.declare(cython.ulonglong, 0xFFFFFFFF)
-_UINT64_MAX = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 
 HEADER_COST: Final = 8
 """What a record header adds to the bytes of a chunk besides its key and value: two int32 offsets."""
 _HEADER_COST = cython.declare(cython.longlong, HEADER_COST)
-_LARGEST_HEAP_PIECE = cython.declare(cython.Py_ssize_t, 32 * 1024 * 1024 - 64 * 1024)
-
-
-def let_pages_stay() -> None:
-    """Have the allocator keep the pages of chunks that were freed for the chunks to come.
-
-    glibc takes a piece up to the size of the largest mapping freed so far, 32 MiB at most, from the heap, of
-    which twice that may lie idle (mallopt(3), "dynamic mmap threshold"). So one such mapping is made and
-    freed; no page of it is touched. Otherwise nearly every chunk is built on fresh pages, and getting those
-    costs twice what decoding does (100-byte values: 36 ns a record instead of 13).
-    """
-    if cython.compiled:
-        PyByteArray_FromStringAndSize(cython.NULL, _LARGEST_HEAP_PIECE)
-
-
-def resize(buf: bytearray, size: cython.Py_ssize_t) -> None:
-    """Make ``buf`` as long as ``size``; added bytes may be anything. Nobody may hold a view of it."""
-    if cython.compiled:
-        PyByteArray_Resize(buf, size)
-    elif size <= len(buf):
-        del buf[size:]
-    else:
-        buf.extend(bytes(size - len(buf)))
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _uint32(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
-    value: cython.longlong = data[position]
-    value = value * 256 + data[position + 1]
-    value = value * 256 + data[position + 2]
-    return value * 256 + data[position + 3]
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _int32(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
-    value: cython.longlong = _uint32(data, position)
-    return value - _TWO_TO_32 if value >= _TWO_TO_31 else value
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _int64(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
-    return _int32(data, position) * _TWO_TO_32 + _uint32(data, position + 4)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _varint(
-    data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong, last_shift: cython.longlong
-) -> cython.longlong:
-    """The zigzag varint at ``at[0]``, which becomes the position after it, or a status.
-
-    Its last byte may stand ``last_shift`` bits up: 28 for a varint, 63 for a varlong; more bits fall off, as
-    in Java. ``at[0]`` must not be a status already.
-    """
-    position: cython.longlong = at[0]
-    value: cython.ulonglong
-    byte: cython.ulonglong
-    shift: cython.longlong = 7
-    if position >= end:
-        at[0] = _TRUNCATED
-        return 0
-    byte = data[position]
-    position += 1
-    value = byte & 0x7F
-    while byte >= 0x80:
-        if shift > last_shift:
-            at[0] = _BAD_VARINT
-            return 0
-        if position >= end:
-            at[0] = _TRUNCATED
-            return 0
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
-    at[0] = position
-    value &= _UINT32_MAX if last_shift == 28 else _UINT64_MAX
-    return (value >> 1) ^ -(value & 1)
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _skip(data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong) -> cython.longlong:
-    """Size of the bytes at ``at[0]`` with their length in front, -1 for null; ``at[0]`` as for `_varint`."""
-    size: cython.longlong = _varint(data, at, end, 28)
-    if at[0] < 0:
-        return 0
-    if size > end - at[0]:
-        at[0] = _BAD_SIZE
-        return 0
-    if size < 0:
-        return -1
-    at[0] += size
-    return size
-
-
-@cython.cfunc
-@cython.nogil
-@cython.exceptval(check=False)
-def _skip_headers(
-    data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, row: cython.p_longlong
-) -> cython.longlong:
-    """Position after the ``row[7]`` headers, or a status; ``row[8]`` and ``row[9]`` get their bytes."""
-    at: cython.longlong[1]
-    left: cython.longlong = row[7]
-    size: cython.longlong
-    if not cython.compiled:
-        at = [0]
-    at[0] = position
-    while left > 0:
-        size = _skip(data, at, end)
-        if at[0] < 0:
-            return at[0]
-        if size < 0:
-            return _BAD_HEADERS
-        row[8] += size
-        size = _skip(data, at, end)
-        if at[0] < 0:
-            return at[0]
-        if size > 0:
-            row[9] += size
-        left -= 1
-    return at[0]
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _parse(
-    data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, row: cython.p_longlong
-) -> cython.longlong:
-    """Check one record and write its fields to ``row``: the position after it, or a status.
-
-    Fields: timestamp delta, offset delta, position after the key, key size, position after the value, value
-    size, position of the headers, their number, bytes of their keys, bytes of their values.
-    """
-    at: cython.longlong[1]
-    size: cython.longlong
-    if not cython.compiled:
-        at = [0]
-    at[0] = position
-    size = _varint(data, at, end, 28)
-    if at[0] < 0:
-        return at[0]
-    if size < 1:
-        return _BAD_SIZE
-    if size > end - at[0]:
-        return _TRUNCATED
-    end = at[0] + size
-    at[0] += 1  # attributes: none are in use
-    row[0] = _varint(data, at, end, 63)
-    if at[0] < 0:
-        return at[0]
-    row[1] = _varint(data, at, end, 28)
-    if at[0] < 0:
-        return at[0]
-    row[3] = _skip(data, at, end)
-    if at[0] < 0:
-        return at[0]
-    row[2] = at[0]
-    row[5] = _skip(data, at, end)
-    if at[0] < 0:
-        return at[0]
-    row[4] = at[0]
-    size = _varint(data, at, end, 28)
-    if at[0] < 0:
-        return at[0]
-    row[7] = size
-    row[8] = row[9] = 0
-    position = row[6] = at[0]
-    if size != 0:
-        if size < 0 or size > end - position:
-            return _BAD_HEADERS
-        position = _skip_headers(data, position, end, row)
-        if position < 0:
-            return position
-    return position if position == end else _BAD_SIZE
-
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _copy(
-    out: cython.p_uchar,
-    at: cython.longlong,
-    data: cython.p_const_uchar,
-    position: cython.longlong,
-    size: cython.longlong,
+def _append(
+    column: BytesColumn, data: cython.p_const_uchar, position: cython.longlong, size: cython.longlong
 ) -> cython.void:
-    if cython.compiled:
-        memcpy(out + at, data + position, size)
-    else:
-        out[at : at + size] = data[position : position + size]
-
-
-@cython.final
-@cython.cclass
-class BytesColumn:
-    """One Arrow column of byte strings as it grows: int32 offsets, data, validity bits, number of nulls."""
-
-    entries: cython.longlong
-    used: cython.longlong
-    nulls: cython.longlong
-    entry_room: cython.longlong
-    byte_room: cython.longlong
-    hint: cython.longlong
-    _offsets_buf: bytearray
-    _bits_buf: bytearray
-    _data_buf: bytearray
-    _offsets: cython.p_int
-    _bits: cython.p_uchar
-    _data: cython.p_uchar
-
-    def __init__(self) -> None:
-        self.hint = 0
-        self.begin()
-
-    @cython.ccall
-    def begin(self) -> cython.void:
-        """Empty buffers instead of those that somebody has now."""
-        self.entries = self.used = self.nulls = self.entry_room = self.byte_room = 0
-        self._offsets_buf, self._bits_buf, self._data_buf = bytearray(4), bytearray(1), bytearray(1)
-        self._point()
-
-    @cython.cfunc
-    def _point(self) -> cython.void:
+    """Append ``data[position : position + size]``, or a null for size -1; there is room."""
+    index: cython.longlong = column.entries
+    valid: cython.uchar = 1
+    if size > 0:
         if cython.compiled:
-            self._offsets = cython.cast(cython.p_int, PyByteArray_AS_STRING(self._offsets_buf))
-            self._bits = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self._bits_buf))
-            self._data = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(self._data_buf))
+            memcpy(column.data + column.used, data + position, size)
         else:
-            self._offsets = memoryview(self._offsets_buf).cast("i")
-            self._bits, self._data = self._bits_buf, self._data_buf
-
-    @cython.ccall
-    def reserve(self, entries: cython.longlong, size: cython.longlong) -> cython.void:
-        """Make room for so many entries and bytes in all, unless it is there."""
-        if not cython.compiled:
-            self._offsets.release()
-        if entries > self.entry_room:
-            self.entry_room = entries
-            resize(self._offsets_buf, 4 * (entries + 1))
-            resize(self._bits_buf, (entries >> 3) + 1)
-        if size > self.byte_room:
-            self.byte_room = size
-            resize(self._data_buf, size)
-        self._point()
-
-    @cython.cfunc
-    @cython.inline
-    @cython.nogil
-    @cython.exceptval(check=False)
-    def append(self, data: cython.p_const_uchar, end: cython.longlong, size: cython.longlong) -> cython.void:
-        """Append ``data[end - size : end]``, or a null for size -1; there is room."""
-        index: cython.longlong = self.entries
-        valid: cython.uchar = 1
-        if size > 0:
-            if cython.compiled:
-                memcpy(self._data + self.used, data + (end - size), size)
-            else:
-                self._data[self.used : self.used + size] = data[end - size : end]
-            self.used += size
-        elif size < 0:
-            valid = 0
-            self.nulls += 1
-        if index & 7 == 0:
-            self._bits[index >> 3] = valid
-        else:
-            self._bits[index >> 3] |= valid << (index & 7)
-        self.entries = index + 1
-        self._offsets[index + 1] = self.used
-
-    def take(self) -> tuple[memoryview | None, memoryview, bytearray]:
-        """Validity (None where nothing is null), offsets and data; the column is empty afterwards."""
-        offsets, data = self._offsets_buf, self._data_buf
-        bits = memoryview(self._bits_buf)[: (self.entries + 7) >> 3] if self.nulls else None
-        entries, used = self.entries, self.used
-        self.hint = used
-        if not cython.compiled:
-            self._offsets.release()
-        self.begin()
-        resize(offsets, 4 * (entries + 1))
-        resize(data, used)
-        return bits, memoryview(offsets).cast("i"), data
+            column.data[column.used : column.used + size] = data[position : position + size]
+        column.used += size
+    elif size < 0:
+        valid = 0
+        column.nulls += 1
+    if index & 7 == 0:
+        column.bits[index >> 3] = valid
+    else:
+        column.bits[index >> 3] |= valid << (index & 7)
+    column.entries = index + 1
+    column.offsets[index + 1] = column.used
 
 
 @cython.final
@@ -543,16 +267,16 @@ class ColumnWriter:
         self._count = 0
         if self._end - at < 12:
             return _TRUNCATED
-        self._base_offset = _int64(data, at)
-        size = _int32(data, at + 8) + 12
+        self._base_offset = int64(data, at)
+        size = int32(data, at + 8) + 12
         if size < 61:
             return _BAD_LENGTH
         if self._end - at > 16 and data[at + 16] != 2:
             return _BAD_MAGIC
         if size > self._end - at:
             return _TRUNCATED
-        self._last_delta = _int32(data, at + 23)
-        self._count = _int32(data, at + 57)
+        self._last_delta = int32(data, at + 23)
+        self._count = int32(data, at + 57)
         if self._base_offset < self._next_offset or self._last_delta < 0:
             return _BAD_RANGE
         if self._base_offset > _INT64_MAX - 1 - self._last_delta:
@@ -562,8 +286,8 @@ class ColumnWriter:
         self._next_offset = self._base_offset + self._last_delta + 1
         self._batch_end = self._end if self._next_offset > self._last_offset else at + size
         self._attributes = data[at + 22]
-        self._base_timestamp = _int64(data, at + 27)
-        self._max_timestamp = _int64(data, at + 35)
+        self._base_timestamp = int64(data, at + 27)
+        self._max_timestamp = int64(data, at + 35)
         return self._choose(at + 61, at + size)
 
     @cython.cfunc
@@ -643,7 +367,7 @@ class ColumnWriter:
         if not cython.compiled:
             row = [0] * 10
         while self._left > 0:
-            end = _parse(data, self._position, self._records_end, row)
+            end = parse_record(data, self._position, self._records_end, row)
             if end < 0:
                 return end
             if row[1] <= self._delta or row[1] > self._last_delta:
@@ -717,9 +441,9 @@ class ColumnWriter:
         if self._want_type:
             self._types[index] = 1 if self._attributes & 8 else 0
         if self._want_key:
-            self._key.append(data, row[2], row[3])
+            _append(self._key, data, row[2], row[3])
         if self._want_value:
-            self._value.append(data, row[4], row[5])
+            _append(self._value, data, row[4], row[5])
         if self._want_headers:
             if row[7] > 0:
                 self._put_headers(data, row[6], row[7])
@@ -732,17 +456,14 @@ class ColumnWriter:
     def _put_headers(
         self, data: cython.p_const_uchar, position: cython.longlong, left: cython.longlong
     ) -> cython.void:
-        """Append headers that `_parse` has checked."""
-        at: cython.longlong[1]
-        size: cython.longlong
+        """Append headers that `parse_record` has checked."""
+        spans: cython.longlong[4]
         if not cython.compiled:
-            at = [0]
-        at[0] = position
+            spans = [0] * 4
         while left > 0:
-            size = _skip(data, at, _INT64_MAX)
-            self._header_key.append(data, at[0], size)
-            size = _skip(data, at, _INT64_MAX)
-            self._header_value.append(data, at[0], size)
+            position = next_header(data, position, _INT64_MAX, spans)
+            _append(self._header_key, data, spans[0], spans[1])
+            _append(self._header_value, data, spans[2], spans[3])
             left -= 1
 
     @cython.cfunc

@@ -20,7 +20,8 @@ from typing import Final, NamedTuple
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.records.batch import HEADER_SIZE, BatchHeader, read_header
-from service.records.column_kernel import ColumnWriter, let_pages_stay
+from service.records.column_buffers import let_pages_stay
+from service.records.column_kernel import ColumnWriter
 from service.records.compression import decompress
 from service.records.decode import DEFAULT_MAX_INFLATED_BYTES
 from service.records.kernel_status import Pause, Status

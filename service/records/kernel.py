@@ -51,7 +51,6 @@ _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _TWO_TO_31 = cython.declare(cython.longlong, 0x80000000)
 _TWO_TO_32 = cython.declare(cython.longlong, 0x100000000)
 _UINT32_MAX = cython.declare(cython.ulonglong, 0xFFFFFFFF)
-_UINT64_MAX = cython.declare(cython.ulonglong, 0xFFFFFFFFFFFFFFFF)
 _INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
 _CRC32C_POLYNOMIAL = cython.declare(cython.uint, 0x82F63B78)
 _crc_table = cython.declare(cython.uint[2048])
@@ -119,7 +118,7 @@ def _uint32(data: cython.p_const_uchar, position: cython.longlong) -> cython.lon
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _int32(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
+def int32(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
     value: cython.longlong = _uint32(data, position)
     return value - _TWO_TO_32 if value >= _TWO_TO_31 else value
 
@@ -128,41 +127,45 @@ def _int32(data: cython.p_const_uchar, position: cython.longlong) -> cython.long
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _int64(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
-    return _int32(data, position) * _TWO_TO_32 + _uint32(data, position + 4)
+def int64(data: cython.p_const_uchar, position: cython.longlong) -> cython.longlong:
+    return int32(data, position) * _TWO_TO_32 + _uint32(data, position + 4)
 
 
 @cython.cfunc
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _varint_size(
-    data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, limit: cython.longlong
+def _varint(
+    data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong, last_shift: cython.longlong
 ) -> cython.longlong:
-    """Bytes of the varint at ``position``, or a status."""
-    size: cython.longlong = 0
-    while size < limit:
-        if position + size >= end:
-            return _TRUNCATED
-        if data[position + size] < 0x80:
-            return size + 1
-        size += 1
-    return _BAD_VARINT
+    """The zigzag varint at ``at[0]``, which becomes the position after it, or a status.
 
-
-@cython.cfunc
-@cython.inline
-@cython.nogil
-@cython.exceptval(check=False)
-def _varint(data: cython.p_const_uchar, position: cython.longlong, size: cython.longlong) -> cython.longlong:
-    """The 32-bit zigzag varint in ``size`` (1 to 5) bytes at ``position``; more bits fall off, as in Java."""
-    value: cython.ulonglong = data[position] & 0x7F
+    Its last byte may stand ``last_shift`` bits up: 28 for a varint, 63 for a varlong; more bits fall off, as
+    in Java. ``at[0]`` must not be a status already.
+    """
+    position: cython.longlong = at[0]
+    value: cython.ulonglong
     byte: cython.ulonglong
-    index: cython.longlong
-    for index in range(1, size):
-        byte = data[position + index] & 0x7F
-        value |= byte << (7 * index)
-    value &= _UINT32_MAX
+    shift: cython.longlong = 7
+    last_bits: cython.ulonglong = 0x0F if last_shift == 28 else 0x01
+    if position >= end:
+        at[0] = _TRUNCATED
+        return 0
+    byte = data[position]
+    position += 1
+    value = byte & 0x7F
+    while byte >= 0x80:
+        if shift > last_shift:
+            at[0] = _BAD_VARINT
+            return 0
+        if position >= end:
+            at[0] = _TRUNCATED
+            return 0
+        byte = data[position]
+        position += 1
+        value |= (byte & (0x7F if shift < last_shift else last_bits)) << shift
+        shift += 7
+    at[0] = position
     return (value >> 1) ^ -(value & 1)
 
 
@@ -170,49 +173,64 @@ def _varint(data: cython.p_const_uchar, position: cython.longlong, size: cython.
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _varlong(data: cython.p_const_uchar, position: cython.longlong, size: cython.longlong) -> cython.longlong:
-    """The 64-bit zigzag varint in the ``size`` (1 to 10) bytes at ``position``."""
-    value: cython.ulonglong = data[position] & 0x7F
-    byte: cython.ulonglong
-    index: cython.longlong
-    for index in range(1, size):
-        byte = data[position + index] & 0x7F
-        value |= byte << (7 * index)
-    value &= _UINT64_MAX
-    return (value >> 1) ^ -(value & 1)
+def _skip(data: cython.p_const_uchar, at: cython.p_longlong, end: cython.longlong) -> cython.longlong:
+    """Size of the bytes at ``at[0]`` with their length in front, -1 for null; ``at[0]`` as for `_varint`."""
+    size: cython.longlong = _varint(data, at, end, 28)
+    if at[0] < 0:
+        return 0
+    if size > end - at[0]:
+        at[0] = _BAD_SIZE
+        return 0
+    if size < 0:
+        return -1
+    at[0] += size
+    return size
 
 
 @cython.cfunc
 @cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
+def next_header(
+    data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, spans: cython.p_longlong
+) -> cython.longlong:
+    """Position after the header at ``position``, or a status.
+
+    ``spans`` gets the position and size of its key, then those of its value, size -1 for null.
+    """
+    at: cython.longlong[1]
+    if not cython.compiled:
+        at = [0]
+    at[0] = position
+    spans[1] = _skip(data, at, end)
+    if at[0] < 0:
+        return at[0]
+    if spans[1] < 0:
+        return _BAD_HEADERS
+    spans[0] = at[0] - spans[1]
+    spans[3] = _skip(data, at, end)
+    spans[2] = at[0] - max(spans[3], 0)
+    return at[0]
+
+
+@cython.cfunc  # inlined, it would slow down records without headers
 @cython.nogil
 @cython.exceptval(check=False)
 def _skip_headers(
-    data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, count: cython.longlong
+    data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, row: cython.p_longlong
 ) -> cython.longlong:
-    """Position after ``count`` headers, or a status."""
-    size: cython.longlong
-    length: cython.longlong
-    while count > 0:
-        size = _varint_size(data, position, end, 5)
-        if size < 0:
-            return size
-        length = _varint(data, position, size)
-        position += size
-        if length < 0:
-            return _BAD_HEADERS
-        if length > end - position:
-            return _BAD_SIZE
-        position += length
-        size = _varint_size(data, position, end, 5)
-        if size < 0:
-            return size
-        length = _varint(data, position, size)
-        position += size
-        if length > end - position:
-            return _BAD_SIZE
-        if length > 0:
-            position += length
-        count -= 1
+    """Position after the ``row[7]`` headers, or a status; ``row[8]`` and ``row[9]`` get their bytes."""
+    spans: cython.longlong[4]
+    left: cython.longlong = row[7]
+    if not cython.compiled:
+        spans = [0] * 4
+    while left > 0:
+        position = next_header(data, position, end, spans)
+        if position < 0:
+            return position
+        row[8] += spans[1]
+        row[9] += max(spans[3], 0)
+        left -= 1
     return position
 
 
@@ -220,67 +238,54 @@ def _skip_headers(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _parse_record(
-    data: cython.p_const_uchar,
-    position: cython.longlong,
-    end: cython.longlong,
-    out: cython.p_longlong,
-    at: cython.longlong,
+def parse_record(
+    data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong, row: cython.p_longlong
 ) -> cython.longlong:
-    """Check one record and write its fields from ``out[at]`` on: the position after it, or a status."""
-    size: cython.longlong = _varint_size(data, position, end, 5)
-    field: cython.longlong
-    length: cython.longlong
-    if size < 0:
-        return size
-    length = _varint(data, position, size)
-    position += size
-    if length < 1:
+    """Check one record and write its fields to ``row``: the position after it, or a status.
+
+    ``row`` gets ten numbers: `RECORD_FIELDS`, then the bytes of all header keys and of all header values.
+    """
+    at: cython.longlong[1]
+    size: cython.longlong
+    if not cython.compiled:
+        at = [0]
+    at[0] = position
+    size = _varint(data, at, end, 28)
+    if at[0] < 0:
+        return at[0]
+    if size < 1:
         return _BAD_SIZE
-    if length > end - position:
+    if size > end - at[0]:
         return _TRUNCATED
-    end = position + length
-    position += 1  # attributes: none are in use
-
-    size = _varint_size(data, position, end, 10)
-    if size < 0:
-        return size
-    out[at] = _varlong(data, position, size)
-    position += size
-    size = _varint_size(data, position, end, 5)
-    if size < 0:
-        return size
-    out[at + 1] = _varint(data, position, size)
-    position += size
-
-    for field in range(at + 2, at + 6, 2):  # key, then value
-        size = _varint_size(data, position, end, 5)
-        if size < 0:
-            return size
-        length = _varint(data, position, size)
-        position += size
-        if length > end - position:
-            return _BAD_SIZE
-        if length < 0:
-            length = -1
-        out[field] = position
-        out[field + 1] = length
-        if length > 0:
-            position += length
-
-    size = _varint_size(data, position, end, 5)
-    if size < 0:
-        return size
-    length = _varint(data, position, size)
-    position += size
-    if length < 0 or length > end - position:
-        return _BAD_HEADERS
-    out[at + 6] = position
-    out[at + 7] = length
-    position = _skip_headers(data, position, end, length)
-    if position >= 0 and position != end:
-        return _BAD_SIZE
-    return position
+    end = at[0] + size
+    at[0] += 1  # attributes: none are in use
+    row[0] = _varint(data, at, end, 63)
+    if at[0] < 0:
+        return at[0]
+    row[1] = _varint(data, at, end, 28)
+    if at[0] < 0:
+        return at[0]
+    row[3] = _skip(data, at, end)
+    if at[0] < 0:
+        return at[0]
+    row[2] = at[0] - max(row[3], 0)
+    row[5] = _skip(data, at, end)
+    if at[0] < 0:
+        return at[0]
+    row[4] = at[0] - max(row[5], 0)
+    size = _varint(data, at, end, 28)
+    if at[0] < 0:
+        return at[0]
+    row[7] = size
+    row[8] = row[9] = 0
+    position = row[6] = at[0]
+    if size != 0:
+        if size < 0 or size > end - position:
+            return _BAD_HEADERS
+        position = _skip_headers(data, position, end, row)
+        if position < 0:
+            return position
+    return position if position == end else _BAD_SIZE
 
 
 def check_records(
@@ -299,7 +304,7 @@ def check_records(
     timestamp (-1) is never outside; where all are without, max timestamp is -1 at index 0. The last number is
     -1 where all are inside.
     """
-    scratch: cython.longlong[8]
+    row: cython.longlong[10]
     data: cython.p_const_uchar
     position: cython.longlong = start
     status: cython.longlong = _OK
@@ -315,25 +320,21 @@ def check_records(
     if cython.compiled:
         data = cython.address(buf[0])
     else:
-        data, scratch = buf, [0] * _RECORD_FIELDS
+        data, row = buf, [0] * 10
     with cython.nogil:
         while index < count:
-            position = _parse_record(data, position, end, scratch, 0)
+            position = parse_record(data, position, end, row)
             if position < 0:
                 status = position
                 break
-            if scratch[1] != index:
+            if row[1] != index:
                 status = _BAD_OFFSET
                 break
-            timestamp = scratch[0]
-            if timestamp >= 0:
-                if base_timestamp > _INT64_MAX - timestamp:
-                    status = _TIMESTAMP_OVERFLOW
-                    break
-            elif base_timestamp < _INT64_MIN - timestamp:
+            timestamp = base_timestamp
+            if row[0] > _INT64_MAX - timestamp if timestamp > 0 else row[0] < _INT64_MIN - timestamp:
                 status = _TIMESTAMP_OVERFLOW
                 break
-            timestamp = base_timestamp + timestamp
+            timestamp += row[0]
             if timestamp > max_timestamp:
                 max_timestamp = timestamp
                 max_index = index
@@ -359,9 +360,11 @@ def index_records(
     """
     data: cython.p_const_uchar
     fields: cython.p_longlong
+    row: cython.longlong[10]
     position: cython.longlong = start
     status: cython.longlong = _OK
     index: cython.longlong = 0
+    field: cython.longlong
     if start < 0 or start > end or end > len(buf):
         raise IndexError(f"[{start}, {end}) is not inside {len(buf)} bytes")
     if count > len(out) // _RECORD_FIELDS:
@@ -371,13 +374,15 @@ def index_records(
     if cython.compiled:
         data, fields = cython.address(buf[0]), cython.address(out[0])
     else:
-        data, fields = buf, out
+        data, fields, row = buf, out, [0] * 10
     with cython.nogil:
         while index < count:
-            position = _parse_record(data, position, end, fields, index * _RECORD_FIELDS)
+            position = parse_record(data, position, end, row)
             if position < 0:
                 status = position
                 break
+            for field in range(_RECORD_FIELDS):
+                fields[index * _RECORD_FIELDS + field] = row[field]
             index += 1
         if status == _OK and position != end:
             status = _TRAILING
@@ -402,18 +407,18 @@ def _check_batch(
     count: cython.longlong
     if end - position < 12:
         return _TRUNCATED
-    size = _int32(data, position + 8) + 12
+    size = int32(data, position + 8) + 12
     if size < 61:
         return _BAD_LENGTH
     if end - position > 16 and data[position + 16] != 2:
         return _BAD_MAGIC
     if size > end - position:
         return _TRUNCATED
-    base_offset = _int64(data, position)
-    delta = _int32(data, position + 23)
+    base_offset = int64(data, position)
+    delta = int32(data, position + 23)
     if base_offset < next_offset or delta < 0 or base_offset > _INT64_MAX - delta:
         return _BAD_RANGE
-    count = _int32(data, position + 57)
+    count = int32(data, position + 57)
     if count < 0 or count > delta + 1:
         return _BAD_COUNT
     if size <= crc_limit and _crc32c(data, position + 21, position + size) != _uint32(data, position + 17):
@@ -458,12 +463,12 @@ def scan_batches(
                 break
             rows[at] = position
             rows[at + 1] = size
-            rows[at + 2] = _int64(data, position)
-            rows[at + 3] = rows[at + 2] + _int32(data, position + 23)
-            rows[at + 4] = _int32(data, position + 12)
-            rows[at + 5] = _int64(data, position + 27)
-            rows[at + 6] = _int64(data, position + 35)
-            rows[at + 7] = _int32(data, position + 57)
+            rows[at + 2] = int64(data, position)
+            rows[at + 3] = rows[at + 2] + int32(data, position + 23)
+            rows[at + 4] = int32(data, position + 12)
+            rows[at + 5] = int64(data, position + 27)
+            rows[at + 6] = int64(data, position + 35)
+            rows[at + 7] = int32(data, position + 57)
             rows[at + 8] = data[position + 21] * 256 + data[position + 22]
             rows[at + 9] = _uint32(data, position + 17)
             next_offset = rows[at + 3] + 1
@@ -486,33 +491,29 @@ def _least_timestamp(
 ) -> cython.longlong:
     """As `least_timestamp`; of a record only its length and its timestamp are looked at."""
     least: cython.longlong = _INT64_MAX
-    size: cython.longlong
+    at: cython.longlong[1]
     length: cython.longlong
+    delta: cython.longlong
     timestamp: cython.longlong
+    if not cython.compiled:
+        at = [0]
     if count <= 0:
         return -1
     while count > 0:
-        size = _varint_size(data, position, end, 5)
-        if size < 0:
+        at[0] = position
+        length = _varint(data, at, end, 28)
+        position = at[0]
+        if position < 0 or length < 1 or length > end - position:
             return -1
-        length = _varint(data, position, size)
-        position += size
-        if length < 1 or length > end - position:
+        at[0] += 1
+        delta = _varint(data, at, position + length, 63)
+        timestamp = base_timestamp
+        if at[0] < 0 or (delta > _INT64_MAX - timestamp if timestamp > 0 else delta < _INT64_MIN - timestamp):
             return -1
-        size = _varint_size(data, position + 1, position + length, 10)
-        if size < 0:
-            return -1
-        timestamp = _varlong(data, position + 1, size)
-        if timestamp >= 0:
-            if base_timestamp > _INT64_MAX - timestamp:
-                return -1
-        elif base_timestamp < _INT64_MIN - timestamp:
-            return -1
-        timestamp = base_timestamp + timestamp
+        timestamp += delta
         if timestamp < 0:
             return -1
-        if timestamp < least:
-            least = timestamp
+        least = min(least, timestamp)
         position += length
         count -= 1
     return least if position == end else -1
@@ -575,11 +576,11 @@ def least_timestamps(
         data, rows = buf, out
     with cython.nogil:
         while batches < room and end - position >= 61:
-            size = _int32(data, position + 8) + 12
+            size = int32(data, position + 8) + 12
             if size < 61 or size > end - position:
                 break
-            newest = _int64(data, position + 35)
-            count = _int32(data, position + 57)
+            newest = int64(data, position + 35)
+            count = int32(data, position + 57)
             codec = data[position + 22] & 7
             if data[position + 22] & 8 or count == 0 or (count == 1 and codec != 0):
                 least = max(newest, -1)
@@ -587,7 +588,7 @@ def least_timestamps(
                 least = _COMPRESSED
             else:
                 least = _least_timestamp(
-                    data, position + 61, position + size, count, _int64(data, position + 27)
+                    data, position + 61, position + size, count, int64(data, position + 27)
                 )
                 if least > newest:
                     least = -1

@@ -1,10 +1,7 @@
 """Columns hold what `iter_records` reads, in every life of the kernel, however they are cut into chunks."""
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -22,23 +19,9 @@ from service.records.columns import COLUMNS, ColumnDecoder, Columns
 from service.records.compression import compress
 from service.records.decode import iter_records, records_of
 from tests.support import batches
+from tests.support.kernels import interpreted
 
-SOURCE = Path(columns.__file__).with_name("column_kernel.py")
-
-
-def interpreted(*, with_cython: bool) -> ModuleType:
-    """The kernel's source as a module of its own, whatever may be compiled beside it."""
-    spec = importlib.util.spec_from_file_location(f"interpreted_columns_{with_cython}", SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with patch.dict(sys.modules, {} if with_cython else {"cython": None}):
-        spec.loader.exec_module(module)
-    assert not module.COMPILED
-    return module
-
-
-LIVES = [column_kernel, interpreted(with_cython=True), interpreted(with_cython=False)]
+LIVES = [column_kernel, *(interpreted(with_cython=found)["column_kernel"] for found in (True, False))]
 
 
 class Row(NamedTuple):

@@ -1,11 +1,6 @@
 """One source, three lives: compiled, interpreted with Cython's shadow module, interpreted without Cython."""
 
-import importlib.util
-import sys
 from array import array
-from pathlib import Path
-from types import ModuleType
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -15,25 +10,12 @@ import service.records.kernel as imported
 from service.records.batch import Codec
 from service.records.builder import BatchBuilder
 from service.records.kernel_status import BATCH_FIELDS, MIN_RECORD_SIZE, RECORD_FIELDS, Status
+from tests.support.kernels import interpreted
 
-SOURCE = Path(imported.__file__).with_name("kernel.py")
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
-def interpreted(*, with_cython: bool) -> ModuleType:
-    """The kernel's source as a module of its own, whatever may be compiled beside it."""
-    spec = importlib.util.spec_from_file_location(f"interpreted_{with_cython}", SOURCE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    with patch.dict(sys.modules, {} if with_cython else {"cython": None}):
-        spec.loader.exec_module(module)
-    assert not module.COMPILED
-    assert "without_cython" in module.cython.__name__ or with_cython
-    return module
-
-
-LIVES = [imported, interpreted(with_cython=True), interpreted(with_cython=False)]
+LIVES = [imported, *(interpreted(with_cython=found)["kernel"] for found in (True, False))]
 
 
 def same(call: str, *arguments: object) -> object:

@@ -6,8 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
-KERNEL_FILES = ("__init__.py", "kernel.py", "column_kernel.py", "kernel_status.py", "without_cython.py")
+KERNELS = ("kernel", "column_buffers", "column_kernel")
+KERNEL_FILES = (
+    *("__init__.py", "kernel_status.py", "without_cython.py", "kernel.pxd", "column_buffers.pxd"),
+    *(f"{name}.py" for name in KERNELS),
+)
 
 
 def build(tree: Path, environment: dict[str, str], *python: str) -> subprocess.CompletedProcess[str]:
@@ -28,9 +34,8 @@ def build(tree: Path, environment: dict[str, str], *python: str) -> subprocess.C
 
 
 def kernel_is_compiled(tree: Path) -> str:
-    code = (
-        "from service.records import column_kernel, kernel; print(kernel.COMPILED or column_kernel.COMPILED)"
-    )
+    names = ", ".join(KERNELS)
+    code = f"from service.records import {names}; print(any(kernel.COMPILED for kernel in ({names})))"
     return subprocess.run(
         [sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, check=True
     ).stdout.strip()
@@ -39,10 +44,21 @@ def kernel_is_compiled(tree: Path) -> str:
 def test_without_a_compiler_the_kernel_stays_interpreted_and_that_is_said(tmp_path: Path) -> None:
     done = build(tmp_path, {"CC": "no-such-compiler"}, "setup.py")
     assert done.returncode == 0, done.stderr
-    assert "firn: service.records.kernel is not compiled" in done.stderr
-    assert "firn: service.records.column_kernel is not compiled" in done.stderr
+    for name in KERNELS:
+        assert f"firn: service.records.{name} is not compiled" in done.stderr
     assert "it runs as plain Python" in done.stderr
     assert kernel_is_compiled(tmp_path) == "False"
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler on this machine")
+def test_a_compiler_that_gives_up_half_way_leaves_no_kernel_compiled(tmp_path: Path) -> None:
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\ncase "$*" in *column_kernel.c*) exit 1; esac\nexec cc "$@"\n')
+    compiler.chmod(0o755)
+    done = build(tmp_path / "tree", {"CC": str(compiler), "CFLAGS": "-O0"}, "setup.py")
+    assert done.returncode == 0, done.stderr
+    assert "firn: service.records.kernel is not compiled" in done.stderr
+    assert kernel_is_compiled(tmp_path / "tree") == "False"
 
 
 def test_without_cython_the_kernel_stays_interpreted_and_that_is_said(tmp_path: Path) -> None:
