@@ -213,7 +213,7 @@ def next_header(
     return at[0]
 
 
-@cython.cfunc  # inlined, it would slow down records without headers
+@cython.cfunc
 @cython.nogil
 @cython.exceptval(check=False)
 def _skip_headers(
