@@ -37,11 +37,14 @@ from service.spark.options import ReadOptions, parse_options
 from service.spark.plan import plan_ranges, resolve_ranges, within
 from service.spark.planner import Split
 from service.spark.reader import open_store_of
+from service.spark.stream_options import refuse_tail
 
 
 def run(args: argparse.Namespace) -> int:
     """Send a range of the archive back into a topic."""
-    options = parse_options({**source_options(args), "includeHeaders": "true"})
+    given = source_options(args)
+    refuse_tail(given, "replay reads what is archived; brokers only get it (--bootstrap-server)")
+    options = parse_options({**given, "includeHeaders": "true"})
     state_url = _state_url(args.state)
     state = open_state(state_url, options)
     with Archive(open_store_of(options), read_committed=options.read_committed) as archive:

@@ -29,6 +29,7 @@ from service.pipelines.job import (
     source_options,
     spark_session,
 )
+from service.spark.stream_options import refuse_tail
 
 _COLUMNS = "key binary, value binary, topic string, timestamp timestamp"
 _PLOTTED_TOPICS = 10
@@ -61,8 +62,10 @@ def run(args: argparse.Namespace) -> int:
     """Count the archive's events and bytes per topic, key and day."""
     if args.plot is not None:
         _check_plot(args.plot)
+    options = source_options(args)
+    refuse_tail(options, "stats counts what is archived, and asks no brokers")
     with spark_session("stats", args) as spark:
-        records = frame(spark, source_options(args), _COLUMNS)
+        records = frame(spark, options, _COLUMNS)
         with Progress(lambda: read_so_far(spark)) as progress:
             stats = collect(records, args.top)
         total, size = sum(day.records for day in stats.days), sum(day.bytes for day in stats.days)

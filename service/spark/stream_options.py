@@ -74,6 +74,14 @@ def parse_stream(raw: Mapping[str, str]) -> StreamOptions:
     )
 
 
+def refuse_tail(raw: Mapping[str, str], reason: str) -> None:
+    """`ConfigError` with this reason if there are options of the tail among these."""
+    client, rest = _apart(raw)
+    names = {name.lower() for name in TAIL}
+    for name in (*(key for key in rest if key.lower() in names), *(_PREFIX + key for key in client)):
+        raise ConfigError(f"option {name} is refused: {reason}")
+
+
 def includes_headers(raw: Mapping[str, str]) -> bool:
     """Whether the schema has headers; of batch reads and of streams, whose other options differ."""
     return with_headers(named(_apart(raw)[1], (*TAIL, *LIMITS)))
