@@ -37,8 +37,8 @@ SETTINGS = {
     "remote.storage.enable": "true",
     "retention.ms": "-1",  # the records are of 2013: by their timestamps they are long expired
 }
-# 2013 is longer ago than this, so what is copied goes at once
-DROP_LOCAL = {"local.retention.ms": "1000"}
+# Every segment is more than this, so what is copied goes at once; the active ones stay.
+DROP_LOCAL = {"local.retention.bytes": "1"}
 SETTLE_TIMEOUT_S = 60.0
 LOOK_INTERVAL_S = 0.5
 
@@ -53,16 +53,20 @@ def main() -> int:
     screen.line("Starting a node, and an S3 server beside it")
     with node_with_s3() as dev:
         screen.line(f"  {dev.bootstrap}, cold tier {dev.bucket} at {dev.s3_endpoint}")
-        facts = Demo(screen, dev).run()
-        facts += ask_the_archive(screen, dev)
+        demo = Demo(screen, dev)
+        facts = demo.run()
+        facts += ask_the_archive(screen, dev, demo.archived)
     for fact in facts:
         screen.line(fact)
     screen.line(f"Done in {time.monotonic() - started:.0f} s; nothing it started is left running.")
     return 0
 
 
-def ask_the_archive(screen: Screen, dev: Dev) -> list[str]:
-    """The node ends; what it archived is asked by Spark, where that is installed. Returns the summary."""
+def ask_the_archive(screen: Screen, dev: Dev, archived: int) -> list[str]:
+    """The node ends; what it archived is asked by Spark, where that is installed. Returns the summary.
+
+    `SystemExit` where Spark does not find the `archived` records.
+    """
     if not delays.is_possible():
         screen.line("Asking the archive with Spark is left out: `make spark` (the spark extra) adds it")
         return []
@@ -72,13 +76,14 @@ def ask_the_archive(screen: Screen, dev: Dev) -> list[str]:
     dev.stop_node()
     started = time.monotonic()
     found = delays.ask(dev.bucket, dev.s3_endpoint, TOPIC)
+    if found.flights != archived:
+        raise SystemExit(f"Spark finds {found.flights:,} flights in S3, {archived:,} were archived")
     for line in delays.as_lines(found):
         screen.line("  " + line)
     delays.plot(found, delays.PLOT)
     seconds = time.monotonic() - started
-    return [
-        f"asked        {found.flights:,} flights in S3 with Spark in {seconds:.1f} s, plot in {delays.PLOT}"
-    ]
+    amount = f"the {found.flights:,} flights in S3"
+    return [f"asked        {amount} with Spark in {seconds:.1f} s, plot in {delays.PLOT}"]
 
 
 class Demo:
@@ -87,6 +92,8 @@ class Demo:
     def __init__(self, screen: Screen, dev: Dev) -> None:
         self._screen = screen
         self._bootstrap = dev.bootstrap
+        self.archived = 0
+        """Records in S3 when all has settled."""
 
     def run(self) -> list[str]:
         """Go through the steps; returns the summary. `SystemExit` where something read is not as written."""
@@ -101,13 +108,15 @@ class Demo:
         facts = [_fact("produced", "confluent-kafka", written, started)]
         screen.line("Waiting until every sealed segment is an object in S3")
         self._wait_for(lambda tiers: all(_is_copied(p) for p in tiers.partitions))
-        screen.line(f"Dropping local copies ({', '.join(f'{k}={v}' for k, v in DROP_LOCAL.items())})")
+        screen.line(
+            f"Dropping local copies of what is in S3 ({', '.join(f'{k}={v}' for k, v in DROP_LOCAL.items())})"
+        )
         alter_topic(self._bootstrap, TOPIC, DROP_LOCAL)
         tiers = self._wait_for(lambda tiers: all(p.hot_segments == 1 for p in tiers.partitions))
         for row in table(tiers):
             screen.line("  " + row)
-        cold = sum(p.hot_start - p.cold_start for p in tiers.partitions)
-        facts.append(f"settled      {cold:,} of {written.total:,} records lie in S3 only: {_sizes(tiers)}")
+        self.archived = sum(p.cold_end - p.cold_start for p in tiers.partitions)
+        facts.append(settled(tiers))
         for client, read in (("confluent-kafka", read_with_confluent), ("aiokafka", read_with_aiokafka)):
             screen.line(f"Reading everything back with {client}")
             with self._step("read", written.total) as progress:
@@ -180,11 +189,27 @@ def _is_copied(partition: PartitionTiers) -> bool:
     return partition.hot_segments is not None and partition.cold_objects == partition.hot_segments - 1
 
 
-def _sizes(tiers: TopicTiers) -> str:
+def settled(tiers: TopicTiers) -> str:
+    """Which records lie where, each counted once."""
     every = tiers.partitions
-    hot = sum(p.hot_bytes or 0 for p in every), sum(p.hot_segments or 0 for p in every)
+    cold = sum(min(p.hot_start, p.cold_end) - p.cold_start for p in every)
+    hot = sum(p.hot_end - max(p.hot_start, p.cold_end) for p in every)
+    both = sum(p.cold_end - p.hot_start for p in every if p.cold_end > p.hot_start)
+    cold_bytes, hot_bytes = _sizes_of(tiers)
+    parts = [f"{cold:,} records in S3 only ({cold_bytes})", f"the newest {hot:,} on disk only ({hot_bytes})"]
+    return f"settled      {', '.join(parts)}" + (f", {both:,} in both" if both else "")
+
+
+def _sizes(tiers: TopicTiers) -> str:
+    cold, hot = _sizes_of(tiers)
+    return f"hot {hot}, cold {cold}"
+
+
+def _sizes_of(tiers: TopicTiers) -> tuple[str, str]:
+    every = tiers.partitions
     cold = sum(p.cold_bytes or 0 for p in every), sum(p.cold_objects or 0 for p in every)
-    return f"hot {human_bytes(hot[0])} in {hot[1]} segments, cold {human_bytes(cold[0])} in {cold[1]} objects"
+    hot = sum(p.hot_bytes or 0 for p in every), sum(p.hot_segments or 0 for p in every)
+    return f"{human_bytes(cold[0])} in {cold[1]} objects", f"{human_bytes(hot[0])} in {hot[1]} segments"
 
 
 def _fact(what: str, client: str, checksums: Checksums, started: float) -> str:

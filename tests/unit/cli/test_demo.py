@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+from uuid import UUID
 
 import pytest
 
+from demo.__main__ import settled
 from demo.delays import as_lines, table_of
 from demo.flights import flight_of
 from demo.screen import Screen, bar
+from service.cli.tiers import PartitionTiers, TopicTiers
 
 ROW = {
     "year": "2013", "month": "1", "day": "1", "dep_time": "517", "sched_dep_time": "515", "dep_delay": "2",
@@ -69,3 +72,16 @@ def test_delays_are_a_row_for_each_of_the_greatest_carriers() -> None:
     lines = as_lines(delays)
     assert lines[0].split()[1:3] == ["Jan", "Feb"]
     assert lines[1].split() == ["C9", "1", *["-"] * 10, "-2"]
+
+
+def test_what_has_settled_is_counted_once_whichever_tier_it_lies_in() -> None:
+    apart = PartitionTiers(0, 80, 100, 2_000, 1, 0, 80, 8_000, 4)
+    overlapping = PartitionTiers(1, 50, 100, 5_000, 3, 10, 70, 6_000, 3)
+    assert settled(TopicTiers("flights", UUID(int=1), None, None, (apart,))) == (
+        "settled      80 records in S3 only (8.0 kB in 4 objects), "
+        "the newest 20 on disk only (2.0 kB in 1 segments)"
+    )
+    assert settled(TopicTiers("flights", UUID(int=1), None, None, (apart, overlapping))) == (
+        "settled      120 records in S3 only (14.0 kB in 7 objects), "
+        "the newest 50 on disk only (7.0 kB in 4 segments), 20 in both"
+    )
