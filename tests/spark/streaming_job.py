@@ -1,4 +1,4 @@
-"""A streaming job to be killed; `python -m tests.spark.streaming_job SETTINGS`, which are JSON."""
+"""A streaming job to be killed; `python -m tests.spark.streaming_job JSON [to-the-end]`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from pyspark_firn import session
 
 
-def main(settings: dict[str, Any]) -> None:
+def main(settings: dict[str, Any], *, to_the_end: bool) -> None:
     spark = session(
         "to be killed",
         master="local[2]",
@@ -29,9 +29,9 @@ def main(settings: dict[str, Any]) -> None:
             batch.write.mode("overwrite").parquet(f"{settings['output']}/batch={number}")
 
         writer = writer.foreachBatch(write)
-    writer = writer.trigger(availableNow=True) if settings["to_the_end"] else writer
+    writer = writer.trigger(availableNow=True) if to_the_end else writer
     writer.start().awaitTermination()
 
 
 if __name__ == "__main__":
-    main(json.loads(sys.argv[1]))
+    main(json.loads(sys.argv[1]), to_the_end="to-the-end" in sys.argv[2:])
