@@ -50,6 +50,7 @@ test-localstack: install ## The object-store contract, and clients over both tie
 spark: install .venv/.spark ## Add Spark to .venv (500 MB; no Java needed), and its Kafka connector to compare with
 
 test-spark: spark ## The archive as a DataFrame, on a real Spark, beside Kafka consumers and Spark's own Kafka connector
+	@.ci/install-spark --iceberg
 	$(PYTEST) tests/unit/spark tests/spark -m "not soak"
 
 lint: install ## ruff (format and lint), mypy --strict, import order
@@ -62,8 +63,10 @@ format: install ## Format and fix what ruff can fix
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-soak: install ## Minutes of kills and a failing object store (SOAK_SECONDS=600, SEED=n)
+soak: install ## Minutes of kills and a failing object store, and killed Spark jobs where Spark is (SOAK_SECONDS=600, SEED=n)
 	$(PYTEST) tests/cluster -m soak -s --timeout=0
+	@if $(BIN)/python -c 'import pyspark' 2>/dev/null; then set -x; $(PYTEST) tests/spark -m soak -s --timeout=0; \
+	else echo "firn: Spark is not installed, so no job of its is killed; make spark adds it"; fi
 
 bench: install ## Memory, start-up, CPU per request and per GB, beside Apache Kafka where its jars are (BENCH=--kafka)
 	@$(BIN)/python -m bench $(BENCH)

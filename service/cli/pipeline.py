@@ -14,7 +14,7 @@ from service.pipelines.arguments import (
 )
 
 _PIPELINES = {
-    "archive": ("write topics as Parquet by topic and date, exactly once", add_archive_arguments),
+    "archive": ("write topics as Parquet or as an Iceberg table, exactly once", add_archive_arguments),
     "audit": ("prove a whole archive: chains, checksums, counts per topic and day", add_audit_arguments),
     "replay": ("send a range of the archive back into a topic", add_replay_arguments),
     "stats": ("count events and bytes per topic, key and day", add_stats_arguments),

@@ -10,9 +10,21 @@ from datetime import UTC, datetime
 def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
     """`firn pipeline archive`."""
     add_bucket_arguments(parser)
-    parser.add_argument("output", metavar="OUTPUT", help="a folder, or any URL that Spark writes to")
     parser.add_argument(
-        "--checkpoint", metavar="URL", help="how far it has come (default: OUTPUT/_checkpoint)"
+        "output",
+        metavar="OUTPUT",
+        help="a folder, or any URL that Spark writes to; of Iceberg a table: CATALOG.DATABASE.TABLE",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("parquet", "iceberg"),
+        default="parquet",
+        help="Parquet files, or an Iceberg table, whose runtime jar is Spark's to have (default: parquet)",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        metavar="URL",
+        help="how far it has come (default: OUTPUT/_checkpoint; must be given for a table)",
     )
     add_start_arguments(parser)
     add_source_option(parser)
@@ -44,7 +56,7 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
         type=count_from(1),
         default=10_000,
         metavar="N",
-        help="infer a JSON schema from so many values (default: 10000)",
+        help="infer a JSON schema from so many records (default: 10000)",
     )
     parser.add_argument(
         "--confluent-header", action="store_true", help="Avro data begin with a registry's five bytes"

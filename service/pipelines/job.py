@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import threading
@@ -25,6 +26,7 @@ _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",  # days are UTC days, wherever a job runs
     "spark.ui.showConsoleProgress": "false",  # jobs say what they have done in records
 }
+_SCANS: Final = ("BatchScan firn", "MicroBatchScan")
 _CAUSE: Final = re.compile(
     r"^(?:[\w.]*\.)?(\w*(?:Error|NotFound|Unavailable|Refused|Truncated)): (.+)$", re.MULTILINE
 )
@@ -101,7 +103,8 @@ def frame(spark: Any, options: Mapping[str, str], schema: str) -> Any:
 class Progress:
     """One line on stderr that is painted over while a job runs; nothing where stderr is no terminal.
 
-    `look` is called every second on a thread of its own; what it raises ends the looking, not the job.
+    `look` is called every second on a thread of its own; what Spark fails with there is not shown. A line is
+    cut to the terminal's width: what wraps could not be painted over.
     """
 
     def __init__(self, look: Callable[[], str], out: TextIO | None = None) -> None:
@@ -136,8 +139,12 @@ class Progress:
     def _run(self) -> None:
         while not self._ended.wait(INTERVAL_S):
             with suppress(PySparkException, Py4JError, OSError):
-                self._out.write(f"\r\x1b[K{self._look()}")
+                self._out.write(f"\r\x1b[K{self._look()[: self._width() - 1]}")
                 self._out.flush()
+
+    def _width(self) -> int:
+        # A terminal that nobody has told its size has none.
+        return os.get_terminal_size(self._out.fileno()).columns or 80
 
 
 def read_so_far(spark: Any) -> str:
@@ -160,7 +167,7 @@ def _rows_of_scans(spark: Any) -> str:
     for node in (nodes.apply(i) for i in range(nodes.size())):
         metrics = node.metrics()
         for metric in (metrics.apply(i) for i in range(metrics.size())):
-            if node.name() == "BatchScan firn" and metric.name() == "number of output rows":
+            if node.name() in _SCANS and metric.name() == "number of output rows":
                 value = values.get(metric.accumulatorId())
                 return str(value.get()) if value.isDefined() else "0"
     return "0"

@@ -38,16 +38,12 @@ def parse_json_schema(text: str) -> Any:
     return found
 
 
-def infer_json_schema(spark: Any, records: Any, rows: int) -> Any:
-    """The schema that Spark makes of up to so many values. `ConfigError` when they hold no JSON object."""
-    texts = records.where("value is not null").limit(rows).select(_text(F.col(VALUE)).alias("text"))
-    found = spark.read.json(texts.where("text is not null").rdd.map(lambda row: row[0])).schema
+def infer_json_schema(spark: Any, records: Any) -> Any:
+    """The schema that Spark makes of all these values; None when no JSON object is among them."""
+    texts = records.select(_text(F.col(VALUE)).alias("text")).where("text is not null")
+    found = spark.read.json(texts.rdd.map(lambda row: row[0])).schema
     fields = [field for field in found.fields if field.name != "_corrupt_record"]
-    if not fields:
-        raise ConfigError(
-            "no schema can be inferred: there is no JSON object in the first values; give --schema"
-        )
-    return StructType(fields)
+    return StructType(fields) if fields else None
 
 
 def decode_json(records: Any, schema: Any) -> Any:

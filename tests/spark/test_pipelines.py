@@ -11,19 +11,16 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import fastavro
 import pytest
-from confluent_kafka import Producer
 
 from service.cli.main import main
 from service.pipelines.values import decode_avro, decode_json, parse_json_schema
-from tests.spark.filling import BRISK, START_MS, TIERED, Filled, Row, consume
+from tests.spark.desk import Desk, desk_with_readings
+from tests.spark.filling import START_MS, Filled, Row, consume
 from tests.support.clients import Admin
-from tests.support.processes import Node
-from tests.support.stores import Store, folder_store
-from tests.support.tiers import settle
 
 
 def day_of(row: Row) -> str:
@@ -40,38 +37,10 @@ def pipeline(spark: Any, filled: Filled) -> Any:
     return run
 
 
-class Desk(NamedTuple):
-    """A node that runs, with a topic `readings` of two partitions."""
-
-    bootstrap: str
-    store: Store
-
-    def write(self, begin: int, end: int) -> int:
-        """JSON values, some of them none; returns how many records are in the archive when all is settled."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 5})
-        for i in range(begin, end):
-            value = json.dumps({"sensor": f"s{i % 5}", "reading": i, "at": {"x": i / 2}})
-            odd = {7: None, 8: "[1, 2", 9: b"\xff\xfe"}.get(i % 500, value)
-            key, headers = (f"k{i % 3}", [("n", str(i)), ("none", None)]) if i % 2 else (None, None)
-            producer.produce(
-                "readings", odd, key, partition=i % 2, timestamp=START_MS + 20_000 * i, headers=headers
-            )
-            if i % 50 == 0:
-                producer.flush()
-        assert producer.flush(30) == 0
-        return sum(settle(self.bootstrap, "readings", partition) for partition in range(2))
-
-
 @pytest.fixture(scope="module")
 def desk(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    folder = tmp_path_factory.mktemp("desk")
-    store = folder_store(folder / "cold")
-    node = Node(folder / "node", {**BRISK, **store.node_settings}, store.env).start()
-    try:
-        Admin(node.bootstrap).create("readings", 2, **TIERED)
-        yield Desk(node.bootstrap, store)
-    finally:
-        node.close()
+    with desk_with_readings(tmp_path_factory.mktemp("desk")) as found:
+        yield found
 
 
 class TestArchive:
@@ -112,6 +81,8 @@ class TestArchive:
             (("--schema", "x.ddl"), "says nothing without --values"),
             (("--batch-bytes", "many"), "maxBytesPerTrigger"),
             (("--values", "json", "--schema", "/nowhere.ddl"), "No such file"),
+            (("--format", "iceberg"), "needs --checkpoint"),
+            (("--format", "iceberg", "--checkpoint", "/nowhere"), "needs Iceberg's runtime"),
         ],
     )
     def test_what_cannot_be_is_said_in_one_line(

@@ -1,0 +1,100 @@
+"""An Iceberg table as the archive's output: made where it is not there, checked where it is. Needs pyspark.
+
+Exactly-once is the work of Iceberg's streaming sink: every snapshot says which query and which micro-batch it
+is of, and a batch that is repeated after a crash is skipped where the table's history has it (Iceberg
+`SparkWrite`). What is checked here is that the history is that of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any, Final
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import functions as F
+
+from service.base.errors import ConfigError
+from service.pipelines.checkpoint import Checkpoint
+
+_CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
+_KEPT: Final = "table"
+_UNKNOWN_TYPES: Final = re.compile(r"\b(tinyint|smallint)\b")
+
+
+def check_runtime(spark: Any, table: str) -> None:
+    """`ConfigError` unless Iceberg's runtime is there, fits this Spark, and the table's catalog is set up."""
+    wanted = f"iceberg-spark-runtime-{'.'.join(spark.version.split('.')[:2])}_2.13"
+    jvm = spark._jvm
+    loader = spark._jsparkSession.sharedState().jarClassLoader()
+    try:
+        # Linked, not only found: a runtime made for another Spark fails at that.
+        jvm.java.lang.Class.forName(_CATALOG_CLASS, True, loader).getMethods()
+    except Py4JJavaError as e:
+        if is_instance_of(spark._sc._gateway, e.java_exception, "java.lang.LinkageError"):
+            raise ConfigError(
+                f"the Iceberg runtime that is given does not fit Spark {spark.version}; it takes {wanted}, "
+                f"where Iceberg has one (docs/pipelines.md): {e.java_exception.getMessage()}"
+            ) from e
+        raise ConfigError(
+            f"--format iceberg needs Iceberg's runtime, {wanted}: "
+            "--conf spark.jars=FILE.jar or --conf spark.jars.packages=org.apache.iceberg:…"
+        ) from e
+    parts = spark._jsparkSession.sessionState().sqlParser().parseMultipartIdentifier(table)
+    if parts.size() < 2 or spark.conf.get(f"spark.sql.catalog.{parts.apply(0)}", None) is None:
+        raise ConfigError(
+            f"{table}: a table is named CATALOG.DATABASE.TABLE, and the catalog is set up with "
+            f"--conf spark.sql.catalog.CATALOG={_CATALOG_CLASS} and what belongs to it"
+        )
+
+
+def fit_table(spark: Any, name: str, frame: Any, checkpoint: Checkpoint, topic_ids: Collection[str]) -> Any:
+    """The frame with its columns in the table's order. The table is made where the checkpoint is new.
+
+    Raises `ConfigError` where the table has other columns or is of another format, and where table and
+    checkpoint do not belong together, so that rows would be missing or come twice.
+    """
+    is_there = spark.catalog.tableExists(name)
+    if checkpoint.is_new:
+        if not is_there:
+            _create(spark, name, frame)
+        checkpoint.keep(_KEPT, name)
+    elif checkpoint.kept(_KEPT) != name:
+        raise ConfigError(f"checkpoint {checkpoint.url} is of another output than table {name}")
+    elif not is_there:
+        raise ConfigError(
+            f"table {name} is gone, but checkpoint {checkpoint.url} says what was written to it"
+        )
+    table = spark.table(name)
+    _check_columns(name, frame, table)
+    if checkpoint.is_new and is_there and _has_rows(table, topic_ids):
+        raise ConfigError(
+            f"table {name} has rows of these topics already, and checkpoint {checkpoint.url} is new: "
+            "they would come twice"
+        )
+    return frame.select(*(F.col(f"`{column}`") for column in table.columns))
+
+
+def _create(spark: Any, name: str, frame: Any) -> None:
+    if found := _UNKNOWN_TYPES.search(frame.schema.simpleString()):
+        raise ConfigError(f"the schema: Iceberg has no {found[1]}; say int")
+    writer = spark.createDataFrame([], frame.schema).writeTo(name).using("iceberg")
+    writer = writer.partitionedBy(F.col("topic"), F.partitioning.days(F.col("timestamp")))
+    # A task reads neighbouring offsets, so few days: nothing is gained by moving rows to one task per day.
+    writer.tableProperty("write.distribution-mode", "none").create()
+
+
+def _check_columns(name: str, frame: Any, table: Any) -> None:
+    wanted = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    found = {field.name: field.dataType.simpleString() for field in table.schema.fields}
+    if differ := sorted(column for column in wanted | found if wanted.get(column) != found.get(column)):
+        said = "; ".join(
+            f"{column} is {wanted.get(column, 'none')} here and {found.get(column, 'none')} there"
+            for column in differ
+        )
+        raise ConfigError(f"table {name} has other columns: {said}")
+
+
+def _has_rows(table: Any, topic_ids: Collection[str]) -> bool:
+    return not table.where(F.col("topic_id").isin(*topic_ids)).isEmpty()

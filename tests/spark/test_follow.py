@@ -1,0 +1,71 @@
+"""What a person sees of a long job, and how its signals are taken. No Spark is started."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.processes import wait_until
+from tests.support.terminal import Terminal
+
+pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
+
+from service.pipelines.follow import Interrupts, Rows
+from service.pipelines.job import Progress
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    found = Terminal(columns=40)
+    yield found
+    found.close()
+
+
+def test_progress_is_painted_over_within_one_line_and_leaves_none(terminal: Terminal) -> None:
+    terminal.out.write("before\n")
+    said = ["archive: 1 record"]
+    with Progress(lambda: said[0], terminal.out):
+        for text in ("archive: 2 records, " + "and more " * 9, "archive: 3"):
+            wait_until(f"{said} in {terminal.lines}", lambda: terminal.lines == ["before", said[0][:39]])
+            said[0] = text
+        wait_until(f"{said} in {terminal.lines}", lambda: terminal.lines == ["before", "archive: 3"])
+    terminal.out.write("after\n")
+    terminal.out.flush()
+    wait_until(f"the end of {terminal.lines}", lambda: terminal.lines == ["before", "after", ""])
+
+
+def test_without_a_terminal_there_is_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    asked: list[int] = []
+    with Progress(lambda: str(asked.append(1))):
+        pass
+    assert asked == []
+    assert capsys.readouterr().err == ""
+
+
+def test_rows_are_counted_once_however_often_a_batch_is_reported() -> None:
+    rows = Rows()
+
+    def look(*pairs: tuple[int, int]) -> tuple[int, int]:
+        rows.look([{"batchId": number, "numInputRows": count} for number, count in pairs])
+        return rows.total, rows.batches
+
+    assert look() == (0, 0)
+    assert look((7, 100), (8, 50)) == (150, 2)
+    # What Spark has forgotten stays counted; a trigger without rows reports the batch that it waits for.
+    assert look((8, 50), (9, 0), (9, 0)) == (150, 2)
+    assert look((9, 0), (9, 25), (10, 0)) == (175, 3)
+
+
+def test_the_first_signal_is_noted_and_the_second_interrupts() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with Interrupts() as interrupts:
+        assert interrupts.seen is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert interrupts.seen is signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert interrupts.seen is signal.SIGTERM
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
