@@ -20,7 +20,7 @@ from service.pipelines.checkpoint import Checkpoint
 
 _CATALOG_CLASS: Final = "org.apache.iceberg.spark.SparkCatalog"
 _KEPT: Final = "table"
-_UNKNOWN_TYPES: Final = re.compile(r"\b(tinyint|smallint)\b")
+_UNKNOWN_TYPES: Final = re.compile(r"\b(tinyint|smallint)\b(?!:)")  # a colon follows a name
 
 
 def check_runtime(spark: Any, table: str) -> None:

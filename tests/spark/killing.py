@@ -16,6 +16,8 @@ from tests.support.processes import REPOSITORY
 
 PATIENCE_S = 300
 """For what only a dead job fails to do; a busy machine takes a minute to start Spark."""
+WORK_S = 1200
+"""For all that is left to do, in small batches."""
 
 
 def seeded() -> random.Random:
@@ -69,7 +71,7 @@ class Job:
     def end(self) -> int:
         """Waits until it ends by itself; returns its exit code."""
         assert self.process is not None
-        code = self.process.wait(PATIENCE_S)
+        code = self.process.wait(WORK_S)
         self.process = None
         return code
 

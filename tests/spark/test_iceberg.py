@@ -125,7 +125,12 @@ def test_what_does_not_belong_together_is_refused_in_one_line(
         TABLE, "first", "--headers"
     )
     assert "Iceberg has no smallint" in refused(
-        "lake.db.small", "third", "--values", "json", "--schema", _schema(tmp_path, "reading smallint")
+        "lake.db.small",
+        "third",
+        "--values",
+        "json",
+        "--schema",
+        _schema(tmp_path, "reading struct<smallint:smallint>"),
     )
     assert "CATALOG.DATABASE.TABLE" in refused("rows", "fourth")
     assert "CATALOG.DATABASE.TABLE" in refused("nowhere.db.rows", "fourth")
