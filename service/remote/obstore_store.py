@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 import obstore
 from obstore import exceptions
 
-from service.base.errors import ConfigError, CorruptionError
+from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import fsync_dir
 from service.base.types import Buffer
 from service.remote.aws_credentials import credential_provider
@@ -163,6 +163,9 @@ def _translated(key: str) -> Iterator[None]:
         if e.errno is not None:
             raise  # the caller's own file: obstore sets no errno
         code = _CODE.search(str(e))
+        if code is not None and code[1] == "NoSuchUpload":
+            # Somebody aborted it, or an abort was answered on its second try only: the next upload is new.
+            raise StoreUnavailable(f"{key}: {_short(e)}") from e
         if code is not None and code[1] not in _NO_OBJECT:
             # A 404 about something else than the object: no such bucket, no such user.
             raise StoreRefused(f"{key}: {_short(e)}") from e
@@ -191,16 +194,24 @@ class ObstoreStore:
         if size <= self._options.part_bytes:
             self.put(key, b"".join(counted))
             return
-        with _translated(key):
-            # Aborts the upload when the store or the iterator raises.
-            obstore.put(
-                self._client,
-                key,
-                counted,
-                use_multipart=True,
-                chunk_size=self._options.part_bytes,
-                max_concurrency=self._options.upload_concurrency,
-            )
+        watched = _Watched(counted)
+        try:
+            with _translated(key):
+                # Aborts the upload when the store or the iterator raises.
+                obstore.put(
+                    self._client,
+                    key,
+                    watched,
+                    use_multipart=True,
+                    chunk_size=self._options.part_bytes,
+                    max_concurrency=self._options.upload_concurrency,
+                )
+        except StorageError as e:
+            if watched.failure is None or watched.failure is e:
+                raise
+            # The parts broke off first, and then the store did not confirm the abort.
+            watched.failure.add_note(f"the upload may not be aborted: {e}")
+            raise watched.failure from None
 
     def get(self, key: str, *, max_size: int) -> bytes:
         with _translated(key):
@@ -322,6 +333,26 @@ class FolderStore(ObstoreStore):
                     break
         except OSError as e:
             raise StoreUnavailable(f"{key}: {e}") from e
+
+
+class _Watched:
+    """Hands on what `parts` gives, and keeps what it raises: obstore lets a failing abort hide that."""
+
+    def __init__(self, parts: Iterator[Buffer]) -> None:
+        self._parts = parts
+        self.failure: Exception | None = None
+
+    def __iter__(self) -> Iterator[Buffer]:
+        return self
+
+    def __next__(self) -> Buffer:
+        try:
+            return next(self._parts)
+        except StopIteration:
+            raise
+        except Exception as e:
+            self.failure = e
+            raise
 
 
 def _counted(key: str, parts: Iterable[Buffer], size: int) -> Iterator[Buffer]:
