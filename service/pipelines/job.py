@@ -25,6 +25,8 @@ INTERVAL_S: Final = 1.0
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",  # days are UTC days, wherever a job runs
     "spark.ui.showConsoleProgress": "false",  # jobs say what they have done in records
+    # Before Spark 4.2 AvailableNow is otherwise one batch of a Python source: the interrupted one, if any.
+    "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
 }
 _SCANS: Final = ("BatchScan firn", "MicroBatchScan")
 _CAUSE: Final = re.compile(
