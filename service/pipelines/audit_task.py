@@ -1,6 +1,6 @@
 """What tasks of an audit do: walk the chain of a partition, and prove one segment. Needs pyarrow.
 
-The proof of a segment is `fsck`'s (tiering/fsck.py), block by block; beyond it every record is decoded and
+The proof of a segment is that of `fsck` (tiering/segment_proof.py); beyond it every record is decoded and
 counted on the UTC day of its timestamp.
 """
 
@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.records.columns import ColumnDecoder
@@ -26,7 +26,7 @@ from service.remote.store import ObjectStore
 from service.spark.archive import Archive, ChosenPartition, naming
 from service.spark.options import ReadOptions
 from service.spark.reader import open_store_of
-from service.tiering.fsck import WINDOW_BYTES, prove_block, windows
+from service.tiering.segment_proof import prove_segment
 
 _EPOCH: Final = date(1970, 1, 1)
 _FIRST_MS: Final = (date.min - _EPOCH).days * 86_400_000
@@ -131,13 +131,13 @@ class Proofs:
     def __call__(self, found: Iterable[Segment | Checked]) -> Iterator[Checked]:
         store = open_store_of(self.options)
         for one in found:
-            checked = one if isinstance(one, Checked) else prove_segment(store, one)
+            checked = one if isinstance(one, Checked) else check_segment(store, one)
             self.bytes_read.add(checked.size_bytes)
             self.records.add(checked.records)
             yield checked
 
 
-def prove_segment(store: ObjectStore, segment: Segment) -> Checked:
+def check_segment(store: ObjectStore, segment: Segment) -> Checked:
     """Footer, every section, block, batch and record. Only a store that does not answer raises."""
     entry, chosen = segment.entry, segment.chosen
     errors: list[str] = []
@@ -150,8 +150,12 @@ def prove_segment(store: ObjectStore, segment: Segment) -> Checked:
                 raise CorruptionError(f"the object has {size} bytes, the manifest says {entry.size}")
             footer = open_footer_of(store, entry)
             _compare(segment, footer)
-            _prove_sections(store, footer)
-            _prove_log(store, entry, footer, days)
+            prove_segment(
+                entry,
+                footer,
+                partial(store.get_range, entry.key),
+                partial(_count_days, days),
+            )
             records = footer.record_count
     except (ObjectNotFound, CorruptionError) as e:
         errors.append(str(e))
@@ -176,31 +180,7 @@ def _compare(segment: Segment, footer: Footer) -> None:
         raise CorruptionError(f"of cluster {identity.cluster_id}, topic {identity.topic!r}")
 
 
-def _prove_sections(store: ObjectStore, footer: Footer) -> None:
-    for name, section in footer.sections.items():
-        crc = 0
-        for position in range(section.position, section.end, WINDOW_BYTES):
-            length = min(WINDOW_BYTES, section.end - position)
-            crc = crc32c(store.get_range(footer.identity.key, position, length), crc)
-        if crc != section.crc32c:
-            raise CorruptionError(f"{name}: wrong checksum")
-
-
-def _prove_log(store: ObjectStore, entry: SegmentEntry, footer: Footer, days: Counter[int]) -> None:
-    epochs: list[tuple[int, int]] = []
-    for window in windows(footer.blocks):
-        begin = window[0].position
-        data = memoryview(store.get_range(entry.key, begin, window[-1].end - begin))
-        for block in window:
-            start = block.position - begin
-            prove_block(entry.key, block, data[start : start + block.length], epochs)
-        _count_days(data, days)
-    claimed = [(epoch, max(start, epochs[0][1])) for epoch, start in entry.leader_epochs]
-    if claimed != epochs:
-        raise CorruptionError(f"leader epochs {epochs[:4]} in the batches, {claimed[:4]} in the manifest")
-
-
-def _count_days(data: memoryview, days: Counter[int]) -> None:
+def _count_days(days: Counter[int], data: memoryview) -> None:
     for columns in ColumnDecoder(want=("timestamp",)).decode(data):
         assert columns.timestamps is not None
         times = pa.Array.from_buffers(pa.int64(), columns.count, [None, pa.py_buffer(columns.timestamps)])

@@ -10,16 +10,16 @@ side by side, so memory does not grow with the bucket.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby, pairwise
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import groupby
+from typing import NamedTuple
 from uuid import UUID
 
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
-from service.base.types import NO_TIMESTAMP, Buffer
-from service.remote.block_table import Block
+from service.base.types import Buffer
 from service.remote.errors import ObjectNotFound
 from service.remote.keys import (
     CLUSTER_KEY,
@@ -45,11 +45,8 @@ from service.remote.object_reader import check_entry, open_footer_of, open_head,
 from service.remote.segment_object import Footer
 from service.remote.store import ObjectInfo, ObjectStore
 from service.tiering.fsck_report import FsckReport, PartitionReport
-from service.tiering.log_scan import MAX_BATCH_BYTES, ScannedLog, scan_log
+from service.tiering.segment_proof import prove_segment
 from service.tiering.shared_objects import read_topics
-
-WINDOW_BYTES: Final = 8 << 20
-_ENTRY_SIZES: Final = {"offset_index": 8, "time_index": 12}
 
 Progress = Callable[[FsckReport], None]
 
@@ -226,7 +223,7 @@ class _PartitionCheck:
                 footer = open_footer_of(self._store, entry)
                 self._compare(entry, footer)
                 if self._report.deep:
-                    self._deep(entry, footer)
+                    prove_segment(entry, footer, partial(self._read, entry.key))
                 self._row.records += footer.record_count
                 self._report.records += footer.record_count
                 self._report.batches += footer.batch_count
@@ -266,92 +263,10 @@ class _PartitionCheck:
         if identity.cluster_id != self._manifest.cluster_id or identity.topic != self._manifest.topic:
             raise CorruptionError(f"of cluster {identity.cluster_id}, topic {identity.topic!r}")
 
-    def _deep(self, entry: SegmentEntry, footer: Footer) -> None:
-        for name, section in footer.sections.items():
-            crc, position = 0, section.position
-            while position < section.end:
-                data = self._read(entry.key, position, min(WINDOW_BYTES, section.end - position))
-                crc = crc32c(data, crc)
-                position += len(data)
-            if crc != section.crc32c:
-                raise CorruptionError(f"{name}: wrong checksum")
-            if section.length % _ENTRY_SIZES.get(name, 1):
-                raise CorruptionError(f"{name}: {section.length} bytes are not whole entries")
-        epochs: list[tuple[int, int]] = []
-        transactional = 0
-        for window in windows(footer.blocks):
-            data = memoryview(self._read(entry.key, window[0].position, window[-1].end - window[0].position))
-            for block in window:
-                start = block.position - window[0].position
-                found = prove_block(entry.key, block, data[start : start + block.length], epochs)
-                transactional += found.transactional_batch_count
-        if footer.transactional_batch_count not in (None, transactional):
-            raise CorruptionError(
-                f"{transactional} transactional batches, the footer says {footer.transactional_batch_count}"
-            )
-        claimed = [(epoch, max(start, epochs[0][1])) for epoch, start in entry.leader_epochs]
-        if claimed != epochs:
-            raise CorruptionError(f"leader epochs {epochs[:4]} in the batches, {claimed[:4]} in the manifest")
-
     def _read(self, key: str, position: int, length: int) -> Buffer:
         data = self._store.get_range(key, position, length)
         self._report.checked_bytes += len(data)
         return data
-
-
-def prove_block(key: str, block: Block, data: memoryview, epochs: list[tuple[int, int]]) -> ScannedLog:
-    """Every batch of one block, and that the table says the truth of it. Appends to `epochs`."""
-    if crc32c(data) != block.crc32c:
-        raise CorruptionError(f"block at {block.position}: wrong checksum")
-    found = scan_log(
-        lambda position, length: data[position : position + length],
-        0,
-        len(data),
-        first_offset=block.first_offset,
-        last_offset=block.last_offset,
-        name=f"{key}, block at {block.position}",
-        block_bytes=len(data),
-        with_least_timestamps=block.min_timestamp != NO_TIMESTAMP,
-    )
-    says = (
-        block.first_offset,
-        block.last_offset,
-        block.min_timestamp,
-        block.max_timestamp,
-        block.record_count,
-        block.batch_count,
-    )
-    holds = (
-        found.first_offset,
-        found.last_offset,
-        found.blocks[0].min_timestamp,
-        found.max_timestamp,
-        found.record_count,
-        found.batch_count,
-    )
-    if says != holds:
-        raise CorruptionError(f"block at {block.position}: holds {holds}, the table says {says}")
-    if epochs and epochs[-1][0] == found.leader_epochs[0][0]:
-        del found.leader_epochs[0]
-    epochs += found.leader_epochs
-    for (before, _), (after, offset) in pairwise(epochs):
-        if after <= before:
-            raise CorruptionError(f"leader epoch falls from {before} to {after} at offset {offset}")
-    return found
-
-
-def windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
-    """Runs of neighbouring blocks of up to `WINDOW_BYTES` together, at least one each."""
-    window: list[Block] = []
-    for block in blocks:
-        if block.length > MAX_BATCH_BYTES:
-            raise CorruptionError(f"block at {block.position}: {block.length} bytes are too many for one")
-        if window and block.end - window[0].position > WINDOW_BYTES:
-            yield window
-            window = []
-        window.append(block)
-    if window:
-        yield window
 
 
 def _owner(info: ObjectInfo) -> tuple[UUID, int] | None:
