@@ -18,6 +18,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Final
 
 import cramjam
@@ -33,6 +34,11 @@ _XERIAL_BLOCK_BYTES: Final = 32 * 1024
 _BLOCK_LENGTH: Final = struct.Struct(">i")
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 _LZ4_BLOCKS_INDEPENDENT: Final = 0x20
+_LZ4_PLAIN: Final = 0x60
+"""Flags of version 1 with independent blocks, and no checksums or sizes: what Kafka's clients write."""
+_LZ4_HEADER_BYTES: Final = 7
+_LZ4_WORD: Final = struct.Struct("<I")
+_LZ4_IS_RAW: Final = 1 << 31
 _FIRST_GUESS: Final = 64 * 1024
 _OUT_OF_SPACE: Final = "write whole buffer"
 """What Rust's `write_all` says, through cramjam, when the output buffer is full."""
@@ -140,7 +146,7 @@ def _compress_snappy(data: Buffer) -> bytes:
     return b"".join(parts)
 
 
-def _decompress_lz4(data: Buffer, max_size: int) -> memoryview:
+def _decompress_lz4(data: Buffer, max_size: int) -> Buffer:
     head = bytes(data[:5])
     if len(head) < 5 or head[:4] != _LZ4_MAGIC:
         raise CorruptionError("broken lz4 data: no frame magic")
@@ -148,7 +154,62 @@ def _decompress_lz4(data: Buffer, max_size: int) -> memoryview:
         raise CorruptionError(
             "broken lz4 data: its blocks depend on each other, which Kafka's readers refuse"
         )
+    if head[4] == _LZ4_PLAIN and (block_bytes := _lz4_block_bytes(bytes(data[:_LZ4_HEADER_BYTES]))):
+        inflated = _lz4_blocks(memoryview(data), block_bytes, max_size)
+        if inflated is not None:
+            return inflated
+    # Checksums, a size, several frames, too large, or broken: this tells them apart.
     return _inflate_into(Codec.LZ4, cramjam.lz4.decompress_into, data, 0, max_size)
+
+
+@lru_cache(maxsize=16)
+def _lz4_block_bytes(header: bytes) -> int:
+    """How large the blocks of such a frame may be; 0 where the header is broken."""
+    try:
+        cramjam.lz4.decompress(header + bytes(_LZ4_WORD.size))
+    except cramjam.DecompressionError:
+        return 0
+    return 1 << 2 * (header[5] >> 4 & 7) + 8
+
+
+def _lz4_blocks(frame: memoryview, block_bytes: int, max_size: int) -> Buffer | None:
+    """What the blocks of a plain frame hold, in half to two thirds of the time that the frame reader takes.
+
+    None where they are not one whole frame of up to `max_size` bytes.
+    """
+    parts: list[Buffer] = []
+    left = max_size
+    position, end = _LZ4_HEADER_BYTES, len(frame) - _LZ4_WORD.size
+    while position <= end:
+        word: int = _LZ4_WORD.unpack_from(frame, position)[0]
+        position += _LZ4_WORD.size
+        if word == 0:
+            if position < len(frame):
+                return None
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        length = word & ~_LZ4_IS_RAW
+        if length > block_bytes or length > end - position:
+            return None
+        block = frame[position : position + length]
+        position += length
+        part = block if word & _LZ4_IS_RAW else _lz4_block(block, min(block_bytes, left))
+        if part is None or len(part) > left:
+            return None
+        left -= len(part)
+        parts.append(part)
+    return None
+
+
+def _lz4_block(block: memoryview, most: int) -> memoryview | None:
+    size = min(most, 8 * len(block))
+    while True:
+        out = bytearray(size)
+        try:
+            return memoryview(out)[: cramjam.lz4.decompress_block_into(block, out, output_len=size)]
+        except cramjam.DecompressionError:
+            if size == most:
+                return None
+        size = most
 
 
 def _decompress_zstd(data: Buffer, max_size: int) -> Buffer:

@@ -18,6 +18,11 @@ DATA = b"".join(b"%d,EWR,IAH;" % i for i in range(9000)) + random.Random(1).rand
 BOMB_BYTES = 200 << 20
 
 
+def plain_lz4(data: bytes, block_size: int = lz4.frame.BLOCKSIZE_MAX64KB) -> bytes:
+    """A frame as Kafka's clients write it: independent blocks, no checksums, no size."""
+    return lz4.frame.compress(data, block_size=block_size, block_linked=False, store_size=False)
+
+
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("data", [b"x", DATA, bytes(100_000)], ids=["one byte", "mixed", "zeros"])
 def test_data_come_back_and_fit_exactly(codec: Codec, data: bytes) -> None:
@@ -35,7 +40,12 @@ def test_a_byte_too_many_is_refused(codec: Codec, limit: int) -> None:
 
 @pytest.mark.parametrize("codec", REAL)
 def test_a_truncated_stream_never_passes_for_a_whole_one(codec: Codec) -> None:
-    packed = bytes(compress(codec, DATA))
+    # Ours carry checksums of blocks, those of Kafka's clients do not.
+    for packed in (bytes(compress(codec, DATA)), plain_lz4(DATA))[: 2 if codec is Codec.LZ4 else 1]:
+        _prove_no_cut_passes(codec, packed)
+
+
+def _prove_no_cut_passes(codec: Codec, packed: bytes) -> None:
     for cut in [*range(40), *range(40, len(packed), 997), len(packed) - 1]:
         try:
             data = decompress(codec, packed[:cut], 1 << 20)
@@ -68,6 +78,8 @@ def bombs() -> dict[str, tuple[Codec, bytes]]:
         "snappy in blocks": (Codec.SNAPPY, framed),
         "snappy claiming 4 GiB": (Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + b"\0" * 50),
         "lz4": (Codec.LZ4, lz4.frame.compress(bytes(BOMB_BYTES), block_linked=False)),
+        "lz4 as clients write it": (Codec.LZ4, plain_lz4(bytes(BOMB_BYTES))),
+        "lz4 in one block": (Codec.LZ4, plain_lz4(bytes((4 << 20) + 1), lz4.frame.BLOCKSIZE_MAX4MB)),
         "zstd": (Codec.ZSTD, zstandard.compress(bytes(BOMB_BYTES))),
         "zstd without a size": (Codec.ZSTD, without_size),
         "zstd in many frames": (Codec.ZSTD, zstandard.compress(zeros) * 200),
@@ -130,3 +142,47 @@ def test_lz4_with_linked_blocks_is_refused_as_kafka_does() -> None:
     with pytest.raises(CorruptionError, match="depend on each other"):
         decompress(Codec.LZ4, linked, 1 << 20)
     assert not lz4.frame.get_frame_info(bytes(compress(Codec.LZ4, DATA)))["block_linked"]
+
+
+@pytest.mark.parametrize("block_size", range(lz4.frame.BLOCKSIZE_MAX64KB, lz4.frame.BLOCKSIZE_MAX4MB + 1))
+@pytest.mark.parametrize("size", [0, 1, 65_536, 65_537, 5_000_000])
+@pytest.mark.parametrize(
+    "flags", [{}, {"block_checksum": True}, {"content_checksum": True}, {"store_size": True}]
+)
+def test_lz4_frames_of_every_shape_inflate_to_the_same(
+    block_size: int, size: int, flags: dict[str, bool]
+) -> None:
+    shape = {"block_linked": False, "store_size": False, "block_size": block_size, **flags}
+    for data in (bytes(size), random.Random(size).randbytes(size), (DATA * 80)[:size]):
+        frame = lz4.frame.compress(data, **shape)
+        assert bytes(decompress(Codec.LZ4, frame, size)) == data
+        assert bytes(decompress(Codec.LZ4, memoryview(frame), 8 << 20)) == data
+        assert bytes(decompress(Codec.LZ4, frame + frame, 16 << 20)) == data + data
+        if size:
+            with pytest.raises(InflatedTooLarge):
+                decompress(Codec.LZ4, frame, size - 1)
+
+
+def test_a_changed_byte_of_a_plain_lz4_frame_is_never_inflated_otherwise_than_by_the_frame_reader() -> None:
+    frame = plain_lz4(DATA[:3000])
+    for position in range(len(frame)):
+        for bit in (1, 16, 128):
+            changed = bytearray(frame)
+            changed[position] ^= bit
+            try:
+                expected = bytes(cramjam.lz4.decompress(changed))
+            except cramjam.DecompressionError:
+                expected = None
+            try:
+                found = bytes(decompress(Codec.LZ4, changed, 1 << 20))
+            except CorruptionError:
+                found = None
+            # Flags that ask for linked blocks are refused before.
+            assert found == expected or (position == 4 and found is None), (position, bit)
+
+
+@pytest.mark.parametrize("word", [0x7FFF_FFFF, 0xFFFF_FFFF, 0x8001_0001, 65_537, 1])
+def test_an_lz4_block_length_is_held_against_what_is_there(word: int) -> None:
+    frame = plain_lz4(b"")[:7] + word.to_bytes(4, "little") + bytes(100_000)
+    with pytest.raises(CorruptionError):
+        decompress(Codec.LZ4, frame, 1 << 20)
