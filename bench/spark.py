@@ -24,6 +24,7 @@ from bench.peers import KafkaPeer, kafka_is_here
 from service.records.batch import Codec
 from service.records.columns import ColumnDecoder
 from service.remote.obstore_store import open_store
+from service.tiering.ports import TieringSettings
 from tests.support.batches import batch
 from tests.support.clients import Admin
 from tests.support.kafka_segments import offload
@@ -118,7 +119,7 @@ def _logs(folder: Path, records: int) -> Iterator[tuple[str, Store]]:
             store = new_bucket(endpoint, "bench")
             topics = {"even": PARTITIONS, "skewed": 1 + SMALL_PARTITIONS}
             cold = open_store(store.url, endpoint=endpoint, access_key_id=ACCESS, secret_access_key=SECRET)
-            offload(kafka.data, cold, topics)
+            offload(kafka.data, cold, topics, block_bytes=TieringSettings().block_bytes)
             kafka.start()
             yield kafka.bootstrap, store
     finally:

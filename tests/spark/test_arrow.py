@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from array import array
+
 import pytest
 
-from service.base.errors import ConfigError
+from service.base.errors import ConfigError, CorruptionError
 from service.records.builder import BatchBuilder
 from service.records.columns import ColumnDecoder
 from service.spark.schema import COLUMNS, HEADERS, NEVER_NULL, Column, schema_ddl
+from tests.support.processes import REPOSITORY
 
 pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e '.[test,spark]'")
 
@@ -93,3 +98,56 @@ def test_a_time_that_spark_cannot_hold_is_an_error_and_other_columns_are_read() 
         record_batch(columns, "t", 0, arrow_schema(ALL))
     rest = record_batch(columns, "t", 0, arrow_schema([Column("value")]))
     assert rest.to_pydict() == {"value": [b"far"]}
+
+
+@pytest.mark.parametrize(
+    ("column", "changed"),
+    [("value", {1: 2**31 - 1}), ("value", {1: 5, 2: 4}), ("key", {0: -1}), ("headers", {3: 1 << 20})],
+)
+def test_columns_that_are_not_sound_never_reach_the_jvm(column: str, changed: dict[int, int]) -> None:
+    from service.spark.arrow import arrow_schema, record_batch
+
+    builder = BatchBuilder()
+    for number in range(3):
+        builder.add(number, b"key", b"value", [("a", b"1")])
+    (columns,) = ColumnDecoder().decode(builder.build())
+    field = "header_lists" if column == "headers" else f"{column}_offsets"
+    offsets = array("i", bytes(getattr(columns, field)))
+    for position, offset in changed.items():
+        offsets[position] = offset
+    setattr(columns, field, memoryview(offsets).cast("B"))
+    with pytest.raises(CorruptionError, match=f"column {column}: "):
+        record_batch(columns, "t", 0, arrow_schema([Column(column)]))
+
+
+@pytest.mark.parametrize("count", [0, 1, 131_072, 131_073])
+def test_the_topic_and_the_partition_are_on_every_row(count: int) -> None:
+    from service.spark.arrow import arrow_schema, offset_batch
+
+    schema = arrow_schema([Column("topic", False), Column("partition", False), Column("offset", False)])
+    for topic, partition in (("été", 7), ("t", 0)):
+        batch = offset_batch(range(40, 40 + count), topic, partition, schema)
+        batch.validate(full=True)
+        assert batch.to_pydict() == {
+            "topic": [topic] * count,
+            "partition": [partition] * count,
+            "offset": list(range(40, 40 + count)),
+        }
+
+
+def test_a_task_that_reads_does_not_import_pandas() -> None:
+    """Half a second in each worker of each session, and collected with every task's garbage from then on."""
+    script = """
+import sys
+from service.records.builder import BatchBuilder
+from service.records.columns import ColumnDecoder
+from service.spark.arrow import arrow_schema, offset_batch, record_batch
+from service.spark.schema import COLUMNS, HEADERS, Column
+builder = BatchBuilder()
+builder.add(1, b"k", b"v", [("a", b"1")])
+(columns,) = ColumnDecoder().decode(builder.build())
+record_batch(columns, "t", 0, arrow_schema([Column(name) for name in (*COLUMNS, HEADERS)]))
+offset_batch(range(5), "t", 0, arrow_schema([Column(name) for name in ("offset", "topic", "partition")]))
+print("pandas" in sys.modules)
+"""
+    assert subprocess.check_output([sys.executable, "-c", script], cwd=REPOSITORY, text=True) == "False\n"

@@ -23,9 +23,12 @@ from service.tiering.shared_objects import TopicsSnapshot, claim_prefix, write_t
 from tests.support.kafka_node import CLUSTER_ID
 
 BLOCK_BYTES = 64 << 10
+"""Small, so that small logs have many."""
 
 
-def offload(data: Path, store: ObjectStore, topics: dict[str, int]) -> None:
+def offload(
+    data: Path, store: ObjectStore, topics: dict[str, int], *, block_bytes: int = BLOCK_BYTES
+) -> None:
     """Put `topics` (name -> number of partitions) from Kafka's log directory `data` into `store`.
 
     The broker must have ended cleanly. Every segment goes, the one that was active too; where the log begins
@@ -33,7 +36,7 @@ def offload(data: Path, store: ObjectStore, topics: dict[str, int]) -> None:
     """
     starts = _log_starts(data)
     for folder, tip in _claimed(data, store, topics):
-        _offload_log(segments(folder), store, tip, starts.get(folder.name, 0))
+        _offload_log(segments(folder), store, tip, starts.get(folder.name, 0), block_bytes)
 
 
 def offload_sealed(
@@ -47,7 +50,7 @@ def offload_sealed(
         sealed = segments(folder)[:-1]
         if not with_snapshots:
             sealed = [segment._replace(producer_snapshot_path=None) for segment in sealed]
-        _offload_log(sealed, store, tip, 0)
+        _offload_log(sealed, store, tip, 0, BLOCK_BYTES)
 
 
 def _claimed(
@@ -72,7 +75,11 @@ def _log_starts(data: Path) -> dict[str, int]:
 
 
 def _offload_log(
-    sealed: Sequence[SealedSegment], store: ObjectStore, tip: TopicIdPartition, log_start: int
+    sealed: Sequence[SealedSegment],
+    store: ObjectStore,
+    tip: TopicIdPartition,
+    log_start: int,
+    block_bytes: int,
 ) -> None:
     chains = ChainStore(store, CLUSTER_ID, uuid4)
     head = chains.read_head(tip)
@@ -82,7 +89,7 @@ def _offload_log(
         if segment.base_offset < manifest.end_offset:
             continue
         identity = SegmentIdentity(CLUSTER_ID, *tip, segment.base_offset, segment.last_offset, 0, uuid4())
-        entry = copy_segment(store, Copy(segment, segment.base_offset), identity, Progress(), BLOCK_BYTES)
+        entry = copy_segment(store, Copy(segment, segment.base_offset), identity, Progress(), block_bytes)
         chain = chains.append(manifest, entry, 0, lambda key: None)
         manifest = chain.manifest
     if chain is None:

