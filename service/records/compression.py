@@ -39,6 +39,8 @@ _LZ4_PLAIN: Final = 0x60
 _LZ4_HEADER_BYTES: Final = 7
 _LZ4_WORD: Final = struct.Struct("<I")
 _LZ4_IS_RAW: Final = 1 << 31
+_LZ4_MOST_BLOCKS: Final = 1024
+"""A hostile frame of tiny blocks is left to the frame reader, which does not hold the GIL."""
 _FIRST_GUESS: Final = 64 * 1024
 _OUT_OF_SPACE: Final = "write whole buffer"
 """What Rust's `write_all` says, through cramjam, when the output buffer is full."""
@@ -180,7 +182,7 @@ def _lz4_blocks(frame: memoryview, block_bytes: int, max_size: int) -> Buffer | 
     parts: list[Buffer] = []
     left = max_size
     position, end = _LZ4_HEADER_BYTES, len(frame) - _LZ4_WORD.size
-    while position <= end:
+    while position <= end and len(parts) <= _LZ4_MOST_BLOCKS:
         word: int = _LZ4_WORD.unpack_from(frame, position)[0]
         position += _LZ4_WORD.size
         if word == 0:

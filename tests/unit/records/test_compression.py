@@ -181,6 +181,13 @@ def test_a_changed_byte_of_a_plain_lz4_frame_is_never_inflated_otherwise_than_by
             assert found == expected or (position == 4 and found is None), (position, bit)
 
 
+@pytest.mark.parametrize("blocks", [1023, 1024, 1025, 50_000])
+def test_an_lz4_frame_may_have_any_number_of_blocks(blocks: int) -> None:
+    one = (1 | 1 << 31).to_bytes(4, "little") + b"x"
+    frame = plain_lz4(b"")[:7] + one * blocks + bytes(4)
+    assert bytes(decompress(Codec.LZ4, frame, blocks)) == b"x" * blocks
+
+
 @pytest.mark.parametrize("word", [0x7FFF_FFFF, 0xFFFF_FFFF, 0x8001_0001, 65_537, 1])
 def test_an_lz4_block_length_is_held_against_what_is_there(word: int) -> None:
     frame = plain_lz4(b"")[:7] + word.to_bytes(4, "little") + bytes(100_000)
