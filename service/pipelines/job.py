@@ -27,6 +27,8 @@ _SETTINGS: Final = {
     "spark.ui.showConsoleProgress": "false",  # jobs say what they have done in records
     # Before Spark 4.2 AvailableNow is otherwise one batch of a Python source: the interrupted one, if any.
     "spark.sql.streaming.triggerAvailableNowWrapper.enabled": "true",
+    # Over these, workers of a job that is told to end complain to its terminal.
+    "spark.python.unix.domain.socket.enabled": "false",
 }
 _SCANS: Final = ("BatchScan firn", "MicroBatchScan")
 _CAUSE: Final = re.compile(

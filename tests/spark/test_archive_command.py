@@ -98,7 +98,7 @@ def test_a_job_that_is_stopped_before_its_end_says_so_and_the_next_run_goes_on(
     grown.topic("stopped")
     sealed = grown.append("stopped", 3000)
     output = tmp_path / "lake"
-    job = archive(grown.store.url, "stopped", output, "--option", "maxOffsetsPerTrigger=250")
+    job = archive(grown.store.url, "stopped", output, "--option", "maxOffsetsPerTrigger=100")
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
             done = job.batches_done
