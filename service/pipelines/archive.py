@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from service.pipelines.iceberg import check_runtime, fit_table
 from service.pipelines.inference import kept_schema
 from service.pipelines.job import chosen_partitions, main, source_options, spark_session
 from service.pipelines.values import columns_in_order, decode_avro, decode_json, parse_json_schema
+from service.spark.stream import CAN_LIMIT
 from service.spark.stream_options import parse_stream
 
 _FIRST: Final = ("topic_id", "partition", "offset", "timestamp", "timestampType", "key")
@@ -38,9 +38,7 @@ def run(args: argparse.Namespace) -> int:
     with spark_session("archive", args) as spark:
         if args.format == "iceberg":
             check_runtime(spark, args.output)
-        # Before Spark 4.2 Python sources have no limits.
-        can_limit = find_spec("pyspark.sql.streaming.datasource") is not None
-        options = stream_options(args, source_options(args), can_limit=can_limit)
+        options = stream_options(args, source_options(args), can_limit=CAN_LIMIT)
         chosen = chosen_partitions(parse_stream(options).read)
         checkpoint = Checkpoint(spark, args.checkpoint or f"{args.output.rstrip('/')}/_checkpoint")
         if args.format == "parquet":

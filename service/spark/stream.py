@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
@@ -31,6 +31,9 @@ except (ImportError, AttributeError):
     control = None
     _MIXIN = object
 
+CAN_LIMIT: Final = control is not None
+"""Whether this Spark knows limits of Python sources."""
+
 
 class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
     """One streaming query's reader."""
@@ -38,7 +41,7 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
     def __init__(self, options: StreamOptions, columns: Sequence[Column]) -> None:
         from service.spark.stream_plan import StreamPlan
 
-        if control is None and (options.max_offsets or options.max_bytes):
+        if not CAN_LIMIT and (options.max_offsets or options.max_bytes):
             raise ConfigError("options maxOffsetsPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer")
         self._options = options
         self._columns = tuple(columns)
@@ -53,7 +56,7 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         offsets = None if start is None else decode_offsets(start)
-        is_limited = control is not None and not isinstance(limit, control.ReadAllAvailable)
+        is_limited = CAN_LIMIT and not isinstance(limit, control.ReadAllAvailable)
         return encode_offsets(self._plan.latest(offsets, limited=is_limited))
 
     def getDefaultReadLimit(self) -> Any:
