@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.spark.filling import Filled, fill
+from tests.spark.growing import Growing, growing
 from tests.support.spark import connector_jars
 from tests.support.stores import CREDENTIALS, Store, folder_store, new_bucket
 
@@ -52,6 +53,13 @@ def filled_s3(moto_endpoint: str, tmp_path_factory: pytest.TempPathFactory) -> F
     """The same on an S3 server."""
     store = new_bucket(moto_endpoint, f"spark-{os.getpid()}")
     return fill(tmp_path_factory.mktemp("filled-s3") / "node", store)
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
+    """A running node of its own for each module, without topics; a module may have one with some."""
+    with growing(tmp_path_factory.mktemp("growing")) as found:
+        yield found
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.spark.desk import Desk, desk_with_readings
-from tests.spark.growing import Growing, each_once, growing
+from tests.spark.growing import Growing, each_once
 from tests.spark.killing import PATIENCE_S, Job, kill_often, seeded
 from tests.support.processes import REPOSITORY, end, wait_until
 from tests.support.terminal import Terminal
@@ -27,12 +27,6 @@ COMMAND = [sys.executable, "-m", "service.cli.main", "pipeline", "archive"]
 @pytest.fixture
 def desk(tmp_path: Path) -> Iterator[Desk]:
     with desk_with_readings(tmp_path / "desk") as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
-    with growing(tmp_path_factory.mktemp("growing")) as found:
         yield found
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.spark.desk import Desk, desk_with_readings
 from tests.spark.filling import START_MS
-from tests.spark.growing import Growing, each_once, growing
+from tests.spark.growing import Growing, each_once
 from tests.spark.killing import Job, kill_often, seeded
 from tests.support.iceberg import ENV, IcebergSession, need_iceberg, settings
 
@@ -31,12 +31,6 @@ def _needs_iceberg() -> None:
 def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     # More partitions than tasks: a task then writes rows of one day, of the next, and of the first again.
     with desk_with_readings(tmp_path_factory.mktemp("desk"), partitions=3) as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
-    with growing(tmp_path_factory.mktemp("growing")) as found:
         yield found
 
 

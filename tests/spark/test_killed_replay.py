@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.spark.filling import Row
-from tests.spark.growing import Growing, growing
+from tests.spark.growing import Growing
 from tests.spark.killing import Job
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
@@ -18,12 +17,6 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
 RECORDS = 4000
 PER_SECOND = 1000
 """Of both partitions, each by a task of its own."""
-
-
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
-    with growing(tmp_path_factory.mktemp("growing")) as found:
-        yield found
 
 
 def test_a_replay_killed_midway_goes_on_where_it_was_acknowledged(grown: Growing, tmp_path: Path) -> None:

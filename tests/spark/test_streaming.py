@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.spark.growing import Growing, each_once, growing
+from tests.spark.growing import Growing, each_once
 from tests.support.processes import wait_until
 
 errors = pytest.importorskip(
     "pyspark.errors", reason="pyspark is not installed: pip install -e '.[test,spark]'"
 )
-
-
-@pytest.fixture(scope="module")
-def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Growing]:
-    with growing(tmp_path_factory.mktemp("growing")) as found:
-        yield found
 
 
 class Stream:
