@@ -26,8 +26,8 @@ from service.pipelines.iceberg import check_runtime, fit_table
 from service.pipelines.inference import kept_schema
 from service.pipelines.job import chosen_partitions, main, source_options, spark_session
 from service.pipelines.values import columns_in_order, decode_avro, decode_json, parse_json_schema
-from service.spark.stream import CAN_LIMIT
-from service.spark.stream_options import parse_stream
+from service.spark.stream.options import parse_stream
+from service.spark.stream.reader import CAN_LIMIT
 
 _FIRST: Final = ("topic_id", "partition", "offset", "timestamp", "timestampType", "key")
 

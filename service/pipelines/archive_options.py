@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from service.base.errors import ConfigError
-from service.spark.archive import ChosenPartition
 from service.spark.options import CHOICES, known_names
-from service.spark.stream_options import LIMITS, TAIL
+from service.spark.plan.archive import ChosenPartition
+from service.spark.stream.options import LIMITS
+from service.spark.tail.options import TAIL
 
 DEFAULT_BATCH_BYTES: Final = "16g"
 _PER_PARTITION: Final = ("startingOffsets", "startingOffsetsByTimestamp")

@@ -30,7 +30,7 @@ from service.remote.errors import ObjectNotFound
 from service.remote.keys import CLUSTER_KEY
 from service.remote.manifest_codec import MAX_SMALL_BYTES, decode_cluster
 from service.spark.options import ReadOptions, parse_options
-from service.spark.reader import open_store_of
+from service.spark.store import open_store_of
 
 MAX_LISTED = 1000
 TASKS_PER_CORE = 8

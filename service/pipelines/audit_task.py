@@ -23,9 +23,9 @@ from service.remote.manifest import Manifest, SegmentEntry, live_segments
 from service.remote.object_reader import check_entry, open_footer_of
 from service.remote.segment_object import Footer
 from service.remote.store import ObjectStore
-from service.spark.archive import Archive, ChosenPartition, naming
 from service.spark.options import ReadOptions
-from service.spark.reader import open_store_of
+from service.spark.plan.archive import Archive, ChosenPartition, naming
+from service.spark.store import open_store_of
 from service.tiering.segment_proof import prove_segment
 
 _EPOCH: Final = date(1970, 1, 1)

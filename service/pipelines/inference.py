@@ -10,11 +10,12 @@ from typing import Any, Final
 from service.base.errors import ConfigError
 from service.pipelines.checkpoint import Checkpoint
 from service.pipelines.values import infer_json_schema, parse_json_schema
-from service.spark.filters import Pushed
-from service.spark.plan import OffsetRange, resolve_ranges
-from service.spark.stream import open_archive
-from service.spark.stream_offsets import Backlog, Spot, by_count, encode_offsets
-from service.spark.stream_options import LIMITS, parse_batch
+from service.spark.parts import open_archive
+from service.spark.plan.ranges import OffsetRange, resolve_ranges
+from service.spark.plan.selection import Selection
+from service.spark.stream.offsets import Backlog, Spot, by_count, encode_offsets
+from service.spark.stream.options import LIMITS
+from service.spark.tail.options import parse_batch
 
 _KEPT: Final = "value_schema"
 _GROWTH: Final = 10
@@ -35,7 +36,7 @@ def _inferred(spark: Any, options: Mapping[str, str], records: int) -> Any:
     """The schema of the first records; of more of them where those are no JSON objects."""
     read, tail = parse_batch(options)
     with open_archive(read, tail) as archive:
-        ranges = resolve_ranges(archive, read, Pushed())
+        ranges = resolve_ranges(archive, read, Selection())
     total = sum(one.end_offset - one.begin_offset for one in ranges)
     while True:
         sample = spark.read.format("firn").options(**sample_options(options, ranges, records))

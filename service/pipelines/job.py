@@ -16,10 +16,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from service.base.errors import ConfigError, FirnError
-from service.spark.archive import Archive, ChosenPartition
 from service.spark.options import ReadOptions, parse_options
-from service.spark.reader import open_store_of
+from service.spark.plan.archive import Archive, ChosenPartition
 from service.spark.session import session
+from service.spark.store import open_store_of
 
 INTERVAL_S: Final = 1.0
 _SETTINGS: Final = {

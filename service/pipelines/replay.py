@@ -31,13 +31,13 @@ from service.pipelines.replay_state import (
 from service.pipelines.replay_task import Replayer, Work, open_state, read_state
 from service.remote.errors import ObjectNotFound
 from service.remote.store import ObjectStore
-from service.spark.archive import Archive
-from service.spark.filters import Pushed
 from service.spark.options import ReadOptions, parse_options
-from service.spark.plan import plan_ranges, resolve_ranges, within
-from service.spark.planner import Split
-from service.spark.reader import open_store_of
-from service.spark.stream_options import refuse_tail
+from service.spark.plan.archive import Archive
+from service.spark.plan.ranges import plan_ranges, resolve_ranges, within
+from service.spark.plan.selection import Selection
+from service.spark.plan.splits import Split
+from service.spark.store import open_store_of
+from service.spark.tail.options import refuse_tail
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,7 +85,7 @@ def _job(state: ObjectStore, archive: Archive, options: ReadOptions, args: argpa
     except ObjectNotFound:
         parts = tuple(
             Part(s.chosen.topic, str(s.chosen.topic_id), s.chosen.partition, begin, end)
-            for s, begin, end in resolve_ranges(archive, options, Pushed())
+            for s, begin, end in resolve_ranges(archive, options, Selection())
         )
         job = Job(asked, parts)
         state.put(JOB_KEY, job.encode())
@@ -119,7 +119,7 @@ def _works(archive: Archive, options: ReadOptions, states: dict[Part, PartState]
         rest = within(
             snapshot, state.next_offset, part.end_offset, fail_on_data_loss=options.fail_on_data_loss
         )
-        splits = plan_ranges(archive, [rest], unsplit, Pushed())
+        splits = plan_ranges(archive, [rest], unsplit, Selection())
         works.append(
             Work(part, Split(tuple(p for s in splits for p in s.pieces), sum(s.size_bytes for s in splits)))
         )

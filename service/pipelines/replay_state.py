@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from service.base.errors import ConfigError
 from service.remote.keys import MAX_OFFSET
-from service.spark.planner import Split
+from service.spark.plan.splits import Split
 
 JOB_KEY: Final = "job.json"
 MAX_STATE_BYTES: Final = 64 << 20

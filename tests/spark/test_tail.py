@@ -88,7 +88,7 @@ def test_what_is_planned_stays_what_it_was_when_segments_are_sealed_before_it_is
     from pyspark.sql.types import _parse_datatype_string
 
     from service.spark.source import FirnDataSource
-    from service.spark.tail import TailSplit
+    from service.spark.tail.brokers import TailSplit
 
     grown.topic("moving")
     grown.append("moving", 320)
@@ -146,11 +146,11 @@ def test_what_brokers_and_their_client_refuse_is_said(whole: Callable[..., Any],
 
 def test_offsets_that_brokers_no_longer_have_are_a_loss_or_left_out(spark: Any, grown: Growing) -> None:
     from service.spark.errors import DataLossError
-    from service.spark.filters import Pushed
+    from service.spark.plan.selection import Selection
     from service.spark.schema import Column
-    from service.spark.stream_options import parse_batch
-    from service.spark.tail import TailSplit
-    from service.spark.tail_reader import read_tail
+    from service.spark.stream.options import parse_batch
+    from service.spark.tail.brokers import TailSplit
+    from service.spark.tail.reader import read_tail
 
     grown.topic("shrunk")
     grown.append("shrunk", 700)
@@ -162,7 +162,9 @@ def test_offsets_that_brokers_no_longer_have_are_a_loss_or_left_out(spark: Any, 
     def read(ending: int, **more: str) -> list[int]:
         options, tail = parse_batch({**probe, **more})
         assert tail is not None
-        batches = read_tail(TailSplit("shrunk", 0, 10, ending), tail, options, Pushed(), [Column("offset")])
+        batches = read_tail(
+            TailSplit("shrunk", 0, 10, ending), tail, options, Selection(), [Column("offset")]
+        )
         return [offset for batch in batches for offset in batch["offset"].to_pylist()]
 
     with pytest.raises(DataLossError, match=r"shrunk-0: of offsets 10 to 699 those from 10 on are not there"):

@@ -10,8 +10,8 @@ import pytest
 from service.base.errors import ConfigError
 from service.cli.main import build_parser
 from service.pipelines.archive_options import by_id, check_arguments, stream_options
-from service.spark.archive import ChosenPartition
-from service.spark.stream_options import parse_stream
+from service.spark.plan.archive import ChosenPartition
+from service.spark.stream.options import parse_stream
 
 FLIGHTS, PLANES = UUID(int=1), UUID(int=2)
 GIVEN = {"url": "file:///x", "subscribe": "flights"}

@@ -27,11 +27,11 @@ from service.remote.memory_store import MemoryStore
 from service.remote.object_reader import entry_of, open_page
 from service.remote.segment_object import SegmentIdentity, plan_object
 from service.remote.store import ObjectInfo
-from service.spark.archive import Archive
-from service.spark.filters import Condition, push
 from service.spark.options import ReadOptions, parse_options
-from service.spark.plan import plan_batch
-from service.spark.planner import Split
+from service.spark.plan.archive import Archive
+from service.spark.plan.ranges import plan_batch
+from service.spark.plan.selection import Condition, push
+from service.spark.plan.splits import Split
 from service.tiering.log_scan import scan_log
 
 START_MS = 1_700_000_000_000

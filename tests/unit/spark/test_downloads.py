@@ -10,20 +10,20 @@ from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.records.columns import ColumnDecoder
 from service.remote.manifest import SegmentEntry
-from service.spark.downloads import Downloads
 from service.spark.errors import DataLossError
-from service.spark.filters import Pushed
-from service.spark.planner import Piece, Split
+from service.spark.plan.selection import Selection
+from service.spark.plan.splits import Piece, Split
+from service.spark.read.downloads import Downloads
 from tests.unit.spark.bucket import START_MS, Bucket, CountingStore, marker, plain, transactional
 
-ALL = Pushed()
+ALL = Selection()
 
 
 def offsets(
     store: CountingStore,
     splits: list[Split],
     *,
-    pushed: Pushed = ALL,
+    pushed: Selection = ALL,
     fetch_bytes: int = 8 << 20,
     budget_bytes: int = 32 << 20,
     lost: list[str] | None = None,

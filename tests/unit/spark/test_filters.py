@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from service.spark.filters import END_OF_TIME, MIN_TIMESTAMP, Condition, Pushed, push
+from service.spark.plan.selection import END_OF_TIME, MIN_TIMESTAMP, Condition, Selection, push
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 NOON_MS = int(NOON.timestamp()) * 1000
@@ -59,7 +59,7 @@ def test_a_time_between_two_milliseconds_equals_none() -> None:
 
 
 def test_times_prune_what_lies_wholly_outside_and_trust_no_unknown_minimum() -> None:
-    pushed = Pushed(begin_timestamp=100, end_timestamp=200)
+    pushed = Selection(begin_timestamp=100, end_timestamp=200)
     assert [pushed.takes_times(low, high) for low, high in [(0, 99), (0, 100), (199, 300), (200, 300)]] == [
         False,
         True,
@@ -104,4 +104,4 @@ def test_topics_and_partitions_are_chosen_by_any_condition() -> None:
 def test_what_cannot_be_decided_here_is_left_to_spark(condition: Condition) -> None:
     pushed, done = push([condition])
     assert done == [False]
-    assert pushed == Pushed()
+    assert pushed == Selection()

@@ -13,11 +13,11 @@ import pytest
 from service.base.errors import ConfigError, CorruptionError
 from service.remote.keys import TOPICS_KEY, head_key
 from service.remote.manifest import Limits
-from service.spark.archive import Archive
 from service.spark.errors import DataLossError
-from service.spark.filters import Condition, Pushed
-from service.spark.plan import plan_batch
-from service.spark.planner import AbortedTransaction, Split
+from service.spark.plan.archive import Archive
+from service.spark.plan.ranges import plan_batch
+from service.spark.plan.selection import Condition, Selection
+from service.spark.plan.splits import AbortedTransaction, Split
 from tests.unit.spark.bucket import (
     START_MS,
     Bucket,
@@ -387,5 +387,5 @@ def test_heads_of_many_partitions_are_fetched_at_the_same_time() -> None:
         bucket.add("wide", partition, batches=1)
     bucket.store.reset()
     with Archive(bucket.store) as archive:
-        assert len(plan_batch(archive, options_of(subscribe="wide"), Pushed())) == 1
+        assert len(plan_batch(archive, options_of(subscribe="wide"), Selection())) == 1
     assert sum(bucket.store.got("HEAD").values()) == 40

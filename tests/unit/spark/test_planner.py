@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from service.remote.block_table import Block, BlockTable
 from service.remote.keys import SegmentKey, segment_key
 from service.remote.manifest import SegmentEntry
-from service.spark.filters import Pushed
-from service.spark.planner import Candidate, Split, SplitLimits, plan_splits, wanted_blocks
+from service.spark.plan.selection import Selection
+from service.spark.plan.splits import Candidate, Split, SplitLimits, plan_splits, wanted_blocks
 
 MIB = 1 << 20
-ALL = Pushed()
+ALL = Selection()
 
 
 def table_of(lengths: list[int], base_offset: int = 0, per_block: int = 10) -> BlockTable:
@@ -44,7 +44,7 @@ def candidate_of(
 
 
 def read_by(
-    splits: list[Split], tables: dict[str, BlockTable], pushed: Pushed = ALL
+    splits: list[Split], tables: dict[str, BlockTable], pushed: Selection = ALL
 ) -> Counter[tuple[str, int]]:
     """How often each offset is read, when tasks choose blocks and rows as readers do."""
     seen: Counter[tuple[str, int]] = Counter()
@@ -89,7 +89,7 @@ def test_every_wanted_row_is_in_exactly_one_split(
     min_splits: int,
     max_records: int | None,
 ) -> None:
-    pushed = Pushed(begin_timestamp=begin, end_timestamp=begin + length) if by_time else ALL
+    pushed = Selection(begin_timestamp=begin, end_timestamp=begin + length) if by_time else ALL
     limits = SplitLimits(max_bytes, min_splits, max_records)
     tables, candidates = {}, []
     for partition, blocks in enumerate(segments):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.base.errors import ConfigError
-from service.spark.stream_offsets import Backlog, by_count, decode_offsets, encode_offsets, rotated
+from service.spark.stream.offsets import Backlog, by_count, decode_offsets, encode_offsets, rotated
 
 SPOTS = st.tuples(st.text(min_size=1, max_size=5), st.integers(0, 2000))
 OFFSETS = st.dictionaries(SPOTS, st.integers(0, 2**62), max_size=20)

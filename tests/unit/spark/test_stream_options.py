@@ -8,8 +8,9 @@ import pytest
 
 from service.base.errors import ConfigError
 from service.spark.options import Edge
-from service.spark.stream_options import TailOptions, includes_headers, parse_batch, parse_stream
-from service.spark.tail import confluent_kafka
+from service.spark.stream.options import includes_headers, parse_stream
+from service.spark.tail.brokers import confluent_kafka
+from service.spark.tail.options import TailOptions, parse_batch
 
 BASE = {"url": "file:///none", "subscribe": "t"}
 

@@ -10,13 +10,13 @@ import pytest
 from service.base.errors import ConfigError
 from service.remote.keys import TOPICS_KEY
 from service.remote.manifest import Limits
-from service.spark.archive import Archive
 from service.spark.errors import DataLossError
-from service.spark.memory import Memory
-from service.spark.planner import Split
-from service.spark.stream_bytes import bytes_between, bytes_per_offset
-from service.spark.stream_options import parse_stream
-from service.spark.stream_plan import StreamPlan
+from service.spark.plan.archive import Archive
+from service.spark.plan.memory import Memory
+from service.spark.plan.splits import Split
+from service.spark.stream.bytes import bytes_between, bytes_per_offset
+from service.spark.stream.options import parse_stream
+from service.spark.stream.plan import StreamPlan
 from tests.unit.spark.bucket import START_MS, Bucket, GatedStore, marker, plain, transactional
 
 Opened = Callable[..., StreamPlan]

@@ -14,11 +14,11 @@ from service.records.columns import ColumnDecoder
 from service.records.decode import iter_records
 from service.remote.manifest import Limits
 from service.remote.object_reader import open_footer_of
-from service.spark.archive import Archive
-from service.spark.downloads import Downloads
-from service.spark.filters import END_OF_TIME, MIN_TIMESTAMP, Condition, Pushed
-from service.spark.plan import plan_batch
-from service.spark.planner import Split
+from service.spark.plan.archive import Archive
+from service.spark.plan.ranges import plan_batch
+from service.spark.plan.selection import END_OF_TIME, MIN_TIMESTAMP, Condition, Selection
+from service.spark.plan.splits import Split
+from service.spark.read.downloads import Downloads
 from tests.unit.spark.bucket import START_MS, Bucket, options_of, plain
 
 DAY_MS = 86_400_000
@@ -26,7 +26,7 @@ TABLE_BYTES = 100_000
 """Where a test counts bytes, the footers of a few segments are less than this."""
 
 
-def rows(bucket: Bucket, splits: list[Split], pushed: Pushed) -> list[tuple[int, int]]:
+def rows(bucket: Bucket, splits: list[Split], pushed: Selection) -> list[tuple[int, int]]:
     """(offset, timestamp) of every row that passes, in the order of splits."""
     found: list[tuple[int, int]] = []
     for split in splits:
@@ -48,7 +48,7 @@ def rows(bucket: Bucket, splits: list[Split], pushed: Pushed) -> list[tuple[int,
     return found
 
 
-def splits_of(bucket: Bucket, pushed: Pushed, **options: object) -> list[Split]:
+def splits_of(bucket: Bucket, pushed: Selection, **options: object) -> list[Split]:
     with Archive(bucket.store, read_committed=False, threads=2) as archive:
         return plan_batch(archive, options_of(subscribe="t", **options), pushed)
 
@@ -94,9 +94,9 @@ def test_a_pruned_plan_reads_the_rows_of_one_that_is_not(
         bucket.add("t", batches=made)
         log += b"".join(made)
     everything = [(record.offset, record.timestamp) for record in iter_records(log)]
-    assert rows(bucket, splits_of(bucket, Pushed()), Pushed()) == everything
+    assert rows(bucket, splits_of(bucket, Selection()), Selection()) == everything
     for low, high in bounds:
-        pushed = Pushed(
+        pushed = Selection(
             begin_timestamp=MIN_TIMESTAMP if low is None else low,
             end_timestamp=END_OF_TIME if high is None else high,
         )
@@ -145,7 +145,7 @@ def test_only_segments_on_the_border_are_looked_into() -> None:
     wanted = sum(entry.log_length for entry in entries[2:5]) + entries[1].log_length // 2
     planned = sum(piece.end_byte - piece.first_byte for split in splits for piece in split.pieces)
     assert wanted <= planned - entries[5].log_length // 2 <= wanted + 2 * TABLE_BYTES
-    pushed = Pushed(begin_timestamp=begin, end_timestamp=end)
+    pushed = Selection(begin_timestamp=begin, end_timestamp=end)
     expected = [*range(300, 400), *range(400, 1000), *range(1000, 1100)]
     assert [offset for offset, _ in rows(bucket, splits, pushed)] == expected
 
@@ -166,7 +166,7 @@ def test_a_segment_in_which_one_record_has_no_time_is_read_and_its_other_blocks_
     (piece,) = split.pieces
     assert piece.entry.key == entry.key
     assert piece.end_byte - piece.first_byte < TABLE_BYTES
-    assert rows(bucket, [split], Pushed(end_timestamp=0)) == [(700, -1)]
+    assert rows(bucket, [split], Selection(end_timestamp=0)) == [(700, -1)]
 
 
 @pytest.mark.parametrize("begin", [MIN_TIMESTAMP, -5, 0, 9, 10, 11])
@@ -175,7 +175,7 @@ def test_a_segment_in_which_one_record_has_no_time_is_read_and_its_other_blocks_
 def test_all_times_are_taken_where_no_record_can_be_left_out(
     begin: int, end: int, span: tuple[int, int]
 ) -> None:
-    pushed = Pushed(begin_timestamp=begin, end_timestamp=end)
+    pushed = Selection(begin_timestamp=begin, end_timestamp=end)
     low, high = span
     if pushed.takes_all_times(low, high):
         # Where the minimum is not known, records may be as old as there is a number for.

@@ -13,14 +13,12 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from service.base.errors import ConfigError
-from service.spark.archive import Archive
-from service.spark.filters import Pushed
-from service.spark.memory import Memory
-from service.spark.options import ReadOptions
+from service.spark.parts import open_archive, read_part
+from service.spark.plan.memory import Memory
+from service.spark.plan.selection import Selection
 from service.spark.schema import Column
-from service.spark.stream_offsets import decode_offsets, encode_offsets
-from service.spark.stream_options import StreamOptions, TailOptions
-from service.spark.workers import spare_the_collector
+from service.spark.stream.offsets import decode_offsets, encode_offsets
+from service.spark.stream.options import StreamOptions
 
 try:
     from pyspark.sql.streaming import datasource as control
@@ -39,7 +37,7 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
     """One streaming query's reader."""
 
     def __init__(self, options: StreamOptions, columns: Sequence[Column]) -> None:
-        from service.spark.stream_plan import StreamPlan
+        from service.spark.stream.plan import StreamPlan
 
         if not CAN_LIMIT and (options.max_offsets or options.max_bytes):
             raise ConfigError("options maxOffsetsPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer")
@@ -77,33 +75,4 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         return [InputPartition(one) for one in self._plan.plan(decode_offsets(start), decode_offsets(end))]
 
     def read(self, partition: Any) -> Iterator[Any]:
-        return read_part(partition.value, self._options.read, self._options.tail, Pushed(), self._columns)
-
-
-def open_archive(options: ReadOptions, tail: TailOptions | None, memory: Memory | None = None) -> Archive:
-    """The archive that the options name, with its tail where brokers are given."""
-    from service.spark.reader import open_store_of
-    from service.spark.tail import LiveArchive
-
-    store = open_store_of(options)
-    if tail is None:
-        return Archive(store, read_committed=options.read_committed, memory=memory)
-    return LiveArchive(store, tail, read_committed=options.read_committed, memory=memory)
-
-
-def read_part(
-    part: Any, options: ReadOptions, tail: TailOptions | None, pushed: Pushed, columns: Sequence[Column]
-) -> Iterator[Any]:
-    """What one task reads: a `Split` of the archive, a `TailSplit`, or nothing."""
-    from service.spark.reader import open_store_of, read_split
-    from service.spark.tail import TailSplit
-
-    spare_the_collector()
-    if part is None:  # Spark's stand-in for "no partitions at all"
-        return iter(())
-    if isinstance(part, TailSplit):
-        from service.spark.tail_reader import read_tail
-
-        assert tail is not None
-        return read_tail(part, tail, options, pushed, columns)
-    return read_split(open_store_of(options), part, options, pushed, columns)
+        return read_part(partition.value, self._options.read, self._options.tail, Selection(), self._columns)

@@ -1,4 +1,4 @@
-"""Options that a batch read of the archive does not have: limits of a stream, brokers of the tail. [P]
+"""Options of the tail: which brokers are read behind the archive, and what their client is told. [P]
 
 Names are those of Spark's Kafka source. What begins with ``kafka.`` goes to confluent-kafka without that
 prefix, so it is spelt as librdkafka spells it (``kafka.sasl.username``); where credentials have to go there,
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.base.errors import ConfigError
-from service.spark.options import ReadOptions, count_of, named, parse_options, size_of, with_headers
+from service.spark.options import ReadOptions, count_of, named, parse_options
 
-LIMITS: Final = ("maxOffsetsPerTrigger", "maxBytesPerTrigger")
 BOOTSTRAP: Final = "bootstrap.servers"
 TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
 TAIL: Final = (BOOTSTRAP, TIMEOUT)
@@ -44,50 +43,22 @@ class TailOptions:
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
-    """The options of a stream. Limits are per micro-batch, None for none; bytes are those of the log."""
-
-    read: ReadOptions
-    tail: TailOptions | None
-    max_offsets: int | None
-    max_bytes: int | None
-
-
 def parse_batch(raw: Mapping[str, str]) -> tuple[ReadOptions, TailOptions | None]:
     """The options of a batch read and, where brokers are given, those of its tail; or `ConfigError`."""
-    client, rest = _apart(raw)
+    client, rest = apart(raw)
     given = named(rest, TAIL)
-    return parse_options(_without(given, TAIL)), _tail(given, client)
-
-
-def parse_stream(raw: Mapping[str, str]) -> StreamOptions:
-    """The options of a stream, checked and typed."""
-    client, rest = _apart(raw)
-    more = (*TAIL, *LIMITS)
-    given = named(rest, more)
-    return StreamOptions(
-        parse_options(_without(given, more), streaming=True),
-        _tail(given, client),
-        count_of(given, "maxOffsetsPerTrigger"),
-        size_of(given, "maxBytesPerTrigger"),
-    )
+    return parse_options(without(given, TAIL)), tail_of(given, client)
 
 
 def refuse_tail(raw: Mapping[str, str], reason: str) -> None:
     """`ConfigError` with this reason if there are options of the tail among these."""
-    client, rest = _apart(raw)
+    client, rest = apart(raw)
     names = {name.lower() for name in TAIL}
     for name in (*(key for key in rest if key.lower() in names), *(_PREFIX + key for key in client)):
         raise ConfigError(f"option {name} is refused: {reason}")
 
 
-def includes_headers(raw: Mapping[str, str]) -> bool:
-    """Whether the schema has headers; of batch reads and of streams, whose other options differ."""
-    return with_headers(named(_apart(raw)[1], (*TAIL, *LIMITS)))
-
-
-def _apart(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+def apart(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """What is the client's, without the prefix, and what is the source's."""
     client: dict[str, str] = {}
     rest: dict[str, str] = {}
@@ -104,11 +75,11 @@ def _apart(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     return client, rest
 
 
-def _without(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
+def without(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
     return {name: value for name, value in given.items() if name not in names}
 
 
-def _tail(given: Mapping[str, str], client: Mapping[str, str]) -> TailOptions | None:
+def tail_of(given: Mapping[str, str], client: Mapping[str, str]) -> TailOptions | None:
     servers = given.get(BOOTSTRAP, "").strip()
     if not servers:
         alone = [name for name in (BOOTSTRAP, TIMEOUT) if name in given] + [_PREFIX + key for key in client]

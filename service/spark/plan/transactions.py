@@ -21,7 +21,7 @@ from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.records.batch import BatchHeader
 from service.records.producer_snapshot import decode_rows
-from service.spark.planner import AbortedTransaction
+from service.spark.plan.splits import AbortedTransaction
 
 ENTRY: Final = struct.Struct(">hqqqq")
 _VERSION: Final = 0

@@ -32,8 +32,8 @@ class Condition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
-    """What the pushed filters leave to read. Ranges are half open; timestamps are milliseconds."""
+class Selection:
+    """What is wanted of the log. Ranges are half open; timestamps are milliseconds."""
 
     partitions: tuple[Condition, ...] = ()
     begin_offset: int = 0
@@ -67,42 +67,42 @@ class Pushed:
         return max_timestamp < self.end_timestamp
 
 
-def push(conditions: Iterable[Condition]) -> tuple[Pushed, list[bool]]:
+def push(conditions: Iterable[Condition]) -> tuple[Selection, list[bool]]:
     """What is left to read, and for each condition whether it is wholly taken care of.
 
     >>> push([Condition("offset", "GreaterThan", 41)])[0].begin_offset
     42
     """
-    pushed, done = Pushed(), []
+    selection, done = Selection(), []
     for condition in conditions:
-        narrowed = _narrow(pushed, condition)
+        narrowed = _narrow(selection, condition)
         done.append(narrowed is not None)
-        pushed = pushed if narrowed is None else narrowed
-    return pushed, done
+        selection = selection if narrowed is None else narrowed
+    return selection, done
 
 
-def _narrow(pushed: Pushed, condition: Condition) -> Pushed | None:
-    """`pushed` and the condition, None when the condition is Spark's to evaluate."""
+def _narrow(selection: Selection, condition: Condition) -> Selection | None:
+    """`selection` and the condition, None when the condition is Spark's to evaluate."""
     if condition.operator == "IsNotNull" and not condition.negated:
-        return pushed if condition.column in NEVER_NULL else None
+        return selection if condition.column in NEVER_NULL else None
     if condition.column in ("topic", "partition"):
         if not _decidable(condition):
             return None
-        return replace(pushed, partitions=(*pushed.partitions, condition))
+        return replace(selection, partitions=(*selection.partitions, condition))
     if condition.negated:
         return None
     if condition.column == "offset" and _is_int(condition.value):
         span = _integers(condition.operator, condition.value)
         if span is None:
             return None
-        begin, end = max(pushed.begin_offset, span[0]), min(pushed.end_offset, span[1])
-        return replace(pushed, begin_offset=begin, end_offset=max(begin, end))
+        begin, end = max(selection.begin_offset, span[0]), min(selection.end_offset, span[1])
+        return replace(selection, begin_offset=begin, end_offset=max(begin, end))
     if condition.column == "timestamp" and isinstance(condition.value, datetime):
         times = _milliseconds(condition.operator, condition.value)
         if times is None:
             return None
-        begin, end = max(pushed.begin_timestamp, times[0]), min(pushed.end_timestamp, times[1])
-        return replace(pushed, begin_timestamp=begin, end_timestamp=max(begin, end))
+        begin, end = max(selection.begin_timestamp, times[0]), min(selection.end_timestamp, times[1])
+        return replace(selection, begin_timestamp=begin, end_timestamp=max(begin, end))
     return None
 
 

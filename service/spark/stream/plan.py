@@ -15,16 +15,16 @@ from uuid import UUID
 from service.base.errors import ConfigError
 from service.remote.block_table import BlockTable
 from service.remote.manifest import Page, PageRef, SegmentEntry
-from service.spark.archive import Archive, ChosenPartition, PartitionSnapshot
 from service.spark.errors import DataLossError
-from service.spark.filters import Pushed
 from service.spark.options import Assign, Choice, Subscribe
-from service.spark.plan import bound_offsets, check_named, plan_ranges, within
-from service.spark.planner import Split
-from service.spark.stream_bytes import bytes_between, take_bytes
-from service.spark.stream_offsets import Backlog, Offsets, Spot, Taken, by_count, rotated, share_out
-from service.spark.stream_options import StreamOptions
-from service.spark.tail import TailSplit, plan_tail
+from service.spark.plan.archive import Archive, ChosenPartition, PartitionSnapshot
+from service.spark.plan.ranges import bound_offsets, check_named, plan_ranges, within
+from service.spark.plan.selection import Selection
+from service.spark.plan.splits import Split
+from service.spark.stream.bytes import bytes_between, take_bytes
+from service.spark.stream.offsets import Backlog, Offsets, Spot, Taken, by_count, rotated, share_out
+from service.spark.stream.options import StreamOptions
+from service.spark.tail.plan import TailSplit, plan_tail
 
 log = logging.getLogger(__name__)
 
@@ -104,8 +104,8 @@ class StreamPlan:
                 for spot, snapshot in sorted(snapshots.items())
             ]
             ranges = [one for one in ranges if one.begin_offset < one.end_offset]
-            splits = plan_ranges(archive, ranges, options, Pushed(), parallelism=os.cpu_count() or 1)
-            return [*splits, *plan_tail(ranges, options, Pushed())]
+            splits = plan_ranges(archive, ranges, options, Selection(), parallelism=os.cpu_count() or 1)
+            return [*splits, *plan_tail(ranges, options, Selection())]
 
     def _snapshots(self, archive: Archive, only: set[Spot] | None = None) -> Snapshots:
         chosen = self._chosen(archive)

@@ -11,13 +11,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from service.base.errors import ConfigError
-from service.spark.arrow import TYPES, arrow_schema, repeated, timestamps_of
 from service.spark.errors import DataLossError
-from service.spark.filters import Pushed
 from service.spark.options import ReadOptions
+from service.spark.plan.selection import Selection
+from service.spark.read.arrow import TYPES, arrow_schema, repeated, timestamps_of
 from service.spark.schema import Column
-from service.spark.stream_options import TailOptions
-from service.spark.tail import BrokerError, TailSplit, confluent_kafka
+from service.spark.tail.brokers import BrokerError, confluent_kafka
+from service.spark.tail.options import TailOptions
+from service.spark.tail.plan import TailSplit
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ _LOG_APPEND_TIME: Final = 2
 
 
 def read_tail(
-    split: TailSplit, tail: TailOptions, options: ReadOptions, pushed: Pushed, columns: Sequence[Column]
+    split: TailSplit, tail: TailOptions, options: ReadOptions, selection: Selection, columns: Sequence[Column]
 ) -> Iterator[Any]:
     """The rows of `split` as `pyarrow.RecordBatch`es with these columns, in the order of their offsets.
 
@@ -41,7 +42,7 @@ def read_tail(
     size = 0
     with closing(_Range(split, tail, options)) as messages:
         for message in messages:
-            if not pushed.begin_timestamp <= message.timestamp()[1] < pushed.end_timestamp:
+            if not selection.begin_timestamp <= message.timestamp()[1] < selection.end_timestamp:
                 continue
             rows.append(message)
             size += len(message) + len(message.key() or b"")

@@ -1,27 +1,14 @@
-"""What is not sealed yet: asked of the brokers and read from them, behind the archive. Needs confluent-kafka.
-
-The archive and the tail are one line of offsets. A plan puts the border where the manifest that it has seen
-ends: below it is read from the bucket, from it on through the brokers. Segments that are sealed and offloaded
-after that move nothing, since brokers serve every offset of the log, whichever tier it lies in. So for
-`read_committed` the border is the archive's last stable offset: what was undecided there the brokers decide.
-"""
+"""Brokers asked for the ends of their logs. Needs confluent-kafka."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from service.base.errors import ConfigError, StorageError
-from service.remote.store import ObjectStore
-from service.spark.archive import Archive, ChosenPartition, PartitionSnapshot
-from service.spark.filters import Pushed
-from service.spark.memory import Memory
-from service.spark.options import ReadOptions
-from service.spark.plan import OffsetRange
-from service.spark.stream_options import TailOptions
+from service.spark.tail.options import TailOptions
 
 _T = TypeVar("_T")
 TopicPartition = tuple[str, int]
@@ -30,15 +17,6 @@ _ATTEMPTS: Final = 5
 
 class BrokerError(StorageError):
     """Brokers could not be asked, or did not answer as they should."""
-
-
-class TailSplit(NamedTuple):
-    """One task: offsets of one partition that the brokers are asked for, half open."""
-
-    topic: str
-    partition: int
-    begin_offset: int
-    end_offset: int
 
 
 def confluent_kafka() -> Any:
@@ -138,55 +116,5 @@ def _made(kafka: Any, make: Callable[[], _T]) -> _T:
 
 
 @lru_cache(maxsize=4)
-def _brokers(tail: TailOptions, read_committed: bool, _pid: int) -> Brokers:
+def brokers_of(tail: TailOptions, read_committed: bool, _pid: int) -> Brokers:
     return Brokers(tail, read_committed=read_committed)
-
-
-class LiveArchive(Archive):
-    """The archive whose partitions reach as far as the brokers say."""
-
-    def __init__(
-        self, store: ObjectStore, tail: TailOptions, *, read_committed: bool, memory: Memory | None = None
-    ) -> None:
-        super().__init__(store, read_committed=read_committed, memory=memory)
-        self._brokers = _brokers(tail, read_committed, os.getpid())
-
-    def snapshots(self, chosen: Iterable[ChosenPartition]) -> list[PartitionSnapshot]:
-        """The archive first, then the brokers, whose log does not end before what is archived."""
-        sealed = super().snapshots(chosen)
-        bounds = self._brokers.bounds([_named(snapshot) for snapshot in sealed])
-        return [snapshot._replace(live=bounds.get(_named(snapshot))) for snapshot in sealed]
-
-    def offsets_for_timestamps(
-        self, snapshots: Sequence[PartitionSnapshot], timestamps_ms: Sequence[int]
-    ) -> list[int | None]:
-        found = super().offsets_for_timestamps(snapshots, timestamps_ms)
-        later = {
-            _named(snapshot): time
-            for snapshot, time, offset in zip(snapshots, timestamps_ms, found, strict=True)
-            if offset is None
-        }
-        live = self._brokers.offsets_for_timestamps(later)
-        return [
-            live.get(_named(snapshot)) if offset is None else offset
-            for snapshot, offset in zip(snapshots, found, strict=True)
-        ]
-
-
-def _named(snapshot: PartitionSnapshot) -> TopicPartition:
-    return snapshot.chosen.topic, snapshot.chosen.partition
-
-
-def plan_tail(ranges: Iterable[OffsetRange], options: ReadOptions, pushed: Pushed) -> list[TailSplit]:
-    """What of the ranges lies behind the border: a task for each partition, more for many records."""
-    splits: list[TailSplit] = []
-    for wanted in ranges:
-        chosen = wanted.snapshot.chosen
-        begin = max(wanted.begin_offset, wanted.snapshot.border, pushed.begin_offset)
-        end = min(wanted.end_offset, pushed.end_offset)
-        step = options.max_records_per_partition or max(1, end - begin)
-        splits += [
-            TailSplit(chosen.topic, chosen.partition, first, min(first + step, end))
-            for first in range(begin, end, step)
-        ]
-    return splits

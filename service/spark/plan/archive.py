@@ -41,9 +41,9 @@ from service.remote.object_reader import open_footer_of, open_head, open_page, r
 from service.remote.segment_object import Footer
 from service.remote.store import ObjectStore
 from service.remote.time_search import search_block
-from service.spark.memory import Memory
 from service.spark.options import Assign, Choice, Subscribe
-from service.spark.transactions import AbortedEntry, decode_entries, follow, open_in, stable_end
+from service.spark.plan.memory import Memory
+from service.spark.plan.transactions import AbortedEntry, decode_entries, follow, open_in, stable_end
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from service.remote.block_table import Block, BlockTable
 from service.remote.manifest import Child, Load, Manifest, SegmentEntry
-from service.spark.filters import Pushed
+from service.spark.plan.selection import Selection
 
 OPEN_COST_BYTES: Final = 256 << 10
 """What it costs to open one more object, in bytes that could have been read instead."""
@@ -106,42 +106,42 @@ class _Unit(NamedTuple):
 
 
 def wanted_segments(
-    manifest: Manifest, load: Load, begin_offset: int, end_offset: int, pushed: Pushed
+    manifest: Manifest, load: Load, begin_offset: int, end_offset: int, selection: Selection
 ) -> Iterator[SegmentEntry]:
     """Live segments with offsets in the range that may hold a row that passes; other pages are not read."""
     begin = max(begin_offset, manifest.start_offset)
-    yield from _walk(manifest.children, load, begin, end_offset, pushed)
+    yield from _walk(manifest.children, load, begin, end_offset, selection)
 
 
 def _walk(
-    children: Sequence[Child], load: Load, begin: int, end: int, pushed: Pushed
+    children: Sequence[Child], load: Load, begin: int, end: int, selection: Selection
 ) -> Iterator[SegmentEntry]:
     for child in children:
         if child.last_offset < begin or child.base_offset >= end:
             continue
-        if not pushed.takes_times(child.min_timestamp, child.max_timestamp):
+        if not selection.takes_times(child.min_timestamp, child.max_timestamp):
             continue
         if isinstance(child, SegmentEntry):
             yield child
         else:
-            yield from _walk(load(child).children, load, begin, end, pushed)
+            yield from _walk(load(child).children, load, begin, end, selection)
 
 
 def needs_blocks(
-    entry: SegmentEntry, begin_offset: int, end_offset: int, pushed: Pushed, limits: SplitLimits
+    entry: SegmentEntry, begin_offset: int, end_offset: int, selection: Selection, limits: SplitLimits
 ) -> bool:
     """Whether the planner has to see this segment's block table to know what will be read of it."""
     span = min(end_offset, entry.last_offset + 1) - max(begin_offset, entry.base_offset)
     if limits.max_records is not None and span > limits.max_records:
         return True
     whole = begin_offset <= entry.base_offset and end_offset > entry.last_offset
-    whole = whole and pushed.takes_all_times(entry.min_timestamp, entry.max_timestamp)
+    whole = whole and selection.takes_all_times(entry.min_timestamp, entry.max_timestamp)
     return not whole and entry.log_length > SMALLEST_CUT_BYTES
 
 
 def wanted_blocks(
     blocks: Iterable[Block],
-    pushed: Pushed,
+    selection: Selection,
     begin_offset: int,
     end_offset: int,
     first_byte: int = 0,
@@ -155,17 +155,17 @@ def wanted_blocks(
         and block.first_offset < end_offset
         and block.position >= first_byte
         and (end_byte is None or block.position < end_byte)
-        and pushed.takes_times(block.min_timestamp, block.max_timestamp)
+        and selection.takes_times(block.min_timestamp, block.max_timestamp)
     ]
 
 
-def plan_splits(candidates: Iterable[Candidate], pushed: Pushed, limits: SplitLimits) -> list[Split]:
+def plan_splits(candidates: Iterable[Candidate], selection: Selection, limits: SplitLimits) -> list[Split]:
     """Splits of equal bytes, in the order of the candidates; none is longer than `limits` allow.
 
     A big segment is spread over several splits, small ones share one. The bytes of a split differ from the
     others' by about a block. Splits of a partition follow its offsets.
     """
-    units = [unit for candidate in candidates for unit in _units(candidate, pushed, limits)]
+    units = [unit for candidate in candidates for unit in _units(candidate, selection, limits)]
     total = sum(unit.cost for unit in units)
     if not total:
         return []
@@ -177,7 +177,7 @@ def plan_splits(candidates: Iterable[Candidate], pushed: Pushed, limits: SplitLi
     return [Split(tuple(_pieces(share)), sum(unit.cost for unit in share)) for share in shares]
 
 
-def _units(candidate: Candidate, pushed: Pushed, limits: SplitLimits) -> Iterator[_Unit]:
+def _units(candidate: Candidate, selection: Selection, limits: SplitLimits) -> Iterator[_Unit]:
     entry = candidate.entry
     begin = max(candidate.begin_offset, entry.base_offset)
     end = min(candidate.end_offset, entry.last_offset + 1)
@@ -188,7 +188,7 @@ def _units(candidate: Candidate, pushed: Pushed, limits: SplitLimits) -> Iterato
     if candidate.blocks is None:
         yield whole
         return
-    blocks = wanted_blocks(candidate.blocks, pushed, begin, end)
+    blocks = wanted_blocks(candidate.blocks, selection, begin, end)
     if len(blocks) == len(candidate.blocks) and limits.max_records is None:
         yield whole
         return

@@ -11,11 +11,11 @@ from typing import NamedTuple
 from service.base.errors import ConfigError
 from service.remote.block_table import BlockTable
 from service.remote.manifest import Manifest, SegmentEntry, live_segments
-from service.spark.archive import Archive, PartitionSnapshot
 from service.spark.errors import DataLossError
-from service.spark.filters import Pushed
 from service.spark.options import AtOffsets, AtTimestamp, Bound, Edge, PerPartition, ReadOptions
-from service.spark.planner import (
+from service.spark.plan.archive import Archive, PartitionSnapshot
+from service.spark.plan.selection import Selection
+from service.spark.plan.splits import (
     Candidate,
     Split,
     SplitLimits,
@@ -23,7 +23,7 @@ from service.spark.planner import (
     plan_splits,
     wanted_segments,
 )
-from service.spark.transactions import AbortedEntry, aborted_between
+from service.spark.plan.transactions import AbortedEntry, aborted_between
 
 log = logging.getLogger(__name__)
 
@@ -39,15 +39,15 @@ class OffsetRange(NamedTuple):
 
 
 def plan_batch(
-    archive: Archive, options: ReadOptions, pushed: Pushed, *, parallelism: int = 1
+    archive: Archive, options: ReadOptions, selection: Selection, *, parallelism: int = 1
 ) -> list[Split]:
     """The splits of one batch read. `parallelism` is how many tasks are worth having."""
     return plan_ranges(
-        archive, resolve_ranges(archive, options, pushed), options, pushed, parallelism=parallelism
+        archive, resolve_ranges(archive, options, selection), options, selection, parallelism=parallelism
     )
 
 
-def resolve_ranges(archive: Archive, options: ReadOptions, pushed: Pushed) -> list[OffsetRange]:
+def resolve_ranges(archive: Archive, options: ReadOptions, selection: Selection) -> list[OffsetRange]:
     """The partitions that are read, and from where to where.
 
     Raises `ConfigError` when the options do not fit the topics, `DataLossError` when offsets that they name
@@ -56,7 +56,7 @@ def resolve_ranges(archive: Archive, options: ReadOptions, pushed: Pushed) -> li
     chosen = archive.choose(options.choice)
     check_named(options.starting, [(c.asked, c.partition) for c in chosen], "startingOffsets")
     check_named(options.ending, [(c.asked, c.partition) for c in chosen], "endingOffsets")
-    snapshots = archive.snapshots(c for c in chosen if pushed.takes_partition(c.topic, c.partition))
+    snapshots = archive.snapshots(c for c in chosen if selection.takes_partition(c.topic, c.partition))
     begins = bound_offsets(archive, snapshots, options.starting, options, is_start=True)
     ends = bound_offsets(archive, snapshots, options.ending, options, is_start=False)
     ranges = []
@@ -162,7 +162,7 @@ def plan_ranges(
     archive: Archive,
     ranges: Sequence[OffsetRange],
     options: ReadOptions,
-    pushed: Pushed,
+    selection: Selection,
     *,
     parallelism: int = 1,
 ) -> list[Split]:
@@ -173,12 +173,12 @@ def plan_ranges(
         options.max_records_per_partition,
         wave=parallelism,
     )
-    splits = plan_splits(_candidates(archive, ranges, options, pushed, limits), pushed, limits)
+    splits = plan_splits(_candidates(archive, ranges, options, selection, limits), selection, limits)
     if not splits or len(splits) >= (options.min_partitions or 0):
         return splits
     # Too few bytes to cut, but the user wants tasks: cut inside blocks, by offsets.
     limits = replace(limits, max_records=_records_each(splits, options))
-    return plan_splits(_candidates(archive, ranges, options, pushed, limits), pushed, limits)
+    return plan_splits(_candidates(archive, ranges, options, selection, limits), selection, limits)
 
 
 def _records_each(splits: Sequence[Split], options: ReadOptions) -> int:
@@ -191,21 +191,21 @@ def _candidates(
     archive: Archive,
     ranges: Sequence[OffsetRange],
     options: ReadOptions,
-    pushed: Pushed,
+    selection: Selection,
     limits: SplitLimits,
 ) -> Iterator[Candidate]:
     for wanted in ranges:
         manifest = wanted.snapshot.manifest
         if manifest is None:
             continue
-        begin = max(wanted.begin_offset, pushed.begin_offset)
-        end = min(wanted.end_offset, wanted.snapshot.border, pushed.end_offset)
+        begin = max(wanted.begin_offset, selection.begin_offset)
+        end = min(wanted.end_offset, wanted.snapshot.border, selection.end_offset)
         if begin >= end:
             continue
         aborted = _aborted(archive, manifest, begin, end) if options.read_committed else []
-        entries = wanted_segments(manifest, archive.loader(manifest), begin, end, pushed)
+        entries = wanted_segments(manifest, archive.loader(manifest), begin, end, selection)
         chosen = wanted.snapshot.chosen
-        for entry, blocks in _with_blocks(archive, entries, begin, end, pushed, limits):
+        for entry, blocks in _with_blocks(archive, entries, begin, end, selection, limits):
             first, last = max(begin, entry.base_offset), min(end, entry.last_offset + 1)
             yield Candidate(
                 chosen.topic,
@@ -224,12 +224,12 @@ def _with_blocks(
     entries: Iterator[SegmentEntry],
     begin: int,
     end: int,
-    pushed: Pushed,
+    selection: Selection,
     limits: SplitLimits,
 ) -> Iterator[tuple[SegmentEntry, BlockTable | None]]:
     """Each segment, with its block table where the planner needs it; a group of tables at a time."""
     for group in _groups(entries):
-        needed = [entry for entry in group if needs_blocks(entry, begin, end, pushed, limits)]
+        needed = [entry for entry in group if needs_blocks(entry, begin, end, selection, limits)]
         footers = dict(zip((entry.key for entry in needed), archive.footers(needed), strict=True))
         for entry in group:
             footer = footers.get(entry.key)
@@ -241,7 +241,7 @@ def _aborted(archive: Archive, manifest: Manifest, begin_offset: int, end_offset
     load = archive.loader(manifest)
     found: list[AbortedEntry] = []
     last: SegmentEntry | None = None
-    for group in _groups(wanted_segments(manifest, load, begin_offset, end_offset, Pushed())):
+    for group in _groups(wanted_segments(manifest, load, begin_offset, end_offset, Selection())):
         last = group[-1]
         for rows in archive.aborted_of(group):
             found.extend(rows)

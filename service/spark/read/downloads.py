@@ -24,10 +24,10 @@ from service.remote.errors import ObjectNotFound, ObjectTruncated
 from service.remote.object_reader import open_footer_of
 from service.remote.segment_object import Footer, decode_footer
 from service.remote.store import ObjectStore
-from service.spark.archive import naming
 from service.spark.errors import DataLossError
-from service.spark.filters import Pushed
-from service.spark.planner import Piece, wanted_blocks
+from service.spark.plan.archive import naming
+from service.spark.plan.selection import Selection
+from service.spark.plan.splits import Piece, wanted_blocks
 
 THREADS: Final = 4
 OPEN_AHEAD: Final = 4
@@ -82,7 +82,7 @@ class Downloads:
         self,
         store: ObjectStore,
         pieces: Sequence[Piece],
-        pushed: Pushed,
+        selection: Selection,
         *,
         fetch_bytes: int,
         budget_bytes: int,
@@ -92,7 +92,7 @@ class Downloads:
     ) -> None:
         self._store = store
         self._pieces = pieces
-        self._pushed = pushed
+        self._pushed = selection
         self._fetch_bytes = fetch_bytes
         self._budget_bytes = budget_bytes
         self._offsets_alone = offsets_alone

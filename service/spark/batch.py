@@ -1,0 +1,44 @@
+"""One batch read, as Spark sees it: ``spark.read.format("firn")``. Needs pyspark.
+
+Spark keeps the reader, and what its `pushFilters` has made of it, in one object that all scans of a DataFrame
+share. A reader that narrows itself by a filter would so answer the next query of the same frame with what the
+first one asked for (docs/adr/0005). So this one takes no filters; ``where=`` says what a load is of.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from service.spark.options import ReadOptions
+from service.spark.parts import open_archive, read_part
+from service.spark.plan.selection import Selection
+from service.spark.schema import Column
+from service.spark.tail.options import TailOptions
+
+
+class FirnReader(DataSourceReader):
+    """One batch read."""
+
+    def __init__(
+        self, options: ReadOptions, columns: Sequence[Column], tail: TailOptions | None = None
+    ) -> None:
+        self._options = options
+        self._tail = tail
+        self._columns = tuple(columns)
+
+    def partitions(self) -> list[Any]:
+        from service.spark.plan.ranges import plan_ranges, resolve_ranges
+        from service.spark.tail.plan import plan_tail
+
+        options, selection = self._options, Selection()
+        with open_archive(options, self._tail) as archive:
+            ranges = resolve_ranges(archive, options, selection)
+            splits = plan_ranges(archive, ranges, options, selection, parallelism=os.cpu_count() or 1)
+        return [InputPartition(one) for one in (*splits, *plan_tail(ranges, options, selection))]
+
+    def read(self, partition: Any) -> Iterator[Any]:
+        return read_part(partition.value, self._options, self._tail, Selection(), self._columns)
