@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from service.base.errors import ConfigError
 from service.remote.keys import MAX_OFFSET, MAX_PARTITION
+from service.spark.where import Where, parse_where
 
 MIB: Final = 1 << 20
 PerPartition = Mapping[str, Mapping[int, int]]
@@ -85,6 +86,7 @@ class ReadOptions:
     endpoint: str | None
     region: str | None
     choice: Choice
+    where: Where | None
     starting: Bound
     ending: Bound
     timestamp_miss_is_latest: bool
@@ -92,6 +94,8 @@ class ReadOptions:
     fail_on_data_loss: bool
     include_headers: bool
     read_committed: bool
+    parallelism: int | None
+    """How many tasks run side by side; None where Spark is to say it."""
     min_partitions: int | None
     max_records_per_partition: int | None
     max_partition_bytes: int
@@ -107,6 +111,7 @@ OPTIONS: Final = (
     "endpoint",
     "region",
     *CHOICES,
+    "where",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
@@ -117,6 +122,7 @@ OPTIONS: Final = (
     "failOnDataLoss",
     "includeHeaders",
     "isolationLevel",
+    "parallelism",
     "minPartitions",
     "maxRecordsPerPartition",
     "maxPartitionBytes",
@@ -180,6 +186,7 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool = False) -> ReadOpt
         endpoint=given.get("endpoint"),
         region=given.get("region"),
         choice=_choice(given),
+        where=parse_where(given["where"]) if "where" in given else None,
         starting=_starting(given, streaming),
         ending=_ending(given, streaming),
         timestamp_miss_is_latest=_one_of(
@@ -190,6 +197,7 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool = False) -> ReadOpt
         read_committed=_one_of(
             given, "isolationLevel", {"read_uncommitted": False, "read_committed": True}, "read_uncommitted"
         ),
+        parallelism=_optional(given, "parallelism", _count),
         min_partitions=_optional(given, "minPartitions", _count),
         max_records_per_partition=_optional(given, "maxRecordsPerPartition", _count),
         max_partition_bytes=_size(given, "maxPartitionBytes", 128 * MIB, least=64 << 10),

@@ -26,7 +26,6 @@ from service.remote.segment_object import Footer, decode_footer
 from service.remote.store import ObjectStore
 from service.spark.errors import DataLossError
 from service.spark.plan.archive import naming
-from service.spark.plan.selection import Selection
 from service.spark.plan.splits import Piece, wanted_blocks
 
 THREADS: Final = 4
@@ -82,7 +81,6 @@ class Downloads:
         self,
         store: ObjectStore,
         pieces: Sequence[Piece],
-        selection: Selection,
         *,
         fetch_bytes: int,
         budget_bytes: int,
@@ -92,7 +90,6 @@ class Downloads:
     ) -> None:
         self._store = store
         self._pieces = pieces
-        self._pushed = selection
         self._fetch_bytes = fetch_bytes
         self._budget_bytes = budget_bytes
         self._offsets_alone = offsets_alone
@@ -184,7 +181,7 @@ class Downloads:
             return _Opened([], None)
         blocks = wanted_blocks(
             footer.blocks,
-            self._pushed,
+            piece.times,
             piece.begin_offset,
             piece.end_offset,
             piece.first_byte,
