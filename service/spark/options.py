@@ -112,6 +112,7 @@ OPTIONS: Final = (
     "region",
     *CHOICES,
     "where",
+    "timeZone",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
@@ -186,7 +187,7 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool = False) -> ReadOpt
         endpoint=given.get("endpoint"),
         region=given.get("region"),
         choice=_choice(given),
-        where=parse_where(given["where"]) if "where" in given else None,
+        where=_where(given),
         starting=_starting(given, streaming),
         ending=_ending(given, streaming),
         timestamp_miss_is_latest=_one_of(
@@ -221,6 +222,14 @@ def count_of(given: Mapping[str, str], name: str) -> int | None:
 def size_of(given: Mapping[str, str], name: str) -> int | None:
     """Bytes, as in ``128m``, None where it is not given."""
     return _size(given, name, 0, least=1) if name in given else None
+
+
+def _where(given: Mapping[str, str]) -> Where | None:
+    if "where" in given:
+        return parse_where(given["where"], given.get("timeZone"))
+    if "timeZone" in given:
+        raise ConfigError("option timeZone says nothing without where")
+    return None
 
 
 def _choice(given: Mapping[str, str]) -> Choice:

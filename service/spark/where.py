@@ -5,7 +5,8 @@
 Rows are those that the same text leaves as a filter of Spark's. It knows the columns `offset`, `partition`,
 `timestamp` and `topic`, compared with constants by ``= == <=> <> != < <= > >=``, ``between``, ``in``, for
 `topic` also ``like``; ``and``, ``or``, ``not`` and parentheses. Whatever could mean something else in another
-session is refused: times without a zone, constants that Spark would first turn into another type.
+session is refused: times without a zone (unless `timeZone` gives them one), constants that Spark would first
+turn into another type.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from functools import reduce
 from operator import and_, or_
 from typing import Final, NamedTuple, NoReturn
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from service.base.errors import ConfigError
 from service.spark.selection import (
@@ -40,8 +42,7 @@ _TOKEN: Final = re.compile(
     re.ASCII,
 )
 _TIME: Final = re.compile(
-    r"(\d{4})-(\d\d?)-(\d\d?)[ T](\d\d?):(\d\d?)(?::(\d\d?)(?:\.(\d{1,6}))?)?"
-    r"\s?(Z|UTC|[+-]\d\d:\d\d)",
+    r"(\d{4})-(\d\d?)-(\d\d?)(?:[ T](\d\d?):(\d\d?):(\d\d?)(?:\.(\d{1,6}))?\s?(Z|UTC|[+-]\d\d:\d\d)?)?",
     re.ASCII,
 )
 _FLIPPED: Final = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -56,20 +57,24 @@ class Where:
     """A checked condition; tasks and plans get its text."""
 
     text: str
+    time_zone: str | None = None
 
     def window(self) -> Node:
         """Parsed again: what parsing makes is not for pickling."""
-        return _Parser(self.text).parse()
+        return _Parser(self.text, self.time_zone).parse()
 
 
-def parse_where(text: str) -> Where:
+def parse_where(text: str, time_zone: str | None = None) -> Where:
     """`ConfigError` that says where the text leaves what is understood, and how to put it otherwise.
+
+    `time_zone` (as ``Europe/Berlin``) is that of times which name none.
 
     >>> parse_where("partition = 3 or offset < 10").window()("flights", 3) is EVERYTHING
     True
     """
-    _Parser(text).parse()
-    return Where(text)
+    where = Where(text, time_zone)
+    where.window()
+    return where
 
 
 class _Token(NamedTuple):
@@ -81,8 +86,9 @@ class _Token(NamedTuple):
 class _Parser:
     """Recursive descent, by the precedence of SQL: not, and, or."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, time_zone: str | None) -> None:
         self._text = text
+        self._zone = None if time_zone is None else _region(time_zone)
         self._constants = 0
         self._depth = 0
         if len(text) > MAX_TEXT:
@@ -258,25 +264,39 @@ class _Parser:
     def _microseconds(self, text: str, at: int) -> int:
         match = _TIME.fullmatch(text)
         if match is None:
-            self._fail("a time is written with its zone, as in TIMESTAMP '2024-05-01 00:00:00Z'", at)
+            self._fail("that is no time as in TIMESTAMP '2024-05-01 00:00:00Z'", at)
         year, month, day, hour, minute, second, fraction, zone = match.groups()
+        if zone is None and self._zone is None:
+            self._fail(
+                "a time needs its zone, as in TIMESTAMP '2024-05-01 00:00:00Z', or option timeZone, which "
+                "should say what spark.sql.session.timeZone does",
+                at,
+            )
         try:
             time = datetime(
                 int(year),
                 int(month),
                 int(day),
-                int(hour),
-                int(minute),
+                int(hour or 0),
+                int(minute or 0),
                 int(second or 0),
                 int((fraction or "").ljust(6, "0")),
-                tzinfo=_zone(zone),
+                tzinfo=_offset(zone) if zone else self._zone,
             )
         except ValueError as e:
             self._fail(f"that is no time ({e})", at)
         return (time - _EPOCH) // timedelta(microseconds=1)
 
 
-def _zone(text: str) -> timezone:
+def _region(name: str) -> tzinfo:
+    """Clocks that go forward or back are read as Spark reads them: by the offset of before."""
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as e:
+        raise ConfigError(f"option timeZone: there is no zone {name!r} as in Europe/Berlin or UTC") from e
+
+
+def _offset(text: str) -> timezone:
     if text in ("Z", "UTC"):
         return UTC
     offset = timedelta(hours=int(text[1:3]), minutes=int(text[4:6]))

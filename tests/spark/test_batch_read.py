@@ -172,7 +172,7 @@ def test_times_mean_in_where_what_they_mean_to_spark(load: Load, filled: Filled)
     moment = EPOCH + timedelta(milliseconds=START_MS + 1_000_000)
     texts = [f"{moment:%Y-%m-%d %H:%M:%S}{zone}" for zone in ("Z", " UTC", "+00:00", "-07:30")]
     texts += [
-        f"{moment:%Y-%m-%dT%H:%M}Z",
+        f"{moment:%Y-%m-%dT%H:%M:%S}Z",
         f"{moment:%Y-%m-%d %H:%M:%S}.25Z",
         f"{moment:%Y-%m-%d} 7:5:3.000001+02:00",
     ]
@@ -181,6 +181,24 @@ def test_times_mean_in_where_what_they_mean_to_spark(load: Load, filled: Filled)
             condition = f"timestamp >= {literal} and partition = 1"
             expected = offsets_of(load(subscribe="mixed").where(condition))
             assert offsets_of(load(subscribe="mixed", where=condition)) == expected, literal
+
+
+def test_times_without_a_zone_are_those_of_a_session_in_the_zone_that_the_option_says(
+    spark: Any, load: Load
+) -> None:
+    local = EPOCH + timedelta(milliseconds=START_MS + 1_000_000, hours=-7)
+    condition = (
+        f"timestamp >= '{local:%Y-%m-%d %H:%M:%S}' and timestamp < '{local + timedelta(days=2):%Y-%m-%d}'"
+    )
+    zone = "America/Phoenix"
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        expected = offsets_of(load(subscribe="mixed").where(condition))
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    assert offsets_of(load(subscribe="mixed", where=condition, timeZone=zone)) == expected
+    assert 0 < len(expected) < len(offsets_of(load(subscribe="mixed")))
 
 
 @pytest.fixture

@@ -153,11 +153,13 @@ def test_partitions_may_be_read_each_in_its_own_way() -> None:
         ("offset + 1 = 5", "not understood"),
         ("date(timestamp) = '2024-05-01'", "one of the columns"),
         ("timestamp > 5", "TIMESTAMP"),
-        ("timestamp > '2024-05-01'", "with its zone"),
-        ("timestamp > TIMESTAMP '2024-05-01 12:00:00'", "with its zone"),
+        ("timestamp > '2024-05-01'", "needs its zone"),
+        ("timestamp > TIMESTAMP '2024-05-01 12:00:00'", "needs its zone"),
         ("timestamp > '2024-02-30 00:00:00Z'", "no time"),
         ("timestamp > '2024-05-01 00:00:00+19:00'", "no zone"),
-        ("timestamp > '2024-05-01 00:00:00 Europe/Berlin'", "with its zone"),
+        ("timestamp > '2024-05-01 00:00:00 Europe/Berlin'", "no time as in"),
+        ("timestamp > '2024-05-01Z'", "no time as in"),
+        ("timestamp > '2024-05-01 12:00Z'", "no time as in"),
         ("offset > 5; drop table x", "not understood: at character 11"),
         ("offset > 5 -- all", "and or or is expected"),
         ("offset > ٥", "not understood"),
@@ -171,6 +173,21 @@ def test_partitions_may_be_read_each_in_its_own_way() -> None:
 def test_what_could_mean_something_else_is_refused_with_its_place(text: str, said: str) -> None:
     with pytest.raises(ConfigError, match=f"^option where: .*{said}"):
         parse_where(text)
+
+
+def test_times_without_a_zone_take_that_of_the_option() -> None:
+    def first(text: str) -> int:
+        (slab,) = parse_where(f"timestamp >= '{text}'", "Europe/Berlin").window()("t", 0).slabs
+        return slab.times[0][0]
+
+    assert first("2024-05-01 14:00:00") == first("2024-05-01 12:00:00Z") == NOON_MS
+    assert first("2024-05-02") == NOON_MS + 10 * 3_600_000
+    assert first("2024-03-31 02:30:00") == first("2024-03-31 01:30:00Z"), "a time that no clock showed"
+    assert first("2024-10-27 02:30:00") == first("2024-10-27 00:30:00Z"), "the first of two"
+    with pytest.raises(ConfigError, match="no zone 'Europe/Bielefeld'"):
+        parse_where("offset > 5", "Europe/Bielefeld")
+    with pytest.raises(ConfigError, match="no zone"):
+        parse_where("offset > 5", "../../etc/passwd")
 
 
 def test_a_thousand_offsets_are_a_thousand_slabs_and_no_more() -> None:
