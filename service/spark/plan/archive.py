@@ -49,6 +49,7 @@ log = logging.getLogger(__name__)
 
 THREADS: Final = 16
 _FETCH_BYTES: Final = 8 << 20
+_LISTED: Final = 20
 _ATTEMPTS: Final = 3
 """A manifest may be replaced and expire between HEAD and the GET of it, if HEAD was read from a cache."""
 
@@ -166,7 +167,10 @@ class Archive:
         for row in self.topics():
             if row.topic_id == topic_id:
                 return row
-        raise ConfigError(f"the archive knows no topic {name!r}")
+        raise ConfigError(
+            f"the archive knows no topic {name!r}; {_listed(row.name for row in self.topics())}. "
+            "One that was just created is known a moment later"
+        )
 
     def _assigned(self, name: str, partitions: Sequence[int]) -> Iterator[ChosenPartition]:
         row = self._topic(name)
@@ -375,6 +379,15 @@ def parse_topic_id(text: str) -> UUID | None:
         return UUID(text)
     except ValueError:
         return None
+
+
+def _listed(names: Iterable[str]) -> str:
+    """``there are flights, planes and 7 more``."""
+    ordered = sorted(names)
+    if not ordered:
+        return "it has none yet"
+    more = f" and {len(ordered) - _LISTED} more" if len(ordered) > _LISTED else ""
+    return f"there are {', '.join(ordered[:_LISTED])}{more}"
 
 
 def _key(manifest: Manifest) -> HeadKey:

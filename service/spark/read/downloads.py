@@ -226,7 +226,9 @@ class Downloads:
     def _missing(self, piece: Piece, first_offset: int, last_offset: int) -> None:
         message = (
             f"{piece.topic}-{piece.partition}: offsets {first_offset} to {last_offset} are lost: "
-            f"there is no object {piece.entry.key}, it was deleted after this read was planned"
+            f"there is no object {piece.entry.key}, it was deleted after this read was planned: "
+            "by retention, or with its topic. A DataFrame stays with what its first action found, "
+            "load() finds what is there now"
         )
         if self._lost is None:
             raise DataLossError(f"{message} (failOnDataLoss=false reads on)")
