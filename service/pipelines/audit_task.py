@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 
 from service.base.errors import CorruptionError
 from service.records.columns import ColumnDecoder
-from service.remote.errors import ObjectNotFound
+from service.remote.errors import ObjectNotFound, naming
 from service.remote.manifest import Manifest, SegmentEntry, live_segments
 from service.remote.object_reader import check_entry, open_footer_of
 from service.remote.segment_object import Footer
 from service.remote.store import ObjectStore
 from service.spark.options import ReadOptions
-from service.spark.plan.archive import Archive, ChosenPartition, naming
+from service.spark.plan.archive import Archive, ChosenPartition
 from service.spark.store import open_store_of
 from service.tiering.segment_proof import prove_segment
 
