@@ -40,7 +40,8 @@ def search_log(
     """The first live record at or after `from_offset` with a timestamp not below `timestamp`, if any.
 
     Only blocks whose maximum reaches `timestamp` are asked for. `CorruptionError` when a batch does not
-    parse, and what the callables raise. Source of the behaviour: Kafka's `RemoteLogManager.findOffsetByTimestamp`.
+    parse, and what the callables raise. Source of the behaviour: Kafka's
+    `RemoteLogManager.findOffsetByTimestamp`.
     """
     offset = max(from_offset, manifest.start_offset)
     while (entry := manifest.find_by_timestamp(timestamp, load, offset)) is not None:
