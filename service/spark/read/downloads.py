@@ -20,12 +20,12 @@ from crc32c import crc32c
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.remote.block_table import Block
-from service.remote.errors import ObjectNotFound, ObjectTruncated
-from service.remote.object_reader import open_footer_of
-from service.remote.segment_object import Footer, decode_footer
+from service.remote.errors import ObjectNotFound, ObjectTruncated, naming
+from service.remote.manifest import SegmentEntry
+from service.remote.object_reader import footer_of, open_footer_of
+from service.remote.segment_object import Footer
 from service.remote.store import ObjectStore
 from service.spark.errors import DataLossError
-from service.spark.plan.archive import naming
 from service.spark.plan.splits import Piece, wanted_blocks
 
 THREADS: Final = 4
@@ -171,11 +171,10 @@ class Downloads:
         entry = piece.entry
         data: memoryview | None = None
         try:
-            with naming(entry.key):
-                if entry.size <= SMALL_OBJECT_BYTES and not self._offsets_alone:
-                    footer, data = self._open_whole(piece)
-                else:
-                    footer = open_footer_of(self._store, entry)
+            if entry.size <= SMALL_OBJECT_BYTES and not self._offsets_alone:
+                footer, data = self._open_whole(entry)
+            else:
+                footer = open_footer_of(self._store, entry)
         except ObjectNotFound:
             self._missing(piece, piece.begin_offset, piece.end_offset - 1)
             return _Opened([], None)
@@ -189,13 +188,10 @@ class Downloads:
         )
         return _Opened(blocks, data, has_markers=footer.transactional_batch_count != 0)
 
-    def _open_whole(self, piece: Piece) -> tuple[Footer, memoryview]:
-        entry = piece.entry
-        data = memoryview(self._store.get_range(entry.key, 0, entry.size))
-        footer = decode_footer(data[entry.footer_position :], entry.size)
-        if footer.crc != entry.footer_crc or footer.identity.key != entry.key:
-            raise CorruptionError("not the footer that the manifest names")
-        return footer, data
+    def _open_whole(self, entry: SegmentEntry) -> tuple[Footer, memoryview]:
+        with naming(entry.key):
+            data = memoryview(self._store.get_range(entry.key, 0, entry.size))
+            return footer_of(entry, data[entry.footer_position :]), data
 
     def _fetch(self, run: _Run, data: memoryview | None) -> Part | None:
         piece = self._pieces[run.number]
