@@ -104,7 +104,7 @@ class StreamPlan:
             ]
             ranges = [one for one in ranges if one.begin_offset < one.end_offset]
             splits = plan_ranges(archive, ranges, options, parallelism=os.cpu_count() or 1)
-            return [*splits, *plan_tail(ranges, options)]
+            return [*splits, *plan_tail(ranges, options, archive.loader)]
 
     def _snapshots(self, archive: Archive, only: set[Spot] | None = None) -> Snapshots:
         chosen = self._chosen(archive)
