@@ -13,8 +13,9 @@ from service.remote.manifest import Limits
 from service.spark.errors import DataLossError
 from service.spark.plan.archive import Archive
 from service.spark.plan.memory import Memory
+from service.spark.plan.sizes import bytes_per_offset
 from service.spark.plan.splits import Split
-from service.spark.stream.bytes import bytes_between, bytes_per_offset
+from service.spark.stream.bytes import bytes_between
 from service.spark.stream.options import parse_stream
 from service.spark.stream.plan import StreamPlan
 from tests.unit.spark.bucket import START_MS, Bucket, GatedStore, marker, plain, transactional
