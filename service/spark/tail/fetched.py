@@ -75,13 +75,9 @@ def fetch_request(wanted: Wanted) -> Any:
 
 def error_of(response: Any, wanted: Wanted) -> int:
     """The error code of the answer to `wanted`, 0 for none. `MalformedMessage` if it is of something else."""
-    if response.error_code != ErrorCode.none:
-        return (
-            int(response.error_code)
-            if not isinstance(response.error_code, ErrorCode)
-            else response.error_code
-        )
-    code: int = _partition(response, wanted).error_code
+    code: int = response.error_code
+    if code == ErrorCode.none:
+        code = _partition(response, wanted).error_code
     return code
 
 
