@@ -26,7 +26,7 @@ from tests.spark.tampering import Answer, Relay, honest, relay
 from tests.support.clients import Admin
 from tests.support.processes import Node, free_port, wait_until
 from tests.support.stores import folder_store
-from tests.support.tiers import LATEST, offset
+from tests.support.tiers import LATEST, offset, settle
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install -e '.[test,spark]'")
 TOTAL = len(CODECS) * ROWS_PER_CODEC
@@ -94,16 +94,17 @@ def test_tasks_share_a_partition_and_every_offset_is_read_once(tmp_path: Path) -
                 assert plan_ranges(archive, ranges, options)
                 return plan_tail(ranges, options, archive.loader)
 
-        border = planned()[0].begin_offset
-        assert 0 < border < 850
+        borders = {p: settle(grown.node.bootstrap, "whole", p) for p in (0, 1)}
+        tail_size = sum(850 - border for border in borders.values())
+        assert 0 < tail_size < 1700
         for more in ({}, {"minPartitions": 60}, {"maxRecordsPerPartition": 9}, {"maxPartitionBytes": "64k"}):
             splits = planned(**more)
             found = [(one.partition, at) for one in splits for at in range(one.begin_offset, one.end_offset)]
-            assert found == [(p, at) for p in (0, 1) for at in range(border, 850)]
+            assert found == [(p, at) for p, border in borders.items() for at in range(border, 850)]
             sizes = [one.end_offset - one.begin_offset for one in splits]
             assert max(sizes) <= more.get("maxRecordsPerPartition", 850)
             if "minPartitions" in more:
-                assert len(splits) >= 60 * (850 - border) / 850
+                assert len(splits) >= 60 * tail_size / 1700
                 assert max(sizes) - min(sizes) <= 1
 
 
