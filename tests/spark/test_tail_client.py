@@ -196,13 +196,23 @@ def test_a_topic_that_is_made_again_while_it_is_read_is_refused_by_the_broker_it
         offsets_in(batches)
 
 
-def test_a_topic_that_is_gone_is_a_loss(two: tuple[Growing, Growing]) -> None:
+def test_a_topic_that_is_gone_is_a_loss_to_tasks_and_told_by_planning(
+    two: tuple[Growing, Growing], caplog: pytest.LogCaptureFixture
+) -> None:
     grown, _ = two
     options, tail = options_of(grown.node.bootstrap, "flights")
     split = split_of(tail, "flights", 0, 0, 40)
+    listed = Path(grown.store.url.removeprefix("file://")) / "topics.json"
+    before = listed.read_bytes()
     grown.admin.delete("flights")
+    wait_until("the topic to be gone", lambda: listed.read_bytes() != before)
+    listed.write_bytes(before)  # as it may lag
     with pytest.raises(DataLossError, match="flights-0: offsets 0 to 39 are lost: brokers know no topic"):
         offsets_in(batches_of(split, options, tail))
+    given, _ = parse_batch(grown.options("flights", bootstrap=True))
+    with caplog.at_level(logging.WARNING), open_archive(given, tail) as archive:
+        assert resolve_ranges(archive, given) == []
+    assert "brokers know no topic flights" in caplog.text
 
 
 # Brokers that fail
