@@ -98,6 +98,7 @@ class Fetches:
             for part in self._fetcher.parts():
                 if not self._put(part):
                     break
+                del part  # it is the reader's
         except BaseException as e:  # the reader raises it
             self._failure = e
         finally:
@@ -147,8 +148,7 @@ class _Fetcher:
 
     def parts(self) -> Iterator[Fetched]:
         """What there is of the split. Errors name the partition."""
-        what = f"{self._name}: nothing of offsets {self._at} to {self._split.end_offset - 1}"
-        patience = Patience(self._tail, what, time.monotonic, random.random)
+        patience = Patience(self._tail, self._missing(), time.monotonic, random.random)
         while self._at < self._split.end_offset and not self.give_up.is_set():
             try:
                 part = self._next(patience)
@@ -163,10 +163,13 @@ class _Fetcher:
             if part is not None and part.next_offset > self._at:
                 begun, self._at = self._at, part.next_offset
                 self._bytes_per_offset = len(part.data) / (part.next_offset - begun)
-                patience.progress()
                 yield part
-                # What the reader does with it is not time that brokers took.
-                patience.progress()
+                del part  # it is the reader's
+                # What that does with it is not time that brokers took.
+                patience.progress(self._missing())
+
+    def _missing(self) -> str:
+        return f"{self._name}: nothing of offsets {self._at} to {self._split.end_offset - 1}"
 
     def _next(self, patience: Patience) -> Fetched | None:
         """One try: batches, or None if there are none yet."""

@@ -33,8 +33,9 @@ class Patience:
         self._since = monotonic()
         self._final: object = None
 
-    def progress(self) -> None:
-        """Something came: time counts from now."""
+    def progress(self, what: str) -> None:
+        """Something came: time counts from now, and `what` is waited for."""
+        self._what = what
         self._failures = 0
         self._since = self._monotonic()
         self._final = None

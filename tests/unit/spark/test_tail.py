@@ -91,13 +91,13 @@ def test_patience_counts_from_the_last_progress_and_tells_the_last_cause() -> No
     waits = [patience.failed("x") for _ in range(6)]
     assert waits == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.0, 1.0])
     now[0] = 9.5
-    patience.progress()
+    patience.progress("no more")
     assert patience.left_s == 10
     assert patience.failed("x") == pytest.approx(0.1)
     now[0] = 19.45
     assert patience.failed("refused") == pytest.approx(0.05)
     now[0] = 19.5
-    with pytest.raises(BrokerError, match="within 10 s; last: refused"):
+    with pytest.raises(BrokerError, match="no more came from the brokers within 10 s; last: refused"):
         patience.failed("no time is left")
 
 
