@@ -144,6 +144,11 @@ def add_bucket_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="a Spark setting; repeatable",
     )
+    parser.add_argument(
+        "--log",
+        metavar="FILE",
+        help="what Spark says goes there (default: a temporary file, named by errors)",
+    )
 
 
 def add_range_arguments(parser: argparse.ArgumentParser) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from service.pipelines.job import Progress, read_so_far
+from service.pipelines.job import Progress, Watch
 
 POLL_S: Final = 0.5
 
@@ -78,15 +79,34 @@ class Followed(NamedTuple):
     signal: signal.Signals | None
 
 
+def records_left(progress: Any) -> int | None:
+    """How many offsets the batch after this one finds, as the source reported them; None where it did not."""
+    left, is_told = 0, False
+    for source in progress["sources"] if progress is not None else ():
+        latest, end = (_offsets(source[name]) for name in ("latestOffset", "endOffset"))
+        is_told = is_told or latest is not None
+        for topic, row in (latest or {}).items():
+            done = (end or {}).get(topic, {})
+            left += sum(max(0, offset - done.get(partition, 0)) for partition, offset in row.items())
+    return left if is_told else None
+
+
+def _offsets(text: Any) -> Any:
+    found = json.loads(text) if isinstance(text, str) else text
+    return found if isinstance(found, dict) else None
+
+
 def follow(spark: Any, query: Any, name: str) -> Followed:
     """Until the query ends by itself or a signal asks it to. What it fails with is raised.
 
     A query that is stopped leaves its batch unfinished, and the next run repeats it.
     """
-    rows = Rows()
+    rows, watch = Rows(), Watch(spark)
 
     def look() -> str:
-        now = f"now {read_so_far(spark)}" if query.status["isTriggerActive"] else "waiting for more"
+        is_active = query.status["isTriggerActive"]
+        left = records_left(query.lastProgress)
+        now = f"now {watch.words(records_left=left or None)}" if is_active else "waiting for more"
         batches = "1 batch" if rows.batches == 1 else f"{rows.batches:,} batches"
         return f"{name}: {rows.total:,} records in {batches}; {now}"
 

@@ -17,6 +17,7 @@ import fastavro
 import pytest
 
 from service.cli.main import main
+from service.pipelines.audit import spread
 from service.pipelines.values import decode_avro, decode_json, parse_json_schema
 from tests.spark.desk import Desk, desk_with_readings
 from tests.spark.filling import START_MS, Filled, Row, consume
@@ -115,6 +116,16 @@ class TestAudit:
         table = spark.read.parquet(str(tmp_path / "rows"))
         assert table.count() == found["segments"]
         assert table.where("size(errors) > 0").isEmpty()
+
+    @pytest.mark.parametrize(("rows", "tasks"), [(90, 64), (30, 16), (5, 8)])
+    def test_tasks_get_equal_work_however_few_segments_there_are(
+        self, spark: Any, rows: int, tasks: int
+    ) -> None:
+        # As chains come: a partition with many segments, others with one.
+        uneven = spark.sparkContext.parallelize([rows - 3, 1, 1, 1], 4).flatMap(range)
+        shares = [len(share) for share in spread(uneven, tasks).glom().collect()]
+        assert sum(shares) == rows
+        assert set(shares) <= {rows // tasks, rows // tasks + 1}
 
     def test_each_kind_of_damage_is_found_and_named(
         self, spark: Any, filled: Filled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
