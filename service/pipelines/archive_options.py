@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from service.base.errors import ConfigError
-from service.spark.options import CHOICES, known_names
+from service.spark.options import CHOICES, Assign, Choice, Subscribe, known_names
 from service.spark.plan.archive import ChosenPartition
-from service.spark.stream.options import LIMITS
+from service.spark.stream.options import LIMITS, MISSING
 from service.spark.tail.options import TAIL
 
 DEFAULT_BATCH_BYTES: Final = "16g"
@@ -34,7 +34,7 @@ def stream_options(args: argparse.Namespace, given: Mapping[str, str], *, can_li
 
     `can_limit` is whether this Spark knows limits of Python sources.
     """
-    names = known_names((*TAIL, *LIMITS))
+    names = known_names((*TAIL, *LIMITS, *MISSING))
     found = {names.get(key.lower(), key): text for key, text in given.items()}
     found.setdefault("includeHeaders", str(args.headers).lower())
     if "startingTimestamp" not in found:
@@ -42,6 +42,20 @@ def stream_options(args: argparse.Namespace, given: Mapping[str, str], *, can_li
     if args.batch_bytes is not None or (can_limit and "maxOffsetsPerTrigger" not in found):
         found.setdefault("maxBytesPerTrigger", args.batch_bytes or DEFAULT_BATCH_BYTES)
     return found
+
+
+def without_gone(choice: Choice, gone: Mapping[str, str], names: Collection[str]) -> Choice:
+    """The same choice without the topics that were archived and are `gone` (name by id).
+
+    `names` are those of the topics that there are; one of them is another topic, though one that is gone was
+    called so, too.
+    """
+    absent = {*gone, *gone.values()} - set(names)
+    if isinstance(choice, Subscribe):
+        return Subscribe(tuple(topic for topic in choice.topics if topic not in absent))
+    if isinstance(choice, Assign):
+        return Assign({topic: parts for topic, parts in choice.partitions.items() if topic not in absent})
+    return choice
 
 
 def by_id(options: Mapping[str, str], chosen: Sequence[ChosenPartition]) -> dict[str, str]:
@@ -72,4 +86,4 @@ def _renamed(text: str, ids: dict[str, str]) -> str:
         return text
     if not isinstance(document, dict):
         return text
-    return json.dumps({ids.get(topic, topic): row for topic, row in document.items()})
+    return json.dumps({ids.get(topic, topic): row for topic, row in document.items()}, sort_keys=True)

@@ -29,6 +29,12 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
     add_start_arguments(parser)
     add_source_option(parser)
     parser.add_argument(
+        "--on-missing-topic",
+        choices=("fail", "skip"),
+        default="fail",
+        help="when a topic that was archived is not there any more: end, or go on without it (default: fail)",
+    )
+    parser.add_argument(
         "--interval",
         type=count_from(1),
         metavar="SECONDS",

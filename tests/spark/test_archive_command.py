@@ -51,7 +51,7 @@ def test_on_a_terminal_a_job_that_stays_shows_how_far_it_is_until_ctrl_c(
     process = terminal.run(command, REPOSITORY)
     try:
         for more in (desk.write, None):
-            line = rf"archive: {count:,} records in \d+ batch(es)?; waiting for more"
+            line = rf"archive: readings: {count:,} records in \d+ batch(es)?; waiting for more"
             wait_until(line, lambda s=line: re.fullmatch(s, terminal.lines[-1]), PATIENCE_S)
             count = count if more is None else more(1500, 3000)
         terminal.press(b"\x03")
