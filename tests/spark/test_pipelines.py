@@ -18,7 +18,8 @@ import pytest
 
 from service.cli.main import main
 from service.pipelines.audit import spread
-from service.pipelines.values import decode_avro, decode_json, parse_json_schema
+from service.pipelines.confluent import ConfluentDecoder
+from service.pipelines.values import decode_json, decode_with, parse_json_schema
 from tests.spark.desk import Desk, desk_with_readings
 from tests.spark.filling import START_MS, Filled, Row, consume
 from tests.support.clients import Admin
@@ -214,7 +215,7 @@ class TestValues:
         good = b"\0\0\0\0\1" + data
         values = [good, None, data, good[:-1], good + b"\0", b"", b"\0\0", too_wide, good]
         frame = spark.createDataFrame(list(enumerate(values)), "n int, value binary")
-        rows = decode_avro(frame, AVRO, confluent_header=True).orderBy("n").collect()
+        rows = decode_with(frame, ConfluentDecoder(AVRO, {1: AVRO}, None), AVRO).orderBy("n").collect()
         assert [row.n for row in rows if row.value is not None] == [0, 8]
         assert [row.n for row in rows if row.undecoded is not None] == [2, 3, 4, 5, 6, 7]
         assert all(bytes(row.undecoded) == values[row.n] for row in rows if row.undecoded is not None)
