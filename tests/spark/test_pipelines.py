@@ -6,6 +6,8 @@ import io
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -23,6 +25,7 @@ from service.pipelines.values import decode_json, decode_with, parse_json_schema
 from tests.spark.desk import Desk, desk_with_readings
 from tests.spark.filling import START_MS, Filled, Row, consume
 from tests.support.clients import Admin
+from tests.support.processes import REPOSITORY
 
 
 def day_of(row: Row) -> str:
@@ -288,3 +291,29 @@ class TestStats:
         assert captured.err.startswith("firn pipeline: ")
         assert said in captured.err
         assert captured.err.count("\n") == 1
+
+
+class TestFailure:
+    def test_a_job_that_fails_says_why_in_a_line_and_where_all_the_rest_is(
+        self, filled: Filled, tmp_path: Path
+    ) -> None:
+        shutil.copytree(filled.store.url.removeprefix("file://"), tmp_path / "copy")
+        damaged = sorted((tmp_path / "copy").glob("data/*/1/*.seg"))[0]
+        data = bytearray(damaged.read_bytes())
+        data[100] ^= 1
+        damaged.write_bytes(data)
+        log = tmp_path / "spark.log"
+        command = [sys.executable, "-m", "service.cli.main", "pipeline", "stats", f"file://{tmp_path}/copy"]
+        command += ["--log", str(log), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
+        found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+        assert found.returncode == 1
+        error, *more = found.stderr.splitlines()
+        assert error.startswith("firn pipeline: ")
+        assert damaged.name in error
+        assert more[-1] == f"  Spark's log: {log}"
+        assert all(line.startswith("  cause: ") for line in more[:-1])
+        assert found.stdout == ""
+        # What Python's workers and the JVM have said of it, and nobody wants to see first.
+        text = log.read_text("utf-8", "replace")
+        assert "Traceback (most recent call last)" in text
+        assert "Lost task" in text
