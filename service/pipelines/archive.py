@@ -44,15 +44,18 @@ def run(args: argparse.Namespace) -> int:
         checkpoint = Checkpoint(spark, args.checkpoint or f"{args.output.rstrip('/')}/_checkpoint")
         if args.format == "parquet":
             _check_output(spark, args.output, checkpoint)
-        admitted = admit(args, given, options, checkpoint)
-        topics = topics_text(admitted.topics)
-        spark.sparkContext.setJobDescription(f"firn archive {topics}")
-        query = _start(spark, args, admitted)
-        done = follow(spark, query, f"archive: {topics}")
+        rows, seconds, done = 0, 0.0, None
+        while done is None or done.outdated:
+            admitted = admit(args, given, options, checkpoint)
+            topics = topics_text(admitted.topics)
+            spark.sparkContext.setJobDescription(f"firn archive {topics}")
+            query = _start(spark, args, admitted)
+            # Topics are fixed when a query starts, so one that stays is started again for new ones.
+            is_outdated = admitted.has_new_topics if args.interval is not None else lambda: False
+            done = follow(spark, query, f"archive: {topics}", is_outdated)
+            rows, seconds = rows + done.rows, seconds + done.seconds
     stopped = "" if done.signal is None else "; stopped, the next run goes on from here"
-    print(
-        f"archive: {done.rows:,} records to {args.output} in {done.seconds:.1f} s{stopped}", file=sys.stderr
-    )
+    print(f"archive: {rows:,} records to {args.output} in {seconds:.1f} s{stopped}", file=sys.stderr)
     # A job that was to stay has ended as it should; one that was to take everything has not.
     return 0 if done.signal is None or args.interval is not None else 128 + done.signal
 

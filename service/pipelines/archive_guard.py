@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
 
-from service.base.errors import ConfigError, CorruptionError
+from service.base.errors import ConfigError, CorruptionError, FirnError
 from service.pipelines.archive_job import (
     ArchiveJob,
     JobTopic,
@@ -31,7 +32,7 @@ from service.remote.errors import ObjectNotFound
 from service.remote.keys import CLUSTER_KEY
 from service.remote.manifest_codec import MAX_SMALL_BYTES, decode_cluster
 from service.remote.store import ObjectStore
-from service.spark.options import Assign
+from service.spark.options import Assign, Choice
 from service.spark.plan.archive import Archive, ChosenPartition
 from service.spark.store import open_store_of
 from service.spark.stream.options import parse_stream
@@ -56,6 +57,17 @@ class Admitted:
     """Of the stream; its topics are named by id, so that one made again under its name is another one."""
     topics: Mapping[str, str]
     """What is read: id by name."""
+
+    choice: Choice
+    """What was asked for, which may be more by now."""
+
+    def has_new_topics(self) -> bool:
+        """Whether the archive has topics that were asked for and are not read; a store that does not answer
+        has none, as the stream will say itself.
+        """
+        with suppress(FirnError, OSError), Archive(open_store_of(parse_stream(self.options).read)) as archive:
+            return any(str(one.topic_id) not in self.asked.topics for one in archive.choose(self.choice))
+        return False
 
     def fits(self, values: Mapping[str, Any]) -> Admitted:
         """The run with all that is to be said of its values. `ConfigError` where the first had others."""
@@ -90,7 +102,8 @@ def admit(
         before = known.topics if known is not None else _topics_of_offsets(checkpoint, listed)
         gone = {topic_id: one.name for topic_id, one in before.items() if topic_id not in listed}
         _told_gone(args, gone, listed)
-        chosen = archive.choose(without_gone(read.choice, gone, listed.values()))
+        wanted = without_gone(read.choice, gone, listed.values())
+        chosen = archive.choose(wanted)
     if not chosen:
         raise ConfigError("no topic of the archive is asked for")
     stream = by_id(options, chosen)
@@ -112,7 +125,7 @@ def admit(
         _refuse(checkpoint, differences(replace(known, values=_kind(known)), asked, gone))
         _tell_new(asked, known)
     topics = {one.topic: str(one.topic_id) for one in chosen}
-    return Admitted(checkpoint, known, asked, gone, is_adopted, stream, topics)
+    return Admitted(checkpoint, known, asked, gone, is_adopted, stream, topics, wanted)
 
 
 def check_adopted(spark: Any, output: str, frame: Any) -> None:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import threading
+import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from service.pipelines.job import Progress, Watch
 
 POLL_S: Final = 0.5
+LOOK_S: Final = 60.0
+"""Between two looks for what has changed outside of the query."""
 
 
 class Interrupts:
@@ -72,11 +76,12 @@ class Rows:
 
 
 class Followed(NamedTuple):
-    """How a query went; `signal` is what stopped it, None where it ended by itself."""
+    """How a query went; `signal` is what stopped it, None where it ended by itself or is `outdated`."""
 
     rows: int
     seconds: float
     signal: signal.Signals | None
+    outdated: bool = False
 
 
 def records_left(progress: Any) -> int | None:
@@ -96,12 +101,13 @@ def _offsets(text: Any) -> Any:
     return found if isinstance(found, dict) else None
 
 
-def follow(spark: Any, query: Any, name: str) -> Followed:
+def follow(spark: Any, query: Any, name: str, is_outdated: Callable[[], bool] = lambda: False) -> Followed:
     """Until the query ends by itself or a signal asks it to. What it fails with is raised.
 
-    A query that is stopped leaves its batch unfinished, and the next run repeats it.
+    A query that is stopped leaves its batch unfinished, and the next run repeats it. Once a minute, between two
+    batches, somebody is asked whether the query `is_outdated`, and if so it ends.
     """
-    rows, watch = Rows(), Watch(spark)
+    rows, watch, outdated = Rows(), Watch(spark), False
 
     def look() -> str:
         is_active = query.status["isTriggerActive"]
@@ -112,12 +118,17 @@ def follow(spark: Any, query: Any, name: str) -> Followed:
 
     with Interrupts() as interrupts, Progress(look) as progress:
         try:
+            look_at = time.monotonic() + LOOK_S
             while interrupts.seen is None and not query.awaitTermination(POLL_S):
                 rows.look(query.recentProgress)
+                if time.monotonic() >= look_at and not query.status["isTriggerActive"]:
+                    look_at = time.monotonic() + LOOK_S
+                    if outdated := is_outdated():
+                        break
             if interrupts.seen is not None:
                 # Spark would tell of each part of the unfinished batch that it has to give up.
                 spark.sparkContext.setLogLevel("OFF")
         finally:
             query.stop()
         rows.look(query.recentProgress)
-    return Followed(rows.total, progress.seconds, interrupts.seen)
+    return Followed(rows.total, progress.seconds, interrupts.seen, outdated)

@@ -86,6 +86,32 @@ def test_sigterm_ends_a_job_that_stays_as_it_should_end(spark: Any, desk: Desk, 
     assert spark.read.parquet(str(tmp_path / "lake")).count() == count
 
 
+def test_a_job_that_stays_takes_up_topics_that_come(spark: Any, grown: Growing, tmp_path: Path) -> None:
+    grown.topic("stay-a")
+    first = sum(grown.append("stay-a", 600).values())
+    output = tmp_path / "lake"
+    # Once a second instead of once a minute.
+    impatient = "import sys; from service.cli.main import main; import service.pipelines.follow as follow; "
+    impatient += "follow.LOOK_S = 1.0; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", impatient, "pipeline", "archive", grown.store.url, str(output)]
+    command += ["--pattern", "stay-.*", "--interval", "1", *SMALL]
+    job = Job(command, output / "_checkpoint", output.with_suffix(".log"))
+    try:
+        job.begin().wait_for("the first is read", lambda: job.offsets_done == first)
+        grown.topic("stay-b")
+        total = first + sum(grown.append("stay-b", 600).values())
+        job.wait_for("the second is read", lambda: job.offsets_done == total)
+        job.signal(signal.SIGTERM)
+        assert job.end() == 0, job.said()
+    finally:
+        job.kill()
+    new, done = own_words(job.log.read_text("utf-8"))
+    assert re.fullmatch(r"archive: topic stay-b \(id .*\) is new and is read from its beginning", new)
+    assert done.startswith(f"archive: {total:,} records to ")
+    rows = spark.read.parquet(str(output)).select("topic", "partition", "offset")
+    assert rows.count() == rows.distinct().count() == total
+
+
 def test_a_job_that_is_stopped_before_its_end_says_so_and_the_next_run_goes_on(
     spark: Any, grown: Growing, tmp_path: Path
 ) -> None:
