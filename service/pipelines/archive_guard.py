@@ -129,12 +129,14 @@ def admit(
 
 
 def check_adopted(spark: Any, output: str, frame: Any) -> None:
-    """`ConfigError` where a Parquet output has other columns than the frame; says that it is adopted."""
+    """`ConfigError` where a Parquet output has other columns than the frame."""
     if exists(spark, f"{output}/_spark_metadata"):
         try:
             found = _columns(spark.read.parquet(output))
-        except PySparkException:
-            found = _columns(frame)  # batches without rows have left no file to look at
+        except PySparkException as e:
+            if e.getCondition() != "UNABLE_TO_INFER_SCHEMA":
+                raise
+            return  # batches without rows have left no file to look at
         wanted = _columns(frame)
         if differ := sorted(name for name in found | wanted if found.get(name) != wanted.get(name)):
             said = "; ".join(

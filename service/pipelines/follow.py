@@ -104,8 +104,8 @@ def _offsets(text: Any) -> Any:
 def follow(spark: Any, query: Any, name: str, is_outdated: Callable[[], bool] = lambda: False) -> Followed:
     """Until the query ends by itself or a signal asks it to. What it fails with is raised.
 
-    A query that is stopped leaves its batch unfinished, and the next run repeats it. Once a minute, between two
-    batches, somebody is asked whether the query `is_outdated`, and if so it ends.
+    A query that is stopped leaves its batch unfinished, and the next run repeats it. Once a minute, between
+    two batches, somebody is asked whether the query `is_outdated`, and if so it ends.
     """
     rows, watch, outdated = Rows(), Watch(spark), False
 
