@@ -16,6 +16,7 @@ from tests.spark.growing import Growing
 from tests.support.processes import wait_until
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
+pytestmark = pytest.mark.timeout(600)
 
 
 class Lake(NamedTuple):

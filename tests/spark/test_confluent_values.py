@@ -20,6 +20,7 @@ from tests.support.schema_registry import Registry, schema_registry
 from tests.support.tiers import settle
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
+pytestmark = pytest.mark.timeout(600)
 
 
 def schema(*fields: str, **more: Any) -> dict[str, Any]:

@@ -27,6 +27,8 @@ from tests.spark.filling import START_MS, Filled, Row, consume
 from tests.support.clients import Admin
 from tests.support.processes import REPOSITORY
 
+pytestmark = pytest.mark.timeout(600)  # a busy machine takes its time, and what interrupts Spark breaks it
+
 
 def day_of(row: Row) -> str:
     return datetime.fromtimestamp(row.timestamp_ms / 1000, UTC).date().isoformat()
