@@ -33,6 +33,7 @@ PRODUCER: Final[Mapping[str, str]] = {
     "message.max.bytes": "1000000000",  # brokers decide what is too large
     "queue.buffering.max.kbytes": str(64 << 10),
     "delivery.timeout.ms": "120000",  # Java's default; librdkafka's own is 300000
+    "log_level": "2",  # of a broker that is away there is a line every 50 ms, and our error says it once
 }
 """What the producer is told unless the user says otherwise; of the first two nothing else is taken."""
 _SPARKS: Final = ("checkpointLocation", "queryName")

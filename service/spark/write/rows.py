@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,18 +22,12 @@ class RowError(FirnError):
     """A row cannot be a record; the message says why."""
 
 
-class Record(NamedTuple):
-    """What is sent. `partition` may be `ANY_PARTITION`: then the producer's partitioner chooses.
+Record = tuple[str, int, bytes | None, bytes | None, int, Headers | None]
+"""Topic, partition, key, value, timestamp (ms), headers; plain, as millions are made.
 
-    A `timestamp_ms` of 0 is the time of sending: librdkafka knows no record of 1970's first millisecond.
-    """
-
-    topic: str
-    partition: int
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int
-    headers: Headers | None
+The partition may be `ANY_PARTITION`: then the producer's partitioner chooses. A timestamp of 0 is the time of
+sending: librdkafka knows no record of 1970's first millisecond.
+"""
 
 
 def records_of(batch: Any, topic: str | None, partition: int | None = None) -> Iterator[Record]:
@@ -54,14 +48,14 @@ def _slice_of(batch: Any, topic: str | None, partition: int | None) -> Iterator[
     topics = columns["topic"].to_pylist() if topic is None else repeat(topic, batch.num_rows)
     if topic is None and None in topics:
         raise RowError("a row has no topic (null); option topic names one for all rows")
-    return map(
-        Record,
+    return zip(
         topics,
         _partitions(columns, partition, batch.num_rows),
         _bytes(columns.get("key"), batch.num_rows),
         _bytes(columns["value"], batch.num_rows),
         _times_ms(columns.get("timestamp"), batch.num_rows),
         _headers(columns.get(HEADERS), batch.num_rows),
+        strict=True,
     )
 
 

@@ -9,20 +9,20 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
 
 from service.base.errors import ConfigError, StorageError
-from service.spark.write.rows import Headers, Record
+from service.spark.write.rows import ANY_PARTITION, Headers, Record
 
 log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
 TOPIC_S: Final = 15.0
 """How long brokers that answer may say that there is no such topic: a new one takes a moment to be known."""
-STOP_S: Final = 5.0
+STOP_S: Final = 2.0
 _RECORDS_PER_POLL: Final = 256
 Acknowledged = Callable[[int, int], None]
 """Called with the number that the record was sent with and its bytes."""
@@ -64,6 +64,22 @@ class Sender:
                 "delivery.report.only.error": acknowledged is None,
             }
         )
+
+    def send_all(self, records: Iterable[Record]) -> None:
+        """`send` for many, in two thirds of the time."""
+        produce, partitions, refused = self._producer.produce, self._partitions, self._kafka.KafkaException
+        for record in records:
+            topic, target, key, value, timestamp_ms, headers = record
+            if target >= partitions.get(topic, ANY_PARTITION):
+                self.send(record)
+                continue
+            try:
+                produce(topic, value, key, target, timestamp=timestamp_ms, headers=headers)
+            except (BufferError, refused):
+                self.send(record)
+            self._since_poll += 1
+            if self._since_poll >= _RECORDS_PER_POLL:
+                self.poll(0)
 
     def send(self, record: Record, number: int | None = None) -> None:
         """Hand over one record, and wait while there is no room; `SendError` if one before it has failed."""
@@ -118,6 +134,10 @@ class Sender:
         """Send nothing more; whether nothing is under way any more. What was sent stays sent."""
         self._producer.purge(in_queue=True, in_flight=False, blocking=True)
         return not self._producer.flush(STOP_S)
+
+    def close(self) -> None:
+        """Ends the producer, whose callbacks would keep it alive; what is under way is given up."""
+        del self._producer
 
     def _wait_for_room(self) -> None:
         self._producer.poll(POLL_S)
@@ -180,13 +200,16 @@ def sender_of(settings: Mapping[str, str]) -> Iterator[Sender]:
     is a connection, a producer id, and something that brokers remember for a day.
     """
     key = (os.getpid(), tuple(sorted(settings.items())))
-    sender = _kept.pop(key, None) or Sender(settings)
-    _kept.clear()
+    sender = _kept.pop(key, None)
+    while _kept:
+        _kept.popitem()[1].close()
+    sender = sender or Sender(settings)
     try:
         yield sender
         sender.wait()
     except BaseException:
         sender.stop()
+        sender.close()
         raise
     _kept[key] = sender
 
@@ -198,6 +221,7 @@ def confluent_kafka() -> Any:
     """The client's module; `ConfigError` that says what to do where there is none."""
     try:
         import confluent_kafka
+        import confluent_kafka.admin
     except ImportError as e:
         raise ConfigError(
             "to write to brokers the Python of the driver and of every executor needs the package "

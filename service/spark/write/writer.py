@@ -71,8 +71,7 @@ def send_all(options: WriteOptions, batches: Iterator[Any]) -> Sent:
     count = 0
     with sender_of(dict(options.client)) as sender:
         for batch in batches:
-            for record in records_of(batch, options.topic):
-                sender.send(record)
+            sender.send_all(records_of(batch, options.topic))
             count += batch.num_rows
     return Sent(count)
 
