@@ -56,13 +56,14 @@ class Sender:
         self._since_poll = 0
         self._timeout_s = _timeout_s(settings)
         self._producer = made(
+            self._kafka.Producer,
             {
                 **settings,
                 "on_delivery": partial(self._reported, None),
                 "error_cb": self._noted,
                 # Python is called for every record, or only for those that failed.
                 "delivery.report.only.error": acknowledged is None,
-            }
+            },
         )
 
     def send_all(self, records: Iterable[Record]) -> None:
@@ -230,11 +231,11 @@ def confluent_kafka() -> Any:
     return confluent_kafka
 
 
-def made(settings: Mapping[str, Any]) -> Any:
-    """A producer; what it refuses of its settings is the user's to mend."""
+def made(client: Callable[[dict[str, Any]], Any], settings: Mapping[str, Any]) -> Any:
+    """A client; what it refuses of its settings is the user's to mend."""
     kafka = confluent_kafka()
     try:
-        return kafka.Producer(dict(settings))
+        return client(dict(settings))
     except (kafka.KafkaException, TypeError, ValueError) as e:
         reason = e.args[0].str() if isinstance(e, kafka.KafkaException) else e
         raise ConfigError(f"the producer refuses its settings: {reason}") from e

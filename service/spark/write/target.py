@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError
-from service.spark.write.sender import SendError, confluent_kafka
+from service.spark.write.sender import SendError, confluent_kafka, made
 
 _TIMEOUT_S: Final = 30.0
 _NO_ID: Final = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -31,12 +31,13 @@ def target_of(settings: Mapping[str, str], topic: str) -> Target:
     """`ConfigError` where there is no such topic, `SendError` where the brokers cannot be asked."""
     kafka = confluent_kafka()
     heard: list[str] = []
+    admin = made(kafka.admin.AdminClient, {**settings, "error_cb": lambda error: heard.append(error.str())})
     try:
-        admin = kafka.admin.AdminClient({**settings, "error_cb": lambda error: heard.append(error.str())})
         future = admin.describe_topics(kafka.TopicCollection([topic]), request_timeout=_TIMEOUT_S)[topic]
         found = future.result()
     except kafka.KafkaException as e:
         error = e.args[0]
+        admin.poll(0)  # which is when the callback is called
         if error.code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise ConfigError(f"brokers know no topic {topic}; make it first") from e
         last = f" ({heard[-1]})" if heard else ""

@@ -58,9 +58,9 @@ class FirnStreamWriter(DataSourceStreamArrowWriter):
 
 def check(options: WriteOptions) -> None:
     """`ConfigError` where the producer would refuse its settings. It tells only when it is made."""
-    from service.spark.write.sender import made
+    from service.spark.write.sender import confluent_kafka, made
 
-    made(dict(options.client))
+    made(confluent_kafka().Producer, dict(options.client))
 
 
 def send_all(options: WriteOptions, batches: Iterator[Any]) -> Sent:
