@@ -16,7 +16,6 @@ from service.pipelines.replay_task import Replayer, Work, open_state
 from service.spark.options import parse_options
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import plan_ranges, resolve_ranges
-from service.spark.plan.selection import Selection
 from service.spark.store import open_store_of
 from service.spark.write.options import producer_settings
 from tests.spark.filling import Row
@@ -73,8 +72,8 @@ def test_a_task_that_was_given_up_and_still_runs_stops_before_its_successor_send
     grown.admin.create("sent", 1)
     options = parse_options({"url": grown.store.url, "assign": '{"alive":[0]}', "includeHeaders": "true"})
     with Archive(open_store_of(options)) as archive:
-        ((snapshot, begin, end),) = resolve_ranges(archive, options, Selection())
-        (split,) = plan_ranges(archive, [(snapshot, begin, end)], options, Selection())
+        ((snapshot, begin, end),) = resolve_ranges(archive, options)
+        (split,) = plan_ranges(archive, [(snapshot, begin, end)], options)
     chosen = snapshot.chosen
     part = Part(chosen.topic, str(chosen.topic_id), chosen.partition, begin, end)
     settings = producer_settings(grown.node.bootstrap, {})

@@ -237,7 +237,9 @@ def test_brokers_that_do_not_come_back_are_told_with_the_last_cause(tmp_path: Pa
         options, tail = options_of(grown.node.bootstrap, "brief", kafkaConsumer__pollTimeoutMs=1500)
         split = split_of(tail, "brief", 0, 0, 20)
         beyond = batches_of(split._replace(end_offset=30), options, tail)
-        with pytest.raises(BrokerError, match=r"brief-0: nothing of offsets 20 to 29 .*does not reach so far"):
+        with pytest.raises(
+            BrokerError, match=r"brief-0: nothing of offsets 20 to 29 .*does not reach so far"
+        ):
             offsets_in(beyond)
         grown.node.kill()
         started = time.monotonic()
