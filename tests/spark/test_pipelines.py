@@ -184,6 +184,17 @@ class TestReplay:
         assert "replay: 0 records" in capsys.readouterr().err
         assert main([*command[:-1], "--bytes-per-second", "9"]) == 1
         assert "is of another replay (keep_partition differ)" in capsys.readouterr().err
+        admin.delete("again")
+        assert main(command) == 1
+        assert capsys.readouterr().err == "firn pipeline: brokers know no topic again; make it first\n"
+        admin.create("again", 1)
+        assert main(command) == 1
+        assert "topic again was deleted and made again since" in capsys.readouterr().err
+        fresh = ["--state", str(tmp_path / "fresh")]
+        assert main([*command, *fresh]) == 1
+        assert "topic again has 1 partitions, no 1" in capsys.readouterr().err
+        assert main([*command, *fresh, "--client", "acks=1"]) == 1
+        assert "--client acks is '1'; it has to be all" in capsys.readouterr().err
 
 
 AVRO = {
