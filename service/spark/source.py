@@ -6,16 +6,21 @@ partitions; the reader is pickled, without any plan in it, and each task calls i
 
 from __future__ import annotations
 
+import logging
+from functools import lru_cache
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
 
 from service.spark.batch import FirnReader
+from service.spark.kafka_options import words
 from service.spark.options import ReadOptions
 from service.spark.schema import Column, check_columns, schema_ddl
 from service.spark.stream.options import includes_headers, parse_stream
 from service.spark.stream.reader import FirnStreamReader
 from service.spark.tail.options import parse_batch
+
+log = logging.getLogger(__name__)
 
 
 class FirnDataSource(DataSource):
@@ -30,11 +35,20 @@ class FirnDataSource(DataSource):
 
     def reader(self, schema: Any) -> FirnReader:
         options, tail = parse_batch(self.options)
+        _say(*words(self.options))
         return FirnReader(options, columns_of(schema, options), tail)
 
     def streamReader(self, schema: Any) -> FirnStreamReader:
         options = parse_stream(self.options)
+        _say(*words(self.options))
         return FirnStreamReader(options, columns_of(schema, options.read))
+
+
+@lru_cache(maxsize=64)
+def _say(*words: str) -> None:
+    """Once in each process: Spark makes its readers again and again."""
+    for text in words:
+        log.warning("%s", text)
 
 
 def columns_of(schema: Any, options: ReadOptions) -> tuple[Column, ...]:

@@ -108,6 +108,7 @@ class Archive:
         self._memory = Memory(0, 0) if memory is None else memory
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="firn-plan")
         self._topics: tuple[TopicRow, ...] | None = None
+        self._cluster_id = ""
 
     def __enter__(self) -> Archive:
         return self
@@ -122,12 +123,17 @@ class Archive:
         """The topics that `topics.json` lists, read once. `ConfigError` when the prefix has none."""
         if self._topics is None:
             try:
-                self._topics = open_topics(self.store).topics
+                self._cluster_id, _, self._topics = open_topics(self.store)
             except ObjectNotFound as e:
                 raise ConfigError(
                     f"there is no {TOPICS_KEY} under this url: it is no Firn archive, or nothing is in it yet"
                 ) from e
         return self._topics
+
+    def cluster_id(self) -> str:
+        """The cluster that writes this archive, as `topics.json` has it."""
+        self.topics()
+        return self._cluster_id
 
     def choose(self, choice: Choice) -> list[ChosenPartition]:
         """The partitions that the options ask for, by topic and number.
@@ -171,6 +177,10 @@ class Archive:
     def snapshots(self, chosen: Iterable[ChosenPartition]) -> list[PartitionSnapshot]:
         """What HEAD names now, for each partition."""
         return self._each(self._snapshot, chosen)
+
+    def renewed(self, snapshots: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
+        """The same, up to date in what costs the bucket no request: here nothing is."""
+        return list(snapshots)
 
     def forget_others(self, chosen: Iterable[ChosenPartition]) -> None:
         """Keep nothing in memory of partitions that are not among these."""

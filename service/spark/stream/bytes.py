@@ -20,8 +20,11 @@ UNKNOWN_BYTES_PER_OFFSET: Final = 1024
 BlocksOf = Callable[[SegmentEntry], BlockTable]
 
 
-def bytes_between(manifest: Manifest | None, load: Load, begin_offset: int, end_offset: int) -> int:
-    """About how many bytes the range is; a segment that is partly in it counts in proportion."""
+def bytes_between(manifest: Manifest | None, load: Load | None, begin_offset: int, end_offset: int) -> int:
+    """About how many bytes the range is; a segment that is partly in it counts in proportion.
+
+    So does a page of the manifest where nothing is to be loaded.
+    """
     if manifest is None:
         return (end_offset - begin_offset) * UNKNOWN_BYTES_PER_OFFSET
     archived = _bytes_in(manifest.children, load, begin_offset, end_offset)
@@ -29,14 +32,14 @@ def bytes_between(manifest: Manifest | None, load: Load, begin_offset: int, end_
     return archived + max(0, beyond) * bytes_per_offset(manifest, load)
 
 
-def _bytes_in(children: Sequence[Child], load: Load, begin: int, end: int) -> int:
+def _bytes_in(children: Sequence[Child], load: Load | None, begin: int, end: int) -> int:
     total = 0
     for child in children:
         first, last = max(begin, child.base_offset), min(end, child.last_offset + 1)
         if first >= last:
             continue
         span = child.last_offset + 1 - child.base_offset
-        if isinstance(child, PageRef) and last - first < span:
+        if isinstance(child, PageRef) and last - first < span and load is not None:
             total += _bytes_in(load(child).children, load, begin, end)
         else:
             size = child.log_length if isinstance(child, SegmentEntry) else child.size_bytes
@@ -44,14 +47,15 @@ def _bytes_in(children: Sequence[Child], load: Load, begin: int, end: int) -> in
     return total
 
 
-def bytes_per_offset(manifest: Manifest | None, load: Load) -> int:
-    """What an offset of the newest sealed segment takes, rounded up."""
+def bytes_per_offset(manifest: Manifest | None, load: Load | None) -> int:
+    """What an offset of the newest sealed segment takes, rounded up; of the newest page without `load`."""
     if manifest is None or not manifest.children:
         return UNKNOWN_BYTES_PER_OFFSET
     newest: Child = manifest.children[-1]
-    while isinstance(newest, PageRef):
+    while isinstance(newest, PageRef) and load is not None:
         newest = load(newest).children[-1]
-    return max(1, -(-newest.log_length // (newest.last_offset + 1 - newest.base_offset)))
+    size = newest.log_length if isinstance(newest, SegmentEntry) else newest.size_bytes
+    return max(1, -(-size // (newest.last_offset + 1 - newest.base_offset)))
 
 
 def take_bytes(

@@ -29,9 +29,12 @@ class LiveArchive(Archive):
 
     def snapshots(self, chosen: Iterable[ChosenPartition]) -> list[PartitionSnapshot]:
         """The archive first, then the brokers, whose log does not end before what is archived."""
-        sealed = super().snapshots(chosen)
-        bounds = self._brokers.bounds([_named(snapshot) for snapshot in sealed])
-        return [snapshot._replace(live=bounds.get(_named(snapshot))) for snapshot in sealed]
+        return self.renewed(super().snapshots(chosen))
+
+    def renewed(self, snapshots: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
+        """The same with the ends that brokers tell now."""
+        bounds = self._brokers.bounds([_named(snapshot) for snapshot in snapshots])
+        return [snapshot._replace(live=bounds.get(_named(snapshot))) for snapshot in snapshots]
 
     def offsets_for_timestamps(
         self, snapshots: Sequence[PartitionSnapshot], timestamps_ms: Sequence[int]

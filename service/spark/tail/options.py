@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.base.errors import ConfigError
+from service.spark.kafka_options import check_address, is_meaningless
 from service.spark.options import ReadOptions, count_of, named, parse_options
 
 BOOTSTRAP: Final = "bootstrap.servers"
@@ -22,14 +23,9 @@ _OURS: Final = frozenset({"kafka.isolation.level"})
 """Synonyms of the source's own options that begin like the client's."""
 _TAKEN: Final = frozenset(
     {
-        "group.id",
         "group.instance.id",
-        "auto.offset.reset",
-        "enable.auto.commit",
         "enable.auto.offset.store",
         "enable.partition.eof",
-        "key.deserializer",
-        "value.deserializer",
     }
 )
 """What the source sets itself, or reads past Kafka's clients in Java."""
@@ -45,6 +41,7 @@ class TailOptions:
 
 def parse_batch(raw: Mapping[str, str]) -> tuple[ReadOptions, TailOptions | None]:
     """The options of a batch read and, where brokers are given, those of its tail; or `ConfigError`."""
+    check_address(raw)
     client, rest = apart(raw)
     given = named(rest, TAIL)
     return parse_options(without(given, TAIL)), tail_of(given, client)
@@ -59,11 +56,13 @@ def refuse_tail(raw: Mapping[str, str], reason: str) -> None:
 
 
 def apart(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What is the client's, without the prefix, and what is the source's."""
+    """What is the client's, without the prefix, and what is the source's; what says nothing is left out."""
     client: dict[str, str] = {}
     rest: dict[str, str] = {}
     for key, value in raw.items():
         name = key.lower()
+        if is_meaningless(name):
+            continue
         if not name.startswith(_PREFIX) or name in _OURS:
             rest[key] = value
         elif name == _PREFIX + BOOTSTRAP:

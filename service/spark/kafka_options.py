@@ -1,0 +1,60 @@
+"""Options of jobs that read with Spark's Kafka source until now, and what they are here. [P]
+
+Most are options of this source, too. Those that have nothing to say here are taken with a word, so that a job
+moves by changing its format and its address; those that would be missed are refused with what to do instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from service.base.errors import ConfigError
+
+_BOOTSTRAP: Final = ("bootstrap.servers", "kafka.bootstrap.servers")
+_NO_GROUP: Final = "there is no consumer group: Spark keeps the offsets, and nothing is committed to brokers"
+_NO_FETCH: Final = "requests that fail are repeated by the source's own rules"
+MEANINGLESS: Final = {
+    "kafka.group.id": _NO_GROUP,
+    "groupidprefix": _NO_GROUP,
+    "fetchoffset.numretries": _NO_FETCH,
+    "fetchoffset.retryintervalms": _NO_FETCH,
+}
+"""Lower-case names -> why they mean nothing."""
+_INSTEAD: Final = {
+    "kafka.auto.offset.reset": "startingOffsets says where to begin",
+    "kafka.enable.auto.commit": f"leave it out, {_NO_GROUP}",
+    "kafka.key.deserializer": "leave it out, keys come as bytes: decode them in the DataFrame",
+    "kafka.value.deserializer": "leave it out, values come as bytes: decode them in the DataFrame",
+    "kafka.interceptor.classes": "there are no Java clients here to intercept",
+    "kafka.sasl.jaas.config": "of Kafka's Java clients: set kafka.sasl.username and kafka.sasl.password",
+    "kafka.ssl.truststore.location": "of Kafka's Java clients: set kafka.ssl.ca.location to a PEM file",
+    "kafka.ssl.truststore.password": "of Kafka's Java clients: set kafka.ssl.ca.location to a PEM file",
+    "kafka.ssl.truststore.type": "of Kafka's Java clients: set kafka.ssl.ca.location to a PEM file",
+}
+
+
+def is_meaningless(name: str) -> bool:
+    """Whether an option of this name is taken and says nothing."""
+    return name.lower() in MEANINGLESS
+
+
+def words(raw: Mapping[str, str]) -> list[str]:
+    """What to tell of the options that are taken and say nothing."""
+    return [
+        f"option {name} means nothing here: {MEANINGLESS[name]}"
+        for name in sorted(map(str.lower, raw))
+        if name in MEANINGLESS
+    ]
+
+
+def check_address(raw: Mapping[str, str]) -> None:
+    """`ConfigError` that says what to do for what Spark's Kafka source knows and this one cannot do."""
+    given = {name.lower() for name in raw}
+    for name in sorted(given & _INSTEAD.keys()):
+        raise ConfigError(f"option {name} is refused: {_INSTEAD[name]}")
+    if given.isdisjoint({"url", "path"}) and not given.isdisjoint(_BOOTSTRAP):
+        raise ConfigError(
+            "option url is missing: what is archived is read straight from the bucket, and brokers are asked "
+            "for the rest alone. Add url, as firn.remote.url is in the brokers' settings: s3://bucket/prefix"
+        )
