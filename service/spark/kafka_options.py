@@ -21,6 +21,7 @@ MEANINGLESS: Final = {
     "fetchoffset.retryintervalms": _NO_FETCH,
 }
 """Lower-case names -> why they mean nothing."""
+_OF_STREAMS: Final = frozenset({"maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"})
 _INSTEAD: Final = {
     "kafka.auto.offset.reset": "startingOffsets says where to begin",
     "kafka.enable.auto.commit": f"leave it out, {_NO_GROUP}",
@@ -48,11 +49,13 @@ def words(raw: Mapping[str, str]) -> list[str]:
     ]
 
 
-def check_address(raw: Mapping[str, str]) -> None:
+def check_moved(raw: Mapping[str, str], *, streaming: bool) -> None:
     """`ConfigError` that says what to do for what Spark's Kafka source knows and this one cannot do."""
     given = {name.lower() for name in raw}
     for name in sorted(given & _INSTEAD.keys()):
         raise ConfigError(f"option {name} is refused: {_INSTEAD[name]}")
+    for name in sorted(given & _OF_STREAMS) if not streaming else ():
+        raise ConfigError(f"option {name} is for streams: a batch reads all that its offsets or times name")
     if given.isdisjoint({"url", "path"}) and not given.isdisjoint(_BOOTSTRAP):
         raise ConfigError(
             "option url is missing: what is archived is read straight from the bucket, and brokers are asked "

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.base.errors import ConfigError
-from service.spark.kafka_options import check_address
+from service.spark.kafka_options import check_moved
 from service.spark.options import ReadOptions, count_of, named, parse_options, size_of, with_headers
 from service.spark.tail.options import TAIL, TailOptions, apart, tail_of, without
 
@@ -63,7 +63,7 @@ class StreamOptions:
 
 def parse_stream(raw: Mapping[str, str]) -> StreamOptions:
     """The options of a stream, checked and typed."""
-    check_address(raw)
+    check_moved(raw, streaming=True)
     client, rest = apart(raw)
     more = (*TAIL, *LIMITS)
     given = named(rest, more)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.base.errors import ConfigError
-from service.spark.kafka_options import check_address, is_meaningless
+from service.spark.kafka_options import check_moved, is_meaningless
 from service.spark.options import ReadOptions, count_of, named, parse_options
 
 BOOTSTRAP: Final = "bootstrap.servers"
@@ -41,7 +41,7 @@ class TailOptions:
 
 def parse_batch(raw: Mapping[str, str]) -> tuple[ReadOptions, TailOptions | None]:
     """The options of a batch read and, where brokers are given, those of its tail; or `ConfigError`."""
-    check_address(raw)
+    check_moved(raw, streaming=False)
     client, rest = apart(raw)
     given = named(rest, TAIL)
     return parse_options(without(given, TAIL)), tail_of(given, client)

@@ -165,8 +165,16 @@ def test_every_option_of_sparks_kafka_source_is_known(name: str) -> None:
 
 
 def test_a_batch_has_no_limits_per_trigger() -> None:
-    with pytest.raises(ConfigError, match="unknown option maxOffsetsPerTrigger"):
+    with pytest.raises(ConfigError, match="maxoffsetspertrigger is for streams"):
         parse_batch({**BASE, "maxOffsetsPerTrigger": "1"})
+    with pytest.raises(ConfigError, match="unknown option refreshInterval"):
+        parse_batch({**BASE, "refreshInterval": "1s"})
+
+
+def test_offsets_that_a_stream_has_written_are_taken_without_what_the_topics_were() -> None:
+    offsets = '{"t": {"0": 5}, "@firn": {"cluster": "c-1"}}'
+    with pytest.raises(ConfigError, match="startingOffsets: of a stream's offsets only topics go there"):
+        parse_stream({**BASE, "startingOffsets": offsets})
 
 
 def test_the_schema_knows_headers_from_the_options_of_streams_too() -> None:
