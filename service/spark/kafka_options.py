@@ -12,7 +12,7 @@ from typing import Final
 from service.base.errors import ConfigError
 
 _BOOTSTRAP: Final = ("bootstrap.servers", "kafka.bootstrap.servers")
-_NO_GROUP: Final = "there is no consumer group: Spark keeps the offsets, and nothing is committed to brokers"
+_NO_GROUP: Final = "there is no consumer group, Spark keeps the offsets and nothing is committed to brokers"
 _NO_FETCH: Final = "requests that fail are repeated by the source's own rules"
 MEANINGLESS: Final = {
     "kafka.group.id": _NO_GROUP,

@@ -7,6 +7,7 @@ there are between where the batch ends and there: ``{"bytesBehind": {"flights": 
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -62,10 +63,11 @@ def lag(query: Any) -> list[Lag]:
 
 def _lag_of(source: Mapping[str, Any]) -> list[Lag]:
     end, latest = _document(source["endOffset"]), _document(source["latestOffset"])
-    if OWN_KEY not in end or OWN_KEY not in latest:
+    own = latest.pop(OWN_KEY, {})
+    # Before Spark 4.2 the latest offset is where the batch ends, whatever there is behind it.
+    if OWN_KEY not in end or BYTES_BEHIND not in own:
         return []
-    position = decode_position(end)
-    sizes = decode_offsets(latest.pop(OWN_KEY).get(BYTES_BEHIND, {}))
+    position, sizes = decode_position(end), decode_offsets(own[BYTES_BEHIND])
     return [
         Lag(
             position.name_of(topic),
@@ -78,9 +80,11 @@ def _lag_of(source: Mapping[str, Any]) -> list[Lag]:
 
 
 def _document(text: Any) -> dict[str, Any]:
-    """Of another source, or not there: empty."""
-    try:
-        document = json.loads(text)
-    except (TypeError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+    """Of another source, or not there: empty. Some versions of pyspark show JSON as Python writes it."""
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            document = parse(text)
+        except (TypeError, ValueError, SyntaxError):
+            continue
+        return document if isinstance(document, dict) else {}
+    return {}

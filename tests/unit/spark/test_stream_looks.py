@@ -239,7 +239,12 @@ def test_a_limited_stream_says_how_far_it_is_behind_in_offsets_and_bytes(
     assert [one.bytes for one in found] == [-(-size * 75 // 100)] * 4
     while (newer := stream.latest(end)) != end:
         end = newer
-    assert lag(progress_of(stream, end)) == [Lag("flights", number, 0, 0) for number in range(4)]
+    progress = progress_of(stream, end)
+    assert lag(progress) == [Lag("flights", number, 0, 0) for number in range(4)]
+    # As pyspark 4.1 shows it, and as Spark 4.1 tells it: the end of the batch, as if nothing lay behind.
+    source = {"endOffset": str(encode_position(end)), "latestOffset": str(stream.report())}
+    assert lag({"sources": [source]}) == lag(progress)
+    assert lag({"sources": [{**source, "latestOffset": source["endOffset"]}]}) == []
 
 
 def test_telling_how_far_it_is_behind_costs_no_request(bucket: Bucket, opened: Opened) -> None:
