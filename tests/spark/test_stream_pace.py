@@ -49,6 +49,21 @@ def test_an_idle_stream_asks_the_store_once_in_its_interval(
         proxy.close()
 
 
+def test_brokers_are_asked_for_what_is_new_though_the_bucket_is_not(
+    spark: Any, grown: Growing, tmp_path: Path
+) -> None:
+    grown.topic("hot")
+    grown.append("hot", 350)
+    options = grown.options("hot", bootstrap=True, startingOffsets="earliest", refreshInterval="10m")
+    stream = Stream(spark, tmp_path, options).start()
+    stream.wait_for(grown.ends("hot"))
+    for is_sealed in (False, True):
+        grown.append("hot", 350, is_sealed=is_sealed)
+        stream.wait_for(grown.ends("hot"))
+    stream.stop()
+    each_once(stream.pairs, grown.ends("hot"))
+
+
 def test_small_batches_wait_for_more_and_not_for_ever(spark: Any, grown: Growing, tmp_path: Path) -> None:
     grown.topic("patient")
     first = grown.append("patient", 400)
