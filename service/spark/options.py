@@ -316,6 +316,10 @@ def _offsets(name: str, text: str) -> Bound:
 def _per_partition(name: str, text: str, least: int) -> PerPartition:
     rows: dict[str, dict[int, int]] = {}
     for topic, row in _json_object(name, text).items():
+        if topic.startswith("@"):
+            raise ConfigError(
+                f"option {name}: of a stream's offsets only topics go there, leave out {topic!r}"
+            )
         if not isinstance(row, dict):
             raise ConfigError(f'option {name}: {topic} needs an object, as in {{"topic":{{"0":23}}}}')
         rows[topic] = {}

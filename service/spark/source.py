@@ -6,11 +6,14 @@ partitions; the reader is pickled, without any plan in it, and each task calls i
 
 from __future__ import annotations
 
+import logging
+from functools import lru_cache
 from typing import Any
 
 from pyspark.sql.datasource import DataSource
 
 from service.spark.batch import FirnReader
+from service.spark.kafka_options import words
 from service.spark.options import ReadOptions
 from service.spark.schema import Column, check_columns, schema_ddl
 from service.spark.stream.options import includes_headers, parse_stream
@@ -18,6 +21,8 @@ from service.spark.stream.reader import FirnStreamReader
 from service.spark.tail.options import parse_batch
 from service.spark.write.options import parse_write
 from service.spark.write.writer import FirnStreamWriter, FirnWriter
+
+log = logging.getLogger(__name__)
 
 
 class FirnDataSource(DataSource):
@@ -32,10 +37,12 @@ class FirnDataSource(DataSource):
 
     def reader(self, schema: Any) -> FirnReader:
         options, tail = parse_batch(self.options)
+        _say(*words(self.options))
         return FirnReader(options, columns_of(schema, options), tail)
 
     def streamReader(self, schema: Any) -> FirnStreamReader:
         options = parse_stream(self.options)
+        _say(*words(self.options))
         return FirnStreamReader(options, columns_of(schema, options.read))
 
     def writer(self, schema: Any, overwrite: bool) -> FirnWriter:
@@ -48,6 +55,13 @@ class FirnDataSource(DataSource):
 
 def _fields(schema: Any) -> list[tuple[str, str]]:
     return [(field.name, field.dataType.simpleString()) for field in schema.fields]
+
+
+@lru_cache(maxsize=64)
+def _say(*words: str) -> None:
+    """Once in each process: Spark makes its readers again and again."""
+    for text in words:
+        log.warning("%s", text)
 
 
 def columns_of(schema: Any, options: ReadOptions) -> tuple[Column, ...]:

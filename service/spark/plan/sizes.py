@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.remote.manifest import Child, Load, Manifest, PageRef
+from service.remote.manifest import Child, Load, Manifest, PageRef, SegmentEntry
 
 UNKNOWN_BYTES_PER_OFFSET: Final = 1024
 """Where not one segment is sealed."""
 
 
-def bytes_per_offset(manifest: Manifest | None, load: Load) -> int:
-    """What an offset of the newest sealed segment takes, rounded up."""
+def bytes_per_offset(manifest: Manifest | None, load: Load | None) -> int:
+    """What an offset of the newest sealed segment takes, rounded up; of the newest page without `load`."""
     if manifest is None or not manifest.children:
         return UNKNOWN_BYTES_PER_OFFSET
     newest: Child = manifest.children[-1]
-    while isinstance(newest, PageRef):
+    while isinstance(newest, PageRef) and load is not None:
         newest = load(newest).children[-1]
-    return max(1, -(-newest.log_length // (newest.last_offset + 1 - newest.base_offset)))
+    size = newest.log_length if isinstance(newest, SegmentEntry) else newest.size_bytes
+    return max(1, -(-size // (newest.last_offset + 1 - newest.base_offset)))

@@ -18,8 +18,11 @@ from service.spark.stream.offsets import Backlog, Taken
 BlocksOf = Callable[[SegmentEntry], BlockTable]
 
 
-def bytes_between(manifest: Manifest | None, load: Load, begin_offset: int, end_offset: int) -> int:
-    """About how many bytes the range is; a segment that is partly in it counts in proportion."""
+def bytes_between(manifest: Manifest | None, load: Load | None, begin_offset: int, end_offset: int) -> int:
+    """About how many bytes the range is; a segment that is partly in it counts in proportion.
+
+    So does a page of the manifest where nothing is to be loaded.
+    """
     if manifest is None:
         return (end_offset - begin_offset) * UNKNOWN_BYTES_PER_OFFSET
     archived = _bytes_in(manifest.children, load, begin_offset, end_offset)
@@ -27,14 +30,14 @@ def bytes_between(manifest: Manifest | None, load: Load, begin_offset: int, end_
     return archived + max(0, beyond) * bytes_per_offset(manifest, load)
 
 
-def _bytes_in(children: Sequence[Child], load: Load, begin: int, end: int) -> int:
+def _bytes_in(children: Sequence[Child], load: Load | None, begin: int, end: int) -> int:
     total = 0
     for child in children:
         first, last = max(begin, child.base_offset), min(end, child.last_offset + 1)
         if first >= last:
             continue
         span = child.last_offset + 1 - child.base_offset
-        if isinstance(child, PageRef) and last - first < span:
+        if isinstance(child, PageRef) and last - first < span and load is not None:
             total += _bytes_in(load(child).children, load, begin, end)
         else:
             size = child.log_length if isinstance(child, SegmentEntry) else child.size_bytes

@@ -1,25 +1,104 @@
 """How far a stream has come: its offsets as Spark's checkpoint has them, and the next step from there. [P]
 
 ``{"flights": {"0": 123, "1": 456}}``, as Spark's Kafka source writes it: the offset of the next record. A
-topic is called what the user called it, name or id. Spark compares offsets as text, so the order is always
-the same.
+topic is called what the user called it, name or id. Beside the topics, under a key that no topic can have,
+stands what has been read, so that another topic of the same name is not taken for it:
+``"@firn": {"cluster": "…", "topics": {"flights": "<its id>"}}``, and ``"names"`` of topics that the user
+calls by their ids. Spark compares offsets as text, so the order is always the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+from uuid import UUID
 
-from service.base.errors import ConfigError
+from service.base.errors import ConfigError, CorruptionError
 from service.remote.keys import MAX_OFFSET, MAX_PARTITION
 
 Spot = tuple[str, int]
 """Topic, as the user wrote it, and partition."""
 Offsets = Mapping[Spot, int]
+OWN_KEY: Final = "@firn"
+"""Topics are named with letters, digits, dots, hyphens and underscores."""
+_OWN_FIELDS: Final = frozenset({"cluster", "topics", "names"})
+
+
+class Topic(NamedTuple):
+    """Which topic it is, whatever the user called it."""
+
+    topic_id: UUID
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a stream has come, and in what: the cluster, and its topics by what the user called them.
+
+    Checkpoints that were written before the source did so have neither.
+    """
+
+    offsets: Offsets
+    cluster_id: str | None = None
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+
+    def name_of(self, asked: str) -> str:
+        """The topic's name, as far as it is known."""
+        topic = self.topics.get(asked)
+        return asked if topic is None else topic.name
+
+
+def encode_position(position: Position) -> dict[str, Any]:
+    """What Spark gets, which it writes as JSON."""
+    document: dict[str, Any] = dict(encode_offsets(position.offsets))
+    own: dict[str, Any] = {}
+    if position.cluster_id is not None:
+        own["cluster"] = position.cluster_id
+    topics = sorted(position.topics.items())
+    if topics:
+        own["topics"] = {asked: str(topic.topic_id) for asked, topic in topics}
+    names = {asked: topic.name for asked, topic in topics if topic.name != asked}
+    if names:
+        own["names"] = names
+    return with_own(document, own)
+
+
+def with_own(document: dict[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+    """Offsets of topics, and what the source says besides; `CorruptionError` for a topic of that name."""
+    if OWN_KEY in document:
+        raise CorruptionError(f"the archive has a topic {OWN_KEY!r}, as no cluster can have")
+    return {**document, OWN_KEY: dict(own)} if own else document
+
+
+def decode_position(document: Any) -> Position:
+    """What Spark read back from its checkpoint; `ConfigError` if this source has not written it."""
+    if not isinstance(document, dict):
+        raise _foreign(document)
+    own = document.get(OWN_KEY, {})
+    offsets = decode_offsets({topic: row for topic, row in document.items() if topic != OWN_KEY})
+    if not isinstance(own, dict) or own.keys() - _OWN_FIELDS:
+        raise _foreign(own)
+    cluster, ids, names = own.get("cluster"), own.get("topics", {}), own.get("names", {})
+    if not (isinstance(cluster, str | None) and _is_texts(ids) and _is_texts(names)):
+        raise _foreign(own)
+    try:
+        topics = {asked: Topic(UUID(text), names.get(asked, asked)) for asked, text in ids.items()}
+    except ValueError as e:
+        raise _foreign(own) from e
+    return Position(offsets, cluster, topics)
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
+def _foreign(found: object) -> ConfigError:
+    return ConfigError(f"the checkpoint is not one of this source, or of a newer one: {str(found)[:200]}")
 
 
 def encode_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """What Spark gets, which it writes as JSON.
+    """The offsets as Spark's Kafka source writes them, for ``startingOffsets`` as well.
 
     >>> encode_offsets({("b", 10): 7, ("b", 9): 8, ("a", 0): 0})
     {'a': {'0': 0}, 'b': {'9': 8, '10': 7}}
@@ -31,12 +110,12 @@ def encode_offsets(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def decode_offsets(document: Any) -> dict[Spot, int]:
-    """What Spark read back from its checkpoint; `ConfigError` if this source has not written it."""
+    """The offsets of topics; `ConfigError` if they are none."""
     offsets: dict[Spot, int] = {}
     rows = document.items() if isinstance(document, dict) else [("", None)]
     for topic, row in rows:
         if not isinstance(row, dict):
-            raise ConfigError(f"the checkpoint is not one of this source: {str(document)[:200]}")
+            raise _foreign(document)
         for partition, offset in row.items():
             if not (
                 str(partition).isascii()

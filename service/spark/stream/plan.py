@@ -1,8 +1,8 @@
 """What a stream reads next, and the tasks of one micro-batch: the driver's part of a stream.
 
 A micro-batch is a range of offsets per partition that Spark writes to its checkpoint before anything of it is
-read. The plan of it is made from the manifests that are current then and covers that range and nothing else,
-so a batch that is repeated after a crash has the same rows.
+read. The plan of it is made from manifests that reach that far and covers that range and nothing else, so a
+batch that is repeated after a crash has the same rows.
 """
 
 from __future__ import annotations
@@ -10,46 +10,53 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from uuid import UUID
+from typing import Any, Final
 
-from service.base.errors import ConfigError
+from service.base.clock import Clock, SystemClock
 from service.remote.block_table import BlockTable
 from service.remote.manifest import Page, PageRef, SegmentEntry
 from service.spark.errors import DataLossError
-from service.spark.options import Assign, Choice, Subscribe
-from service.spark.plan.archive import Archive, ChosenPartition, PartitionSnapshot
+from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import bound_offsets, check_named, plan_ranges, within
 from service.spark.plan.splits import Split
+from service.spark.stream import losses
 from service.spark.stream.bytes import bytes_between, take_bytes
-from service.spark.stream.offsets import Backlog, Offsets, Spot, Taken, by_count, rotated, share_out
+from service.spark.stream.looks import Look, Looks, Snapshots
+from service.spark.stream.offsets import Backlog, Offsets, Position, Spot, Taken, by_count, rotated, share_out
 from service.spark.stream.options import StreamOptions
+from service.spark.stream.progress import encode_report
 from service.spark.tail.plan import TailSplit, plan_tail
 
 log = logging.getLogger(__name__)
 
-Snapshots = dict[Spot, PartitionSnapshot]
+_MAX_SAID: Final = 10_000
 
 
 class StreamPlan:
-    """What a running stream keeps that is not in the checkpoint; after a restart none of it is missed."""
+    """What a running stream keeps that is not in the checkpoint; after a restart none of it is missed.
 
-    def __init__(self, options: StreamOptions, open_archive: Callable[[], Archive]) -> None:
-        """`open_archive` gives the archive as it is at that moment, with its tail where brokers are given.
+    Owned by the thread that Spark calls the stream on.
+    """
+
+    def __init__(
+        self, options: StreamOptions, open_archive: Callable[[], Archive], clock: Clock | None = None
+    ) -> None:
+        """`open_archive` gives the archive, with its tail where brokers are given.
 
         What those it gives remember, each for the next, saves the stream from reading anything twice.
         """
         self._options = options
         self._archive = open_archive
+        self._clock = SystemClock() if clock is None else clock
+        self._looks = Looks(options.read.choice, options.refresh_interval_ms, self._clock)
         self._target: dict[Spot, int] | None = None
         self._held: dict[Spot, int] = {}
         self._after: Spot | None = None
-        self._ids: dict[str, UUID] = {}
-        self._names: dict[str, str] = {}
-        self._told: set[str] = set()
-        self.newest: dict[Spot, int] = {}
-        """Where partitions ended when last looked at, limits or not."""
+        self._reached = Position({})
+        self._last_batch_ms: int | None = None
+        self._said: set[str] = set()
 
-    def initial(self) -> dict[Spot, int]:
+    def initial(self) -> Position:
         """Where a new stream starts, by ``startingOffsets`` and its like.
 
         Spark does not write it down: should the first batch be repeated, this is asked again. Where a
@@ -57,128 +64,190 @@ class StreamPlan:
         """
         options = self._options.read
         with self._archive() as archive:
-            chosen = archive.choose(options.choice)
-            check_named(options.starting, [_spot(one) for one in chosen], "startingOffsets")
-            snapshots = archive.snapshots(chosen)
+            look = self._looks.latest(archive)
+            for error in look.missing.values():
+                raise error
+            spots, snapshots = list(look.snapshots), list(look.snapshots.values())
+            check_named(options.starting, spots, "startingOffsets")
             begins = bound_offsets(archive, snapshots, options.starting, options, is_start=True)
-        pairs = [(_spot(s.chosen), begin, s.end_offset) for s, begin in zip(snapshots, begins, strict=True)]
-        self._held = {spot: begin for spot, begin, end in pairs if begin == end}
-        return {spot: begin for spot, begin, _ in pairs}
+        starts = dict(zip(spots, begins, strict=True))
+        self._held = {
+            spot: begin for spot, begin in starts.items() if begin == look.snapshots[spot].end_offset
+        }
+        self._reached = Position(starts, look.cluster_id, look.topics)
+        return self._reached
 
     def fix_target(self) -> None:
         """From now on nothing is new: what is there at this moment is all there will be."""
         with self._archive() as archive:
-            self._target = {spot: s.end_offset for spot, s in self._snapshots(archive).items()}
+            look = self._looks.fresh(archive)
+        self._target = {spot: snapshot.end_offset for spot, snapshot in look.snapshots.items()}
 
-    def latest(self, start: Offsets | None, *, limited: bool = True) -> dict[Spot, int]:
+    def latest(self, start: Position | None, *, limited: bool = True) -> Position:
         """Where the next batch ends that begins at `start`, which is None where Spark does not tell.
 
-        Raises `DataLossError` when records after `start` are gone, before a batch of them is written down.
+        That is `start` itself when there is nothing, or not enough, to read. Raises `DataLossError` when
+        records after `start` are gone, or in another topic, before a batch of them is written down.
         """
         with self._archive() as archive:
-            snapshots = self._snapshots(archive)
-            self.newest = {spot: snapshot.end_offset for spot, snapshot in snapshots.items()}
-            if start is None:
-                return self.newest
-            self._check(start, snapshots)
-            ends, backlogs = self._ahead(start, snapshots)
-            # Who is not there now goes on where it was when it comes back, and is not read again.
-            ends = {**start, **ends}
-            self._held = {}
-            if limited:
-                backlogs = rotated(backlogs, self._after)
-                served = self._limited(archive, snapshots, backlogs)
-                self._after = next(reversed(served), None)
-                for backlog in backlogs:
-                    ends[backlog.spot] = served.get(backlog.spot, start.get(backlog.spot, 0))
-        return ends
+            look = self._looks.latest(archive)
+            self._reached = (
+                self._unlimited(look) if start is None else self._next(archive, look, start, limited=limited)
+            )
+        return self._reached
 
-    def plan(self, start: Offsets, end: Offsets) -> list[Split | TailSplit]:
-        """Tasks that read exactly ``[start, end)`` of each partition; a new one begins at offset 0."""
+    def report(self) -> dict[str, Any] | None:
+        """How far partitions go, limits or not, and how many bytes of the log lie before that; or None."""
+        look = self._looks.newest
+        if look is None or not look.snapshots:
+            return None
+        ends = {spot: snapshot.end_offset for spot, snapshot in look.snapshots.items()}
+        behind = {
+            spot: bytes_between(look.snapshots[spot].manifest, None, begin, end)
+            for spot, end in ends.items()
+            if (begin := max(self._reached.offsets.get(spot, 0), look.snapshots[spot].start_offset)) < end
+        }
+        return encode_report(ends, behind)
+
+    def plan(self, start: Position, end: Position) -> list[Split | TailSplit]:
+        """Tasks that read exactly ``[start, end)`` of each partition; see `_new_begins` for new ones."""
         options = self._options.read
-        wanted = {spot: (start.get(spot, 0), last) for spot, last in end.items() if start.get(spot, 0) < last}
+        self._reached = end
+        begins = self._begins(start, end)
+        wanted = {
+            spot: (begin, last) for spot, last in end.offsets.items() if (begin := begins.get(spot, 0)) < last
+        }
         if not wanted:
             return []
         with self._archive() as archive:
-            snapshots = self._snapshots(archive, only=set(wanted))
-            self._check({spot: begin for spot, (begin, _) in wanted.items()}, snapshots, heads=False)
+            ends = {spot: last for spot, (_, last) in wanted.items()}
+            look = self._looks.reaching(archive, ends, end.topics)
+            there = self._begins(Position(ends, end.cluster_id, end.topics), _position(look))
+            self._tell_gone(end, {spot: wanted[spot][0] for spot in there if spot not in look.snapshots})
+            new = self._new_begins(start, look.snapshots)
             ranges = [
-                within(snapshots[spot], begin, wanted[spot][1], fail_on_data_loss=options.fail_on_data_loss)
-                for spot, begin in sorted(_begins(start, snapshots).items())
+                within(
+                    look.snapshots[spot],
+                    new.get(spot, wanted[spot][0]),
+                    wanted[spot][1],
+                    fail_on_data_loss=options.fail_on_data_loss,
+                )
+                for spot in sorted(there.keys() & look.snapshots.keys())
             ]
             ranges = [one for one in ranges if one.begin_offset < one.end_offset]
             splits = plan_ranges(archive, ranges, options, parallelism=os.cpu_count() or 1)
             return [*splits, *plan_tail(ranges, options, archive.loader)]
 
-    def _snapshots(self, archive: Archive, only: set[Spot] | None = None) -> Snapshots:
-        chosen = self._chosen(archive)
-        for one in chosen:
-            self._names[one.asked] = one.topic
-            known = self._ids.setdefault(one.asked, one.topic_id)
-            if known != one.topic_id:
-                self._ids[one.asked] = one.topic_id
-                self._lost(f"topic {one.topic} is another one now, with id {one.topic_id} instead of {known}")
-        if only is None:
-            archive.forget_others(chosen)
-        found = archive.snapshots(one for one in chosen if only is None or _spot(one) in only)
-        return {_spot(snapshot.chosen): snapshot for snapshot in found}
+    def _next(self, archive: Archive, look: Look, start: Position, *, limited: bool) -> Position:
+        """The end of a batch that begins at `start`."""
+        begins = self._begins(start, _position(look))
+        absent = {
+            spot: offset
+            for spot, offset in begins.items()
+            if losses.is_absent(look.snapshots.get(spot), offset)
+        }
+        self._tell_missing(look, start)
+        self._tell_gone(start, absent)
+        snapshots = {spot: one for spot, one in look.snapshots.items() if spot not in absent}
+        begins = {**self._new_begins(start, snapshots), **begins}
+        for loss in losses.lost_offsets(begins, snapshots):
+            self._lost(loss)
+        ends, backlogs = self._ahead(begins, snapshots)
+        if limited and self._waits_for_more(backlogs):
+            return start
+        self._held = {}
+        if limited:
+            backlogs = rotated(backlogs, self._after)
+            served = self._limited(archive, snapshots, backlogs)
+            self._after = next(reversed(served), None)
+            for backlog in backlogs:
+                ends[backlog.spot] = served.get(backlog.spot, begins.get(backlog.spot, 0))
+        return _with_absent(ends, look, absent, start)
 
-    def _chosen(self, archive: Archive) -> list[ChosenPartition]:
-        """What is subscribed to; a topic that is not there is left out where that is allowed."""
-        archive.topics()
-        found: list[ChosenPartition] = []
-        for part in _parts(self._options.read.choice):
-            try:
-                found += archive.choose(part)
-            except ConfigError as e:
-                self._missed(str(e), *(self._names.get(asked, "") for asked in _asked(part)))
-        return found
+    def _unlimited(self, look: Look) -> Position:
+        """All there is, where Spark does not say where the batch begins: `plan` will see what is lost."""
+        self._tell_missing(look, Position({}))
+        ends = {spot: snapshot.end_offset for spot, snapshot in look.snapshots.items()}
+        absent = {
+            spot: offset
+            for spot, offset in self._reached.offsets.items()
+            if losses.is_absent(look.snapshots.get(spot), offset)
+            and look.topics.get(spot[0]) in (None, self._reached.topics.get(spot[0]))
+        }
+        return _with_absent(ends, look, absent, self._reached)
 
-    def _missed(self, message: str, name: str = "") -> None:
-        """A topic is not there, which `message` says; `name` is that of one that was there before."""
-        if name:
-            message = f"topic {name} is not in the archive any more, it was deleted: {message}"
+    def _begins(self, before: Position, now: Position) -> dict[Spot, int]:
+        """The offsets `before`, without those of topics that are other ones now: they have not been read."""
+        for loss in losses.other_things(before, now):
+            self._lost(loss)
+        others = losses.other_topics(before.topics, now.topics)
+        return {spot: offset for spot, offset in before.offsets.items() if spot[0] not in others}
+
+    def _new_begins(self, start: Position, snapshots: Snapshots) -> dict[Spot, int]:
+        """Where topics begin that the stream has not known: what retention took before is not lost to it.
+
+        A new partition of a topic that it knows begins at 0, wherever its log does.
+        """
+        known = {topic for topic, _ in start.offsets}
+        return {
+            spot: snapshot.start_offset
+            for spot, snapshot in snapshots.items()
+            if spot[0] not in known and (self._target is None or spot in self._target)
+        }
+
+    def _tell_missing(self, look: Look, start: Position) -> None:
+        """What is asked for and not there, unless the stream has read it: that is told with its offsets."""
+        known = {topic for topic, _ in start.offsets}
+        for asked, error in look.missing.items():
+            if asked not in known and self._options.fail_on_missing:
+                raise error
+            if asked not in known:
+                self._say(str(error))
+
+    def _tell_gone(self, start: Position, offsets: Offsets) -> None:
+        """Where a topic may be missing, that is no loss: it goes on where it was when it comes back."""
+        if not offsets:
+            return
+        loss = losses.gone(start, offsets)
         if self._options.fail_on_missing:
-            raise DataLossError(message) if name else ConfigError(message)
-        self._warn_once(message)
+            self._lost(loss)
+        else:
+            self._say(loss.what)
 
-    def _warn_once(self, message: str) -> None:
-        if message not in self._told:
-            self._told.add(message)
+    def _lost(self, loss: losses.Loss) -> None:
+        if self._options.read.fail_on_data_loss:
+            raise DataLossError(str(loss))
+        self._say(str(loss))
+
+    def _say(self, message: str) -> None:
+        """Once, though it is found out with every trigger."""
+        if len(self._said) >= _MAX_SAID:
+            self._said.clear()
+        if message not in self._said:
+            self._said.add(message)
             log.warning("%s", message)
 
-    def _check(self, start: Offsets, snapshots: Snapshots, *, heads: bool = True) -> None:
-        """`DataLossError` when what comes after `start` is not all there, or a warning."""
-        for (topic, partition), offset in start.items():
-            snapshot = snapshots.get((topic, partition))
-            if snapshot is None:
-                message = f"{topic}-{partition} is no longer there, the stream has read it up to {offset}"
-                if self._options.fail_on_missing:
-                    self._lost(message)
-                self._warn_once(message)
-            elif heads and offset > snapshot.end_offset:
-                self._lost(
-                    f"{topic}-{partition} ends at {snapshot.end_offset}, the stream has read up to {offset}"
-                )
-        for spot, offset in _begins(start, snapshots).items() if heads else ():
-            snapshot = snapshots[spot]
-            if offset < snapshot.start_offset and offset < snapshot.end_offset:
-                self._lost(
-                    f"{spot[0]}-{spot[1]}: offsets {offset} to {snapshot.start_offset - 1} are gone, "
-                    f"retention has overtaken the stream: the log starts at {snapshot.start_offset}"
-                )
+    def _waits_for_more(self, backlogs: Sequence[Backlog]) -> bool:
+        """Whether ``minOffsetsPerTrigger`` puts the batch off (Spark's `KafkaMicroBatchStream.delayBatch`).
 
-    def _lost(self, message: str) -> None:
-        if self._options.read.fail_on_data_loss:
-            raise DataLossError(f"{message} (failOnDataLoss=false reads on with what there is)")
-        log.warning("%s", message)
+        The first batch of a run does not wait, nor does one that AvailableNow reads: nothing will come.
+        """
+        least = self._options.min_offsets
+        if least is None or self._target is not None:
+            return False
+        now_ms, last_ms = self._clock.monotonic_ms(), self._last_batch_ms
+        is_due = last_ms is None or now_ms - last_ms >= self._options.max_trigger_delay_ms
+        if not is_due and sum(backlog.size for backlog in backlogs) < least:
+            return True
+        self._last_batch_ms = now_ms
+        return False
 
     def _ahead(self, start: Offsets, snapshots: Snapshots) -> tuple[dict[Spot, int], list[Backlog]]:
         """Where each partition could end now, and what that is to read."""
         ends: dict[Spot, int] = {}
         backlogs: list[Backlog] = []
-        for spot, begin in _begins(start, snapshots).items():
-            snapshot = snapshots[spot]
+        for spot, snapshot in snapshots.items():
+            begin = start.get(spot, 0)
             end = snapshot.end_offset
             if self._target is not None:
                 if spot not in self._target and spot not in start:
@@ -231,30 +300,11 @@ def _no_pages(ref: PageRef) -> Page:
     raise AssertionError(f"{ref.key} of no manifest")
 
 
-def _spot(chosen: ChosenPartition) -> Spot:
-    return chosen.asked, chosen.partition
+def _position(look: Look) -> Position:
+    return Position({}, look.cluster_id, look.topics)
 
 
-def _begins(start: Offsets, snapshots: Snapshots) -> dict[Spot, int]:
-    """Where each is read on. A new partition begins at 0, those of a topic that is new where they begin now:
-    what was gone before the stream knew the topic is not lost to it.
-    """
-    known = {topic for topic, _ in start}
-    new = {spot: 0 if spot[0] in known else snapshot.start_offset for spot, snapshot in snapshots.items()}
-    return {spot: start.get(spot, begin) for spot, begin in new.items()}
-
-
-def _asked(choice: Choice) -> tuple[str, ...]:
-    """What the user called the topic of a part; of a pattern nothing."""
-    if isinstance(choice, Subscribe):
-        return choice.topics
-    return tuple(choice.partitions) if isinstance(choice, Assign) else ()
-
-
-def _parts(choice: Choice) -> list[Choice]:
-    """The same choice, topic by topic."""
-    if isinstance(choice, Subscribe):
-        return [Subscribe((topic,)) for topic in choice.topics]
-    if isinstance(choice, Assign):
-        return [Assign({topic: partitions}) for topic, partitions in choice.partitions.items()]
-    return [choice]
+def _with_absent(ends: Offsets, look: Look, absent: Offsets, start: Position) -> Position:
+    """`ends`, and where the stream was in partitions that may come back: they go on from there."""
+    kept = {asked: start.topics[asked] for asked, _ in absent if asked in start.topics}
+    return Position({**absent, **ends}, look.cluster_id, {**kept, **look.topics})

@@ -16,7 +16,7 @@ from service.base.errors import ConfigError
 from service.spark.parts import open_archive, read_part
 from service.spark.plan.memory import Memory
 from service.spark.schema import Column
-from service.spark.stream.offsets import decode_offsets, encode_offsets
+from service.spark.stream.offsets import decode_position, encode_position
 from service.spark.stream.options import StreamOptions
 
 try:
@@ -38,8 +38,11 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
     def __init__(self, options: StreamOptions, columns: Sequence[Column]) -> None:
         from service.spark.stream.plan import StreamPlan
 
-        if not CAN_LIMIT and (options.max_offsets or options.max_bytes):
-            raise ConfigError("options maxOffsetsPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer")
+        if not CAN_LIMIT and options.limits:
+            raise ConfigError(
+                f"options that need Spark 4.2 or newer: {', '.join(options.limits)}. Older ones do not tell "
+                "a Python source where a batch begins"
+            )
         if not CAN_LIMIT and options.read.fail_on_data_loss and not options.fail_on_missing:
             # Sources are not told there how far they were, so nobody would keep that for a missing topic.
             raise ConfigError("option failOnMissingTopic=false needs Spark 4.2 or newer")
@@ -52,29 +55,32 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         return {name: value for name, value in self.__dict__.items() if name != "_plan"}
 
     def initialOffset(self) -> dict[str, Any]:
-        return encode_offsets(self._plan.initial())
+        return encode_position(self._plan.initial())
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
-        offsets = None if start is None else decode_offsets(start)
+        position = None if start is None else decode_position(start)
         is_limited = CAN_LIMIT and not isinstance(limit, control.ReadAllAvailable)
-        return encode_offsets(self._plan.latest(offsets, limited=is_limited))
+        return encode_position(self._plan.latest(position, limited=is_limited))
 
     def getDefaultReadLimit(self) -> Any:
-        """What Spark hands back to `latestOffset`; where both limits are set, both are kept there."""
+        """What Spark hands back to `latestOffset`; where several limits are set, all are kept there."""
         if self._options.max_offsets is not None:
             return control.ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:
             return control.ReadMaxBytes(self._options.max_bytes)
+        if self._options.min_offsets is not None:
+            return control.ReadMinRows(self._options.min_offsets)
         return control.ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._plan.fix_target()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return encode_offsets(self._plan.newest) or None
+        return self._plan.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Any]:
-        return [InputPartition(one) for one in self._plan.plan(decode_offsets(start), decode_offsets(end))]
+        splits = self._plan.plan(decode_position(start), decode_position(end))
+        return [InputPartition(one) for one in splits]
 
     def read(self, partition: Any) -> Iterator[Any]:
         return read_part(partition.value, self._options.read, self._options.tail, self._columns)

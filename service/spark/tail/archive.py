@@ -36,15 +36,18 @@ class LiveArchive(Archive):
 
     def snapshots(self, chosen: Iterable[ChosenPartition]) -> list[PartitionSnapshot]:
         """The archive first, then the brokers, whose log does not end before what is archived."""
-        sealed = super().snapshots(chosen)
-        if not sealed:
-            return sealed
+        return self.renewed(super().snapshots(chosen))
+
+    def renewed(self, snapshots: Sequence[PartitionSnapshot]) -> list[PartitionSnapshot]:
+        """The same with the ends that brokers tell now."""
+        if not snapshots:
+            return []
         cluster_id = self.cluster_id()
-        bounds = self._ends.bounds([snapshot.chosen for snapshot in sealed], cluster_id)
+        bounds = self._ends.bounds([snapshot.chosen for snapshot in snapshots], cluster_id)
         found = []
-        for snapshot in sealed:
+        for snapshot in snapshots:
             ends = bounds.get(_named(snapshot))
-            found.append(snapshot if ends is None else snapshot._replace(live=Live(*ends, cluster_id)))
+            found.append(snapshot._replace(live=None if ends is None else Live(*ends, cluster_id)))
         return found
 
     def offsets_for_timestamps(

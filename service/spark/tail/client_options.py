@@ -109,7 +109,6 @@ _INSTEAD: Final = {
     "max.partition.fetch.bytes": "has a name here: fetchBytes",
     "fetch.message.max.bytes": "has a name here: fetchBytes",
     "check.crcs": "is not needed: checksums are always compared",
-    "group.id": "is not yours to set: offsets are kept by Spark",
     "group.instance.id": "is not yours to set: offsets are kept by Spark",
     "auto.offset.reset": "is not yours to set: startingOffsets and failOnDataLoss say it",
     "enable.auto.commit": "is not yours to set: offsets are kept by Spark",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from service.base.errors import ConfigError
+from service.spark.kafka_options import check_moved, is_meaningless
 from service.spark.options import ReadOptions, count_of, named, parse_options
 from service.spark.tail.client_options import Address, ClientOptions, parse_client, parse_servers
 
@@ -32,6 +33,7 @@ class TailOptions:
 
 def parse_batch(raw: Mapping[str, str]) -> tuple[ReadOptions, TailOptions | None]:
     """The options of a batch read and, where brokers are given, those of its tail; or `ConfigError`."""
+    check_moved(raw, streaming=False)
     client, rest = apart(raw)
     given = named(rest, TAIL)
     return parse_options(without(given, TAIL)), tail_of(given, client)
@@ -46,11 +48,13 @@ def refuse_tail(raw: Mapping[str, str], reason: str) -> None:
 
 
 def apart(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """What is the client's, without the prefix, and what is the source's."""
+    """What is the client's, without the prefix, and what is the source's; what says nothing is left out."""
     client: dict[str, str] = {}
     rest: dict[str, str] = {}
     for key, value in raw.items():
         name = key.lower()
+        if is_meaningless(name):
+            continue
         if not name.startswith(_PREFIX) or name in _OURS:
             rest[key] = value
         elif name == _PREFIX + BOOTSTRAP:

@@ -3,25 +3,61 @@
 from __future__ import annotations
 
 import json
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.base.errors import ConfigError
-from service.spark.stream.offsets import Backlog, by_count, decode_offsets, encode_offsets, rotated
+from service.base.errors import ConfigError, CorruptionError
+from service.spark.stream.offsets import (
+    OWN_KEY,
+    Backlog,
+    Position,
+    Topic,
+    by_count,
+    decode_position,
+    encode_position,
+    rotated,
+)
 
+FLIGHTS = UUID("3e4f0001-0000-4000-8000-00000000000a")
+NAMES = st.text(min_size=1, max_size=5)
+TOPICS = st.dictionaries(NAMES, st.builds(Topic, st.uuids(), NAMES), max_size=5)
 SPOTS = st.tuples(st.text(min_size=1, max_size=5), st.integers(0, 2000))
 OFFSETS = st.dictionaries(SPOTS, st.integers(0, 2**62), max_size=20)
 
 
-@given(OFFSETS)
-def test_offsets_come_back_from_json_and_the_order_does_not_matter(
-    offsets: dict[tuple[str, int], int],
+@given(OFFSETS, st.none() | st.text(max_size=5), TOPICS)
+def test_a_position_comes_back_from_json_and_the_order_does_not_matter(
+    offsets: dict[tuple[str, int], int], cluster_id: str | None, topics: dict[str, Topic]
 ) -> None:
-    text = json.dumps(encode_offsets(offsets))
-    assert decode_offsets(json.loads(text)) == offsets
-    assert json.dumps(encode_offsets(dict(reversed(offsets.items())))) == text
+    position = Position(offsets, cluster_id, topics)
+    text = json.dumps(encode_position(position))
+    assert decode_position(json.loads(text)) == position
+    other_way = Position(dict(reversed(offsets.items())), cluster_id, dict(reversed(topics.items())))
+    assert json.dumps(encode_position(other_way)) == text
+
+
+def test_topics_come_first_and_what_they_are_last() -> None:
+    topics = {"flights": Topic(FLIGHTS, "flights"), str(FLIGHTS): Topic(FLIGHTS, "flights")}
+    position = Position({("flights", 0): 7, ("Zoo", 0): 1}, "c-1", topics)
+    assert json.dumps(encode_position(position)) == (
+        '{"Zoo": {"0": 1}, "flights": {"0": 7}, "@firn": {"cluster": "c-1", "topics": '
+        f'{{"{FLIGHTS}": "{FLIGHTS}", "flights": "{FLIGHTS}"}}, "names": {{"{FLIGHTS}": "flights"}}}}}}'
+    )
+
+
+def test_a_checkpoint_that_does_not_say_of_which_topics_loads_and_is_written_as_it_was() -> None:
+    old = '{"flights": {"0": 7, "1": 9}}'
+    position = decode_position(json.loads(old))
+    assert position == Position({("flights", 0): 7, ("flights", 1): 9})
+    assert json.dumps(encode_position(position)) == old
+
+
+def test_no_topic_can_be_called_like_the_sources_own_key() -> None:
+    with pytest.raises(CorruptionError, match="as no cluster can have"):
+        encode_position(Position({(OWN_KEY, 0): 1}, "c-1"))
 
 
 @pytest.mark.parametrize(
@@ -35,11 +71,18 @@ def test_offsets_come_back_from_json_and_the_order_does_not_matter(
         {"t": {"0": True}},
         {"t": {"0": "1"}},
         {"t": {"-1": 0}},
+        {OWN_KEY: []},
+        {OWN_KEY: {"cluster": 5}},
+        {OWN_KEY: {"topics": {"t": "no id"}}},
+        {OWN_KEY: {"topics": {"t": 5}}},
+        {OWN_KEY: {"topics": ["t"]}},
+        {OWN_KEY: {"names": {"t": None}}},
+        {OWN_KEY: {"later": 1}},
     ],
 )
 def test_another_sources_checkpoint_is_refused(document: object) -> None:
     with pytest.raises(ConfigError, match="checkpoint"):
-        decode_offsets(document)
+        decode_position(document)
 
 
 @given(st.lists(st.integers(1, 10_000), min_size=1, max_size=30), st.integers(1, 5000))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.base.errors import ConfigError
+from service.spark.kafka_options import words
 from service.spark.options import Edge
 from service.spark.stream.options import includes_headers, parse_stream
 from service.spark.tail.client_options import ClientOptions
@@ -49,7 +50,20 @@ def test_what_begins_with_kafka_is_the_clients() -> None:
             "kafka.security.protocol says nothing without bootstrap.servers",
         ),
         ({"kafkaConsumer.pollTimeoutMs": "5"}, "says nothing without"),
-        ({"bootstrap.servers": "a:1", "kafka.group.id": "g"}, "kafka.group.id is not yours to set"),
+        ({"bootstrap.servers": "a:1", "kafka.group.instance.id": "g"}, "id is not yours to set"),
+        (
+            {"bootstrap.servers": "a:1", "kafka.auto.offset.reset": "latest"},
+            "startingOffsets and failOnDataLoss say it",
+        ),
+        ({"bootstrap.servers": "a:1", "kafka.sasl.jaas.config": "x"}, "write kafka.sasl.mechanism"),
+        ({"bootstrap.servers": "a:1", "kafka.key.deserializer": "x"}, "keys are binary"),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "is 5, above maxOffsetsPerTrigger, 4"),
+        ({"maxTriggerDelay": "1m"}, "says nothing without minOffsetsPerTrigger"),
+        ({"refreshInterval": "11m"}, "not a time of at most 10 minutes"),
+        ({"refreshInterval": "5 s"}, "not a time"),
+        ({"refreshInterval": "-1s"}, "not a time"),
+        ({"refreshInterval": "1w"}, "not a time"),
+        ({"refreshInterval": "9" * 5000}, "not a time"),
         ({"bootstrap.servers": "a:1", "kafka.bootstrap.servers": "b:1"}, "given twice"),
         ({"bootstrap.servers": "a"}, "'a' is not host:port"),
         ({"bootstrap.servers": "a:1,b:99999"}, "'b:99999' is not host:port"),
@@ -64,9 +78,108 @@ def test_what_makes_no_sense_is_refused(more: dict[str, str], reason: str) -> No
         parse_stream({**BASE, **more})
 
 
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("5s", 5000), ("500ms", 500), ("1m", 60_000), ("2MIN", 120_000), ("250", 250), ("0", 0), ("999us", 0)],
+)
+def test_times_are_written_as_spark_writes_them(text: str, ms: int) -> None:
+    assert parse_stream({**BASE, "refreshinterval": text}).refresh_interval_ms == ms
+
+
+def test_a_stream_that_is_told_nothing_looks_every_five_seconds_and_waits_for_nothing() -> None:
+    options = parse_stream(BASE)
+    assert options.refresh_interval_ms == 5000
+    assert options.limits == ()
+    waiting = parse_stream({**BASE, "minOffsetsPerTrigger": "5"})
+    assert waiting.limits == ("minOffsetsPerTrigger",)
+    assert waiting.max_trigger_delay_ms == 15 * 60_000
+    assert (
+        parse_stream({**BASE, "minOffsetsPerTrigger": "5", "maxTriggerDelay": "2h"}).max_trigger_delay_ms
+        == 2 * 3600_000
+    )
+
+
+@pytest.mark.parametrize("brokers", [{}, {"kafka.bootstrap.servers": "a:1"}])
+def test_what_means_nothing_here_is_taken_with_a_word(brokers: dict[str, str]) -> None:
+    more = {
+        "kafka.group.id": "g",
+        "groupIdPrefix": "p",
+        "fetchOffset.numRetries": "3",
+        "fetchOffset.retryIntervalMs": "10",
+    }
+    assert parse_stream({**BASE, **brokers, **more}) == parse_stream({**BASE, **brokers})
+    assert parse_batch({**BASE, **brokers, **more}) == parse_batch({**BASE, **brokers})
+    assert includes_headers({**BASE, **more, "includeHeaders": "true"})
+    assert [text.split(":")[0] for text in words({**BASE, **more})] == [
+        "option fetchoffset.numretries means nothing here",
+        "option fetchoffset.retryintervalms means nothing here",
+        "option groupidprefix means nothing here",
+        "option kafka.group.id means nothing here",
+    ]
+    assert words(BASE) == []
+
+
+def test_brokers_without_an_archive_are_told_what_to_add() -> None:
+    moved = {"kafka.bootstrap.servers": "a:1", "subscribe": "t"}
+    for parse in (parse_stream, parse_batch):
+        with pytest.raises(ConfigError, match=r"Add url, as firn\.remote\.url is"):
+            parse(moved)
+
+
+SPARKS_KAFKA_SOURCE = {
+    "assign": '{"t":[0]}',
+    "subscribe": "t",
+    "subscribePattern": "t.*",
+    "kafka.bootstrap.servers": "a:1",
+    "startingTimestamp": "1",
+    "startingOffsetsByTimestamp": '{"t":{"0":1}}',
+    "startingOffsets": "earliest",
+    "endingTimestamp": "1",
+    "endingOffsetsByTimestamp": '{"t":{"0":1}}',
+    "endingOffsets": "latest",
+    "failOnDataLoss": "false",
+    "kafkaConsumer.pollTimeoutMs": "1000",
+    "fetchOffset.numRetries": "3",
+    "fetchOffset.retryIntervalMs": "10",
+    "maxOffsetsPerTrigger": "7",
+    "minOffsetsPerTrigger": "7",
+    "maxTriggerDelay": "15m",
+    "minPartitions": "2",
+    "maxRecordsPerPartition": "1000",
+    "groupIdPrefix": "spark-kafka-source",
+    "kafka.group.id": "g",
+    "includeHeaders": "true",
+    "startingOffsetsByTimestampStrategy": "latest",
+}
+"""Every option in the table of Spark's "Structured Streaming + Kafka Integration Guide", with a value."""
+OF_BATCHES = {"endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"}
+OF_STREAMS = {"maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"}
+
+
+@pytest.mark.parametrize("name", SPARKS_KAFKA_SOURCE)
+def test_every_option_of_sparks_kafka_source_is_known(name: str) -> None:
+    raw = {"url": "file:///none", "kafka.bootstrap.servers": "a:1", name: SPARKS_KAFKA_SOURCE[name]}
+    if name == "maxTriggerDelay":
+        raw["minOffsetsPerTrigger"] = "5"
+    if not raw.keys() & {"assign", "subscribe", "subscribePattern"}:
+        raw["subscribe"] = "t"
+    if name not in OF_BATCHES:
+        parse_stream(raw)
+    if name not in OF_STREAMS:
+        parse_batch(raw)
+
+
 def test_a_batch_has_no_limits_per_trigger() -> None:
-    with pytest.raises(ConfigError, match="unknown option maxOffsetsPerTrigger"):
+    with pytest.raises(ConfigError, match="maxoffsetspertrigger is for streams"):
         parse_batch({**BASE, "maxOffsetsPerTrigger": "1"})
+    with pytest.raises(ConfigError, match="unknown option refreshInterval"):
+        parse_batch({**BASE, "refreshInterval": "1s"})
+
+
+def test_offsets_that_a_stream_has_written_are_taken_without_what_the_topics_were() -> None:
+    offsets = '{"t": {"0": 5}, "@firn": {"cluster": "c-1"}}'
+    with pytest.raises(ConfigError, match="startingOffsets: of a stream's offsets only topics go there"):
+        parse_stream({**BASE, "startingOffsets": offsets})
 
 
 def test_the_schema_knows_headers_from_the_options_of_streams_too() -> None:
