@@ -1,11 +1,13 @@
-"""Where a stock Spark session finds the data source ``firn``, and notebooks find `session`.
+"""Where a stock Spark session finds the data source ``firn``, and notebooks find `session` and `register`.
 
-Spark imports every module named ``pyspark_…`` in its Python workers and registers its `DefaultSource`.
+Spark imports every module named ``pyspark_…`` that its driver's Python worker finds, and registers its
+`DefaultSource`.
 """
 
 from __future__ import annotations
 
+from service.spark.registration import register
 from service.spark.session import session
 from service.spark.source import FirnDataSource as DefaultSource
 
-__all__ = ["DefaultSource", "session"]
+__all__ = ["DefaultSource", "register", "session"]

@@ -8,3 +8,13 @@ records and back.
 
 Must not know: topics, partitions, segments, requests.
 """
+
+from typing import Any as _Any
+
+_loader: _Any = None if __spec__ is None else __spec__.loader
+if hasattr(_loader, "archive"):  # a zip, out of which the interpreter loads no shared object
+    import os as _os
+
+    from service.records.zipped_kernels import install as _install
+
+    _install(_loader, _os.path.dirname(__file__), _os.environ)

@@ -7,13 +7,13 @@ first one asked for (docs/adr/0005). So this one takes no filters; ``where=`` sa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from service.spark.options import ReadOptions
+from service.spark.parallelism import parallelism_of
 from service.spark.parts import open_archive, read_part
 from service.spark.plan.selection import Selection
 from service.spark.schema import Column
@@ -37,7 +37,7 @@ class FirnReader(DataSourceReader):
         options, selection = self._options, Selection()
         with open_archive(options, self._tail) as archive:
             ranges = resolve_ranges(archive, options, selection)
-            splits = plan_ranges(archive, ranges, options, selection, parallelism=os.cpu_count() or 1)
+            splits = plan_ranges(archive, ranges, options, selection, parallelism=parallelism_of(options))
         return [InputPartition(one) for one in (*splits, *plan_tail(ranges, options, selection))]
 
     def read(self, partition: Any) -> Iterator[Any]:

@@ -92,6 +92,8 @@ class ReadOptions:
     fail_on_data_loss: bool
     include_headers: bool
     read_committed: bool
+    parallelism: int | None
+    """How many tasks run side by side; None where Spark is to say it."""
     min_partitions: int | None
     max_records_per_partition: int | None
     max_partition_bytes: int
@@ -117,6 +119,7 @@ OPTIONS: Final = (
     "failOnDataLoss",
     "includeHeaders",
     "isolationLevel",
+    "parallelism",
     "minPartitions",
     "maxRecordsPerPartition",
     "maxPartitionBytes",
@@ -190,6 +193,7 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool = False) -> ReadOpt
         read_committed=_one_of(
             given, "isolationLevel", {"read_uncommitted": False, "read_committed": True}, "read_uncommitted"
         ),
+        parallelism=_optional(given, "parallelism", _count),
         min_partitions=_optional(given, "minPartitions", _count),
         max_records_per_partition=_optional(given, "maxRecordsPerPartition", _count),
         max_partition_bytes=_size(given, "maxPartitionBytes", 128 * MIB, least=64 << 10),

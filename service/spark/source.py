@@ -1,7 +1,7 @@
 """The Python data source ``firn``: what Spark sees. Needs pyspark.
 
 Spark makes a `FirnDataSource` in a worker process of the driver, asks it for a reader and that for its
-partitions; the reader is pickled, without any plan in it, and each task calls its `read` with a split.
+partitions; both are pickled, without any plan in them, and each task calls the reader's `read` with a split.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 
 from service.spark.batch import FirnReader
+from service.spark.guarded import reviver
 from service.spark.options import ReadOptions
 from service.spark.schema import Column, check_columns, schema_ddl
 from service.spark.stream.options import includes_headers, parse_stream
@@ -21,6 +22,14 @@ from service.spark.tail.options import parse_batch
 class FirnDataSource(DataSource):
     """``spark.read.format("firn").option("url", …).option("subscribe", …).load()``; see docs/spark.md."""
 
+    def __init__(self, options: Any, parallelism: int | None = None) -> None:
+        """`parallelism` is what the session says that Spark has; the option of that name comes before it."""
+        super().__init__(options)
+        self._parallelism = parallelism
+
+    def __reduce__(self) -> Any:
+        return reviver(), (self.options, self._parallelism)
+
     @classmethod
     def name(cls) -> str:
         return "firn"
@@ -29,12 +38,16 @@ class FirnDataSource(DataSource):
         return schema_ddl(include_headers=includes_headers(self.options))
 
     def reader(self, schema: Any) -> FirnReader:
-        options, tail = parse_batch(self.options)
+        options, tail = parse_batch(self._read_options())
         return FirnReader(options, columns_of(schema, options), tail)
 
     def streamReader(self, schema: Any) -> FirnStreamReader:
-        options = parse_stream(self.options)
+        options = parse_stream(self._read_options())
         return FirnStreamReader(options, columns_of(schema, options.read))
+
+    def _read_options(self) -> dict[str, str]:
+        default = {} if self._parallelism is None else {"parallelism": str(self._parallelism)}
+        return {**default, **self.options}
 
 
 def columns_of(schema: Any, options: ReadOptions) -> tuple[Column, ...]:

@@ -8,7 +8,6 @@ so a batch that is repeated after a crash has the same rows.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from uuid import UUID
 
@@ -17,6 +16,7 @@ from service.remote.block_table import BlockTable
 from service.remote.manifest import Page, PageRef, SegmentEntry
 from service.spark.errors import DataLossError
 from service.spark.options import Assign, Choice, Subscribe
+from service.spark.parallelism import parallelism_of
 from service.spark.plan.archive import Archive, ChosenPartition, PartitionSnapshot
 from service.spark.plan.ranges import bound_offsets, check_named, plan_ranges, within
 from service.spark.plan.selection import Selection
@@ -104,7 +104,7 @@ class StreamPlan:
                 for spot, snapshot in sorted(snapshots.items())
             ]
             ranges = [one for one in ranges if one.begin_offset < one.end_offset]
-            splits = plan_ranges(archive, ranges, options, Selection(), parallelism=os.cpu_count() or 1)
+            splits = plan_ranges(archive, ranges, options, Selection(), parallelism=parallelism_of(options))
             return [*splits, *plan_tail(ranges, options, Selection())]
 
     def _snapshots(self, archive: Archive, only: set[Spot] | None = None) -> Snapshots:
