@@ -161,16 +161,11 @@ def _cold_sizes(
 
 def _manifest_sizes(store: ObjectStore, topic_id: UUID, partition: int) -> tuple[int, int]:
     """Bytes and objects of the manifest that HEAD names; nothing where nothing was copied yet."""
-    from service.remote.errors import ObjectNotFound
-    from service.remote.keys import head_key
-    from service.remote.manifest_codec import MAX_SMALL_BYTES, decode_head, decode_manifest
+    from service.remote.keys import HeadKey
+    from service.remote.object_reader import open_published
 
-    try:
-        head = decode_head(store.get(head_key(topic_id, partition), max_size=MAX_SMALL_BYTES))
-    except ObjectNotFound:
-        return 0, 0
-    manifest = decode_manifest(store.get(head.manifest_key, max_size=head.stored_size))
-    return manifest.size_bytes, manifest.segments
+    chain = open_published(store, HeadKey(topic_id, partition))
+    return (chain.manifest.size_bytes, chain.manifest.segments) if chain is not None else (0, 0)
 
 
 def _hot_sizes(log_dirs: str | None, info: TopicInfo, partition: int) -> tuple[int | None, int | None]:

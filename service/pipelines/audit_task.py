@@ -1,7 +1,7 @@
 """What tasks of an audit do: walk the chain of a partition, and prove one segment. Needs pyarrow.
 
-The proof of a segment is that of `fsck` (tiering/segment_proof.py); beyond it every record is decoded and
-counted on the UTC day of its timestamp.
+The proofs are those of `fsck` (tiering/chain_proof.py, tiering/segment_proof.py); beyond them every record is
+decoded and counted on the UTC day of its timestamp.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import pyarrow.compute as pc
 
 from service.base.errors import CorruptionError
 from service.records.columns import ColumnDecoder
-from service.remote.errors import ObjectNotFound
-from service.remote.manifest import Manifest, SegmentEntry, live_segments
-from service.remote.object_reader import check_entry, open_footer_of
-from service.remote.segment_object import Footer
+from service.remote.errors import ObjectNotFound, naming
+from service.remote.keys import HeadKey, partition_prefix
+from service.remote.manifest import SegmentEntry
+from service.remote.object_reader import open_page
 from service.remote.store import ObjectStore
 from service.spark.options import ReadOptions
-from service.spark.plan.archive import Archive, ChosenPartition, naming
+from service.spark.plan.archive import ChosenPartition
 from service.spark.store import open_store_of
+from service.tiering.chain_proof import proved_footer, proved_segments, published_chain
 from service.tiering.segment_proof import prove_segment
 
 _EPOCH: Final = date(1970, 1, 1)
@@ -54,10 +55,11 @@ class Checked(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A segment to prove, of the manifest of this cluster."""
+    """A segment to prove; `cluster_id` and `topic` are what its manifest says."""
 
     chosen: ChosenPartition
     cluster_id: str
+    topic: str
     entry: SegmentEntry
 
 
@@ -69,55 +71,44 @@ class Chains:
     cluster_id: str | None
 
     def __call__(self, partitions: Iterable[ChosenPartition]) -> Iterator[Segment | Checked]:
-        with Archive(open_store_of(self.options), threads=1) as archive:
-            for chosen in partitions:
-                errors: list[str] = []
-                yield from self._chain(archive, chosen, errors)
-                if errors:
-                    where = f"data/{chosen.topic_id}/{chosen.partition}"
-                    yield Checked(
-                        chosen.topic,
-                        str(chosen.topic_id),
-                        chosen.partition,
-                        where,
-                        None,
-                        None,
-                        0,
-                        0,
-                        errors,
-                        [],
-                    )
+        store = open_store_of(self.options)
+        for chosen in partitions:
+            errors: list[str] = []
+            yield from self._chain(store, chosen, errors)
+            if errors:
+                yield _broken_chain(chosen, errors)
 
-    def _chain(self, archive: Archive, chosen: ChosenPartition, errors: list[str]) -> Iterator[Segment]:
-        try:
-            manifest = archive.snapshots([chosen])[0].manifest
-            if manifest is None:
-                return
-            if self.cluster_id is not None and manifest.cluster_id != self.cluster_id:
-                errors.append(f"the manifest is of cluster {manifest.cluster_id}")
-            if manifest.topic != chosen.topic:
-                errors.append(f"the manifest is of topic {manifest.topic!r}")
-            yield from self._walk(archive, chosen, manifest, errors)
-        except (ObjectNotFound, CorruptionError) as e:
-            errors.append(str(e))
+    def _chain(self, store: ObjectStore, chosen: ChosenPartition, errors: list[str]) -> Iterator[Segment]:
+        def error(where: str, what: str) -> None:
+            errors.append(f"{where}: {what}")
 
-    def _walk(
-        self, archive: Archive, chosen: ChosenPartition, manifest: Manifest, errors: list[str]
-    ) -> Iterator[Segment]:
-        expected: int | None = None
-        count = size = 0
-        for entry in live_segments(manifest, archive.loader(manifest)):
-            if expected is None and not entry.base_offset <= manifest.start_offset <= entry.last_offset:
-                errors.append(f"the chain begins at {entry.base_offset}, not at {manifest.start_offset}")
-            if expected is not None and entry.base_offset != expected:
-                errors.append(f"after offset {expected - 1} the chain goes on at {entry.base_offset}")
-            expected = entry.last_offset + 1
-            count, size = count + 1, size + entry.size
-            yield Segment(chosen, manifest.cluster_id, entry)
-        if (manifest.start_offset if expected is None else expected) != manifest.end_offset:
-            errors.append(f"the chain ends before {expected}, not before {manifest.end_offset}")
-        if (count, size) != (manifest.segments, manifest.size_bytes):
-            errors.append(f"{count} segments of {size} bytes, the manifest sums up others")
+        chain = published_chain(
+            store,
+            HeadKey(chosen.topic_id, chosen.partition),
+            cluster_id=self.cluster_id,
+            topic=chosen.topic,
+            error=error,
+        )
+        if chain is None:
+            return
+        manifest = chain.manifest
+        for entry in proved_segments(chain, lambda ref: open_page(store, ref, manifest), error):
+            yield Segment(chosen, manifest.cluster_id, manifest.topic, entry)
+
+
+def _broken_chain(chosen: ChosenPartition, errors: list[str]) -> Checked:
+    return Checked(
+        topic=chosen.topic,
+        topic_id=str(chosen.topic_id),
+        partition=chosen.partition,
+        object=partition_prefix(chosen.topic_id, chosen.partition),
+        base_offset=None,
+        last_offset=None,
+        size_bytes=0,
+        records=0,
+        errors=errors,
+        days=[],
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +136,9 @@ def check_segment(store: ObjectStore, segment: Segment) -> Checked:
     records = 0
     try:
         with naming(entry.key):
-            size = store.head(entry.key).size
-            if size != entry.size:
-                raise CorruptionError(f"the object has {size} bytes, the manifest says {entry.size}")
-            footer = open_footer_of(store, entry)
-            _compare(segment, footer)
+            footer = proved_footer(
+                store, entry, _size(store, entry.key), cluster_id=segment.cluster_id, topic=segment.topic
+            )
             prove_segment(
                 entry,
                 footer,
@@ -173,11 +162,11 @@ def check_segment(store: ObjectStore, segment: Segment) -> Checked:
     )
 
 
-def _compare(segment: Segment, footer: Footer) -> None:
-    identity = footer.identity
-    check_entry(segment.entry, footer)
-    if (identity.cluster_id, identity.topic) != (segment.cluster_id, segment.chosen.topic):
-        raise CorruptionError(f"of cluster {identity.cluster_id}, topic {identity.topic!r}")
+def _size(store: ObjectStore, key: str) -> int | None:
+    try:
+        return store.head(key).size
+    except ObjectNotFound:
+        return None
 
 
 def _count_days(days: Counter[int], data: memoryview) -> None:

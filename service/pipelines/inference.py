@@ -12,7 +12,6 @@ from service.pipelines.checkpoint import Checkpoint
 from service.pipelines.values import infer_json_schema, parse_json_schema
 from service.spark.parts import open_archive
 from service.spark.plan.ranges import OffsetRange, resolve_ranges
-from service.spark.plan.selection import Selection
 from service.spark.stream.offsets import Backlog, Spot, by_count, encode_offsets
 from service.spark.stream.options import LIMITS
 from service.spark.tail.options import parse_batch
@@ -36,7 +35,7 @@ def _inferred(spark: Any, options: Mapping[str, str], records: int) -> Any:
     """The schema of the first records; of more of them where those are no JSON objects."""
     read, tail = parse_batch(options)
     with open_archive(read, tail) as archive:
-        ranges = resolve_ranges(archive, read, Selection())
+        ranges = resolve_ranges(archive, read)
     total = sum(one.end_offset - one.begin_offset for one in ranges)
     while True:
         sample = spark.read.format("firn").options(**sample_options(options, ranges, records))

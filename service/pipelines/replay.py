@@ -34,7 +34,6 @@ from service.remote.store import ObjectStore
 from service.spark.options import ReadOptions, parse_options
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import plan_ranges, resolve_ranges, within
-from service.spark.plan.selection import Selection
 from service.spark.plan.splits import Split
 from service.spark.store import open_store_of
 from service.spark.tail.options import refuse_tail
@@ -85,7 +84,7 @@ def _job(state: ObjectStore, archive: Archive, options: ReadOptions, args: argpa
     except ObjectNotFound:
         parts = tuple(
             Part(s.chosen.topic, str(s.chosen.topic_id), s.chosen.partition, begin, end)
-            for s, begin, end in resolve_ranges(archive, options, Selection())
+            for s, begin, end in resolve_ranges(archive, options)
         )
         job = Job(asked, parts)
         state.put(JOB_KEY, job.encode())
@@ -119,7 +118,7 @@ def _works(archive: Archive, options: ReadOptions, states: dict[Part, PartState]
         rest = within(
             snapshot, state.next_offset, part.end_offset, fail_on_data_loss=options.fail_on_data_loss
         )
-        splits = plan_ranges(archive, [rest], unsplit, Selection())
+        splits = plan_ranges(archive, [rest], unsplit)
         works.append(
             Work(part, Split(tuple(p for s in splits for p in s.pieces), sum(s.size_bytes for s in splits)))
         )

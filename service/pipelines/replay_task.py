@@ -27,7 +27,6 @@ from service.remote.errors import ObjectNotFound
 from service.remote.obstore_store import open_store
 from service.remote.store import ObjectStore
 from service.spark.options import ReadOptions
-from service.spark.plan.selection import Selection
 from service.spark.plan.splits import Split
 from service.spark.read.split_reader import read_split
 from service.spark.schema import Column
@@ -120,7 +119,7 @@ class _Sending:
         import pyarrow as pa
 
         options = self._job.options
-        for batch in read_split(open_store_of(options), self._split, options, Selection(), _COLUMNS):
+        for batch in read_split(open_store_of(options), self._split, options, _COLUMNS):
             keys, values, offsets, times, headers = batch.columns
             columns = (offsets, keys, values, times.cast(pa.int64()), headers)
             for offset, key, value, micros, found in zip(*(c.to_pylist() for c in columns), strict=True):

@@ -6,8 +6,8 @@ the per-record loops (compiled where a C compiler is, interpreted elsewhere); `s
 batches; `validation` decides what a broker accepts from a producer; `decode` and `builder` turn batches into
 records and back.
 
-Imported from a zip, as Spark's executors do, the package sees to its compiled kernels first (`zipped_kernels`,
-`kernel_build`): those two alone touch files and processes.
+Imported from a zip, as Spark's executors do, the package sees to its compiled kernels first
+(`zipped_kernels`, `kernel_build`): those two alone touch files and processes.
 
 Must not know: topics, partitions, segments, requests.
 """

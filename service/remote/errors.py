@@ -9,6 +9,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from service.base.errors import CorruptionError, StorageError
 
 
@@ -34,3 +37,14 @@ class ObjectTruncated(CorruptionError):
 
 class ReaderClosed(StorageError):
     """The reader is closed; what was under way has been given up."""
+
+
+@contextmanager
+def naming(object_key: str) -> Iterator[None]:
+    """Whatever is found corrupt names its object."""
+    try:
+        yield
+    except CorruptionError as e:
+        if object_key in str(e):
+            raise
+        raise CorruptionError(f"{object_key}: {e}") from e

@@ -27,8 +27,12 @@ def parse_json_object(data: bytes, what: str) -> dict[str, Any]:
 
 def int_field(document: dict[str, Any], name: str, low: int, high: int) -> int:
     """An integer between `low` and `high`, both inclusive."""
-    value = document.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
+    return _integer(document.get(name), name, low, high)
+
+
+def _integer(value: Any, name: str, low: int, high: int) -> int:
+    # Not isinstance: true and false are no integers. Called ten times for each segment of a manifest.
+    if type(value) is not int or not low <= value <= high:
         raise CorruptionError(f"{name}: {_shown(value)} is not an integer from {low} to {high}")
     return value
 
@@ -90,8 +94,7 @@ def epochs_field(document: dict[str, Any], name: str) -> tuple[tuple[int, int], 
     for item in list_field(document, name, MAX_LEADER_EPOCHS):
         if not isinstance(item, list) or len(item) != 2:
             raise CorruptionError(f"{name}: {_shown(item)} is not a pair of epoch and offset")
-        pair = {"epoch": item[0], "offset": item[1]}
-        epoch, start = int_field(pair, "epoch", 0, MAX_EPOCH), int_field(pair, "offset", 0, MAX_OFFSET)
+        epoch, start = _integer(item[0], "epoch", 0, MAX_EPOCH), _integer(item[1], "offset", 0, MAX_OFFSET)
         if pairs and (epoch <= pairs[-1][0] or start <= pairs[-1][1]):
             raise CorruptionError(f"{name}: epoch {epoch} at offset {start} does not rise")
         pairs.append((epoch, start))

@@ -34,6 +34,7 @@ _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _PARTITION = re.compile(rf"data/({_UUID})/(0|[1-9][0-9]{{0,9}})/(.+)", re.ASCII)
 _SEGMENT = re.compile(rf"([0-9]{{20}})-([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.seg", re.ASCII)
 _MANIFEST = re.compile(rf"manifest/([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.json\.zst", re.ASCII)
+_SEGMENT_END = re.compile(rf"([0-9]{{10}})-{_UUID}\.seg", re.ASCII)
 _PAGE = re.compile(rf"page/([0-9]{{20}})-([0-9]{{20}})-([0-9]{{2}})-({_UUID})\.json\.zst", re.ASCII)
 
 
@@ -147,6 +148,18 @@ def parse_key(key: str) -> ParsedKey | None:
         if base <= last <= MAX_OFFSET:
             return PageKey(topic_id, partition, base, last, int(found[3]), UUID(found[4]))
     return None
+
+
+def is_segment_of(key: str, prefix: str, base_offset: int, last_offset: int) -> bool:
+    """Whether `parse_key` would find a segment of these offsets, in the partition whose folder is `prefix`.
+
+    It is asked of every segment that a manifest lists, and parsing (two UUIDs) takes four times as long.
+    """
+    begin = f"{prefix}/{base_offset:020d}-{last_offset:020d}-"
+    if not key.startswith(begin) or not 0 <= base_offset <= last_offset <= MAX_OFFSET:
+        return False
+    found = _SEGMENT_END.fullmatch(key, len(begin))
+    return found is not None and int(found[1]) <= MAX_EPOCH
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:

@@ -35,8 +35,9 @@ from service.remote.keys import (
     MAX_PARTITION,
     ManifestKey,
     PageKey,
-    SegmentKey,
+    is_segment_of,
     parse_key,
+    partition_prefix,
 )
 from service.remote.manifest import (
     MAX_LEVELS,
@@ -133,36 +134,31 @@ def _entry_json(entry: SegmentEntry) -> dict[str, Any]:
     return document
 
 
-def _entry(document: dict[str, Any], topic_id: UUID, partition: int) -> SegmentEntry:
+def _entry(document: dict[str, Any], prefix: str) -> SegmentEntry:
     base = int_field(document, "base_offset", 0, MAX_OFFSET)
     last = int_field(document, "last_offset", base, MAX_OFFSET)
     key = str_field(document, "key")
-    parsed = parse_key(key)
-    if not isinstance(parsed, SegmentKey) or parsed[:4] != (topic_id, partition, base, last):
-        raise CorruptionError(f"{key!r} is not the key of segment {base} to {last} of {topic_id}/{partition}")
+    if not is_segment_of(key, prefix, base, last):
+        raise CorruptionError(f"{key!r} is not the key of segment {base} to {last} of {prefix}")
     size = int_field(document, "size", 1, MAX_SEGMENT_BYTES)
     log_length = int_field(document, "log_length", 1, size)
     epochs = epochs_field(document, "leader_epochs")
     if not epochs or epochs[0][1] > base or epochs[-1][1] > last:
         raise CorruptionError(f"{key}: leader epochs do not cover it")
+    newest = optional_int_field(document, "max_timestamp", MAX_OFFSET)
     return SegmentEntry(
         base_offset=base,
         last_offset=last,
         size=size,
         log_length=log_length,
-        max_timestamp=optional_int_field(document, "max_timestamp", MAX_OFFSET),
+        max_timestamp=newest,
         max_timestamp_offset=optional_int_field(document, "max_timestamp_offset", MAX_OFFSET),
         leader_epochs=epochs,
         key=key,
         footer_position=int_field(document, "footer_position", log_length, size),
         footer_crc=int_field(document, "footer_crc", 0, 0xFFFFFFFF),
-        min_timestamp=_min_timestamp(document),
+        min_timestamp=later_int_field(document, "min_timestamp", NO_TIMESTAMP, newest, NO_TIMESTAMP),
     )
-
-
-def _min_timestamp(document: dict[str, Any]) -> int:
-    high = optional_int_field(document, "max_timestamp", MAX_OFFSET)
-    return later_int_field(document, "min_timestamp", NO_TIMESTAMP, high, NO_TIMESTAMP)
 
 
 def _ref(document: dict[str, Any], topic_id: UUID, partition: int) -> PageRef:
@@ -174,19 +170,20 @@ def _ref(document: dict[str, Any], topic_id: UUID, partition: int) -> PageRef:
     if not isinstance(parsed, PageKey) or parsed[:5] != (topic_id, partition, base, last, level):
         raise CorruptionError(f"{key!r} is not the key of page {base} to {last} of {topic_id}/{partition}")
     first_epoch = int_field(document, "first_epoch", 0, MAX_EPOCH)
+    newest = optional_int_field(document, "max_timestamp", MAX_OFFSET)
     return PageRef(
         base_offset=base,
         last_offset=last,
         level=level,
         segments=int_field(document, "segments", 1, MAX_OFFSET),
         size_bytes=int_field(document, "size_bytes", 1, MAX_OFFSET),
-        max_timestamp=optional_int_field(document, "max_timestamp", MAX_OFFSET),
+        max_timestamp=newest,
         first_epoch=first_epoch,
         last_epoch=int_field(document, "last_epoch", first_epoch, MAX_EPOCH),
         key=key,
         stored_size=int_field(document, "stored_size", 1, MAX_STORED_BYTES),
         crc32c=int_field(document, "crc32c", 0, 0xFFFFFFFF),
-        min_timestamp=_min_timestamp(document),
+        min_timestamp=later_int_field(document, "min_timestamp", NO_TIMESTAMP, newest, NO_TIMESTAMP),
     )
 
 
@@ -221,6 +218,7 @@ def decode_manifest(data: bytes) -> Manifest:
     version = int_field(document, "version", 1, MAX_OFFSET)
     refs = objects_field(document, "pages", MAX_PAGE_REFS * (MAX_LEVELS + 1))
     rows = objects_field(document, "segments", MAX_MANIFEST_ENTRIES)
+    prefix = partition_prefix(topic_id, partition)
     manifest = Manifest(
         cluster_id=str_field(document, "cluster_id"),
         topic_id=topic_id,
@@ -231,7 +229,7 @@ def decode_manifest(data: bytes) -> Manifest:
         leader_epoch=int_field(document, "leader_epoch", 0, MAX_EPOCH),
         start_offset=int_field(document, "start_offset", 0, MAX_OFFSET),
         pages=tuple(_ref(ref, topic_id, partition) for ref in refs),
-        entries=tuple(_entry(row, topic_id, partition) for row in rows),
+        entries=tuple(_entry(row, prefix) for row in rows),
         dropped_segments=int_field(document, "dropped_segments", 0, MAX_OFFSET),
         dropped_bytes=int_field(document, "dropped_bytes", 0, MAX_OFFSET),
     )
@@ -284,7 +282,8 @@ def decode_page(data: bytes, ref: PageRef, topic_id: UUID, partition: int) -> Pa
     rows = objects_field(document, "children", MAX_MANIFEST_ENTRIES if level == 0 else MAX_PAGE_REFS)
     children: Sequence[Child]
     if level == 0:
-        children = [_entry(row, topic_id, partition) for row in rows]
+        prefix = partition_prefix(topic_id, partition)
+        children = [_entry(row, prefix) for row in rows]
     else:
         children = [_ref(row, topic_id, partition) for row in rows]
         if any(child.level >= level for child in children if isinstance(child, PageRef)):

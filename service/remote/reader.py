@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import Clock, SystemClock
 from service.base.errors import CorruptionError, InvariantError, RequestError
 from service.base.types import TopicIdPartition
+from service.remote.block_table import BlockTable
 from service.remote.chunk import Chunk, chunk_of_block
 from service.remote.errors import ReaderClosed
 from service.remote.flights import Flight, Flights, FlightStats, Resource
@@ -35,7 +36,7 @@ from service.remote.resources import (
     SegmentResource,
 )
 from service.remote.store import ObjectStore
-from service.remote.time_search import TimestampedOffset, search_block
+from service.remote.time_search import TimestampedOffset, search_log
 
 T = TypeVar("T")
 
@@ -376,30 +377,15 @@ class RemoteReader:
     def _try_search(
         self, at: _At, manifest: Manifest, timestamp: int, from_offset: int
     ) -> TimestampedOffset | None:
-        offset = max(from_offset, manifest.start_offset)
-        while True:
-            entry = manifest.find_by_timestamp(timestamp, at.load(manifest), offset)
-            if entry is None:
-                return None
-            segment = self._segment(at, entry)
-            found = self._search_segment(at, segment, timestamp, offset)
-            if found is not None:
-                return found
-            offset = entry.last_offset + 1
+        def blocks_of(entry: SegmentEntry) -> BlockTable:
+            return self._segment(at, entry).footer.blocks
 
-    def _search_segment(
-        self, at: _At, segment: OpenSegment, timestamp: int, from_offset: int
-    ) -> TimestampedOffset | None:
-        blocks = segment.footer.blocks
-        index = blocks.index_of_timestamp(timestamp, blocks.index_of(from_offset))
-        while index < len(blocks):
-            number = chunk_of_block(segment.chunks, index)
-            chunk: Chunk = at.need(ChunkResource(segment, number))
-            found = search_block(chunk, blocks[index], timestamp, from_offset)
-            if found is not None:
-                return found
-            index = blocks.index_of_timestamp(timestamp, index + 1)
-        return None
+        def chunk_of(entry: SegmentEntry, blocks: BlockTable, block: int) -> Chunk:
+            segment = self._segment(at, entry)
+            chunk: Chunk = at.need(ChunkResource(segment, chunk_of_block(segment.chunks, block)))
+            return chunk
+
+        return search_log(manifest, at.load(manifest), blocks_of, chunk_of, timestamp, from_offset)
 
 
 def _running() -> Future[Any]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from service.base.errors import CorruptionError
 from service.remote.chunk import Chunk, ChunkRange, split_chunks, verify_chunk
+from service.remote.errors import naming
 from service.remote.manifest import Manifest, Page, PageRef, SegmentEntry
 from service.remote.object_reader import open_footer_of, open_manifest, open_page
 from service.remote.segment_object import Footer
@@ -39,8 +37,7 @@ class ManifestResource(NamedTuple):
         return 0
 
     def load(self, store: ObjectStore) -> tuple[Manifest, int]:
-        with _named(self.manifest_key):
-            manifest, stored_size = open_manifest(store, self.manifest_key)
+        manifest, stored_size = open_manifest(store, self.manifest_key)
         return manifest, stored_size + _ENTRY_COST * (len(manifest.children) + 1)
 
 
@@ -57,8 +54,7 @@ class PageResource(NamedTuple):
         return 0
 
     def load(self, store: ObjectStore) -> tuple[Page, int]:
-        with _named(self.ref.key):
-            page = open_page(store, self.ref, self.manifest)
+        page = open_page(store, self.ref, self.manifest)
         return page, self.ref.stored_size + _ENTRY_COST * len(page.children)
 
 
@@ -77,8 +73,7 @@ class SegmentResource(NamedTuple):
         return 0
 
     def load(self, store: ObjectStore) -> tuple[OpenSegment, int]:
-        with _named(self.entry.key):
-            footer = open_footer_of(store, self.entry)
+        footer = open_footer_of(store, self.entry)
         segment = OpenSegment(self.entry, footer, split_chunks(footer.blocks, self.chunk_bytes))
         return segment, _FOOTER_COST + len(footer.blocks.encoded) + _ROW_COST * len(footer.blocks)
 
@@ -101,17 +96,6 @@ class ChunkResource(NamedTuple):
 
     def load(self, store: ObjectStore) -> tuple[Chunk, int]:
         object_key = self.segment.entry.key
-        with _named(object_key):
+        with naming(object_key):
             data = store.get_range(object_key, self.range.position, self.range.length)
             return verify_chunk(data, self.range, self.segment.footer.blocks), self.range.length
-
-
-@contextmanager
-def _named(object_key: str) -> Iterator[None]:
-    """Whatever is found corrupt names its object."""
-    try:
-        yield
-    except CorruptionError as e:
-        if object_key in str(e):
-            raise
-        raise CorruptionError(f"{object_key}: {e}") from e

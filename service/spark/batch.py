@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from service.spark.options import ReadOptions
 from service.spark.parallelism import parallelism_of
 from service.spark.parts import open_archive, read_part
-from service.spark.plan.selection import Selection
 from service.spark.schema import Column
 from service.spark.tail.options import TailOptions
 
@@ -34,11 +33,11 @@ class FirnReader(DataSourceReader):
         from service.spark.plan.ranges import plan_ranges, resolve_ranges
         from service.spark.tail.plan import plan_tail
 
-        options, selection = self._options, Selection()
+        options = self._options
         with open_archive(options, self._tail) as archive:
-            ranges = resolve_ranges(archive, options, selection)
-            splits = plan_ranges(archive, ranges, options, selection, parallelism=parallelism_of(options))
-        return [InputPartition(one) for one in (*splits, *plan_tail(ranges, options, selection))]
+            ranges = resolve_ranges(archive, options)
+            splits = plan_ranges(archive, ranges, options, parallelism=parallelism_of(options))
+        return [InputPartition(one) for one in (*splits, *plan_tail(ranges, options))]
 
     def read(self, partition: Any) -> Iterator[Any]:
-        return read_part(partition.value, self._options, self._tail, Selection(), self._columns)
+        return read_part(partition.value, self._options, self._tail, self._columns)

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from service.base.errors import ConfigError
 from service.remote.keys import MAX_OFFSET, MAX_PARTITION
+from service.spark.where import Where, parse_where
 
 MIB: Final = 1 << 20
 PerPartition = Mapping[str, Mapping[int, int]]
@@ -85,6 +86,7 @@ class ReadOptions:
     endpoint: str | None
     region: str | None
     choice: Choice
+    where: Where | None
     starting: Bound
     ending: Bound
     timestamp_miss_is_latest: bool
@@ -109,6 +111,8 @@ OPTIONS: Final = (
     "endpoint",
     "region",
     *CHOICES,
+    "where",
+    "timeZone",
     "startingOffsets",
     "endingOffsets",
     "startingTimestamp",
@@ -183,6 +187,7 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool = False) -> ReadOpt
         endpoint=given.get("endpoint"),
         region=given.get("region"),
         choice=_choice(given),
+        where=_where(given),
         starting=_starting(given, streaming),
         ending=_ending(given, streaming),
         timestamp_miss_is_latest=_one_of(
@@ -217,6 +222,14 @@ def count_of(given: Mapping[str, str], name: str) -> int | None:
 def size_of(given: Mapping[str, str], name: str) -> int | None:
     """Bytes, as in ``128m``, None where it is not given."""
     return _size(given, name, 0, least=1) if name in given else None
+
+
+def _where(given: Mapping[str, str]) -> Where | None:
+    if "where" in given:
+        return parse_where(given["where"], given.get("timeZone"))
+    if "timeZone" in given:
+        raise ConfigError("option timeZone says nothing without where")
+    return None
 
 
 def _choice(given: Mapping[str, str]) -> Choice:

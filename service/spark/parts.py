@@ -8,7 +8,6 @@ from typing import Any
 from service.spark.options import ReadOptions
 from service.spark.plan.archive import Archive
 from service.spark.plan.memory import Memory
-from service.spark.plan.selection import Selection
 from service.spark.schema import Column
 from service.spark.store import open_store_of
 from service.spark.tail.options import TailOptions
@@ -25,7 +24,7 @@ def open_archive(options: ReadOptions, tail: TailOptions | None, memory: Memory 
 
 
 def read_part(
-    part: Any, options: ReadOptions, tail: TailOptions | None, selection: Selection, columns: Sequence[Column]
+    part: Any, options: ReadOptions, tail: TailOptions | None, columns: Sequence[Column]
 ) -> Iterator[Any]:
     """What one task reads: a `Split` of the archive, a `TailSplit`, or nothing."""
     from service.spark.read.split_reader import read_split
@@ -37,5 +36,5 @@ def read_part(
         from service.spark.tail.reader import read_tail
 
         assert tail is not None
-        return read_tail(part, tail, options, selection, columns)
-    return read_split(open_store_of(options), part, options, selection, columns)
+        return read_tail(part, tail, options, columns)
+    return read_split(open_store_of(options), part, options, columns)

@@ -11,40 +11,19 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
 from service.remote.errors import ObjectNotFound
-from service.remote.keys import head_key
+from service.remote.keys import HeadKey, head_key
 from service.remote.manifest import Limits, Manifest, ManifestDrop, Page, PageRef, SegmentEntry
-from service.remote.manifest_codec import (
-    MAX_SMALL_BYTES,
-    MAX_STORED_BYTES,
-    Head,
-    decode_head,
-    decode_manifest,
-    decode_page,
-    encode_head,
-    encode_manifest,
-    encode_page,
-    head_of,
-)
+from service.remote.manifest_codec import Head, encode_head, encode_manifest, encode_page, head_of
+from service.remote.object_reader import Chain, open_chain, open_head, open_page
 from service.remote.store import ObjectStore
 
 MAX_CACHED_CHILDREN: Final = 8192
-
-
-class Chain(NamedTuple):
-    """One manifest as it lies in the bucket, and the HEAD that names it."""
-
-    manifest: Manifest
-    head: Head
-
-    @property
-    def key(self) -> str:
-        return self.head.manifest_key
 
 
 class ChainStore:
@@ -73,11 +52,9 @@ class ChainStore:
         cached = self._cached(key)
         if isinstance(cached, Chain):
             return cached
-        data = self._store.get(key, max_size=MAX_STORED_BYTES)
-        manifest = decode_manifest(data)
-        if (manifest.topic_id, manifest.partition) != (tip.topic_id, tip.partition):
+        chain = open_chain(self._store, key)
+        if (chain.manifest.topic_id, chain.manifest.partition) != (tip.topic_id, tip.partition):
             raise CorruptionError(f"{key}: the manifest of another partition")
-        chain = Chain(manifest, head_of(manifest, key, data))
         self._remember(key, chain)
         return chain
 
@@ -86,8 +63,7 @@ class ChainStore:
         cached = self._cached(ref.key)
         if isinstance(cached, Page):
             return cached
-        data = self._store.get(ref.key, max_size=MAX_STORED_BYTES)
-        page = decode_page(data, ref, tip.topic_id, tip.partition)
+        page = open_page(self._store, ref, tip)
         self._remember(ref.key, page)
         return page
 
@@ -145,8 +121,7 @@ class ChainStore:
     def read_head(self, tip: TopicIdPartition) -> Head | None:
         """HEAD as it lies there; None when there is none, or none that makes sense."""
         try:
-            data = self._store.get(head_key(tip.topic_id, tip.partition), max_size=MAX_SMALL_BYTES)
-            return decode_head(data)
+            return open_head(self._store, HeadKey(tip.topic_id, tip.partition))
         except (ObjectNotFound, CorruptionError):
             return None
 

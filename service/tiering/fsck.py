@@ -13,10 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import groupby
-from typing import NamedTuple
 from uuid import UUID
-
-from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
@@ -30,20 +27,13 @@ from service.remote.keys import (
     PageKey,
     SegmentKey,
     parse_key,
-    partition_prefix,
     topic_prefix,
 )
-from service.remote.manifest import Manifest, Page, PageRef, SegmentEntry, live_segments
-from service.remote.manifest_codec import (
-    MAX_SMALL_BYTES,
-    MAX_STORED_BYTES,
-    Topics,
-    decode_cluster,
-    decode_manifest,
-)
-from service.remote.object_reader import check_entry, open_footer_of, open_head, open_page
-from service.remote.segment_object import Footer
+from service.remote.manifest import Page, PageRef, SegmentEntry
+from service.remote.manifest_codec import Topics
+from service.remote.object_reader import Chain, open_cluster, open_page
 from service.remote.store import ObjectInfo, ObjectStore
+from service.tiering.chain_proof import proved_footer, proved_segments, published_chain
 from service.tiering.fsck_report import FsckReport, PartitionReport
 from service.tiering.segment_proof import prove_segment
 from service.tiering.shared_objects import read_topics
@@ -91,8 +81,7 @@ class _Check:
 
     def _cluster(self) -> None:
         try:
-            data = self.store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
-            self.report.cluster_id = decode_cluster(data)
+            self.report.cluster_id = open_cluster(self.store)
         except (ObjectNotFound, CorruptionError) as e:
             self.report.error(CLUSTER_KEY, str(e))
 
@@ -115,60 +104,31 @@ class _Check:
         return names, found if found is not None else as_id if as_id in names else None
 
     def _partition(self, key: HeadKey, name: str | None, infos: Iterator[ObjectInfo]) -> None:
-        where = partition_prefix(key.topic_id, key.partition)
-        manifest = self._published(key, where)
-        if manifest is None:
-            for info in infos:
-                if not isinstance(parse_key(info.key), HeadKey):
-                    self.report.orphan(info.key, info.size)
+        report = self.report
+        chain = published_chain(
+            self.store, key, cluster_id=report.cluster_id, topic=name, error=report.error, note=report.note
+        )
+        if chain is not None:
+            _PartitionCheck(self, chain, infos).run()
             return
-        if self.report.cluster_id is not None and manifest.manifest.cluster_id != self.report.cluster_id:
-            self.report.error(where, f"the manifest is of cluster {manifest.manifest.cluster_id}")
-        if name is not None and manifest.manifest.topic != name:
-            self.report.error(where, f"the manifest is of topic {manifest.manifest.topic!r}, not {name!r}")
-        _PartitionCheck(self, manifest, infos).run()
-
-    def _published(self, key: HeadKey, where: str) -> _Published | None:
-        try:
-            head = open_head(self.store, key)
-        except ObjectNotFound:
-            self.report.note(where, "no HEAD: nothing of it was ever published")
-            return None
-        except CorruptionError as e:
-            self.report.error(where, str(e))
-            return None
-        try:
-            data = self.store.get(head.manifest_key, max_size=MAX_STORED_BYTES)
-            if len(data) != head.stored_size or crc32c(data) != head.crc32c:
-                raise CorruptionError(f"{head.manifest_key}: not the bytes that HEAD names")
-            manifest = decode_manifest(data)
-            if (manifest.topic_id, manifest.partition, manifest.version) != (*key, head.version):
-                raise CorruptionError(f"{head.manifest_key}: another manifest than HEAD names")
-        except (ObjectNotFound, CorruptionError) as e:
-            self.report.error(where, f"HEAD names a manifest that cannot be read: {e}")
-            return None
-        return _Published(manifest, head.manifest_key)
+        for info in infos:
+            if not isinstance(parse_key(info.key), HeadKey):
+                report.orphan(info.key, info.size)
 
     def checked(self) -> None:
         if self._progress is not None:
             self._progress(self.report)
 
 
-class _Published(NamedTuple):
-    manifest: Manifest
-    key: str
-
-
 class _PartitionCheck:
     """One chain beside the listing of its partition. Both rise by offset, so they are merged."""
 
-    def __init__(self, check: _Check, published: _Published, infos: Iterator[ObjectInfo]) -> None:
-        manifest = published.manifest
+    def __init__(self, check: _Check, chain: Chain, infos: Iterator[ObjectInfo]) -> None:
+        manifest = chain.manifest
         self._check = check
         self._store = check.store
         self._report = check.report
-        self._published = published
-        self._manifest = manifest
+        self._chain = chain
         self._infos = infos
         self._pages: set[str] = set()
         self._held: ObjectInfo | None = None
@@ -184,51 +144,32 @@ class _PartitionCheck:
     def run(self) -> None:
         row, before = self._row, self._report.error_count
         self._report.partitions.append(row)
-        expected = None
-        try:
-            for entry in live_segments(self._manifest, self._load):
-                if expected is None and not entry.base_offset <= row.start_offset <= entry.last_offset:
-                    self._error(entry.key, f"the chain does not begin at {row.start_offset}")
-                if expected is not None and entry.base_offset != expected:
-                    self._error(entry.key, f"begins at {entry.base_offset}, the chain goes on at {expected}")
-                expected = entry.last_offset + 1
-                self._segment(entry)
-        except (ObjectNotFound, CorruptionError) as e:
-            self._error(self._published.key, f"a page of the manifest cannot be read: {e}")
-        if (expected or row.start_offset) != row.end_offset:
-            self._error(self._published.key, f"the chain ends at {expected}, not at {row.end_offset}")
-        if row.segments != self._manifest.segments or row.size_bytes != self._manifest.size_bytes:
-            self._error(self._published.key, f"sums {row.segments} segments, {row.size_bytes} bytes differ")
+        for entry in proved_segments(self._chain, self._load, self._report.error):
+            self._segment(entry)
         self._rest()
         row.errors = self._report.error_count - before
 
-    def _error(self, where: str, what: str) -> None:
-        self._report.error(where, what)
-
     def _load(self, ref: PageRef) -> Page:
         self._pages.add(ref.key)
-        return open_page(self._store, ref, self._manifest)
+        return open_page(self._store, ref, self._chain.manifest)
 
     def _segment(self, entry: SegmentEntry) -> None:
         self._row.segments += 1
         self._row.size_bytes += entry.size
         self._report.segments += 1
+        manifest = self._chain.manifest
         size = self._listed(entry.key)
-        if size is None:
-            self._error(entry.key, "the object is not there")
-        elif size != entry.size:
-            self._error(entry.key, f"the object has {size} bytes, the manifest says {entry.size}")
-        else:
-            try:
-                footer = open_footer_of(self._store, entry)
-                self._compare(entry, footer)
-                if self._report.deep:
-                    prove_segment(entry, footer, partial(self._read, entry.key))
-                self._row.records += footer.record_count
-                self._report.records += footer.record_count
-                self._report.batches += footer.batch_count
-            except (ObjectNotFound, CorruptionError) as e:
-                self._error(entry.key, str(e))
+        try:
+            footer = proved_footer(
+                self._store, entry, size, cluster_id=manifest.cluster_id, topic=manifest.topic
+            )
+            if self._report.deep:
+                prove_segment(entry, footer, partial(self._read, entry.key))
+            self._row.records += footer.record_count
+            self._report.records += footer.record_count
+            self._report.batches += footer.batch_count
+        except (ObjectNotFound, CorruptionError) as e:
+            self._report.error(entry.key, str(e))
         self._check.checked()
 
     def _listed(self, key: str) -> int | None:
@@ -251,17 +192,11 @@ class _PartitionCheck:
         for info in (*held, *self._infos):
             parsed = parse_key(info.key)
             is_page = isinstance(parsed, PageKey) and info.key in self._pages
-            if isinstance(parsed, HeadKey) or info.key == self._published.key or is_page:
+            if isinstance(parsed, HeadKey) or info.key == self._chain.key or is_page:
                 continue
-            if isinstance(parsed, ManifestKey) and parsed.version > self._manifest.version:
+            if isinstance(parsed, ManifestKey) and parsed.version > self._chain.manifest.version:
                 self._report.note(info.key, "newer than HEAD: not committed, or HEAD has yet to be written")
             self._report.orphan(info.key, info.size)
-
-    def _compare(self, entry: SegmentEntry, footer: Footer) -> None:
-        identity = footer.identity
-        check_entry(entry, footer)
-        if identity.cluster_id != self._manifest.cluster_id or identity.topic != self._manifest.topic:
-            raise CorruptionError(f"of cluster {identity.cluster_id}, topic {identity.topic!r}")
 
     def _read(self, key: str, position: int, length: int) -> Buffer:
         data = self._store.get_range(key, position, length)

@@ -22,10 +22,11 @@ from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
 from service.remote.errors import ObjectNotFound
 from service.remote.manifest import ManifestDrop, SegmentEntry, live_segments
+from service.remote.object_reader import Chain
 from service.remote.segment_object import SegmentIdentity
 from service.remote.store import ObjectStore
 from service.tiering.catalog import NO_VERSION, Catalog, CatalogCommit, CatalogEntry, CatalogResult
-from service.tiering.chain import Chain, ChainStore
+from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.copier import copy_segment
 from service.tiering.eraser import Eraser

@@ -12,16 +12,8 @@ from uuid import UUID
 from service.base.errors import ConfigError
 from service.remote.errors import ObjectNotFound
 from service.remote.keys import CLUSTER_KEY, TOPICS_KEY
-from service.remote.manifest_codec import (
-    MAX_SMALL_BYTES,
-    MAX_TOPICS_BYTES,
-    TopicRow,
-    Topics,
-    decode_cluster,
-    decode_topics,
-    encode_cluster,
-    encode_topics,
-)
+from service.remote.manifest_codec import TopicRow, Topics, encode_cluster, encode_topics
+from service.remote.object_reader import open_cluster, open_topics
 from service.remote.store import ObjectStore
 
 
@@ -45,7 +37,7 @@ def claim_prefix(store: ObjectStore, cluster_id: str) -> None:
     """
     if store.put_if_absent(CLUSTER_KEY, encode_cluster(cluster_id)):
         return
-    owner = decode_cluster(store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES))
+    owner = open_cluster(store)
     if owner != cluster_id:
         raise ConfigError(
             f"firn.remote.url: the prefix belongs to cluster {owner}, this node's is {cluster_id}; "
@@ -61,6 +53,6 @@ def write_topics(store: ObjectStore, cluster_id: str, snapshot: TopicsSnapshot) 
 def read_topics(store: ObjectStore) -> Topics | None:
     """`topics.json` as it lies there, None where there is none."""
     try:
-        return decode_topics(store.get(TOPICS_KEY, max_size=MAX_TOPICS_BYTES))
+        return open_topics(store)
     except ObjectNotFound:
         return None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.spark.conftest import read
-from tests.spark.filling import PARTITIONS, START_MS, Filled
+from tests.spark.filling import PARTITIONS, START_MS, Filled, Row
 from tests.spark.frames import COLUMNS, rows_of
 from tests.support.stores import Store, folder_store
 
@@ -30,7 +30,7 @@ def offsets_of(frame: Any) -> list[tuple[int, int]]:
 
 def at(milliseconds: int) -> str:
     """As an SQL literal."""
-    return f"timestamp'{EPOCH + timedelta(milliseconds=milliseconds)}'"
+    return f"timestamp'{EPOCH + timedelta(milliseconds=milliseconds)}'"  # with its zone
 
 
 def test_every_codec_header_null_and_empty_value_is_as_a_consumer_read_it(load: Load, filled: Filled) -> None:
@@ -128,12 +128,13 @@ def test_topics_go_by_id_by_pattern_and_by_assignment(load: Load, filled: Filled
     assert offsets_of(assigned) == [(1, n) for n in range(filled.borders["mixed"][1])]
 
 
-CONDITIONS = [
+CONDITIONS: list[tuple[str, Callable[[Row], bool]]] = [
     ("partition = 1", lambda r: r.partition == 1),
     ("partition in (0, 2) and topic like 'mi%'", lambda r: r.partition != 1),
     ("partition <> 2 and offset < 20", lambda r: r.partition != 2 and r.offset < 20),
     ("offset between 500 and 600", lambda r: 500 <= r.offset <= 600),
-    ("offset in (3, 700)", lambda r: r.offset in (3, 700)),
+    ("offset not between 500 and 2600", lambda r: not 500 <= r.offset <= 2600),
+    ("offset in (3, 700, 2999)", lambda r: r.offset in (3, 700, 2999)),
     ("offset = 5 or partition = 0", lambda r: r.offset == 5 or r.partition == 0),
     (f"timestamp >= {at(START_MS + 4_000_000)}", lambda r: r.timestamp_ms >= START_MS + 4_000_000),
     (
@@ -141,24 +142,63 @@ CONDITIONS = [
         lambda r: START_MS + 900_000 < r.timestamp_ms < START_MS + 1_000_000,
     ),
     (f"timestamp = {at(START_MS + 1_234_000)}", lambda r: r.timestamp_ms == START_MS + 1_234_000),
-    ("key is null and offset > 2500", lambda r: r.key is None and r.offset > 2500),
+    (
+        f"timestamp < {at(START_MS + 90_000)} or timestamp > {at(START_MS + 8_000_000)} or offset = 900",
+        lambda r: (
+            r.timestamp_ms < START_MS + 90_000 or r.timestamp_ms > START_MS + 8_000_000 or r.offset == 900
+        ),
+    ),
+    (
+        f"not (timestamp > {at(START_MS)} and offset > 10)",
+        lambda r: r.timestamp_ms <= START_MS or r.offset <= 10,
+    ),
     ("offset < 10 and offset > 20", lambda r: False),
-    ("timestampType = 1", lambda r: False),
 ]
 
 
-@pytest.mark.parametrize("pushdown", ["true", "false"])
-def test_filters_give_the_same_rows_pushed_down_or_not(
-    spark: Any, load: Load, filled: Filled, pushdown: str
+@pytest.mark.parametrize(("condition", "holds"), CONDITIONS, ids=[text for text, _ in CONDITIONS])
+def test_where_leaves_the_rows_that_the_filter_leaves(
+    load: Load, filled: Filled, condition: str, holds: Callable[[Row], bool]
 ) -> None:
-    """A stock session has the pushdown off, and refuses sources that insist on it."""
-    spark.conf.set("spark.sql.python.filterPushdown.enabled", pushdown)
+    expected = [(r.partition, r.offset) for r in filled.rows["mixed"] if holds(r)]
+    assert offsets_of(load(subscribe="mixed").where(condition)) == expected
+    assert offsets_of(load(subscribe="mixed", where=condition)) == expected
+    alone = load("value binary", subscribe="mixed", where=condition)
+    assert alone.count() == len(expected)
+
+
+def test_times_mean_in_where_what_they_mean_to_spark(load: Load, filled: Filled) -> None:
+    """Whatever way of writing a time is understood here, Spark understands in the same way."""
+    moment = EPOCH + timedelta(milliseconds=START_MS + 1_000_000)
+    texts = [f"{moment:%Y-%m-%d %H:%M:%S}{zone}" for zone in ("Z", " UTC", "+00:00", "-07:30")]
+    texts += [
+        f"{moment:%Y-%m-%dT%H:%M:%S}Z",
+        f"{moment:%Y-%m-%d %H:%M:%S}.25Z",
+        f"{moment:%Y-%m-%d} 7:5:3.000001+02:00",
+    ]
+    for text in texts:
+        for literal in (f"TIMESTAMP '{text}'", f"'{text}'"):
+            condition = f"timestamp >= {literal} and partition = 1"
+            expected = offsets_of(load(subscribe="mixed").where(condition))
+            assert offsets_of(load(subscribe="mixed", where=condition)) == expected, literal
+
+
+def test_times_without_a_zone_are_those_of_a_session_in_the_zone_that_the_option_says(
+    spark: Any, load: Load
+) -> None:
+    local = EPOCH + timedelta(milliseconds=START_MS + 1_000_000, hours=-7)
+    condition = (
+        f"timestamp >= '{local:%Y-%m-%d %H:%M:%S}' and timestamp < '{local + timedelta(days=2):%Y-%m-%d}'"
+    )
+    zone = "America/Phoenix"
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
     try:
-        for condition, holds in CONDITIONS:
-            expected = [(r.partition, r.offset) for r in filled.rows["mixed"] if holds(r)]
-            assert offsets_of(load(subscribe="mixed").where(condition)) == expected, condition
+        expected = offsets_of(load(subscribe="mixed").where(condition))
     finally:
-        spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+        spark.conf.set("spark.sql.session.timeZone", before)
+    assert offsets_of(load(subscribe="mixed", where=condition, timeZone=zone)) == expected
+    assert 0 < len(expected) < len(offsets_of(load(subscribe="mixed")))
 
 
 @pytest.fixture
@@ -176,19 +216,19 @@ def segments(store: Store, filled: Filled, partition: int) -> list[Path]:
     return sorted(folder.glob("*.seg"))
 
 
-def test_what_filters_leave_out_is_not_even_opened(spark: Any, copy: Store, filled: Filled) -> None:
+def test_what_where_leaves_out_is_not_even_opened(spark: Any, copy: Store, filled: Filled) -> None:
     """Every object that no row is wanted of is deleted, and nobody notices."""
     old = [path for p in range(PARTITIONS) for path in segments(copy, filled, p)[:-3]]
     other = segments(copy, filled, 0)
     for path in {*old, *other}:
         path.unlink()
     begin = int(segments(copy, filled, 1)[0].name[:20])
-    frame = read(spark, copy, subscribe="mixed").where(
-        f"partition > 0 and partition < 2 and offset >= {begin}"
+    frame = read(
+        spark, copy, subscribe="mixed", where=f"partition > 0 and partition < 2 and offset >= {begin}"
     )
     assert offsets_of(frame) == [(1, n) for n in range(begin, filled.borders["mixed"][1])]
     newest = max(row.timestamp_ms for row in filled.rows["mixed"] if row.partition == 1) - 100_000
-    frame = read(spark, copy, subscribe="mixed").where(f"partition = 1 and timestamp >= {at(newest)}")
+    frame = read(spark, copy, subscribe="mixed", where=f"partition = 1 and timestamp >= {at(newest)}")
     expected = [r.offset for r in filled.rows["mixed"] if r.partition == 1 and r.timestamp_ms >= newest]
     assert offsets_of(frame) == [(1, n) for n in expected]
 
@@ -207,8 +247,11 @@ def test_what_is_younger_than_a_range_of_times_is_not_opened_either(
     assert len(wanted) < len(others)
     for path in others:
         path.unlink()
-    frame = read(spark, copy, subscribe="mixed").where(
-        f"partition = 1 and timestamp >= {at(begin)} and timestamp < {at(end)}"
+    frame = read(
+        spark,
+        copy,
+        subscribe="mixed",
+        where=f"partition = 1 and timestamp >= {at(begin)} and timestamp < {at(end)}",
     )
     assert offsets_of(frame) == [(1, row.offset) for row in rows if begin <= row.timestamp_ms < end]
 
@@ -257,4 +300,4 @@ def test_what_cannot_be_read_is_refused_with_the_reason(
 
 def test_nothing_to_read_is_an_empty_frame(load: Load) -> None:
     assert load(subscribePattern="nothing").count() == 0
-    assert load(subscribe="mixed").where("partition = 77").collect() == []
+    assert load(subscribe="mixed", where="partition = 77").collect() == []

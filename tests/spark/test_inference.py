@@ -11,7 +11,6 @@ import pytest
 from service.base.errors import ConfigError
 from service.spark.options import parse_options
 from service.spark.plan.ranges import resolve_ranges
-from service.spark.plan.selection import Selection
 from tests.spark.desk import Desk, desk_with_readings
 from tests.spark.filling import Filled
 
@@ -39,7 +38,7 @@ def test_a_sample_is_bounded_when_it_is_planned_and_has_a_share_of_every_partiti
     }
     read = parse_options(options)
     with open_archive(read, None) as archive:
-        ranges = resolve_ranges(archive, read, Selection())
+        ranges = resolve_ranges(archive, read)
     sample = spark.read.format("firn").options(**sample_options(options, ranges, 300)).load()
     found = {
         row.partition: row

@@ -146,7 +146,6 @@ def test_what_brokers_and_their_client_refuse_is_said(whole: Callable[..., Any],
 
 def test_offsets_that_brokers_no_longer_have_are_a_loss_or_left_out(spark: Any, grown: Growing) -> None:
     from service.spark.errors import DataLossError
-    from service.spark.plan.selection import Selection
     from service.spark.schema import Column
     from service.spark.stream.options import parse_batch
     from service.spark.tail.brokers import TailSplit
@@ -162,9 +161,7 @@ def test_offsets_that_brokers_no_longer_have_are_a_loss_or_left_out(spark: Any, 
     def read(ending: int, **more: str) -> list[int]:
         options, tail = parse_batch({**probe, **more})
         assert tail is not None
-        batches = read_tail(
-            TailSplit("shrunk", 0, 10, ending), tail, options, Selection(), [Column("offset")]
-        )
+        batches = read_tail(TailSplit("shrunk", 0, 10, ending), tail, options, [Column("offset")])
         return [offset for batch in batches for offset in batch["offset"].to_pylist()]
 
     with pytest.raises(DataLossError, match=r"shrunk-0: of offsets 10 to 699 those from 10 on are not there"):

@@ -14,9 +14,10 @@ from service.hot.log_dir import read_topic_id
 from service.hot.sealed import SealedSegment
 from service.records.batch import iter_headers
 from service.remote.manifest_codec import TopicRow
+from service.remote.object_reader import Chain
 from service.remote.segment_object import SegmentIdentity
 from service.remote.store import ObjectStore
-from service.tiering.chain import Chain, ChainStore
+from service.tiering.chain import ChainStore
 from service.tiering.copier import Progress, copy_segment
 from service.tiering.planner import Copy
 from service.tiering.shared_objects import TopicsSnapshot, claim_prefix, write_topics

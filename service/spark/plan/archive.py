@@ -17,30 +17,21 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from crc32c import crc32c
-
-from service.base.errors import ConfigError, CorruptionError
+from service.base.errors import ConfigError
 from service.records.batch import BatchHeader, iter_headers
-from service.remote.chunk import ChunkRange, split_chunks, verify_chunk
-from service.remote.errors import ObjectNotFound
+from service.remote.block_table import BlockTable
+from service.remote.chunk import Chunk, ChunkRange, split_chunks, verify_chunk
+from service.remote.errors import ObjectNotFound, naming
 from service.remote.keys import TOPICS_KEY, HeadKey
 from service.remote.manifest import Load, Manifest, Page, PageRef, SegmentEntry, live_segments
-from service.remote.manifest_codec import (
-    MAX_STORED_BYTES,
-    MAX_TOPICS_BYTES,
-    Head,
-    TopicRow,
-    decode_manifest,
-    decode_topics,
-)
-from service.remote.object_reader import open_footer_of, open_head, open_page, read_section
+from service.remote.manifest_codec import TopicRow
+from service.remote.object_reader import open_footer_of, open_page, open_published, open_topics, read_section
 from service.remote.segment_object import Footer
 from service.remote.store import ObjectStore
-from service.remote.time_search import search_block
+from service.remote.time_search import search_log
 from service.spark.options import Assign, Choice, Subscribe
 from service.spark.plan.memory import Memory
 from service.spark.plan.transactions import AbortedEntry, decode_entries, follow, open_in, stable_end
@@ -49,8 +40,7 @@ log = logging.getLogger(__name__)
 
 THREADS: Final = 16
 _FETCH_BYTES: Final = 8 << 20
-_ATTEMPTS: Final = 3
-"""A manifest may be replaced and expire between HEAD and the GET of it, if HEAD was read from a cache."""
+_LISTED: Final = 20
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -132,13 +122,11 @@ class Archive:
         """The topics that `topics.json` lists, read once. `ConfigError` when the prefix has none."""
         if self._topics is None:
             try:
-                data = self.store.get(TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
+                self._topics = open_topics(self.store).topics
             except ObjectNotFound as e:
                 raise ConfigError(
                     f"there is no {TOPICS_KEY} under this url: it is no Firn archive, or nothing is in it yet"
                 ) from e
-            with naming(TOPICS_KEY):
-                self._topics = decode_topics(data).topics
         return self._topics
 
     def choose(self, choice: Choice) -> list[ChosenPartition]:
@@ -166,7 +154,10 @@ class Archive:
         for row in self.topics():
             if row.topic_id == topic_id:
                 return row
-        raise ConfigError(f"the archive knows no topic {name!r}")
+        raise ConfigError(
+            f"the archive knows no topic {name!r}; {_listed(row.name for row in self.topics())}. "
+            "One that was just created is known a moment later"
+        )
 
     def _assigned(self, name: str, partitions: Sequence[int]) -> Iterator[ChosenPartition]:
         row = self._topic(name)
@@ -195,33 +186,14 @@ class Archive:
         return PartitionSnapshot(chosen, manifest, stable_end=end)
 
     def _newest_manifest(self, key: HeadKey) -> Manifest | None:
-        for attempt in range(_ATTEMPTS):
-            try:
-                head = open_head(self.store, key)
-            except ObjectNotFound:
-                return None
-            name = head.manifest_key, head.crc32c
-            manifest = self._memory.manifests.get(key, name)
-            if manifest is not None:
-                return manifest
-            try:
-                manifest = self._read_manifest(key, head)
-            except ObjectNotFound:
-                if attempt + 1 == _ATTEMPTS:
-                    raise
-                continue
-            self._memory.manifests.put(key, name, manifest, 1 + len(manifest.children))
-            return manifest
-        raise AssertionError("unreachable")
-
-    def _read_manifest(self, key: HeadKey, head: Head) -> Manifest:
-        data = self.store.get(head.manifest_key, max_size=MAX_STORED_BYTES)
-        with naming(head.manifest_key):
-            if len(data) != head.stored_size or crc32c(data) != head.crc32c:
-                raise CorruptionError(f"{len(data)} bytes with another checksum than HEAD's")
-            manifest = decode_manifest(data)
-            if (manifest.topic_id, manifest.partition, manifest.version) != (*key, head.version):
-                raise CorruptionError(f"holds version {manifest.version} of {manifest.topic_id}")
+        manifests = self._memory.manifests
+        found = open_published(
+            self.store, key, lambda head: manifests.get(key, (head.manifest_key, head.crc32c))
+        )
+        if found is None:
+            return None
+        manifest, head = found
+        manifests.put(key, (head.manifest_key, head.crc32c), manifest, 1 + len(manifest.children))
         return manifest
 
     def _open_transactions(self, manifest: Manifest) -> Mapping[int, int]:
@@ -284,8 +256,7 @@ class Archive:
         def load(ref: PageRef) -> Page:
             page = kept.get(ref.key)
             if page is None:
-                with naming(ref.key):
-                    page = open_page(self.store, ref, manifest)
+                page = open_page(self.store, ref, manifest)
                 if len(kept) >= 8:
                     del kept[next(iter(kept))]
                 kept[ref.key] = page
@@ -298,8 +269,7 @@ class Archive:
         return self._each(self.footer, entries)
 
     def footer(self, entry: SegmentEntry) -> Footer:
-        with naming(entry.key):
-            return open_footer_of(self.store, entry)
+        return open_footer_of(self.store, entry)
 
     def aborted(self, entry: SegmentEntry) -> list[AbortedEntry]:
         """The segment's transaction index; empty for nearly all, at the price of its footer."""
@@ -326,42 +296,19 @@ class Archive:
         if manifest is None:
             return None
         load = self.loader(manifest)
-        offset = manifest.start_offset
-        while (entry := manifest.find_by_timestamp(timestamp_ms, load, offset)) is not None:
-            found = self._search(entry, timestamp_ms, offset)
-            if found is not None:
-                return found if found < snapshot.border else None
-            offset = entry.last_offset + 1
-        return None
+        found = search_log(manifest, load, lambda entry: self.footer(entry).blocks, self._chunk, timestamp_ms)
+        return found.offset if found is not None and found.offset < snapshot.border else None
 
-    def _search(self, entry: SegmentEntry, timestamp_ms: int, from_offset: int) -> int | None:
-        blocks = self.footer(entry).blocks
-        index = blocks.index_of_timestamp(timestamp_ms, blocks.index_of(from_offset))
-        while index < len(blocks):
-            block = blocks[index]
-            with naming(entry.key):
-                data = self.store.get_range(entry.key, block.position, block.length)
-                wanted = ChunkRange(index, index + 1, block.position, block.length)
-                chunk = verify_chunk(data, wanted, blocks)
-                found = search_block(chunk, block, timestamp_ms, from_offset)
-            if found is not None:
-                return found.offset
-            index = blocks.index_of_timestamp(timestamp_ms, index + 1)
-        return None
+    def _chunk(self, entry: SegmentEntry, blocks: BlockTable, index: int) -> Chunk:
+        """One block of a segment, verified."""
+        block = blocks[index]
+        wanted = ChunkRange(index, index + 1, block.position, block.length)
+        with naming(entry.key):
+            data = self.store.get_range(entry.key, block.position, block.length)
+            return verify_chunk(data, wanted, blocks)
 
     def _each(self, work: Callable[[_T], _R], items: Iterable[_T]) -> list[_R]:
         return list(self._pool.map(work, items))
-
-
-@contextmanager
-def naming(object_key: str) -> Iterator[None]:
-    """Whatever is found corrupt names its object."""
-    try:
-        yield
-    except CorruptionError as e:
-        if object_key in str(e):
-            raise
-        raise CorruptionError(f"{object_key}: {e}") from e
 
 
 def parse_topic_id(text: str) -> UUID | None:
@@ -375,6 +322,15 @@ def parse_topic_id(text: str) -> UUID | None:
         return UUID(text)
     except ValueError:
         return None
+
+
+def _listed(names: Iterable[str]) -> str:
+    """``there are flights, planes and 7 more``."""
+    ordered = sorted(names)
+    if not ordered:
+        return "it has none yet"
+    more = f" and {len(ordered) - _LISTED} more" if len(ordered) > _LISTED else ""
+    return f"there are {', '.join(ordered[:_LISTED])}{more}"
 
 
 def _key(manifest: Manifest) -> HeadKey:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
@@ -14,7 +14,6 @@ from service.remote.manifest import Manifest, SegmentEntry, live_segments
 from service.spark.errors import DataLossError
 from service.spark.options import AtOffsets, AtTimestamp, Bound, Edge, PerPartition, ReadOptions
 from service.spark.plan.archive import Archive, PartitionSnapshot
-from service.spark.plan.selection import Selection
 from service.spark.plan.splits import (
     Candidate,
     Split,
@@ -24,6 +23,7 @@ from service.spark.plan.splits import (
     wanted_segments,
 )
 from service.spark.plan.transactions import AbortedEntry, aborted_between
+from service.spark.selection import EVERYTHING, Slab, Window
 
 log = logging.getLogger(__name__)
 
@@ -38,16 +38,17 @@ class OffsetRange(NamedTuple):
     end_offset: int
 
 
-def plan_batch(
-    archive: Archive, options: ReadOptions, selection: Selection, *, parallelism: int = 1
-) -> list[Split]:
+def plan_batch(archive: Archive, options: ReadOptions, *, parallelism: int = 1) -> list[Split]:
     """The splits of one batch read. `parallelism` is how many tasks are worth having."""
-    return plan_ranges(
-        archive, resolve_ranges(archive, options, selection), options, selection, parallelism=parallelism
-    )
+    return plan_ranges(archive, resolve_ranges(archive, options), options, parallelism=parallelism)
 
 
-def resolve_ranges(archive: Archive, options: ReadOptions, selection: Selection) -> list[OffsetRange]:
+def windows(options: ReadOptions) -> Callable[[str, int], Window]:
+    """What ``where=`` leaves of a partition, given its topic and its number."""
+    return options.where.window() if options.where is not None else lambda _topic, _partition: EVERYTHING
+
+
+def resolve_ranges(archive: Archive, options: ReadOptions) -> list[OffsetRange]:
     """The partitions that are read, and from where to where.
 
     Raises `ConfigError` when the options do not fit the topics, `DataLossError` when offsets that they name
@@ -56,7 +57,8 @@ def resolve_ranges(archive: Archive, options: ReadOptions, selection: Selection)
     chosen = archive.choose(options.choice)
     check_named(options.starting, [(c.asked, c.partition) for c in chosen], "startingOffsets")
     check_named(options.ending, [(c.asked, c.partition) for c in chosen], "endingOffsets")
-    snapshots = archive.snapshots(c for c in chosen if selection.takes_partition(c.topic, c.partition))
+    window = windows(options)
+    snapshots = archive.snapshots(c for c in chosen if window(c.topic, c.partition))
     begins = bound_offsets(archive, snapshots, options.starting, options, is_start=True)
     ends = bound_offsets(archive, snapshots, options.ending, options, is_start=False)
     ranges = []
@@ -159,26 +161,21 @@ def _lost(message: str, fail_on_data_loss: bool) -> None:
 
 
 def plan_ranges(
-    archive: Archive,
-    ranges: Sequence[OffsetRange],
-    options: ReadOptions,
-    selection: Selection,
-    *,
-    parallelism: int = 1,
+    archive: Archive, ranges: Sequence[OffsetRange], options: ReadOptions, *, parallelism: int = 1
 ) -> list[Split]:
-    """Splits that cover the ranges, as far as rows can pass the filters."""
+    """Splits that cover the ranges, as far as ``where=`` wants rows of them."""
     limits = SplitLimits(
         options.max_partition_bytes,
         max(options.min_partitions or 0, parallelism, 1),
         options.max_records_per_partition,
         wave=parallelism,
     )
-    splits = plan_splits(_candidates(archive, ranges, options, selection, limits), selection, limits)
+    splits = plan_splits(_candidates(archive, ranges, options), limits)
     if not splits or len(splits) >= (options.min_partitions or 0):
         return splits
     # Too few bytes to cut, but the user wants tasks: cut inside blocks, by offsets.
     limits = replace(limits, max_records=_records_each(splits, options))
-    return plan_splits(_candidates(archive, ranges, options, selection, limits), selection, limits)
+    return plan_splits(_candidates(archive, ranges, options), limits)
 
 
 def _records_each(splits: Sequence[Split], options: ReadOptions) -> int:
@@ -187,53 +184,50 @@ def _records_each(splits: Sequence[Split], options: ReadOptions) -> int:
     return min(each, options.max_records_per_partition or each)
 
 
-def _candidates(
-    archive: Archive,
-    ranges: Sequence[OffsetRange],
-    options: ReadOptions,
-    selection: Selection,
-    limits: SplitLimits,
-) -> Iterator[Candidate]:
+def _candidates(archive: Archive, ranges: Sequence[OffsetRange], options: ReadOptions) -> Iterator[Candidate]:
+    window_of = windows(options)
     for wanted in ranges:
-        manifest = wanted.snapshot.manifest
-        if manifest is None:
-            continue
-        begin = max(wanted.begin_offset, selection.begin_offset)
-        end = min(wanted.end_offset, wanted.snapshot.border, selection.end_offset)
-        if begin >= end:
+        manifest, chosen = wanted.snapshot.manifest, wanted.snapshot.chosen
+        begin, end = wanted.begin_offset, min(wanted.end_offset, wanted.snapshot.border)
+        window = window_of(chosen.topic, chosen.partition)
+        if manifest is None or not window.between(begin, end):
             continue
         aborted = _aborted(archive, manifest, begin, end) if options.read_committed else []
-        entries = wanted_segments(manifest, archive.loader(manifest), begin, end, selection)
-        chosen = wanted.snapshot.chosen
-        for entry, blocks in _with_blocks(archive, entries, begin, end, selection, limits):
-            first, last = max(begin, entry.base_offset), min(end, entry.last_offset + 1)
-            yield Candidate(
-                chosen.topic,
-                chosen.partition,
-                # Epochs are of no use to a task, and may be long.
-                entry._replace(leader_epochs=()),
-                first,
-                last,
-                aborted_between(aborted, first, last),
-                blocks,
-            )
+        entries = wanted_segments(manifest, archive.loader(manifest), begin, end, window)
+        for entry, slabs, blocks in _with_blocks(archive, entries, begin, end, window):
+            # Epochs are of no use to a task, and may be long.
+            bare = entry._replace(leader_epochs=())
+            for slab in slabs:
+                first, last, times = slab
+                yield Candidate(
+                    chosen.topic,
+                    chosen.partition,
+                    bare,
+                    first,
+                    last,
+                    aborted_between(aborted, first, last),
+                    blocks,
+                    times,
+                )
 
 
 def _with_blocks(
-    archive: Archive,
-    entries: Iterator[SegmentEntry],
-    begin: int,
-    end: int,
-    selection: Selection,
-    limits: SplitLimits,
-) -> Iterator[tuple[SegmentEntry, BlockTable | None]]:
-    """Each segment, with its block table where the planner needs it; a group of tables at a time."""
+    archive: Archive, entries: Iterator[SegmentEntry], begin: int, end: int, window: Window
+) -> Iterator[tuple[SegmentEntry, list[Slab], BlockTable | None]]:
+    """Each segment with what is wanted of it, and with its block table where the planner needs it; a group of
+    tables at a time.
+    """
     for group in _groups(entries):
-        needed = [entry for entry in group if needs_blocks(entry, begin, end, selection, limits)]
+        slabs = [window.between(max(begin, e.base_offset), min(end, e.last_offset + 1)) for e in group]
+        needed = [
+            entry
+            for entry, wanted in zip(group, slabs, strict=True)
+            if any(needs_blocks(entry, slab.begin_offset, slab.end_offset, slab.times) for slab in wanted)
+        ]
         footers = dict(zip((entry.key for entry in needed), archive.footers(needed), strict=True))
-        for entry in group:
+        for entry, wanted in zip(group, slabs, strict=True):
             footer = footers.get(entry.key)
-            yield entry, footer.blocks if footer else None
+            yield entry, wanted, footer.blocks if footer else None
 
 
 def _aborted(archive: Archive, manifest: Manifest, begin_offset: int, end_offset: int) -> list[AbortedEntry]:
@@ -241,7 +235,7 @@ def _aborted(archive: Archive, manifest: Manifest, begin_offset: int, end_offset
     load = archive.loader(manifest)
     found: list[AbortedEntry] = []
     last: SegmentEntry | None = None
-    for group in _groups(wanted_segments(manifest, load, begin_offset, end_offset, Selection())):
+    for group in _groups(wanted_segments(manifest, load, begin_offset, end_offset, EVERYTHING)):
         last = group[-1]
         for rows in archive.aborted_of(group):
             found.extend(rows)

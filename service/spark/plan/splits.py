@@ -9,8 +9,8 @@ may be cut at any byte, without knowing where blocks begin, and every block is s
     blocks of piece 1  |=========|=============|=========|
     blocks of piece 2                                    |===============|=========|
 
-So a plan of everything costs the manifests alone. Where a filter leaves only some blocks of a segment, the
-planner is given its block table and counts the bytes that are really read.
+So a plan of everything costs the manifests alone. Where only some blocks of a segment are wanted, the planner
+is given its block table and counts the bytes that are really read, in runs of neighbouring blocks.
 
 Everything that a task needs is in its split: key, size, footer position and checksum of each object as the
 manifest had them at planning. What is committed or expired later changes neither the rows nor their number.
@@ -22,9 +22,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from service.base.errors import ConfigError
 from service.remote.block_table import Block, BlockTable
 from service.remote.manifest import Child, Load, Manifest, SegmentEntry
-from service.spark.plan.selection import Selection
+from service.spark.selection import ALL_TIMES, Times, Window, takes_all_times, takes_times
 
 OPEN_COST_BYTES: Final = 256 << 10
 """What it costs to open one more object, in bytes that could have been read instead."""
@@ -32,6 +33,8 @@ SMALLEST_CUT_BYTES: Final = 1 << 20
 """No piece of a segment shorter than a block is cut off for the sake of balance."""
 SMALLEST_SHARE_BYTES: Final = 64 << 10
 """However many splits are asked for, none is cut to less than this (`SplitLimits.max_records` may)."""
+MAX_SPLITS: Final = 200_000
+"""More tasks than this are refused: Spark keeps them all on the driver before the first one runs."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -43,7 +46,7 @@ class AbortedTransaction(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """What a read wants of one segment: offsets `begin_offset` to before `end_offset`.
+    """What a read wants of one segment: of offsets `begin_offset` to before `end_offset` these times.
 
     `blocks` is None when all blocks are wanted and the planner need not see them.
     """
@@ -55,11 +58,12 @@ class Candidate(NamedTuple):
     end_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
     blocks: BlockTable | None = None
+    times: Times = ALL_TIMES
 
 
 class Piece(NamedTuple):
     """What one task reads of one segment: blocks that begin in ``[first_byte, end_byte)``, rows in
-    ``[begin_offset, end_offset)``.
+    ``[begin_offset, end_offset)`` of these times.
     """
 
     topic: str
@@ -70,6 +74,7 @@ class Piece(NamedTuple):
     begin_offset: int
     end_offset: int
     aborted: tuple[AbortedTransaction, ...] = ()
+    times: Times = ALL_TIMES
 
 
 class Split(NamedTuple):
@@ -93,7 +98,7 @@ class SplitLimits:
 
 
 class _Unit(NamedTuple):
-    """A run of wanted bytes of one candidate; `blocks` are in it if they are known."""
+    """A run of wanted bytes of one candidate."""
 
     candidate: Candidate
     first_byte: int
@@ -101,47 +106,41 @@ class _Unit(NamedTuple):
     begin_offset: int
     end_offset: int
     cost: int
-    records: int
-    divisible: bool
 
 
 def wanted_segments(
-    manifest: Manifest, load: Load, begin_offset: int, end_offset: int, selection: Selection
+    manifest: Manifest, load: Load, begin_offset: int, end_offset: int, window: Window
 ) -> Iterator[SegmentEntry]:
-    """Live segments with offsets in the range that may hold a row that passes; other pages are not read."""
+    """Live segments with offsets in the range that may hold a wanted row; other pages are not read."""
     begin = max(begin_offset, manifest.start_offset)
-    yield from _walk(manifest.children, load, begin, end_offset, selection)
+    yield from _walk(manifest.children, load, begin, end_offset, window)
 
 
 def _walk(
-    children: Sequence[Child], load: Load, begin: int, end: int, selection: Selection
+    children: Sequence[Child], load: Load, begin: int, end: int, window: Window
 ) -> Iterator[SegmentEntry]:
     for child in children:
         if child.last_offset < begin or child.base_offset >= end:
             continue
-        if not selection.takes_times(child.min_timestamp, child.max_timestamp):
+        first, last = max(child.base_offset, begin), min(child.last_offset, end - 1)
+        if not window.takes(first, last, child.min_timestamp, child.max_timestamp):
             continue
         if isinstance(child, SegmentEntry):
             yield child
         else:
-            yield from _walk(load(child).children, load, begin, end, selection)
+            yield from _walk(load(child).children, load, begin, end, window)
 
 
-def needs_blocks(
-    entry: SegmentEntry, begin_offset: int, end_offset: int, selection: Selection, limits: SplitLimits
-) -> bool:
+def needs_blocks(entry: SegmentEntry, begin_offset: int, end_offset: int, times: Times) -> bool:
     """Whether the planner has to see this segment's block table to know what will be read of it."""
-    span = min(end_offset, entry.last_offset + 1) - max(begin_offset, entry.base_offset)
-    if limits.max_records is not None and span > limits.max_records:
-        return True
     whole = begin_offset <= entry.base_offset and end_offset > entry.last_offset
-    whole = whole and selection.takes_all_times(entry.min_timestamp, entry.max_timestamp)
+    whole = whole and takes_all_times(times, entry.min_timestamp, entry.max_timestamp)
     return not whole and entry.log_length > SMALLEST_CUT_BYTES
 
 
 def wanted_blocks(
     blocks: Iterable[Block],
-    selection: Selection,
+    times: Times,
     begin_offset: int,
     end_offset: int,
     first_byte: int = 0,
@@ -155,88 +154,91 @@ def wanted_blocks(
         and block.first_offset < end_offset
         and block.position >= first_byte
         and (end_byte is None or block.position < end_byte)
-        and selection.takes_times(block.min_timestamp, block.max_timestamp)
+        and takes_times(times, block.min_timestamp, block.max_timestamp)
     ]
 
 
-def plan_splits(candidates: Iterable[Candidate], selection: Selection, limits: SplitLimits) -> list[Split]:
+def plan_splits(candidates: Iterable[Candidate], limits: SplitLimits) -> list[Split]:
     """Splits of equal bytes, in the order of the candidates; none is longer than `limits` allow.
 
     A big segment is spread over several splits, small ones share one. The bytes of a split differ from the
-    others' by about a block. Splits of a partition follow its offsets.
+    others' by about a block. Splits of a partition follow its offsets. `ConfigError` above `MAX_SPLITS`.
     """
-    units = [unit for candidate in candidates for unit in _units(candidate, selection, limits)]
+    units = [unit for candidate in candidates for unit in _units(candidate)]
     total = sum(unit.cost for unit in units)
     if not total:
         return []
     count = max(-(-total // limits.max_bytes), limits.min_splits)
     count += -count % limits.wave
-    shares = _shared(units, max(-(-total // count), SMALLEST_SHARE_BYTES))
-    if limits.max_records is not None:
-        shares = [part for share in shares for part in _by_records(share, limits.max_records)]
-    return [Split(tuple(_pieces(share)), sum(unit.cost for unit in share)) for share in shares]
+    share = max(-(-total // count), SMALLEST_SHARE_BYTES)
+    _check_count(-(-total // share), f"{total:,} bytes, {share:,} in a task,")
+    if limits.max_records is None:
+        return [_split(units) for units in _shared(units, share)]
+    return _by_records(units, share, limits.max_records)
 
 
-def _units(candidate: Candidate, selection: Selection, limits: SplitLimits) -> Iterator[_Unit]:
+def _check_count(count: int, reason: str) -> None:
+    if count > MAX_SPLITS:
+        raise ConfigError(
+            f"{reason} would be {count:,} tasks, more than the {MAX_SPLITS:,} that a read is cut into: "
+            "make them larger, or read less at once"
+        )
+
+
+def _units(candidate: Candidate) -> Iterator[_Unit]:
     entry = candidate.entry
     begin = max(candidate.begin_offset, entry.base_offset)
     end = min(candidate.end_offset, entry.last_offset + 1)
     # Units outlive the look at the block table, so they do not hold it.
     bare = candidate._replace(blocks=None)
     cost = entry.log_length + OPEN_COST_BYTES
-    whole = _Unit(bare, 0, entry.log_length, begin, end, cost, end - begin, divisible=True)
+    whole = _Unit(bare, 0, entry.log_length, begin, end, cost)
     if candidate.blocks is None:
         yield whole
         return
-    blocks = wanted_blocks(candidate.blocks, selection, begin, end)
-    if len(blocks) == len(candidate.blocks) and limits.max_records is None:
+    blocks = wanted_blocks(candidate.blocks, candidate.times, begin, end)
+    if len(blocks) == len(candidate.blocks):
         yield whole
         return
     extra = OPEN_COST_BYTES
+    for first, last in _runs(blocks):
+        span = max(first.first_offset, begin), min(last.last_offset + 1, end)
+        yield _Unit(bare, first.position, last.end, *span, last.end - first.position + extra)
+        extra = 0
+
+
+def _runs(blocks: Iterable[Block]) -> Iterator[tuple[Block, Block]]:
+    """First and last of each run of blocks that touch."""
+    first: Block | None = None
+    last: Block | None = None
     for block in blocks:
-        for first, last in _spans(block, begin, end, limits.max_records):
-            span = last - first
-            yield _Unit(
-                bare,
-                block.position,
-                block.end,
-                first,
-                last,
-                block.length + extra,
-                min(span, block.record_count),
-                divisible=False,
-            )
-            extra = 0
-
-
-def _spans(block: Block, begin: int, end: int, max_records: int | None) -> Iterator[tuple[int, int]]:
-    """The wanted offsets of a block, in ranges that one split may hold."""
-    first, last = max(block.first_offset, begin), min(block.last_offset + 1, end)
-    if max_records is None or block.record_count <= max_records:
+        if last is None or block.position != last.end:
+            if first is not None and last is not None:
+                yield first, last
+            first = block
+        last = block
+    if first is not None and last is not None:
         yield first, last
-        return
-    for start in range(first, last, max_records):
-        yield start, min(start + max_records, last)
 
 
-def _shared(units: Sequence[_Unit], share: int) -> list[list[_Unit]]:
-    """Units laid end to end and cut every `share` bytes; what cannot be cut goes where its middle lies."""
-    shares: dict[int, list[_Unit]] = {}
-    position = 0
+def _shared(units: Iterable[_Unit], share: int) -> Iterator[list[_Unit]]:
+    """Units laid end to end and cut every `share` bytes."""
+    taken: list[_Unit] = []
+    current = position = 0
     for unit in units:
-        end = position + unit.cost
-        if not unit.divisible:
-            shares.setdefault((position + end) // 2 // share, []).append(unit)
-            position = end
-            continue
         for number, part in _cut(unit, position, share):
-            shares.setdefault(number, []).append(part)
-        position = end
-    return [shares[number] for number in sorted(shares)]
+            if number != current and taken:
+                yield taken
+                taken = []
+            current = number
+            taken.append(part)
+        position += unit.cost
+    if taken:
+        yield taken
 
 
 def _cut(unit: _Unit, position: int, share: int) -> Iterator[tuple[int, _Unit]]:
-    """The parts of a divisible unit that begins at `position`, each with the number of its share."""
+    """The parts of a unit that begins at `position`, each with the number of its share."""
     # The cost of opening lies before the first byte, so that cuts count from the same origin as bytes do.
     origin = position + unit.cost - (unit.end_byte - unit.first_byte) - unit.first_byte
     smallest = min(SMALLEST_CUT_BYTES, share // 8)
@@ -254,31 +256,53 @@ def _cut(unit: _Unit, position: int, share: int) -> Iterator[tuple[int, _Unit]]:
         first, cost = cut, origin + cut
 
 
-def _by_records(share: Sequence[_Unit], max_records: int) -> Iterator[list[_Unit]]:
+def _by_records(units: Sequence[_Unit], share: int, max_records: int) -> list[Split]:
+    """Splits of so many offsets at most. A block on a border is read by both sides, a row by one of them."""
+    spans = sum(unit.end_offset - unit.begin_offset for unit in units)
+    reason = f"{spans:,} offsets, at most {max_records:,} in a task,"
+    _check_count(-(-spans // max_records), reason)
+    splits: list[Split] = []
     taken: list[_Unit] = []
-    count = 0
-    for unit in share:
-        if taken and count + unit.records > max_records:
-            yield taken
-            taken, count = [], 0
-        taken.append(unit)
-        count += unit.records
-    if taken:
-        yield taken
+    records = cost = 0
+    for part in (part for unit in units for part in _in_spans(unit, share, max_records)):
+        size = part.end_offset - part.begin_offset
+        if taken and (records + size > max_records or cost + part.cost > share):
+            splits.append(_split(taken))
+            taken, records, cost = [], 0, 0
+            if len(splits) >= MAX_SPLITS:
+                _check_count(len(splits) + 1, reason)
+        taken.append(part)
+        records, cost = records + size, cost + part.cost
+    splits.append(_split(taken))
+    return splits
+
+
+def _in_spans(unit: _Unit, share: int, max_records: int) -> Iterator[_Unit]:
+    """The unit cut by offsets; where bytes and offsets do not grow alike, tasks differ, rows do not."""
+    size = unit.end_offset - unit.begin_offset
+    step = min(max_records, max(1, size * share // unit.cost)) if unit.cost > share else max_records
+    for begin in range(unit.begin_offset, unit.end_offset, step):
+        end = min(begin + step, unit.end_offset)
+        yield unit._replace(begin_offset=begin, end_offset=end, cost=-(-unit.cost * (end - begin) // size))
+
+
+def _split(units: Sequence[_Unit]) -> Split:
+    return Split(tuple(_pieces(units)), sum(unit.cost for unit in units))
 
 
 def _pieces(share: Sequence[_Unit]) -> Iterator[Piece]:
-    """The units of one split, neighbours of one segment as one piece."""
+    """The units of one split, neighbours of one candidate as one piece."""
     last: Piece | None = None
+    candidate: Candidate | None = None
     for unit in share:
-        if last is not None and last.entry is unit.candidate.entry:
+        if last is not None and unit.candidate is candidate:
             last = last._replace(
                 end_byte=max(last.end_byte, unit.end_byte), end_offset=max(last.end_offset, unit.end_offset)
             )
             continue
         if last is not None:
             yield last
-        last = _piece(unit)
+        last, candidate = _piece(unit), unit.candidate
     if last is not None:
         yield last
 
@@ -294,4 +318,5 @@ def _piece(unit: _Unit) -> Piece:
         unit.begin_offset,
         unit.end_offset,
         candidate.aborted,
+        candidate.times,
     )

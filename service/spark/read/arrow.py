@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from service.base.errors import CorruptionError
-from service.records.columns import Columns
+from service.records.columns import INT64_MAX, INT64_MIN, Columns
 from service.spark.schema import Column
+from service.spark.selection import Times
 
 _UTC_MS: Final = pa.timestamp("ms", tz="UTC")
 _UTC_US: Final = pa.timestamp("us", tz="UTC")
@@ -57,6 +58,19 @@ def record_batch(columns: Columns, topic: str, partition: int, schema: Any) -> A
     """
     arrays = [_proved(name, columns, topic, partition) for name in schema.names]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def of_times(batch: Any, columns: Columns, times: Times) -> Any:
+    """The rows whose `columns.timestamps` lie in one of the spans."""
+    found = _numbers(pa.int64(), columns.count, columns.timestamps)
+    masks = (
+        pc.and_(
+            pc.greater_equal(found, _integer(pa.int64(), max(begin, INT64_MIN))),
+            pc.less_equal(found, _integer(pa.int64(), min(end - 1, INT64_MAX))),
+        )
+        for begin, end in times
+    )
+    return batch.filter(reduce(pc.or_, masks))
 
 
 def offset_batch(offsets: range, topic: str, partition: int, schema: Any) -> Any:

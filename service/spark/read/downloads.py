@@ -20,13 +20,12 @@ from crc32c import crc32c
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.remote.block_table import Block
-from service.remote.errors import ObjectNotFound, ObjectTruncated
-from service.remote.object_reader import open_footer_of
-from service.remote.segment_object import Footer, decode_footer
+from service.remote.errors import ObjectNotFound, ObjectTruncated, naming
+from service.remote.manifest import SegmentEntry
+from service.remote.object_reader import footer_of, open_footer_of
+from service.remote.segment_object import Footer
 from service.remote.store import ObjectStore
 from service.spark.errors import DataLossError
-from service.spark.plan.archive import naming
-from service.spark.plan.selection import Selection
 from service.spark.plan.splits import Piece, wanted_blocks
 
 THREADS: Final = 4
@@ -82,7 +81,6 @@ class Downloads:
         self,
         store: ObjectStore,
         pieces: Sequence[Piece],
-        selection: Selection,
         *,
         fetch_bytes: int,
         budget_bytes: int,
@@ -92,7 +90,6 @@ class Downloads:
     ) -> None:
         self._store = store
         self._pieces = pieces
-        self._pushed = selection
         self._fetch_bytes = fetch_bytes
         self._budget_bytes = budget_bytes
         self._offsets_alone = offsets_alone
@@ -174,17 +171,16 @@ class Downloads:
         entry = piece.entry
         data: memoryview | None = None
         try:
-            with naming(entry.key):
-                if entry.size <= SMALL_OBJECT_BYTES and not self._offsets_alone:
-                    footer, data = self._open_whole(piece)
-                else:
-                    footer = open_footer_of(self._store, entry)
+            if entry.size <= SMALL_OBJECT_BYTES and not self._offsets_alone:
+                footer, data = self._open_whole(entry)
+            else:
+                footer = open_footer_of(self._store, entry)
         except ObjectNotFound:
             self._missing(piece, piece.begin_offset, piece.end_offset - 1)
             return _Opened([], None)
         blocks = wanted_blocks(
             footer.blocks,
-            self._pushed,
+            piece.times,
             piece.begin_offset,
             piece.end_offset,
             piece.first_byte,
@@ -192,13 +188,10 @@ class Downloads:
         )
         return _Opened(blocks, data, has_markers=footer.transactional_batch_count != 0)
 
-    def _open_whole(self, piece: Piece) -> tuple[Footer, memoryview]:
-        entry = piece.entry
-        data = memoryview(self._store.get_range(entry.key, 0, entry.size))
-        footer = decode_footer(data[entry.footer_position :], entry.size)
-        if footer.crc != entry.footer_crc or footer.identity.key != entry.key:
-            raise CorruptionError("not the footer that the manifest names")
-        return footer, data
+    def _open_whole(self, entry: SegmentEntry) -> tuple[Footer, memoryview]:
+        with naming(entry.key):
+            data = memoryview(self._store.get_range(entry.key, 0, entry.size))
+            return footer_of(entry, data[entry.footer_position :]), data
 
     def _fetch(self, run: _Run, data: memoryview | None) -> Part | None:
         piece = self._pieces[run.number]
@@ -229,7 +222,9 @@ class Downloads:
     def _missing(self, piece: Piece, first_offset: int, last_offset: int) -> None:
         message = (
             f"{piece.topic}-{piece.partition}: offsets {first_offset} to {last_offset} are lost: "
-            f"there is no object {piece.entry.key}, it was deleted after this read was planned"
+            f"there is no object {piece.entry.key}, it was deleted after this read was planned: "
+            "by retention, or with its topic. A DataFrame stays with what its first action found, "
+            "load() finds what is there now"
         )
         if self._lost is None:
             raise DataLossError(f"{message} (failOnDataLoss=false reads on)")

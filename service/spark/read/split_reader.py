@@ -8,20 +8,20 @@ from itertools import groupby
 from typing import Any, cast
 
 from service.records.columns import COLUMNS, ColumnDecoder, Columns
+from service.remote.errors import naming
 from service.remote.store import ObjectStore
 from service.spark.options import ReadOptions
-from service.spark.plan.archive import naming
-from service.spark.plan.selection import END_OF_TIME, MIN_TIMESTAMP, Selection
 from service.spark.plan.splits import Piece, Split
-from service.spark.read.arrow import arrow_schema, offset_batch, record_batch
+from service.spark.read.arrow import arrow_schema, of_times, offset_batch, record_batch
 from service.spark.read.downloads import Downloads, Part
 from service.spark.schema import Column
+from service.spark.selection import ALL_TIMES, END_OF_TIME, MIN_TIMESTAMP
 
 log = logging.getLogger(__name__)
 
 
 def read_split(
-    store: ObjectStore, split: Split, options: ReadOptions, selection: Selection, columns: Sequence[Column]
+    store: ObjectStore, split: Split, options: ReadOptions, columns: Sequence[Column]
 ) -> Iterator[Any]:
     """The rows of `split` as `pyarrow.RecordBatch`es with these columns, in the order of their offsets.
 
@@ -32,33 +32,35 @@ def read_split(
     downloads = Downloads(
         store,
         split.pieces,
-        selection,
         fetch_bytes=options.fetch_bytes,
         budget_bytes=options.read_ahead_bytes,
-        offsets_alone=want <= {"offset"} and not selection.by_time,
+        offsets_alone=want <= {"offset"} and all(piece.times == ALL_TIMES for piece in split.pieces),
         lost=None if options.fail_on_data_loss else _warn,
     )
     with downloads:
         for piece, parts in downloads:
-            for rows in _rows(piece, parts, options, selection, want):
+            for rows in _rows(piece, parts, options, want):
                 with naming(piece.entry.key):
                     if isinstance(rows, range):
                         yield offset_batch(rows, piece.topic, piece.partition, schema)
-                    else:
-                        yield record_batch(rows, piece.topic, piece.partition, schema)
+                        continue
+                    found = record_batch(rows, piece.topic, piece.partition, schema)
+                    yield found if len(piece.times) == 1 else of_times(found, rows, piece.times)
 
 
 def _rows(
-    piece: Piece, parts: Iterator[Part], options: ReadOptions, selection: Selection, want: frozenset[str]
+    piece: Piece, parts: Iterator[Part], options: ReadOptions, want: frozenset[str]
 ) -> Iterator[Columns | range]:
+    """Of several spans of time the decoder is told the outermost, and leaves the choice to `of_times`."""
+    begin, end = piece.times[0][0], piece.times[-1][1]
     decoder = ColumnDecoder(
-        want=want,
+        want=want if len(piece.times) == 1 else want | {"timestamp"},
         max_rows=options.batch_rows,
         max_bytes=options.batch_bytes,
         min_offset=piece.begin_offset,
         max_offset=piece.end_offset,
-        min_timestamp=None if selection.begin_timestamp <= MIN_TIMESTAMP else selection.begin_timestamp,
-        max_timestamp=None if selection.end_timestamp >= END_OF_TIME else selection.end_timestamp,
+        min_timestamp=None if begin <= MIN_TIMESTAMP else begin,
+        max_timestamp=None if end >= END_OF_TIME else end,
         aborted=piece.aborted,
     )
     with naming(piece.entry.key):

@@ -11,8 +11,8 @@ from typing import Final
 
 from service.remote.block_table import BlockTable
 from service.remote.manifest import Child, Load, Manifest, PageRef, SegmentEntry
-from service.spark.plan.selection import Selection
 from service.spark.plan.splits import wanted_segments
+from service.spark.selection import EVERYTHING
 from service.spark.stream.offsets import Backlog, Taken
 
 UNKNOWN_BYTES_PER_OFFSET: Final = 1024
@@ -59,9 +59,7 @@ def take_bytes(
 ) -> Taken:
     """As many blocks, then offsets of the tail, as `budget` bytes are; one at least."""
     at, spent = backlog.begin_offset, 0
-    segments = (
-        () if manifest is None else wanted_segments(manifest, load, at, backlog.end_offset, Selection())
-    )
+    segments = () if manifest is None else wanted_segments(manifest, load, at, backlog.end_offset, EVERYTHING)
     for entry in segments:
         is_whole = at <= entry.base_offset and backlog.end_offset > entry.last_offset
         if is_whole and spent + entry.log_length <= budget:

@@ -19,7 +19,6 @@ from service.spark.options import Assign, Choice, Subscribe
 from service.spark.parallelism import parallelism_of
 from service.spark.plan.archive import Archive, ChosenPartition, PartitionSnapshot
 from service.spark.plan.ranges import bound_offsets, check_named, plan_ranges, within
-from service.spark.plan.selection import Selection
 from service.spark.plan.splits import Split
 from service.spark.stream.bytes import bytes_between, take_bytes
 from service.spark.stream.offsets import Backlog, Offsets, Spot, Taken, by_count, rotated, share_out
@@ -104,8 +103,8 @@ class StreamPlan:
                 for spot, snapshot in sorted(snapshots.items())
             ]
             ranges = [one for one in ranges if one.begin_offset < one.end_offset]
-            splits = plan_ranges(archive, ranges, options, Selection(), parallelism=parallelism_of(options))
-            return [*splits, *plan_tail(ranges, options, Selection())]
+            splits = plan_ranges(archive, ranges, options, parallelism=parallelism_of(options))
+            return [*splits, *plan_tail(ranges, options)]
 
     def _snapshots(self, archive: Archive, only: set[Spot] | None = None) -> Snapshots:
         chosen = self._chosen(archive)

@@ -15,7 +15,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from service.base.errors import ConfigError
 from service.spark.parts import open_archive, read_part
 from service.spark.plan.memory import Memory
-from service.spark.plan.selection import Selection
 from service.spark.schema import Column
 from service.spark.stream.offsets import decode_offsets, encode_offsets
 from service.spark.stream.options import StreamOptions
@@ -75,4 +74,4 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
         return [InputPartition(one) for one in self._plan.plan(decode_offsets(start), decode_offsets(end))]
 
     def read(self, partition: Any) -> Iterator[Any]:
-        return read_part(partition.value, self._options.read, self._options.tail, Selection(), self._columns)
+        return read_part(partition.value, self._options.read, self._options.tail, self._columns)

@@ -13,9 +13,9 @@ import pyarrow as pa
 from service.base.errors import ConfigError
 from service.spark.errors import DataLossError
 from service.spark.options import ReadOptions
-from service.spark.plan.selection import Selection
 from service.spark.read.arrow import TYPES, arrow_schema, repeated, timestamps_of
 from service.spark.schema import Column
+from service.spark.selection import ALL_TIMES
 from service.spark.tail.brokers import BrokerError, confluent_kafka
 from service.spark.tail.options import TailOptions
 from service.spark.tail.plan import TailSplit
@@ -30,7 +30,7 @@ _LOG_APPEND_TIME: Final = 2
 
 
 def read_tail(
-    split: TailSplit, tail: TailOptions, options: ReadOptions, selection: Selection, columns: Sequence[Column]
+    split: TailSplit, tail: TailOptions, options: ReadOptions, columns: Sequence[Column]
 ) -> Iterator[Any]:
     """The rows of `split` as `pyarrow.RecordBatch`es with these columns, in the order of their offsets.
 
@@ -42,7 +42,7 @@ def read_tail(
     size = 0
     with closing(_Range(split, tail, options)) as messages:
         for message in messages:
-            if not selection.begin_timestamp <= message.timestamp()[1] < selection.end_timestamp:
+            if split.times != ALL_TIMES and not _is_wanted(message.timestamp()[1], split):
                 continue
             rows.append(message)
             size += len(message) + len(message.key() or b"")
@@ -51,6 +51,10 @@ def read_tail(
                 rows, size = [], 0
     if rows:
         yield _record_batch(rows, split, schema)
+
+
+def _is_wanted(timestamp_ms: int, split: TailSplit) -> bool:
+    return any(begin <= timestamp_ms < end for begin, end in split.times)
 
 
 class _Range:

@@ -274,3 +274,22 @@ def test_every_read_is_a_run_of_whole_batches_from_the_right_one(
             assert size <= len(data) <= max(size, max_bytes)
     finally:
         reader.close()
+
+
+@given(st.data(), uuids, st.integers(0, keys.MAX_PARTITION), offsets, offsets, epochs)
+@settings(max_examples=200, deadline=None)
+def test_the_short_look_at_a_segments_key_sees_what_parsing_it_does(
+    data: st.DataObject, topic_id: UUID, partition: int, first: int, second: int, epoch: int
+) -> None:
+    base, last = sorted((first, second))
+    key = keys.segment_key(keys.SegmentKey(topic_id, partition, base, last, epoch, UUID(int=1)))
+    at = data.draw(st.integers(0, len(key)))
+    cut = data.draw(st.sampled_from([0, 0, 1, 2]))
+    put = data.draw(st.sampled_from(["", "", "0", "9", "a", "G", "-", "/", "\n", "٣", ".seg", "9999999999"]))
+    changed = key[:at] + put + key[at + cut :]
+    wanted_last = data.draw(st.sampled_from([last, base, last + 1, keys.MAX_OFFSET]))
+    parsed = keys.parse_key(changed)
+    expected = isinstance(parsed, keys.SegmentKey) and parsed[:4] == (topic_id, partition, base, wanted_last)
+    prefix = keys.partition_prefix(topic_id, partition)
+    assert keys.is_segment_of(changed, prefix, base, wanted_last) is expected
+    assert keys.is_segment_of(key, prefix, base, last)

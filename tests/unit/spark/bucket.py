@@ -30,7 +30,6 @@ from service.remote.store import ObjectInfo
 from service.spark.options import ReadOptions, parse_options
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import plan_batch
-from service.spark.plan.selection import Condition, push
 from service.spark.plan.splits import Split
 from service.tiering.log_scan import scan_log
 
@@ -191,11 +190,13 @@ class Bucket:
             head_key(manifest.topic_id, manifest.partition), encode_head(head_of(manifest, key, data))
         )
 
-    def plan(self, *conditions: Condition, **options: object) -> list[Split]:
+    def plan(self, where: str | None = None, **options: object) -> list[Split]:
         """The splits of a read of this bucket."""
+        if where is not None:
+            options["where"] = where
         read = options_of(**options)
         with Archive(self.store, read_committed=read.read_committed, threads=4) as archive:
-            return plan_batch(archive, read, push(conditions)[0])
+            return plan_batch(archive, read)
 
 
 def options_of(**options: object) -> ReadOptions:

@@ -11,19 +11,15 @@ from service.base.types import Buffer
 from service.records.columns import ColumnDecoder
 from service.remote.manifest import SegmentEntry
 from service.spark.errors import DataLossError
-from service.spark.plan.selection import Selection
 from service.spark.plan.splits import Piece, Split
 from service.spark.read.downloads import Downloads
 from tests.unit.spark.bucket import START_MS, Bucket, CountingStore, marker, plain, transactional
-
-ALL = Selection()
 
 
 def offsets(
     store: CountingStore,
     splits: list[Split],
     *,
-    pushed: Selection = ALL,
     fetch_bytes: int = 8 << 20,
     budget_bytes: int = 32 << 20,
     lost: list[str] | None = None,
@@ -33,7 +29,7 @@ def offsets(
     for split in splits:
         told = None if lost is None else lost.append
         with Downloads(
-            store, split.pieces, pushed, fetch_bytes=fetch_bytes, budget_bytes=budget_bytes, lost=told
+            store, split.pieces, fetch_bytes=fetch_bytes, budget_bytes=budget_bytes, lost=told
         ) as downloads:
             for piece, parts in downloads:
                 decoder = ColumnDecoder(
@@ -116,7 +112,7 @@ def test_what_is_downloaded_ahead_stays_within_the_budget() -> None:
         store.put(key, taken_from.get(key, max_size=1 << 30))
     (split,) = bucket.plan(subscribe="big")
     store.started.clear()
-    with Downloads(store, split.pieces, ALL, fetch_bytes=100_000, budget_bytes=350_000) as downloads:
+    with Downloads(store, split.pieces, fetch_bytes=100_000, budget_bytes=350_000) as downloads:
         ((_, parts),) = [next(iter(downloads))]
         next(parts)
         ranges = [length for start, length in store.started if length > 50_000]
@@ -127,7 +123,7 @@ def test_what_is_downloaded_ahead_stays_within_the_budget() -> None:
 def test_parts_that_nobody_takes_do_not_hold_up_the_next_piece() -> None:
     bucket = large()
     (split,) = bucket.plan(subscribe="big")
-    with Downloads(bucket.store, split.pieces, ALL, fetch_bytes=1 << 20, budget_bytes=1 << 20) as downloads:
+    with Downloads(bucket.store, split.pieces, fetch_bytes=1 << 20, budget_bytes=1 << 20) as downloads:
         assert [piece.entry.base_offset for piece, _ in downloads] == [0, 200, 400]
 
 

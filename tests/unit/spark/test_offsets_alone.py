@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from service.base.errors import CorruptionError
 from service.records.columns import ColumnDecoder
 from service.remote.manifest import SegmentEntry
-from service.spark.plan.selection import Selection
 from service.spark.plan.splits import Split
 from service.spark.read.downloads import Downloads
 from tests.unit.spark.bucket import START_MS, Bucket, CountingStore, marker, plain, transactional
@@ -21,7 +20,6 @@ def read_offsets(store: CountingStore, splits: list[Split], *, alone: bool) -> l
         with Downloads(
             store,
             split.pieces,
-            Selection(),
             fetch_bytes=100_000,
             budget_bytes=1 << 20,
             offsets_alone=alone,

@@ -16,7 +16,6 @@ from service.remote.manifest import Limits
 from service.spark.errors import DataLossError
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import plan_batch
-from service.spark.plan.selection import Condition, Selection
 from service.spark.plan.splits import AbortedTransaction, Split
 from tests.unit.spark.bucket import (
     START_MS,
@@ -154,9 +153,7 @@ def test_a_gap_that_compaction_left_is_not_data_loss() -> None:
 
 
 def test_conditions_prune_partitions_and_segments(bucket: Bucket) -> None:
-    splits = bucket.plan(
-        Condition("partition", "EqualTo", 0), Condition("offset", "LessThan", 110), subscribe="flights"
-    )
+    splits = bucket.plan("partition = 0 and offset < 110", subscribe="flights")
     assert covered(splits) == {("flights", 0): [(0, 100), (100, 110)]}
     assert len(bucket.store.got("HEAD")) == 1
 
@@ -173,11 +170,7 @@ def test_conditions_on_time_prune_segments_and_blocks() -> None:
     bucket.store.reset()
     after = datetime.fromtimestamp(START_MS / 1000 + 395, UTC)
     until = datetime.fromtimestamp(START_MS / 1000 + 405, UTC)
-    (split,) = bucket.plan(
-        Condition("timestamp", "GreaterThanOrEqual", after),
-        Condition("timestamp", "LessThan", until),
-        subscribe="big",
-    )
+    (split,) = bucket.plan(f"timestamp >= '{after}' and timestamp < '{until}'", subscribe="big")
     assert [piece.entry.base_offset for piece in split.pieces] == [200, 400]
     last, first = split.pieces
     assert last.end_byte - last.first_byte < 110_000
@@ -197,9 +190,7 @@ def test_pages_of_a_long_manifest_are_read_where_they_are_wanted() -> None:
     assert [begin for begin, _ in covered(splits)["long", 0]] == list(range(0, 600, 10))
     pages = sum(count for key, count in bucket.store.gets.items() if "/page/" in key)
     bucket.store.reset()
-    assert covered(bucket.plan(Condition("offset", "EqualTo", 305), subscribe="long")) == {
-        ("long", 0): [(305, 306)]
-    }
+    assert covered(bucket.plan("offset = 305", subscribe="long")) == {("long", 0): [(305, 306)]}
     few = sum(count for key, count in bucket.store.gets.items() if "/page/" in key)
     assert 1 <= few <= 2 < pages
 
@@ -387,5 +378,5 @@ def test_heads_of_many_partitions_are_fetched_at_the_same_time() -> None:
         bucket.add("wide", partition, batches=1)
     bucket.store.reset()
     with Archive(bucket.store) as archive:
-        assert len(plan_batch(archive, options_of(subscribe="wide"), Selection())) == 1
+        assert len(plan_batch(archive, options_of(subscribe="wide"))) == 1
     assert sum(bucket.store.got("HEAD").values()) == 40

@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from service.remote.block_table import Block, BlockTable
 from service.remote.keys import SegmentKey, segment_key
 from service.remote.manifest import SegmentEntry
-from service.spark.plan.selection import Selection
 from service.spark.plan.splits import Candidate, Split, SplitLimits, plan_splits, wanted_blocks
+from service.spark.selection import ALL_TIMES, Times
 
 MIB = 1 << 20
-ALL = Selection()
 
 
 def table_of(lengths: list[int], base_offset: int = 0, per_block: int = 10) -> BlockTable:
@@ -43,16 +42,14 @@ def candidate_of(
     return Candidate("t", partition, entry, begin, end, (), blocks if shown else None)
 
 
-def read_by(
-    splits: list[Split], tables: dict[str, BlockTable], pushed: Selection = ALL
-) -> Counter[tuple[str, int]]:
+def read_by(splits: list[Split], tables: dict[str, BlockTable]) -> Counter[tuple[str, int]]:
     """How often each offset is read, when tasks choose blocks and rows as readers do."""
     seen: Counter[tuple[str, int]] = Counter()
     for split in splits:
         for piece in split.pieces:
             blocks = wanted_blocks(
                 tables[piece.entry.key],
-                pushed,
+                piece.times,
                 piece.begin_offset,
                 piece.end_offset,
                 piece.first_byte,
@@ -60,7 +57,7 @@ def read_by(
             )
             for block in blocks:
                 for offset in range(block.first_offset, block.last_offset + 1):
-                    in_time = pushed.begin_timestamp <= offset < pushed.end_timestamp
+                    in_time = any(begin <= offset < end for begin, end in piece.times)
                     if piece.begin_offset <= offset < piece.end_offset and in_time:
                         seen[piece.entry.key, offset] += 1
     return seen
@@ -89,24 +86,24 @@ def test_every_wanted_row_is_in_exactly_one_split(
     min_splits: int,
     max_records: int | None,
 ) -> None:
-    pushed = Selection(begin_timestamp=begin, end_timestamp=begin + length) if by_time else ALL
+    times: Times = ((begin, begin + length),) if by_time else ALL_TIMES
     limits = SplitLimits(max_bytes, min_splits, max_records)
     tables, candidates = {}, []
     for partition, blocks in enumerate(segments):
         table = table_of(blocks)
-        # As the planner's caller has it: what is not wanted is no candidate, what records cut shows blocks.
+        # As the planner's caller has it: what is not wanted is no candidate.
         if by_time or begin <= table[len(table) - 1].last_offset:
             candidate = candidate_of(
                 table,
                 partition,
-                shown=shown or max_records is not None,
+                shown=shown,
                 begin=0 if by_time else begin,
                 end=1 << 62 if by_time else begin + length,
-            )
+            )._replace(times=times)
             tables[candidate.entry.key] = table
             if by_time or length:
                 candidates.append(candidate)
-    splits = plan_splits(candidates, pushed, limits)
+    splits = plan_splits(candidates, limits)
     expected = Counter(
         {
             (key, offset): 1
@@ -115,10 +112,10 @@ def test_every_wanted_row_is_in_exactly_one_split(
             if offset <= table[len(table) - 1].last_offset
         }
     )
-    assert read_by(splits, tables, pushed) == expected
+    assert read_by(splits, tables) == expected
     if max_records is not None:
         for split in splits:
-            assert sum(read_by([split], tables, pushed).values()) <= max_records
+            assert sum(read_by([split], tables).values()) <= max_records
 
 
 @given(
@@ -131,7 +128,7 @@ def test_splits_are_of_equal_bytes_whether_segments_are_big_or_small(
 ) -> None:
     candidates = [candidate_of(table_of([MIB] * big), 0, shown=shown)]
     candidates += [candidate_of(table_of([200_000]), n + 1, shown=shown) for n in range(small)]
-    splits = plan_splits(candidates, ALL, SplitLimits(64 * MIB))
+    splits = plan_splits(candidates, SplitLimits(64 * MIB))
     sizes = sorted(split.size_bytes for split in splits)
     total = sum(candidate.entry.log_length for candidate in candidates)
     assert total <= sum(sizes) <= total + (1 + small) * (256 << 10)
@@ -142,32 +139,30 @@ def test_splits_are_of_equal_bytes_whether_segments_are_big_or_small(
 def test_one_hot_partition_among_many_small_ones_makes_no_long_task() -> None:
     candidates = [candidate_of(table_of([MIB] * 1000), 0)]
     candidates += [candidate_of(table_of([50_000]), n) for n in range(1, 200)]
-    sizes = sorted(s.size_bytes for s in plan_splits(candidates, ALL, SplitLimits(128 * MIB)))
+    sizes = sorted(s.size_bytes for s in plan_splits(candidates, SplitLimits(128 * MIB)))
     assert sizes[-1] <= 1.05 * sizes[len(sizes) // 2]
 
 
 def test_small_data_is_spread_over_the_tasks_that_are_worth_having() -> None:
     candidates = [candidate_of(table_of([100_000]), n) for n in range(40)]
-    assert len(plan_splits(candidates, ALL, SplitLimits(128 * MIB, min_splits=4))) == 4
-    assert len(plan_splits(candidates, ALL, SplitLimits(128 * MIB))) == 1
+    assert len(plan_splits(candidates, SplitLimits(128 * MIB, min_splits=4))) == 4
+    assert len(plan_splits(candidates, SplitLimits(128 * MIB))) == 1
     nothing: list[Candidate] = []
-    assert plan_splits(nothing, ALL, SplitLimits(MIB)) == []
+    assert plan_splits(nothing, SplitLimits(MIB)) == []
 
 
 def test_the_last_wave_of_tasks_is_a_full_one() -> None:
     candidates = [candidate_of(table_of([MIB] * 500), 0)]
-    assert len(plan_splits(candidates, ALL, SplitLimits(128 * MIB))) == 4
+    assert len(plan_splits(candidates, SplitLimits(128 * MIB))) == 4
     for wave, splits in ((2, 4), (3, 6), (8, 8)):
-        sizes = [s.size_bytes for s in plan_splits(candidates, ALL, SplitLimits(128 * MIB, wave=wave))]
+        sizes = [s.size_bytes for s in plan_splits(candidates, SplitLimits(128 * MIB, wave=wave))]
         assert len(sizes) == splits
         assert max(sizes) - min(sizes) <= 2 * MIB
 
 
 def test_a_segment_of_which_little_is_wanted_counts_for_little() -> None:
     blocks = table_of([MIB] * 100)
-    (split,) = plan_splits(
-        [candidate_of(blocks, shown=True, begin=500, end=520)], ALL, SplitLimits(128 * MIB)
-    )
+    (split,) = plan_splits([candidate_of(blocks, shown=True, begin=500, end=520)], SplitLimits(128 * MIB))
     (piece,) = split.pieces
     assert (piece.first_byte, piece.end_byte) == (50 * MIB, 52 * MIB)
     assert (piece.begin_offset, piece.end_offset) == (500, 520)
@@ -176,7 +171,7 @@ def test_a_segment_of_which_little_is_wanted_counts_for_little() -> None:
 
 def test_a_block_with_more_records_than_a_split_may_hold_is_read_by_several() -> None:
     blocks = table_of([MIB], per_block=100)
-    splits = plan_splits([candidate_of(blocks, shown=True)], ALL, SplitLimits(MIB, max_records=30))
+    splits = plan_splits([candidate_of(blocks, shown=True)], SplitLimits(MIB, max_records=30))
     assert [(s.pieces[0].begin_offset, s.pieces[0].end_offset) for s in splits] == [
         (0, 30),
         (30, 60),
@@ -188,7 +183,7 @@ def test_a_block_with_more_records_than_a_split_may_hold_is_read_by_several() ->
 @pytest.mark.parametrize("min_splits", [1, 10**9])
 def test_splits_are_small_to_send_however_many_are_asked_for(min_splits: int) -> None:
     candidates = [candidate_of(table_of([MIB] * 30), n) for n in range(4)]
-    splits = plan_splits(candidates, ALL, SplitLimits(128 * MIB, min_splits))
+    splits = plan_splits(candidates, SplitLimits(128 * MIB, min_splits))
     assert len(splits) <= 4 * 30 * 16 + 4 * 5
     assert max(len(pickle.dumps(split)) for split in splits) < 2500
     assert pickle.loads(pickle.dumps(splits)) == splits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -14,32 +14,28 @@ from service.records.columns import ColumnDecoder
 from service.records.decode import iter_records
 from service.remote.manifest import Limits
 from service.remote.object_reader import open_footer_of
-from service.spark.plan.archive import Archive
-from service.spark.plan.ranges import plan_batch
-from service.spark.plan.selection import END_OF_TIME, MIN_TIMESTAMP, Condition, Selection
 from service.spark.plan.splits import Split
 from service.spark.read.downloads import Downloads
-from tests.unit.spark.bucket import START_MS, Bucket, options_of, plain
+from service.spark.selection import END_OF_TIME, MIN_TIMESTAMP, takes_all_times, takes_times
+from tests.unit.spark.bucket import START_MS, Bucket, plain
 
 DAY_MS = 86_400_000
 TABLE_BYTES = 100_000
 """Where a test counts bytes, the footers of a few segments are less than this."""
 
 
-def rows(bucket: Bucket, splits: list[Split], pushed: Selection) -> list[tuple[int, int]]:
-    """(offset, timestamp) of every row that passes, in the order of splits."""
+def rows(bucket: Bucket, splits: list[Split]) -> list[tuple[int, int]]:
+    """(offset, timestamp) of every row that is wanted, in the order of splits."""
     found: list[tuple[int, int]] = []
     for split in splits:
-        with Downloads(
-            bucket.store, split.pieces, pushed, fetch_bytes=1 << 20, budget_bytes=8 << 20
-        ) as downloads:
+        with Downloads(bucket.store, split.pieces, fetch_bytes=1 << 20, budget_bytes=8 << 20) as downloads:
             for piece, parts in downloads:
                 decoder = ColumnDecoder(
                     want={"offset", "timestamp"},
                     min_offset=piece.begin_offset,
                     max_offset=piece.end_offset,
-                    min_timestamp=max(pushed.begin_timestamp, MIN_TIMESTAMP),
-                    max_timestamp=min(pushed.end_timestamp, END_OF_TIME),
+                    min_timestamp=piece.times[0][0],
+                    max_timestamp=piece.times[-1][1],
                 )
                 for columns in decoder.decode_stream(parts):
                     assert columns.offsets is not None
@@ -48,9 +44,9 @@ def rows(bucket: Bucket, splits: list[Split], pushed: Selection) -> list[tuple[i
     return found
 
 
-def splits_of(bucket: Bucket, pushed: Selection, **options: object) -> list[Split]:
-    with Archive(bucket.store, read_committed=False, threads=2) as archive:
-        return plan_batch(archive, options_of(subscribe="t", **options), pushed)
+def at(milliseconds: int) -> str:
+    """As a constant of `where`."""
+    return f"TIMESTAMP '{datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=milliseconds)}'"
 
 
 stamps = st.lists(
@@ -94,14 +90,18 @@ def test_a_pruned_plan_reads_the_rows_of_one_that_is_not(
         bucket.add("t", batches=made)
         log += b"".join(made)
     everything = [(record.offset, record.timestamp) for record in iter_records(log)]
-    assert rows(bucket, splits_of(bucket, Selection()), Selection()) == everything
+    assert rows(bucket, bucket.plan(subscribe="t")) == everything
     for low, high in bounds:
-        pushed = Selection(
-            begin_timestamp=MIN_TIMESTAMP if low is None else low,
-            end_timestamp=END_OF_TIME if high is None else high,
-        )
-        expected = [row for row in everything if pushed.begin_timestamp <= row[1] < pushed.end_timestamp]
-        assert rows(bucket, splits_of(bucket, pushed), pushed) == expected
+        parts = ["offset >= 0"]
+        if low is not None:
+            parts.append(f"timestamp >= {at(low)}")
+        if high is not None:
+            parts.append(f"timestamp < {at(high)}")
+        where = " and ".join(parts)
+        expected = [
+            row for row in everything if (low is None or low <= row[1]) and (high is None or row[1] < high)
+        ]
+        assert rows(bucket, bucket.plan(where, subscribe="t")) == expected
 
 
 def days(count: int, *, value_bytes: int = 100, limits: Limits | None = None) -> Bucket:
@@ -116,38 +116,34 @@ def days(count: int, *, value_bytes: int = 100, limits: Limits | None = None) ->
     return bucket
 
 
-def between(begin_ms: int, end_ms: int) -> tuple[Condition, Condition]:
-    begin, end = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (begin_ms, end_ms))
-    return Condition("timestamp", "GreaterThanOrEqual", begin), Condition("timestamp", "LessThan", end)
+def between(begin_ms: int, end_ms: int) -> str:
+    return f"timestamp >= {at(begin_ms)} and timestamp < {at(end_ms)}"
 
 
 def test_younger_segments_and_their_pages_are_not_read() -> None:
     bucket = days(40, limits=Limits(entries=4, page_refs=4))
     begin = START_MS + 9 * DAY_MS
-    splits = bucket.plan(*between(begin, begin + DAY_MS), subscribe="t")
+    splits = bucket.plan(between(begin, begin + DAY_MS), subscribe="t")
     assert [piece.entry.base_offset for split in splits for piece in split.pieces] == [1800]
     pages = sum(count for key, count in bucket.store.gets.items() if "/page/" in key)
     depth = 1 + max(ref.level for ref in bucket.manifest("t", 0).pages)
     assert pages == depth, "one for each level"
     assert not bucket.store.got(".seg")
-    assert not bucket.plan(
-        Condition("timestamp", "LessThan", datetime(2001, 1, 1, tzinfo=UTC)), subscribe="t"
-    )
+    assert not bucket.plan("timestamp < '2001-01-01 00:00:00Z'", subscribe="t")
 
 
 def test_only_segments_on_the_border_are_looked_into() -> None:
     """The others lie wholly within the range, so all of their blocks are wanted."""
     bucket = days(7, value_bytes=10_000)
     begin, end = START_MS + DAY_MS + 100_000, START_MS + 5 * DAY_MS + 100_000
-    splits = bucket.plan(*between(begin, end), subscribe="t")
+    splits = bucket.plan(between(begin, end), subscribe="t")
     entries = list(bucket.manifest("t", 0).entries)
     assert set(bucket.store.got(".seg")) == {entries[1].key, entries[5].key}
     wanted = sum(entry.log_length for entry in entries[2:5]) + entries[1].log_length // 2
     planned = sum(piece.end_byte - piece.first_byte for split in splits for piece in split.pieces)
     assert wanted <= planned - entries[5].log_length // 2 <= wanted + 2 * TABLE_BYTES
-    pushed = Selection(begin_timestamp=begin, end_timestamp=end)
     expected = [*range(300, 400), *range(400, 1000), *range(1000, 1100)]
-    assert [offset for offset, _ in rows(bucket, splits, pushed)] == expected
+    assert [offset for offset, _ in rows(bucket, splits)] == expected
 
 
 def test_a_segment_in_which_one_record_has_no_time_is_read_and_its_other_blocks_are_pruned() -> None:
@@ -162,11 +158,11 @@ def test_a_segment_in_which_one_record_has_no_time_is_read_and_its_other_blocks_
     known = [block.min_timestamp > 0 for block in open_footer_of(bucket.store, entry).blocks]
     assert known.count(False) == 1
     assert bucket.manifest("t", 0).entries[0].min_timestamp == START_MS
-    (split,) = bucket.plan(Condition("timestamp", "LessThan", datetime.fromtimestamp(0, UTC)), subscribe="t")
+    (split,) = bucket.plan(f"timestamp < {at(0)}", subscribe="t")
     (piece,) = split.pieces
     assert piece.entry.key == entry.key
     assert piece.end_byte - piece.first_byte < TABLE_BYTES
-    assert rows(bucket, [split], Selection(end_timestamp=0)) == [(700, -1)]
+    assert rows(bucket, [split]) == [(700, -1)]
 
 
 @pytest.mark.parametrize("begin", [MIN_TIMESTAMP, -5, 0, 9, 10, 11])
@@ -175,12 +171,12 @@ def test_a_segment_in_which_one_record_has_no_time_is_read_and_its_other_blocks_
 def test_all_times_are_taken_where_no_record_can_be_left_out(
     begin: int, end: int, span: tuple[int, int]
 ) -> None:
-    pushed = Selection(begin_timestamp=begin, end_timestamp=end)
+    times = ((begin, end),)
     low, high = span
-    if pushed.takes_all_times(low, high):
+    if takes_all_times(times, low, high):
         # Where the minimum is not known, records may be as old as there is a number for.
         assert begin <= (low if low >= 0 else MIN_TIMESTAMP)
         assert high < end
-        assert pushed.takes_times(low, high)
+        assert takes_times(times, low, high)
     else:
         assert low < 0 or not all(begin <= time < end for time in (low, high))
