@@ -17,6 +17,8 @@ from tests.support.processes import REPOSITORY
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
 
+pytestmark = pytest.mark.timeout(600)
+
 STOCK = """
 import sys
 from pyspark.sql import SparkSession
