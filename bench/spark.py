@@ -2,6 +2,7 @@
 
 Apache Kafka writes the log, and the connector reads it from there; its segments go through our offloader into
 an S3 server on this machine, and Firn's source reads them from there. Sides alternate, medians are shown.
+What is not sealed yet is read from a Firn node, by both in one task.
 Needs `make spark`, and `make fetch-tools` for Apache Kafka and versitygw.
 """
 
@@ -24,17 +25,23 @@ from bench.peers import KafkaPeer, kafka_is_here
 from service.records.batch import Codec
 from service.records.columns import ColumnDecoder
 from service.remote.obstore_store import open_store
+from service.spark.parts import open_archive, read_part
+from service.spark.plan.ranges import resolve_ranges
+from service.spark.schema import Column
+from service.spark.tail.options import parse_batch
+from service.spark.tail.plan import plan_tail
 from service.tiering.ports import TieringSettings
 from tests.support.batches import batch
 from tests.support.clients import Admin
 from tests.support.kafka_segments import offload
-from tests.support.processes import wait_until
+from tests.support.processes import Node, wait_until
 from tests.support.spark import connector_jars, read_kafka
 from tests.support.stores import (
     ACCESS,
     CREDENTIALS,
     SECRET,
     Store,
+    folder_store,
     moto_server,
     new_bucket,
     versitygw_binary,
@@ -54,6 +61,9 @@ SKEW_SPLIT: Final = "16m"
 WARM_UP_ROUNDS: Final = 2
 """The JVM is still compiling in them."""
 ROWS_TARGET, OFFSET_TARGET, SKEW_TARGET = 3.0, 6.0, 1.5
+TAIL_TARGET: Final = 1.0
+TAIL_RECORDS: Final = 2_000_000
+"""At most: of one partition, so for one task."""
 
 
 class Line(NamedTuple):
@@ -88,6 +98,7 @@ def main() -> int:
         with _logs(folder, arguments.records) as (bootstrap, store), _session(folder) as spark:
             lines += _speed(spark, bootstrap, store, arguments.records, arguments.rounds)
             lines += _skew(spark, bootstrap, store, arguments.rounds)
+            lines += _tail(spark, folder, min(arguments.records, TAIL_RECORDS), arguments.rounds)
     print(f"{'million rows per second, median of ' + str(arguments.rounds) + ' rounds':<62}{'':>16}target")
     for line in lines:
         print(f"{line.what:<62}{line.value:>10.2f} {line.unit:<2}{line.verdict}")
@@ -126,9 +137,9 @@ def _logs(folder: Path, records: int) -> Iterator[tuple[str, Store]]:
         kafka.stop()
 
 
-def _fill(bootstrap: str, topic: str, counts: list[int]) -> None:
+def _fill(bootstrap: str, topic: str, counts: list[int], **config: str) -> None:
     """Each partition gets its count, rounded down to whole batches, at least one."""
-    Admin(bootstrap).create(topic, len(counts))
+    Admin(bootstrap).create(topic, len(counts), **config)
     values = [b"%020d" % number * (VALUE_BYTES // 20) for number in range(BATCH_RECORDS)]
     data = batch(values)
     with RawConnection(bootstrap, 60) as connection:
@@ -168,9 +179,9 @@ def _session(folder: Path) -> Iterator[Any]:
 
 
 def _firn(spark: Any, store: Store, topic: str, schema: str | None = None, **options: str) -> Any:
-    reader = spark.read.format("firn").options(
-        url=store.url, endpoint=store.endpoint, subscribe=topic, **options
-    )
+    reader = spark.read.format("firn").options(url=store.url, subscribe=topic, **options)
+    if store.endpoint is not None:
+        reader = reader.option("endpoint", store.endpoint)
     return (reader.schema(schema) if schema else reader).load()
 
 
@@ -244,6 +255,53 @@ def _skew(spark: Any, bootstrap: str, store: Store, rounds: int) -> list[Line]:
             is_most=True,
         ),
     ]
+
+
+def _tail(spark: Any, folder: Path, records: int, rounds: int) -> list[Line]:
+    """What lies in the active segment of a node, in one task: Spark's part of the way, and without Spark."""
+    cold = folder_store(folder / "cold")
+    node = Node(folder / "node", dict(cold.node_settings), cold.env).start()
+    try:
+        _fill(node.bootstrap, "tail", [records], **{"remote.storage.enable": "true"})
+        listed = folder / "cold" / "topics.json"
+        wait_until("the bucket to know the topic", lambda: listed.exists() and b"tail" in listed.read_bytes())
+        given = {"bootstrap.servers": node.bootstrap, "maxPartitionBytes": "8g"}
+        sides: dict[str, Callable[[], float]] = {
+            "Spark's Kafka connector, from a Firn node, one task": lambda: _consume(
+                read_kafka(spark, node.bootstrap, subscribe="tail")
+            ),
+            "Firn, the tail, one task": lambda: _consume(_firn(spark, cold, "tail", **given)),
+            "Firn, the tail, without Spark, one thread's reading": lambda: _read_alone(
+                {**given, "url": cold.url, "subscribe": "tail"}, records // BATCH_RECORDS * BATCH_RECORDS
+            ),
+        }
+        seconds: dict[str, list[float]] = {what: [] for what in sides}
+        for number in range(-WARM_UP_ROUNDS, rounds):
+            for what, measure in list(sides.items())[:: 1 if number % 2 == 0 else -1]:
+                took = measure()
+                print(f"round {number + 1}: {what}: {took:.2f} s", file=sys.stderr)
+                if number >= 0:
+                    seconds[what].append(took)
+        rates = {what: records / statistics.median(found) / 1e6 for what, found in seconds.items()}
+        return [
+            Line(what, rate, "", TAIL_TARGET if what.startswith("Firn") else None)
+            for what, rate in rates.items()
+        ]
+    finally:
+        node.close()
+
+
+def _read_alone(given: dict[str, str], rows: int) -> float:
+    """Seconds in which this process makes Arrow batches of the tail, all columns but headers."""
+    options, tail = parse_batch(given)
+    with open_archive(options, tail) as archive:
+        [split] = plan_tail(resolve_ranges(archive, options), options, archive.loader)
+    columns = [Column(name) for name in ("key", "value", "topic", "partition", "offset", "timestamp")]
+    started = time.monotonic()
+    found = sum(batch.num_rows for batch in read_part(split, options, tail, columns))
+    took = time.monotonic() - started
+    assert found == rows, (found, rows)
+    return took
 
 
 def _task_seconds(spark: Any, frame: Any) -> list[float]:

@@ -14,18 +14,23 @@ Example::
 from __future__ import annotations
 
 import socket
-import struct
 from types import TracebackType
 from typing import Any, Self
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.wire.api import APIS, ApiKey, decode_response, encode_request, request_module
+from service.wire.api import (
+    APIS,
+    ApiKey,
+    common_versions,
+    decode_response,
+    encode_request,
+    refused_api_versions,
+    request_module,
+)
 from service.wire.errors import MalformedMessage
 from service.wire.frames import SIZE_BYTES, read_frame_size
-
-_HEAD = struct.Struct(">ih")  # correlation id, error code
 
 
 class Client:
@@ -91,21 +96,13 @@ class Client:
         )
         version = api.max_version
         answer = self._exchange(api.key, version, message)
-        if len(answer) >= _HEAD.size and _HEAD.unpack_from(answer)[1] == ErrorCode.unsupported_version:
-            known = self._decode(api.key, 0, answer).api_keys
-            version = min([k.max_version for k in known if k.api_key == api.key], default=0)
+        if (older := refused_api_versions(answer)) is not None:
+            version = older
             answer = self._exchange(api.key, version, message)
         response = self._decode(api.key, version, answer)
         if response.error_code != ErrorCode.none:
             raise RequestError(ErrorCode(response.error_code), f"{self.address} refused ApiVersions")
-        common = {}
-        for served in response.api_keys:
-            ours = APIS.get(served.api_key)
-            if ours is not None:
-                newest = min(ours.max_version, served.max_version)
-                if newest >= max(ours.min_version, served.min_version):
-                    common[int(ours.key)] = newest
-        return common
+        return common_versions(response)
 
     def _exchange(self, api_key: int, version: int, message: Any) -> bytearray:
         """Send one request; the response frame without its size."""

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import functions as F
 
 from service.base.errors import ConfigError
-from service.pipelines.archive_options import by_id, check_arguments, stream_options
+from service.pipelines.archive_guard import Admitted, admit, check_adopted, say
+from service.pipelines.archive_options import check_arguments, stream_options
+from service.pipelines.archive_values import decoding
 from service.pipelines.arguments import add_archive_arguments
-from service.pipelines.avro_types import load_schema
 from service.pipelines.checkpoint import Checkpoint, exists
 from service.pipelines.follow import follow
 from service.pipelines.iceberg import check_runtime, fit_table
-from service.pipelines.inference import kept_schema
-from service.pipelines.job import chosen_partitions, main, source_options, spark_session
-from service.pipelines.values import columns_in_order, decode_avro, decode_json, parse_json_schema
+from service.pipelines.job import main, source_options, spark_session
+from service.pipelines.pace import topics_text
+from service.pipelines.values import columns_in_order
 from service.spark.stream.options import parse_stream
 from service.spark.stream.reader import CAN_LIMIT
 
@@ -35,21 +35,27 @@ _FIRST: Final = ("topic_id", "partition", "offset", "timestamp", "timestampType"
 def run(args: argparse.Namespace) -> int:
     """Write topics as Parquet or as an Iceberg table, exactly once."""
     check_arguments(args)
+    given = source_options(args)
+    options = stream_options(args, given, can_limit=CAN_LIMIT)
+    parse_stream(options)
     with spark_session("archive", args) as spark:
         if args.format == "iceberg":
             check_runtime(spark, args.output)
-        options = stream_options(args, source_options(args), can_limit=CAN_LIMIT)
-        chosen = chosen_partitions(parse_stream(options).read)
         checkpoint = Checkpoint(spark, args.checkpoint or f"{args.output.rstrip('/')}/_checkpoint")
         if args.format == "parquet":
             _check_output(spark, args.output, checkpoint)
-        topics = {one.topic: str(one.topic_id) for one in chosen}
-        query = _start(spark, args, by_id(options, chosen), topics, checkpoint)
-        done = follow(spark, query, "archive")
+        rows, seconds, done = 0, 0.0, None
+        while done is None or done.outdated:
+            admitted = admit(args, given, options, checkpoint)
+            topics = topics_text(admitted.topics)
+            spark.sparkContext.setJobDescription(f"firn archive {topics}")
+            query = _start(spark, args, admitted)
+            # Topics are fixed when a query starts, so one that stays is started again for new ones.
+            is_outdated = admitted.has_new_topics if args.interval is not None else lambda: False
+            done = follow(spark, query, f"archive: {topics}", is_outdated)
+            rows, seconds = rows + done.rows, seconds + done.seconds
     stopped = "" if done.signal is None else "; stopped, the next run goes on from here"
-    print(
-        f"archive: {done.rows:,} records to {args.output} in {done.seconds:.1f} s{stopped}", file=sys.stderr
-    )
+    print(f"archive: {rows:,} records to {args.output} in {seconds:.1f} s{stopped}", file=sys.stderr)
     # A job that was to stay has ended as it should; one that was to take everything has not.
     return 0 if done.signal is None or args.interval is not None else 128 + done.signal
 
@@ -62,45 +68,38 @@ def _check_output(spark: Any, output: str, checkpoint: Checkpoint) -> None:
         )
 
 
-def _start(
-    spark: Any,
-    args: argparse.Namespace,
-    options: dict[str, str],
-    topics: dict[str, str],
-    checkpoint: Checkpoint,
-) -> Any:
-    records = spark.readStream.format("firn").options(**options).load()
-    ids = F.create_map([F.lit(word) for pair in topics.items() for word in pair])
-    frame = records.withColumn("topic_id", ids[F.col("topic")])
-    frame = _decoded(spark, args, frame, options, checkpoint)
+def _start(spark: Any, args: argparse.Namespace, admitted: Admitted) -> Any:
+    """Everything is compared before anything is written, and written down before the query is started."""
+    values = decoding(spark, args, admitted)
+    admitted = admitted.fits(values.described)
+    records = spark.readStream.format("firn").options(**admitted.options).load()
+    ids = F.create_map([F.lit(word) for pair in admitted.topics.items() for word in pair])
+    frame = values.decode(records.withColumn("topic_id", ids[F.col("topic")]))
     if args.format == "iceberg":
         frame = columns_in_order(frame, _FIRST, ("topic",))
-        frame = fit_table(spark, args.output, frame, checkpoint, topics.values())
-        return _writer(args, frame, checkpoint).format("iceberg").toTable(args.output)
-    frame = columns_in_order(frame.withColumn("date", F.to_date("timestamp")), _FIRST, ("topic", "date"))
-    writer = _writer(args, frame, checkpoint).format("parquet").option("compression", "zstd")
-    return writer.option("path", args.output).partitionBy("topic", "date").start()
+        frame = fit_table(spark, args.output, frame, admitted.checkpoint, admitted.topics.values())
+        writer = _writer(args, frame, admitted).format("iceberg")
+    else:
+        frame = columns_in_order(frame.withColumn("date", F.to_date("timestamp")), _FIRST, ("topic", "date"))
+        if admitted.is_adopted:
+            check_adopted(spark, args.output, frame)
+        writer = _writer(args, frame, admitted).format("parquet").option("compression", "zstd")
+        writer = writer.option("path", args.output).partitionBy("topic", "date")
+    if admitted.is_adopted:
+        say(
+            f"checkpoint {admitted.checkpoint.url} does not say what it was started with; what can be looked "
+            "at fits, and what this run is started with is written down beside it"
+        )
+    admitted.write_down()
+    return writer.toTable(args.output) if args.format == "iceberg" else writer.start()
 
 
-def _writer(args: argparse.Namespace, frame: Any, checkpoint: Checkpoint) -> Any:
-    writer = frame.writeStream.queryName("firn archive").option("checkpointLocation", checkpoint.url)
+def _writer(args: argparse.Namespace, frame: Any, admitted: Admitted) -> Any:
+    writer = frame.writeStream.queryName(f"firn archive {topics_text(admitted.topics)}")
+    writer = writer.option("checkpointLocation", admitted.checkpoint.url)
     if args.interval is None:
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=f"{args.interval} seconds")
-
-
-def _decoded(
-    spark: Any, args: argparse.Namespace, frame: Any, options: dict[str, str], checkpoint: Checkpoint
-) -> Any:
-    if args.values == "raw":
-        return frame
-    text = None if args.schema is None else Path(args.schema).read_text("utf-8")
-    if args.values == "avro":
-        assert text is not None
-        return decode_avro(frame, load_schema(text), confluent_header=args.confluent_header)
-    if text is None:
-        return decode_json(frame, kept_schema(spark, options, checkpoint, args.infer_records))
-    return decode_json(frame, parse_json_schema(text))
 
 
 if __name__ == "__main__":

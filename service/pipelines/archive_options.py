@@ -4,29 +4,72 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from service.base.errors import ConfigError
-from service.spark.options import CHOICES, known_names
+from service.spark.options import CHOICES, Assign, Choice, Subscribe, known_names
 from service.spark.plan.archive import ChosenPartition
-from service.spark.stream.options import LIMITS
+from service.spark.stream.options import LIMITS, MISSING
 from service.spark.tail.options import TAIL
 
 DEFAULT_BATCH_BYTES: Final = "16g"
+_WITH_ID: Final = re.compile(r"([0-9]{1,10})=(.+)", re.DOTALL)
 _PER_PARTITION: Final = ("startingOffsets", "startingOffsetsByTimestamp")
 
 
 def check_arguments(args: argparse.Namespace) -> None:
     """`ConfigError` for arguments that make no sense together."""
-    if args.values == "avro" and args.schema is None:
-        raise ConfigError("--values avro needs --schema FILE.avsc")
-    if args.values == "raw" and args.schema is not None:
+    plain, by_number = schema_files(args.schema)
+    if args.confluent_header:
+        _check_confluent(args, plain, by_number)
+    else:
+        if by_number:
+            raise ConfigError("--schema ID=FILE says nothing without --confluent-header")
+        for name in ("schema_registry", "reader_schema"):
+            if getattr(args, name) is not None:
+                raise ConfigError(f"--{name.replace('_', '-')} says nothing without --confluent-header")
+        if args.values == "avro" and not plain:
+            raise ConfigError("--values avro needs --schema FILE.avsc")
+    if args.values == "raw" and args.schema:
         raise ConfigError("--schema says nothing without --values json or avro")
-    if args.confluent_header and args.values != "avro":
-        raise ConfigError("--confluent-header says nothing without --values avro")
     if args.format == "iceberg" and args.checkpoint is None:
         raise ConfigError("--format iceberg needs --checkpoint URL: a table is no place for it")
+
+
+def _check_confluent(args: argparse.Namespace, plain: str, by_number: Mapping[int, str]) -> None:
+    if args.values != "avro":
+        raise ConfigError("--confluent-header says nothing without --values avro")
+    if plain:
+        raise ConfigError(
+            f"--schema {plain}: with --confluent-header each value names its schema by id, so say whose "
+            "schema this is: --schema ID=FILE, or --schema-registry URL; a schema of columns alone is "
+            "--reader-schema FILE"
+        )
+    if not by_number and args.schema_registry is None:
+        raise ConfigError("--confluent-header needs --schema ID=FILE or --schema-registry URL")
+
+
+def schema_files(given: Sequence[str]) -> tuple[str, dict[int, str]]:
+    """The one file without an id ("" where there is none), and those with one, by id.
+
+    >>> schema_files(["7=v1.avsc", "9=v2.avsc"])
+    ('', {7: 'v1.avsc', 9: 'v2.avsc'})
+    """
+    plain: list[str] = []
+    by_number: dict[int, str] = {}
+    for one in given:
+        match = _WITH_ID.fullmatch(one)
+        if match is None:
+            plain.append(one)
+        elif int(match[1]) in by_number or int(match[1]) >= 1 << 31:
+            raise ConfigError(f"--schema {one}: no id, or one that is given twice")
+        else:
+            by_number[int(match[1])] = match[2]
+    if len(plain) > 1:
+        raise ConfigError(f"--schema is given {len(plain)} times: {', '.join(plain)}")
+    return plain[0] if plain else "", by_number
 
 
 def stream_options(args: argparse.Namespace, given: Mapping[str, str], *, can_limit: bool) -> dict[str, str]:
@@ -34,7 +77,7 @@ def stream_options(args: argparse.Namespace, given: Mapping[str, str], *, can_li
 
     `can_limit` is whether this Spark knows limits of Python sources.
     """
-    names = known_names((*TAIL, *LIMITS))
+    names = known_names((*TAIL, *LIMITS, *MISSING))
     found = {names.get(key.lower(), key): text for key, text in given.items()}
     found.setdefault("includeHeaders", str(args.headers).lower())
     if "startingTimestamp" not in found:
@@ -42,6 +85,20 @@ def stream_options(args: argparse.Namespace, given: Mapping[str, str], *, can_li
     if args.batch_bytes is not None or (can_limit and "maxOffsetsPerTrigger" not in found):
         found.setdefault("maxBytesPerTrigger", args.batch_bytes or DEFAULT_BATCH_BYTES)
     return found
+
+
+def without_gone(choice: Choice, gone: Mapping[str, str], names: Collection[str]) -> Choice:
+    """The same choice without the topics that were archived and are `gone` (name by id).
+
+    `names` are those of the topics that there are; one of them is another topic, though one that is gone was
+    called so, too.
+    """
+    absent = {*gone, *gone.values()} - set(names)
+    if isinstance(choice, Subscribe):
+        return Subscribe(tuple(topic for topic in choice.topics if topic not in absent))
+    if isinstance(choice, Assign):
+        return Assign({topic: parts for topic, parts in choice.partitions.items() if topic not in absent})
+    return choice
 
 
 def by_id(options: Mapping[str, str], chosen: Sequence[ChosenPartition]) -> dict[str, str]:
@@ -72,4 +129,4 @@ def _renamed(text: str, ids: dict[str, str]) -> str:
         return text
     if not isinstance(document, dict):
         return text
-    return json.dumps({ids.get(topic, topic): row for topic, row in document.items()})
+    return json.dumps({ids.get(topic, topic): row for topic, row in document.items()}, sort_keys=True)

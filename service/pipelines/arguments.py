@@ -29,6 +29,12 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
     add_start_arguments(parser)
     add_source_option(parser)
     parser.add_argument(
+        "--on-missing-topic",
+        choices=("fail", "skip"),
+        default="fail",
+        help="when a topic that was archived is not there any more: end, or go on without it (default: fail)",
+    )
+    parser.add_argument(
         "--interval",
         type=count_from(1),
         metavar="SECONDS",
@@ -48,8 +54,11 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--schema",
-        metavar="FILE",
-        help="of JSON: Spark's DDL or JSON form (default: inferred); of Avro: .avsc",
+        metavar="[ID=]FILE",
+        action="append",
+        default=[],
+        help="of JSON: Spark's DDL or JSON form (default: inferred); of Avro: .avsc, with --confluent-header"
+        " of the id in the values' header; repeatable then",
     )
     parser.add_argument(
         "--infer-records",
@@ -59,7 +68,19 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
         help="infer a JSON schema from so many records (default: 10000)",
     )
     parser.add_argument(
-        "--confluent-header", action="store_true", help="Avro data begin with a registry's five bytes"
+        "--confluent-header",
+        action="store_true",
+        help="Avro data begin with five bytes that name their schema: --schema ID=FILE or --schema-registry",
+    )
+    parser.add_argument(
+        "--schema-registry",
+        metavar="URL",
+        help="where schemas of other ids are, as Confluent's API has it; credentials are the environment's",
+    )
+    parser.add_argument(
+        "--reader-schema",
+        metavar="FILE|ID",
+        help="whose columns all values get (default: the greatest ID given, else the newest of TOPIC-value)",
     )
 
 
@@ -143,6 +164,11 @@ def add_bucket_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="KEY=VALUE",
         help="a Spark setting; repeatable",
+    )
+    parser.add_argument(
+        "--log",
+        metavar="FILE",
+        help="what Spark says goes there (default: a temporary file, named by errors)",
     )
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
+import time
+from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final, NamedTuple
 
-from service.pipelines.job import Progress, read_so_far
+from service.pipelines.job import Progress, Watch
 
 POLL_S: Final = 0.5
+LOOK_S: Final = 60.0
+"""Between two looks for what has changed outside of the query."""
 
 
 class Interrupts:
@@ -71,33 +76,59 @@ class Rows:
 
 
 class Followed(NamedTuple):
-    """How a query went; `signal` is what stopped it, None where it ended by itself."""
+    """How a query went; `signal` is what stopped it, None where it ended by itself or is `outdated`."""
 
     rows: int
     seconds: float
     signal: signal.Signals | None
+    outdated: bool = False
 
 
-def follow(spark: Any, query: Any, name: str) -> Followed:
+def records_left(progress: Any) -> int | None:
+    """How many offsets the batch after this one finds, as the source reported them; None where it did not."""
+    left, is_told = 0, False
+    for source in progress["sources"] if progress is not None else ():
+        latest, end = (_offsets(source[name]) for name in ("latestOffset", "endOffset"))
+        is_told = is_told or latest is not None
+        for topic, row in (latest or {}).items():
+            done = (end or {}).get(topic, {})
+            left += sum(max(0, offset - done.get(partition, 0)) for partition, offset in row.items())
+    return left if is_told else None
+
+
+def _offsets(text: Any) -> Any:
+    found = json.loads(text) if isinstance(text, str) else text
+    return found if isinstance(found, dict) else None
+
+
+def follow(spark: Any, query: Any, name: str, is_outdated: Callable[[], bool] = lambda: False) -> Followed:
     """Until the query ends by itself or a signal asks it to. What it fails with is raised.
 
-    A query that is stopped leaves its batch unfinished, and the next run repeats it.
+    A query that is stopped leaves its batch unfinished, and the next run repeats it. Once a minute, between
+    two batches, somebody is asked whether the query `is_outdated`, and if so it ends.
     """
-    rows = Rows()
+    rows, watch, outdated = Rows(), Watch(spark), False
 
     def look() -> str:
-        now = f"now {read_so_far(spark)}" if query.status["isTriggerActive"] else "waiting for more"
+        is_active = query.status["isTriggerActive"]
+        left = records_left(query.lastProgress)
+        now = f"now {watch.words(records_left=left or None)}" if is_active else "waiting for more"
         batches = "1 batch" if rows.batches == 1 else f"{rows.batches:,} batches"
         return f"{name}: {rows.total:,} records in {batches}; {now}"
 
     with Interrupts() as interrupts, Progress(look) as progress:
         try:
+            look_at = time.monotonic() + LOOK_S
             while interrupts.seen is None and not query.awaitTermination(POLL_S):
                 rows.look(query.recentProgress)
+                if time.monotonic() >= look_at and not query.status["isTriggerActive"]:
+                    look_at = time.monotonic() + LOOK_S
+                    if outdated := is_outdated():
+                        break
             if interrupts.seen is not None:
                 # Spark would tell of each part of the unfinished batch that it has to give up.
                 spark.sparkContext.setLogLevel("OFF")
         finally:
             query.stop()
         rows.look(query.recentProgress)
-    return Followed(rows.total, progress.seconds, interrupts.seen)
+    return Followed(rows.total, progress.seconds, interrupts.seen, outdated)

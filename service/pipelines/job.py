@@ -8,20 +8,26 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from service.base.errors import ConfigError, FirnError
-from service.spark.options import ReadOptions, parse_options
+from service.pipelines.failure import Failure, failure_of
+from service.pipelines.noise import Log
+from service.pipelines.pace import Pace, Seen, topics_text
+from service.spark.options import ReadOptions
 from service.spark.plan.archive import Archive, ChosenPartition
 from service.spark.session import session
 from service.spark.store import open_store_of
 
 INTERVAL_S: Final = 1.0
+LINE_EVERY_S: Final = 30.0
+"""Between two lines of progress where they stay."""
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",  # days are UTC days, wherever a job runs
     "spark.ui.showConsoleProgress": "false",  # jobs say what they have done in records
@@ -31,41 +37,67 @@ _SETTINGS: Final = {
     "spark.python.unix.domain.socket.enabled": "false",
 }
 _SCANS: Final = ("BatchScan firn", "MicroBatchScan")
-_CAUSE: Final = re.compile(
-    r"^(?:[\w.]*\.)?(\w*(?:Error|NotFound|Unavailable|Refused|Truncated)): (.+)$", re.MULTILINE
-)
+_ROWS: Final = "number of output rows"
+_BYTES: Final = "data returned from Python workers"
+_COUNT: Final = re.compile(r"[0-9][0-9,]*")
+_SIZE: Final = re.compile(r"[0-9][0-9.,]* [KMGTP]?i?B")
 
 
 class PipelineError(FirnError):
-    """A job that Spark gave up, with the words of what made it fail."""
+    """A job that Spark gave up: what made it fail, under that the cause, and where Spark's log is."""
+
+    def __init__(self, failure: Failure, log: Path | None) -> None:
+        lines = [failure.error]
+        if failure.cause:
+            lines.append(f"  cause: {failure.cause}")
+        if log is not None:
+            lines.append(f"  Spark's log: {log}")
+        super().__init__("\n".join(lines))
 
 
 @contextmanager
-def spark_session(name: str, args: argparse.Namespace) -> Iterator[Any]:
-    """A session for one job, ended with it unless it was there before."""
+def spark_session(name: str, args: argparse.Namespace, topics: Iterable[str] = ()) -> Iterator[Any]:
+    """A session for one job, ended with it unless it was there before.
+
+    What Spark says goes to a file where this process starts the JVM, and where somebody else
+    has, that is theirs to say (`noise`). Its jobs are called after the pipeline and its topics.
+    """
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
     found = SparkSession.getActiveSession()
-    spark = session(f"firn {name}", master=args.master, config={**_SETTINGS, **dict(args.conf)})
+    is_ours = SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ
+    if args.log is not None and not is_ours:
+        raise ConfigError("--log: Spark runs already, and whoever started it has its log (docs/pipelines.md)")
+    log = Log(name, args.log) if is_ours else None
+    try:
+        with nullcontext() if log is None else log.taking_streams():
+            spark = session(f"firn {name}", master=args.master, config={**_SETTINGS, **dict(args.conf)})
+    except (PySparkException, Py4JError) as e:
+        raise PipelineError(failure_of(str(e)), log.path if log else None) from e
+    described = spark.sparkContext.getLocalProperty("spark.job.description")
     try:
         if found is None:
-            spark.sparkContext.setLogLevel("ERROR")
+            spark.sparkContext.setLogLevel("ERROR" if log is None else "WARN")
+        spark.sparkContext.setJobDescription(f"firn {name} {topics_text(topics)}".rstrip())
         yield spark
+        _drop(log)
     except (PySparkException, Py4JError) as e:
-        raise PipelineError(reason(e)) from e
+        raise PipelineError(failure_of(str(e)), log.path if log else None) from e
+    except FirnError:
+        _drop(log)
+        raise
     finally:
-        if found is None:
-            with suppress(PySparkException, Py4JError):
+        with suppress(PySparkException, Py4JError):
+            spark.sparkContext.setJobDescription(described)
+            if found is None:
                 spark.stop()
 
 
-def reason(error: Exception) -> str:
-    """The last line of Python's that made a job fail, or else Spark's first."""
-    text = str(error)
-    causes = _CAUSE.findall(text)
-    if causes:
-        return f"{causes[-1][1]}"
-    return next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+def _drop(log: Log | None) -> None:
+    """Nobody has to look into it: the job has ended well, or the error says all there is to say."""
+    if log is not None:
+        log.drop()
 
 
 def source_options(args: argparse.Namespace, more: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -98,35 +130,43 @@ def chosen_partitions(options: ReadOptions) -> list[ChosenPartition]:
     return chosen
 
 
+def topics_of(chosen: Iterable[ChosenPartition]) -> list[str]:
+    """Their names, in order."""
+    return sorted({one.topic for one in chosen})
+
+
 def frame(spark: Any, options: Mapping[str, str], schema: str) -> Any:
-    """The archive as a DataFrame with these columns. `ConfigError` before Spark is asked for anything."""
-    chosen_partitions(parse_options(options))
+    """The archive as a DataFrame with these columns."""
     return spark.read.format("firn").options(**options).schema(schema).load()
 
 
 class Progress:
-    """One line on stderr that is painted over while a job runs; nothing where stderr is no terminal.
+    """One line on stderr that is painted over while a job runs; elsewhere than on a terminal a line now and
+    then, so that short jobs say nothing.
 
-    `look` is called every second on a thread of its own; what Spark fails with there is not shown. A line is
-    cut to the terminal's width: what wraps could not be painted over.
+    `look` is called every second on a thread of its own, or each time a line is due; what Spark fails with
+    there is not shown. A line is cut to the terminal's width: what wraps could not be painted over.
     """
 
-    def __init__(self, look: Callable[[], str], out: TextIO | None = None) -> None:
+    def __init__(
+        self, look: Callable[[], str], out: TextIO | None = None, *, every_s: float = LINE_EVERY_S
+    ) -> None:
         self._look = look
         self._out = sys.stderr if out is None else out
+        self._is_terminal = self._out.isatty()
+        self._interval_s = INTERVAL_S if self._is_terminal else every_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="progress", daemon=True)
         self._started = time.monotonic()
 
     def __enter__(self) -> Progress:
-        if self._out.isatty():
-            self._thread.start()
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
+        if self._is_terminal:
             self._out.write("\r\x1b[K")
             self._out.flush()
 
@@ -136,14 +176,16 @@ class Progress:
 
     def done(self, text: str) -> None:
         """The job's last word, which stays; said everywhere."""
-        prefix = "\r\x1b[K" if self._thread.ident is not None else ""
+        prefix = "\r\x1b[K" if self._is_terminal else ""
         self._out.write(f"{prefix}{text} in {self.seconds:.1f} s\n")
         self._out.flush()
 
     def _run(self) -> None:
-        while not self._ended.wait(INTERVAL_S):
+        while not self._ended.wait(self._interval_s):
             with suppress(PySparkException, Py4JError, OSError):
-                self._out.write(f"\r\x1b[K{self._look()[: self._width() - 1]}")
+                text = self._look()
+                painted = f"\r\x1b[K{text[: self._width() - 1]}" if self._is_terminal else f"{text}\n"
+                self._out.write(painted)
                 self._out.flush()
 
     def _width(self) -> int:
@@ -151,30 +193,47 @@ class Progress:
         return os.get_terminal_size(self._out.fileno()).columns or 80
 
 
-def read_so_far(spark: Any) -> str:
-    """``1,000,000 records read, 12 of 40 tasks``: of the newest query, as far as executors have reported."""
+class Watch:
+    """What a job has read so far, as far as executors have reported; each call is a look at a `Pace`."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+        self._pace = Pace()
+
+    def words(self, *, records: int | None = None, size: str = "", records_left: int | None = None) -> str:
+        """``1,234 records, 56 rows/s, …``: of the newest query's scans, or of what the job counts itself."""
+        if records is None:
+            records, size = _read_by_scans(self._spark)
+        done, total = _tasks(self._spark)
+        return self._pace.words(time.monotonic(), Seen(records, size, done, total, records_left))
+
+
+def _tasks(spark: Any) -> tuple[int, int]:
+    """How many tasks of the stages that run are done, and how many there are."""
     tracker = spark.sparkContext.statusTracker()
     infos = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
     there = [info for info in infos if info is not None]
-    done, total = sum(info.numCompletedTasks for info in there), sum(info.numTasks for info in there)
-    return f"{_rows_of_scans(spark)} records read, {done} of {total} tasks"
+    return sum(info.numCompletedTasks for info in there), sum(info.numTasks for info in there)
 
 
-def _rows_of_scans(spark: Any) -> str:
-    """What the SQL page of Spark's UI shows of the scan; there is no public way to it for Python."""
+def _read_by_scans(spark: Any) -> tuple[int, str]:
+    """Rows and bytes that the SQL page of Spark's UI shows; there is no public way to them for Python."""
     store = spark._jsparkSession.sharedState().statusStore()
     queries = store.executionsList()
     if queries.size() == 0:
-        return "0"
+        return 0, ""
     query = queries.apply(queries.size() - 1).executionId()
     nodes, values = store.planGraph(query).allNodes(), store.executionMetrics(query)
+    found: dict[str, str] = {}
     for node in (nodes.apply(i) for i in range(nodes.size())):
         metrics = node.metrics()
         for metric in (metrics.apply(i) for i in range(metrics.size())):
-            if node.name() in _SCANS and metric.name() == "number of output rows":
-                value = values.get(metric.accumulatorId())
-                return str(value.get()) if value.isDefined() else "0"
-    return "0"
+            value = values.get(metric.accumulatorId())
+            if node.name().startswith(_SCANS) and value.isDefined():
+                found[metric.name()] = str(value.get())
+    rows = _COUNT.search(found.get(_ROWS, ""))
+    size = _SIZE.search(found.get(_BYTES, ""))
+    return int(rows[0].replace(",", "")) if rows else 0, size[0] if size else ""
 
 
 def human_bytes(count: float) -> str:

@@ -3,8 +3,9 @@
     firn pipeline replay s3://bucket/prefix --topics flights --from 2013-02-01 --to 2013-03-01 \\
         --bootstrap-server host:9092 --into flights-february --state /var/lib/replay
 
-One task at a time reads a partition, so the order within it is kept. Keys, values, headers and timestamps
-are those of the archive. The range is resolved once and kept in the state with how far each partition is.
+One task at a time sends a partition, so the order within it is kept (`replay_claim`). Keys, values, headers
+and timestamps are those of the archive. The range is resolved once and kept in the state with how far each
+partition is.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 from service.base.errors import ConfigError, StorageError
 from service.pipelines.arguments import add_replay_arguments
 from service.pipelines.job import Progress, human_bytes, main, source_options, spark_session
+from service.pipelines.replay_claim import Attempts, begin_run
 from service.pipelines.replay_state import (
     JOB_KEY,
     MAX_STATE_BYTES,
@@ -28,7 +30,7 @@ from service.pipelines.replay_state import (
     PartState,
     decode_job,
 )
-from service.pipelines.replay_task import Replayer, Work, open_state, read_state
+from service.pipelines.replay_task import Replayer, Work, open_state
 from service.remote.errors import ObjectNotFound
 from service.remote.store import ObjectStore
 from service.spark.options import ReadOptions, parse_options
@@ -37,6 +39,8 @@ from service.spark.plan.ranges import plan_ranges, resolve_ranges, within
 from service.spark.plan.splits import Split
 from service.spark.store import open_store_of
 from service.spark.tail.options import refuse_tail
+from service.spark.write.options import producer_settings
+from service.spark.write.target import Target, target_of
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,20 +48,36 @@ def run(args: argparse.Namespace) -> int:
     given = source_options(args)
     refuse_tail(given, "replay reads what is archived; brokers only get it (--bootstrap-server)")
     options = parse_options({**given, "includeHeaders": "true"})
+    settings = producer_settings(args.bootstrap_server, dict(args.client), "--client ")
+    target = target_of(settings, args.into)
     state_url = _state_url(args.state)
     state = open_state(state_url, options)
     with Archive(open_store_of(options), read_committed=options.read_committed) as archive:
-        job = _job(state, archive, options, args)
-        before = {part: read_state(state, part) for part in job.parts}
+        job = _job(state, archive, options, args, target)
+        attempts = Attempts(state)
+        before = {part: attempts.newest(part)[1] for part in job.parts}
         works = _works(archive, options, before)
-    with spark_session("replay", args) as spark, Progress(lambda: _so_far(state, job.parts)) as progress:
+    with spark_session("replay", args) as spark, Progress(lambda: _so_far(attempts, job.parts)) as progress:
+        refuse_speculation(spark)
         if works:
-            _send(spark, works, options, state_url, args)
-        after = [read_state(state, part) for part in job.parts]
+            replayer = Replayer(
+                options, state_url, begin_run(state), args.into, args.keep_partition, None, None, settings
+            )
+            _send(spark, works, replayer, args)
+        after = [Attempts(state).newest(part)[1] for part in job.parts]
         records = sum(one.records for one in after) - sum(one.records for one in before.values())
         size = sum(one.size_bytes for one in after) - sum(one.size_bytes for one in before.values())
         progress.done(f"replay: {records:,} records, {human_bytes(size)} into {args.into}")
     return 0
+
+
+def refuse_speculation(spark: Any) -> None:
+    """`ConfigError` where Spark would run a task twice at a time, whoever has said so."""
+    if spark.sparkContext.getConf().get("spark.speculation", "false").strip().lower() == "true":
+        raise ConfigError(
+            "spark.speculation=true is refused: two tasks would send a partition at a time and repeat its "
+            "records; --conf spark.speculation=false"
+        )
 
 
 def _state_url(given: str) -> str:
@@ -70,7 +90,9 @@ def _state_url(given: str) -> str:
     return folder.as_uri()
 
 
-def _job(state: ObjectStore, archive: Archive, options: ReadOptions, args: argparse.Namespace) -> Job:
+def _job(
+    state: ObjectStore, archive: Archive, options: ReadOptions, args: argparse.Namespace, target: Target
+) -> Job:
     """What the state says is to be done, or a new job. `ConfigError` where the state is of another one."""
     asked: dict[str, Any] = {
         "source": {
@@ -86,13 +108,21 @@ def _job(state: ObjectStore, archive: Archive, options: ReadOptions, args: argpa
             Part(s.chosen.topic, str(s.chosen.topic_id), s.chosen.partition, begin, end)
             for s, begin, end in resolve_ranges(archive, options)
         )
-        job = Job(asked, parts)
-        state.put(JOB_KEY, job.encode())
-        return job
+        if args.keep_partition:
+            target.refuse_beyond(part.partition for part in parts)
+        job = Job(asked, parts, target.topic_id)
+        if state.put_if_absent(JOB_KEY, job.encode()):
+            return job
+        raise ConfigError(f"--state {args.state}: another replay has begun with it just now") from None
     if job.asked != asked:
         differ = sorted(name for name in asked if job.asked.get(name) != asked[name])
         raise ConfigError(
             f"--state {args.state} is of another replay ({', '.join(differ)} differ); use an empty one"
+        )
+    if job.target_id not in (None, target.topic_id):
+        raise ConfigError(
+            f"topic {args.into} was deleted and made again since --state {args.state} was begun: what was "
+            "sent by then is gone with the old one. Use an empty state"
         )
     return job
 
@@ -125,30 +155,24 @@ def _works(archive: Archive, options: ReadOptions, states: dict[Part, PartState]
     return works
 
 
-def _send(
-    spark: Any, works: Sequence[Work], options: ReadOptions, state_url: str, args: argparse.Namespace
-) -> None:
+def _send(spark: Any, works: Sequence[Work], replayer: Replayer, args: argparse.Namespace) -> None:
     slots = min(len(works), args.parallelism or spark.sparkContext.defaultParallelism)
     # The longest first, each to the slot that has the least.
     groups: list[list[Work]] = [[] for _ in range(slots)]
     for work in sorted(works, key=lambda one: -one.split.size_bytes):
         min(groups, key=lambda group: sum(one.split.size_bytes + 1 for one in group)).append(work)
-    replayer = Replayer(
-        options,
-        state_url,
-        args.into,
-        args.keep_partition,
-        args.records_per_second / slots if args.records_per_second else None,
-        args.bytes_per_second / slots if args.bytes_per_second else None,
-        {**dict(args.client), "bootstrap.servers": args.bootstrap_server},
+    replayer = replace(
+        replayer,
+        records_per_second=args.records_per_second / slots if args.records_per_second else None,
+        bytes_per_second=args.bytes_per_second / slots if args.bytes_per_second else None,
     )
     spark.sparkContext.parallelize(groups, slots).mapPartitions(replayer).collect()
 
 
-def _so_far(state: ObjectStore, parts: Sequence[Part]) -> str:
+def _so_far(attempts: Attempts, parts: Sequence[Part]) -> str:
     states = [PartState(part.begin_offset) for part in parts]
     with suppress(StorageError, ConfigError):
-        states = [read_state(state, part) for part in parts]
+        states = [attempts.newest(part)[1] for part in parts]
     done = sum(one.next_offset >= part.end_offset for one, part in zip(states, parts, strict=True))
     sent, size = sum(one.records for one in states), sum(one.size_bytes for one in states)
     return f"replay: {sent:,} records, {human_bytes(size)} sent, {done} of {len(parts)} partitions done"

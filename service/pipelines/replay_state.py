@@ -26,18 +26,23 @@ class Part(NamedTuple):
     begin_offset: int
     end_offset: int
 
-    @property
-    def key(self) -> str:
-        """Where its `PartState` is kept."""
-        return f"{self.topic_id}/{self.partition}.json"
+    def key(self, attempt: int) -> str:
+        """Where the `PartState` of the nth attempt at it is kept, from 0 on."""
+        return f"{self.topic_id}/{self.partition}{f'.{attempt}' if attempt else ''}.json"
 
 
 class PartState(NamedTuple):
-    """Everything below `next_offset` was acknowledged; counts are of all runs, repeated records included."""
+    """How far one attempt at a partition has come; only that attempt writes it.
+
+    Everything below `next_offset` was acknowledged; counts are of all attempts, repeated records included.
+    `is_ended`: nothing of this attempt is under way any more, and nothing will be.
+    """
 
     next_offset: int
     records: int = 0
     size_bytes: int = 0
+    run: int = 0
+    is_ended: bool = False
 
     def encode(self) -> bytes:
         return json.dumps({"format": FORMAT, "format_version": 1, **self._asdict()}).encode()
@@ -46,20 +51,25 @@ class PartState(NamedTuple):
 def decode_state(data: bytes) -> PartState:
     """`ConfigError` for what this has not written."""
     document = _document(data)
-    numbers: list[Any] = [document.get(name) for name in PartState._fields]
-    if not all(isinstance(one, int) and 0 <= one <= MAX_OFFSET for one in numbers):
-        raise ConfigError(f"the state of a partition holds {numbers}")
-    return PartState(*numbers)
+    defaults = PartState._field_defaults
+    values: dict[str, Any] = {name: document.get(name, defaults.get(name)) for name in PartState._fields}
+    if not all(isinstance(one, int) and 0 <= one <= MAX_OFFSET for one in values.values()):
+        raise ConfigError(f"the state of a partition holds {list(values.values())}")
+    return PartState(**values)
 
 
 class Job(NamedTuple):
-    """What a replay is of: later runs with the same state must ask for the same."""
+    """What a replay is of: later runs with the same state must ask for the same.
+
+    `target_id` is that of the topic that is written; None where the brokers do not tell it.
+    """
 
     asked: Mapping[str, Any]
     parts: tuple[Part, ...]
+    target_id: str | None = None
 
     def encode(self) -> bytes:
-        document = {"format": FORMAT, "format_version": 1, "asked": self.asked, "parts": self.parts}
+        document = {"format": FORMAT, "format_version": 1, **self._asdict()}
         return json.dumps(document, indent=1).encode()
 
 
@@ -68,7 +78,8 @@ def decode_job(data: bytes) -> Job:
     document = _document(data)
     try:
         parts = tuple(Part(str(t), str(i), int(p), int(b), int(e)) for t, i, p, b, e in document["parts"])
-        return Job(dict(document["asked"]), parts)
+        target_id = document.get("target_id")
+        return Job(dict(document["asked"]), parts, None if target_id is None else str(target_id))
     except (KeyError, TypeError, ValueError) as e:
         raise ConfigError(f"{JOB_KEY} of the state is not one of a replay: {e}") from e
 

@@ -1,29 +1,21 @@
-"""What a task of a replay does: reads its partitions in the order of their offsets and produces them.
+"""What a task of a replay does: reads its partitions in the order of their offsets and sends them.
 
-The state of a partition is an object of its own, written every second and whenever the task ends, be it by
-an error. A task that is killed leaves it up to a second behind, and what came after is sent again.
-Needs pyarrow and confluent-kafka.
+The state of a partition is written every second and whenever the task ends, be it by an error. A task that is
+killed leaves it up to a second behind, and what came after is sent again. Needs pyarrow and confluent-kafka.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from service.base.errors import StorageError
-from service.pipelines.replay_state import (
-    MAX_STATE_BYTES,
-    Acknowledged,
-    Pace,
-    Part,
-    PartState,
-    decode_state,
-    rest_of,
-)
-from service.remote.errors import ObjectNotFound
+from service.pipelines.replay_claim import LOOK_S, claim
+from service.pipelines.replay_state import Acknowledged, Pace, Part, rest_of
 from service.remote.obstore_store import open_store
 from service.remote.store import ObjectStore
 from service.spark.options import ReadOptions
@@ -31,16 +23,12 @@ from service.spark.plan.splits import Split
 from service.spark.read.split_reader import read_split
 from service.spark.schema import Column
 from service.spark.store import open_store_of
+from service.spark.write.rows import Record, records_of
+from service.spark.write.sender import Sender, SendError
 
-SAVE_INTERVAL_S: Final = 1.0
+log = logging.getLogger(__name__)
+
 _COLUMNS: Final = tuple(Column(name) for name in ("key", "value", "offset", "timestamp", "headers"))
-_CLIENT: Final = {
-    "enable.idempotence": "true",
-    "linger.ms": "20",
-    "partitioner": "murmur2_random",  # as Java's producer: a key goes where it would have gone
-    "message.max.bytes": "1000000000",
-    "queue.buffering.max.kbytes": str(64 << 10),
-}
 
 
 class Work(NamedTuple):
@@ -50,138 +38,98 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replayer:
-    """Sent to every task. Rates are the task's share; `client` wins over what is set here."""
+    """Sent to every task. Rates are the task's share; `settings` are the producer's."""
 
     options: ReadOptions
     state_url: str
+    run: int
     into: str
     keep_partition: bool
     records_per_second: float | None
     bytes_per_second: float | None
-    client: Mapping[str, str]
+    settings: Mapping[str, str]
 
     def __call__(self, works: Iterable[list[Work]]) -> Iterator[tuple[int, int]]:
         """Yields records and bytes sent, for each partition."""
-        from confluent_kafka import Producer
-
         state = open_state(self.state_url, self.options)
         pace = Pace(self.records_per_second, self.bytes_per_second)
-        producer = Producer({**_CLIENT, **self.client})
         for work in (work for group in works for work in group):
-            sending = _Sending(self, work, state, pace, producer)
-            yield sending.run()
+            yield _Sending(self, work, state, pace).run()
 
 
 def open_state(url: str, options: ReadOptions) -> ObjectStore:
     return open_store(url, endpoint=options.endpoint, region=options.region)
 
 
-def read_state(store: ObjectStore, part: Part) -> PartState:
-    """Where a partition is; at its beginning when nothing of it was sent."""
-    try:
-        return decode_state(store.get(part.key, max_size=MAX_STATE_BYTES))
-    except ObjectNotFound:
-        return PartState(part.begin_offset)
-
-
 class _Sending:
-    """One partition, by one task. Callbacks run inside `poll` and `flush`, on the task's own thread."""
+    """One partition, by one task. The sender calls back on the task's own thread."""
 
-    def __init__(self, job: Replayer, work: Work, state: ObjectStore, pace: Pace, producer: Any) -> None:
+    def __init__(self, job: Replayer, work: Work, state: ObjectStore, pace: Pace) -> None:
         self._job = job
         self._part = work.part
-        self._store = state
         self._pace = pace
-        self._producer = producer
+        self._claim = claim(state, work.part, job.run)
         # A task that Spark tries again has come further than its plan.
-        self._before = read_state(state, work.part)
-        self._split = rest_of(work.split, self._before.next_offset)
-        self._seen = Acknowledged(self._before.next_offset)
+        begin_offset = self._claim.before.next_offset
+        self._split = rest_of(work.split, begin_offset)
+        self._seen = Acknowledged(begin_offset)
         self._records = self._bytes = 0
-        self._failure: str | None = None
-        self._saved_s = time.monotonic()
+        self._looked_s = time.monotonic()
 
     def run(self) -> tuple[int, int]:
-        target = self._part.partition if self._job.keep_partition else -1
-        try:
-            for offset, key, value, timestamp_ms, headers in self._rows():
-                self._send(target, offset, key, value, timestamp_ms, headers)
-            while self._seen.waiting and self._failure is None:
-                self._producer.poll(0.1)
-                self._save_at_times()
-            self._check()
-            self._seen.next_offset = max(self._seen.next_offset, self._part.end_offset)
-        finally:
-            self._save()
+        sender = Sender(self._job.settings, acknowledged=self._acknowledged, idle=self._keep_up)
+        with closing(sender):
+            try:
+                for offset, record in self._rows():
+                    self._wait_for_turn(sender, record)
+                    self._keep_up()
+                    self._seen.sent(offset)
+                    sender.send(record, offset)
+                sender.wait()
+            except BaseException as e:
+                self._give_up(sender)
+                if isinstance(e, SendError):
+                    part = self._part
+                    raise StorageError(f"{part.topic}-{part.partition} into {e}") from e
+                raise
+        self._seen.next_offset = max(self._seen.next_offset, self._part.end_offset)
+        self._save(is_ended=True)
         return self._records, self._bytes
 
-    def _rows(self) -> Iterator[tuple[int, bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]]:
-        import pyarrow as pa
-
+    def _rows(self) -> Iterator[tuple[int, Record]]:
         options = self._job.options
+        target = self._part.partition if self._job.keep_partition else None
         for batch in read_split(open_store_of(options), self._split, options, _COLUMNS):
-            keys, values, offsets, times, headers = batch.columns
-            columns = (offsets, keys, values, times.cast(pa.int64()), headers)
-            for offset, key, value, micros, found in zip(*(c.to_pylist() for c in columns), strict=True):
-                yield offset, key, value, micros // 1000, [(h["key"], h["value"]) for h in found or ()]
+            offsets = batch.column("offset").to_pylist()
+            yield from zip(offsets, records_of(batch, self._job.into, target), strict=True)
 
-    def _send(
-        self,
-        target: int,
-        offset: int,
-        key: bytes | None,
-        value: bytes | None,
-        timestamp_ms: int,
-        headers: list[tuple[str, bytes | None]],
-    ) -> None:
-        size = len(key or b"") + len(value or b"")
-        wait_s = self._pace.wait_s(time.monotonic(), size)
+    def _wait_for_turn(self, sender: Sender, record: Record) -> None:
+        _, _, key, value, _, _ = record
+        wait_s = self._pace.wait_s(time.monotonic(), len(key or b"") + len(value or b""))
         while wait_s > 0:
             began = time.monotonic()
-            self._producer.poll(min(wait_s, SAVE_INTERVAL_S))
-            self._save_at_times()
+            sender.poll(min(wait_s, LOOK_S))
+            self._keep_up()
             wait_s -= time.monotonic() - began
-        self._seen.sent(offset)
-        while True:
-            self._check()
-            try:
-                self._producer.produce(
-                    self._job.into,
-                    value,
-                    key,
-                    partition=target,
-                    timestamp=max(timestamp_ms, 0),
-                    headers=headers or None,
-                    on_delivery=partial(self._delivered, offset, size),
-                )
-                break
-            except BufferError:
-                self._producer.poll(0.1)
-                self._save_at_times()
-        self._producer.poll(0)
-        self._save_at_times()
 
-    def _delivered(self, offset: int, size: int, error: Any, _: Any) -> None:
-        if error is not None:
-            self._failure = self._failure or f"offset {offset} was not accepted: {error}"
-            return
+    def _acknowledged(self, offset: int, size: int) -> None:
         self._seen.done(offset)
         self._records += 1
         self._bytes += size
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            part = self._part
-            raise StorageError(f"{part.topic}-{part.partition} into {self._job.into}: {self._failure}")
-
-    def _save_at_times(self) -> None:
-        if time.monotonic() - self._saved_s >= SAVE_INTERVAL_S:
+    def _keep_up(self) -> None:
+        """Before anything is sent that is later than a second after the last look."""
+        if time.monotonic() - self._looked_s >= LOOK_S:
+            self._claim.look()
             self._save()
+            self._looked_s = time.monotonic()
 
-    def _save(self) -> None:
-        before = self._before
-        state = PartState(
-            self._seen.next_offset, before.records + self._records, before.size_bytes + self._bytes
-        )
-        self._store.put(self._part.key, state.encode())
-        self._saved_s = time.monotonic()
+    def _save(self, *, is_ended: bool = False) -> None:
+        self._claim.save(self._seen.next_offset, self._records, self._bytes, is_ended=is_ended)
+
+    def _give_up(self, sender: Sender) -> None:
+        """Whatever happens here does not hide why: the state is then some seconds behind."""
+        try:
+            self._save(is_ended=sender.stop())
+        except StorageError as e:
+            log.warning("%s-%s: its state is not up to date: %s", self._part.topic, self._part.partition, e)

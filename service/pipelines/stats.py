@@ -16,19 +16,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType
 from pyspark.sql.window import Window
 
 from service.base.errors import ConfigError
 from service.pipelines.arguments import add_stats_arguments
+from service.pipelines.greatest_keys import GreatestKeys
 from service.pipelines.job import (
     Progress,
+    Watch,
+    chosen_partitions,
     frame,
     human_bytes,
     main,
-    read_so_far,
     source_options,
     spark_session,
+    topics_of,
 )
+from service.pipelines.pace import topics_text
+from service.spark.options import parse_options
 from service.spark.tail.options import refuse_tail
 
 _COLUMNS = "key binary, value binary, topic string, timestamp timestamp"
@@ -64,9 +70,11 @@ def run(args: argparse.Namespace) -> int:
         _check_plot(args.plot)
     options = source_options(args)
     refuse_tail(options, "stats counts what is archived, and asks no brokers")
-    with spark_session("stats", args) as spark:
+    topics = topics_of(chosen_partitions(parse_options(options)))
+    with spark_session("stats", args, topics) as spark:
         records = frame(spark, options, _COLUMNS)
-        with Progress(lambda: read_so_far(spark)) as progress:
+        watch = Watch(spark)
+        with Progress(lambda: f"stats: {topics_text(topics)}: {watch.words()}") as progress:
             stats = collect(records, args.top)
         total, size = sum(day.records for day in stats.days), sum(day.bytes for day in stats.days)
         progress.done(f"stats: {total:,} records, {human_bytes(size)}")
@@ -78,7 +86,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def collect(records: Any, top: int) -> Stats:
-    """Count a DataFrame with the columns key, value, topic and timestamp; one pass whatever is asked."""
+    """Count a DataFrame with the columns key, value, topic and timestamp; one pass whatever is asked.
+
+    Each task that counts keys hands on no more than its own `top` of a topic, so what is ordered at the end
+    is small however many keys there are.
+    """
     size = F.coalesce(F.octet_length("key"), F.lit(0)) + F.coalesce(F.octet_length("value"), F.lit(0))
     # What is grouped by is made before the grouping: Spark sets whole columns to null for the other set.
     rows = records.select(
@@ -89,6 +101,8 @@ def collect(records: Any, top: int) -> Stats:
     counted = rows.groupingSets(sets, topic, day, key).agg(
         F.grouping("key").alias("is_day"), F.count("*").alias("records"), F.sum("bytes").alias("bytes")
     )
+    if top:
+        counted = counted.mapInArrow(GreatestKeys(int(top)), _nullable(counted.schema))
     order = Window.partitionBy("topic", "is_day").orderBy(F.desc("records"), F.desc("bytes"), "key")
     found = counted.withColumn("rank", F.row_number().over(order)).where(f"is_day = 1 or rank <= {top}")
     days, keys = [], []
@@ -99,6 +113,11 @@ def collect(records: Any, top: int) -> Stats:
             value = None if row.key is None else bytes(row.key)
             keys.append((row.topic, row["rank"], KeyCount(row.topic, value, row.records, row.bytes)))
     return Stats(sorted(days), [one for _, _, one in sorted(keys, key=lambda entry: entry[:2])])
+
+
+def _nullable(schema: Any) -> Any:
+    """The schema of rows that come back from Python, where Spark wants to hear that all may be null."""
+    return StructType([StructField(one.name, one.dataType) for one in schema.fields])
 
 
 def as_json(stats: Stats) -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -20,8 +20,6 @@ from service.pipelines.avro_types import spark_type
 
 VALUE: Final = "value"
 UNDECODED: Final = "undecoded"
-CONFLUENT_HEADER_BYTES: Final = 5
-"""A zero byte and the schema's number in the registry (Confluent wire format)."""
 _CORRUPT: Final = "_firn_corrupt"
 
 
@@ -67,60 +65,84 @@ def _text(value: Any) -> Any:
     return F.when(F.is_valid_utf8(text), text)
 
 
-def decode_avro(records: Any, schema: Mapping[str, Any], *, confluent_header: bool) -> Any:
+class Decoder(Protocol):
+    """Bytes -> a value, or None for what cannot be decoded. Sent to tasks by pickle, and opened in each."""
+
+    def open(self) -> Callable[[bytes], Any]: ...
+
+
+def decode_avro(records: Any, schema: Mapping[str, Any]) -> Any:
     """`value` decoded as one Avro datum each, by the schema it was written with."""
+    parse_avro(schema)
+    return decode_with(records, AvroDecoder(dict(schema)), schema)
+
+
+def parse_avro(schema: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """As fastavro has it, and its named types by full name. `ConfigError` where it is no schema."""
     import fastavro
 
-    ddl = spark_type(schema)
+    names: dict[str, Any] = {}
     try:
-        fastavro.parse_schema(dict(schema))
+        return fastavro.parse_schema(dict(schema), named_schemas=names), names
     except (fastavro.schema.SchemaParseException, fastavro.schema.UnknownType, ValueError) as e:
         raise ConfigError(f"the Avro schema: {e}") from e
-    kind = StructType.fromDDL(f"{VALUE} {ddl}")[0].dataType
+
+
+def decode_with(records: Any, decoder: Decoder, schema: Mapping[str, Any]) -> Any:
+    """`value` as the column of this Avro schema, and `undecoded`."""
+    kind = StructType.fromDDL(f"{VALUE} {spark_type(schema)}")[0].dataType
     fields = [StructField(VALUE, kind) if field.name == VALUE else field for field in records.schema.fields]
     out = StructType([*fields, StructField(UNDECODED, BinaryType())])
-    skipped = CONFLUENT_HEADER_BYTES if confluent_header else 0
-    return records.mapInArrow(_AvroBatches(dict(schema), out, skipped), out)
+    return records.mapInArrow(_AvroBatches(decoder, out), out)
+
+
+class AvroDecoder:
+    """By one schema, whatever comes."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._schema = schema
+
+    def open(self) -> Callable[[bytes], Any]:
+        schema, _ = parse_avro(self._schema)
+        return lambda data: read_datum(data, 0, schema)
+
+
+def read_datum(data: bytes, skipped: int, schema: Any) -> Any:
+    """The datum behind so many bytes, of a parsed schema; None unless it is that to the last byte."""
+    from fastavro import schemaless_reader
+
+    stream = io.BytesIO(data)
+    stream.seek(skipped)
+    try:
+        value = schemaless_reader(stream, schema)
+    except Exception:  # bytes that are no Avro fail in as many ways as Python has
+        return None
+    return value if stream.tell() == len(data) else None
 
 
 class _AvroBatches:
     """What a task does; sent to it by pickle."""
 
-    def __init__(self, schema: Mapping[str, Any], out: Any, skipped: int) -> None:
-        self._schema = schema
+    def __init__(self, decoder: Decoder, out: Any) -> None:
+        self._decoder = decoder
         self._out = out
-        self._skipped = skipped
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
-        from fastavro import parse_schema
         from pyspark.sql.pandas.types import to_arrow_schema
 
         target = to_arrow_schema(self._out, timezone="UTC")
         kind = target.field(VALUE).type
-        schema = parse_schema(dict(self._schema))
+        decode = self._decoder.open()
         for batch in batches:
             index = batch.schema.get_field_index(VALUE)
             data = batch.column(index).to_pylist()
-            values = [self._decoded(one, schema) for one in data]
+            values = [None if one is None else decode(one) for one in data]
             column = _arrow_column(values, kind)
             lost = [one if value is None else None for one, value in zip(data, values, strict=True)]
             arrays = [*batch.columns, pa.array(lost, pa.binary())]
             arrays[index] = column
             yield pa.RecordBatch.from_arrays(arrays, names=target.names)
-
-    def _decoded(self, data: bytes | None, schema: Any) -> Any:
-        from fastavro import schemaless_reader
-
-        if data is None or (self._skipped and data[:1] != b"\0"):
-            return None
-        stream = io.BytesIO(data)
-        stream.seek(self._skipped)
-        try:
-            value = schemaless_reader(stream, schema)
-        except Exception:  # bytes that are no Avro fail in as many ways as Python has
-            return None
-        return value if stream.tell() == len(data) else None
 
 
 def _arrow_column(values: list[Any], kind: Any) -> Any:

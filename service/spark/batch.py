@@ -37,7 +37,8 @@ class FirnReader(DataSourceReader):
         with open_archive(options, self._tail) as archive:
             ranges = resolve_ranges(archive, options)
             splits = plan_ranges(archive, ranges, options, parallelism=parallelism_of(options))
-        return [InputPartition(one) for one in (*splits, *plan_tail(ranges, options))]
+            tail = plan_tail(ranges, options, archive.loader)
+        return [InputPartition(one) for one in (*splits, *tail)]
 
     def read(self, partition: Any) -> Iterator[Any]:
         return read_part(partition.value, self._options, self._tail, self._columns)

@@ -10,3 +10,7 @@ class DataLossError(StorageError):
 
     With ``failOnDataLoss=false`` it is logged and the read goes on with what there is.
     """
+
+
+class BrokerError(StorageError):
+    """Brokers could not be asked, or did not answer as they should."""

@@ -214,6 +214,11 @@ def with_headers(given: Mapping[str, str]) -> bool:
     return _flag(given, "includeHeaders", "false")
 
 
+def flag_of(given: Mapping[str, str], name: str, *, default: bool) -> bool:
+    """What an option says that is true or false."""
+    return _flag(given, name, str(default).lower())
+
+
 def count_of(given: Mapping[str, str], name: str) -> int | None:
     """A number above 0, None where it is not given."""
     return _optional(given, name, _count)

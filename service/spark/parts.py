@@ -20,7 +20,13 @@ def open_archive(options: ReadOptions, tail: TailOptions | None, memory: Memory 
     store = open_store_of(options)
     if tail is None:
         return Archive(store, read_committed=options.read_committed, memory=memory)
-    return LiveArchive(store, tail, read_committed=options.read_committed, memory=memory)
+    return LiveArchive(
+        store,
+        tail,
+        read_committed=options.read_committed,
+        fail_on_data_loss=options.fail_on_data_loss,
+        memory=memory,
+    )
 
 
 def read_part(

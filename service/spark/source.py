@@ -17,6 +17,8 @@ from service.spark.schema import Column, check_columns, schema_ddl
 from service.spark.stream.options import includes_headers, parse_stream
 from service.spark.stream.reader import FirnStreamReader
 from service.spark.tail.options import parse_batch
+from service.spark.write.options import parse_write
+from service.spark.write.writer import FirnStreamWriter, FirnWriter
 
 
 class FirnDataSource(DataSource):
@@ -45,9 +47,20 @@ class FirnDataSource(DataSource):
         options = parse_stream(self._read_options())
         return FirnStreamReader(options, columns_of(schema, options.read))
 
+    def writer(self, schema: Any, overwrite: bool) -> FirnWriter:
+        return FirnWriter(parse_write(self.options, _fields(schema)), overwrite=overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> FirnStreamWriter:
+        # Output mode complete: a micro-batch brings the whole result, and sends it, as with Spark's sink.
+        return FirnStreamWriter(parse_write(self.options, _fields(schema), streaming=True))
+
     def _read_options(self) -> dict[str, str]:
         default = {} if self._parallelism is None else {"parallelism": str(self._parallelism)}
         return {**default, **self.options}
+
+
+def _fields(schema: Any) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in schema.fields]
 
 
 def columns_of(schema: Any, options: ReadOptions) -> tuple[Column, ...]:

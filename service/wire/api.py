@@ -44,6 +44,7 @@ __all__ = [
     "Api",
     "ApiKey",
     "RequestHeader",
+    "common_versions",
     "decode_request",
     "decode_response",
     "encode_request",
@@ -117,11 +118,13 @@ _IGNORABLE = {
     (ApiKey.LIST_OFFSETS, "timeout"),
 }
 
-# Their older versions hold what the canonical message has no place for: topic names, the replica id.
-_BY_HAND = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+# Before these versions they name topics, for which the canonical message has no place.
+_BY_ID_FROM = {ApiKey.PRODUCE: 13, ApiKey.FETCH: 13}
 
 _HEADER = struct.Struct(">hhih")
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
+_CORRELATION_AND_ERROR = struct.Struct(">ih")
+_UNSUPPORTED_VERSION = 35
 
 
 class RequestHeader(NamedTuple):
@@ -234,17 +237,13 @@ def decode_request(header: RequestHeader, frame: Buffer) -> Any:
     `MalformedMessage`.
     """
     key, version = header.api_key, header.api_version
-    _refuse_lossy(key, version)
+    if key in _BY_ID_FROM and version != APIS[key].max_version:
+        raise ValueError(f"{APIS[key].name} version {version} has its own codec")  # for the replica id, too
     decode, _ = _request_codec(key, version, _canonical_version(key, version))
     with _bounded():
         message = decode(Cursor(frame, header.body))
     upgrade = _UPGRADES.get(key)
     return message if upgrade is None else upgrade(message, version)
-
-
-def _refuse_lossy(key: int, version: int) -> None:
-    if key in _BY_HAND and version != APIS[key].max_version:
-        raise ValueError(f"{APIS[key].name} version {version} has its own codec")
 
 
 def _upgrade_metadata(message: Any, version: int) -> Any:
@@ -311,7 +310,7 @@ def unsupported_api_versions_frame(header: RequestHeader) -> bytearray:
     module = response_module(ApiKey.API_VERSIONS)
     api = APIS[ApiKey.API_VERSIONS]
     message = module.ApiVersionsResponse(
-        error_code=35,  # UNSUPPORTED_VERSION
+        error_code=_UNSUPPORTED_VERSION,
         api_keys=(
             module.ApiVersion(api_key=api.key, min_version=api.min_version, max_version=api.max_version),
         ),
@@ -328,7 +327,8 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str, 
     api = APIS[key]
     if not api.min_version <= version <= api.max_version:
         raise ValueError(f"{api.name} has no version {version}")
-    _refuse_lossy(key, version)
+    if version < _BY_ID_FROM.get(api.key, 0):
+        raise ValueError(f"{api.name} version {version} has its own codec")
     message = _downgrade_request(key, version, message)
     out = bytearray(struct.pack(">hhi", key, version, correlation_id))
     write_nullable_string(out, client_id)
@@ -366,3 +366,27 @@ def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
         if has_flexible_response_header(key, version):
             cursor.skip_tagged_fields()
         return correlation_id, _response_codec(key, version)[0](cursor)
+
+
+def common_versions(response: Any) -> dict[int, int]:
+    """The newest version that both sides know, by API key, from a canonical ApiVersions response."""
+    common = {}
+    for served in response.api_keys:
+        ours = APIS.get(served.api_key)
+        if ours is not None:
+            newest = min(ours.max_version, served.max_version)
+            if newest >= max(ours.min_version, served.min_version):
+                common[int(ours.key)] = newest
+    return common
+
+
+def refused_api_versions(frame: Buffer) -> int | None:
+    """KIP-511: the newest version of ApiVersions that a broker has, if `frame` says that it does not know
+    ours. Such an answer is always of version 0.
+    """
+    if len(frame) < _CORRELATION_AND_ERROR.size:
+        return None
+    if _CORRELATION_AND_ERROR.unpack_from(frame)[1] != _UNSUPPORTED_VERSION:
+        return None
+    keys = decode_response(ApiKey.API_VERSIONS, 0, frame)[1].api_keys
+    return min((key.max_version for key in keys if key.api_key == ApiKey.API_VERSIONS), default=0)

@@ -71,7 +71,7 @@ def fill(folder: Path, store: Store) -> Filled:
         )
         rng = random.Random(7)
         for number, codec in enumerate(CODECS):
-            _produce_mixed(node.bootstrap, codec, number * ROWS_PER_CODEC, rng)
+            produce_mixed(node.bootstrap, codec, number * ROWS_PER_CODEC, rng)
         _produce_plain(node.bootstrap, "stamped", [b"%d" % i * 300 for i in range(4000)])
         sizes = [10_000_000, 10, 6_000_000, 10_000_000, 0, 10_000_000, 3_000_000, 9_000_000]
         _produce_plain(node.bootstrap, "huge", [rng.randbytes(size) for size in sizes])
@@ -84,7 +84,7 @@ def fill(folder: Path, store: Store) -> Filled:
     return filled
 
 
-def _produce_mixed(bootstrap: str, codec: str, first: int, rng: random.Random) -> None:
+def produce_mixed(bootstrap: str, codec: str, first: int, rng: random.Random) -> None:
     producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 5})
     for i in range(first, first + ROWS_PER_CODEC):
         key = rng.choice([None, b"", b"k%d" % (i % 7), rng.randbytes(20)])

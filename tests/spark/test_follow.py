@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -13,7 +15,7 @@ from tests.support.terminal import Terminal
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
 
-from service.pipelines.follow import Interrupts, Rows
+from service.pipelines.follow import Interrupts, Rows, records_left
 from service.pipelines.job import Progress
 
 
@@ -43,6 +45,20 @@ def test_without_a_terminal_there_is_no_progress(capsys: pytest.CaptureFixture[s
         pass
     assert asked == []
     assert capsys.readouterr().err == ""
+
+
+def test_without_a_terminal_there_is_a_line_now_and_then_that_stays() -> None:
+    out, numbers = io.StringIO(), itertools.count(1)
+    with Progress(lambda: f"archive: {next(numbers)}", out, every_s=0.01):
+        wait_until("three lines", lambda: out.getvalue().count("\n") >= 3)
+    assert out.getvalue().splitlines()[:3] == ["archive: 1", "archive: 2", "archive: 3"]
+
+
+def test_what_is_left_is_what_the_source_has_beyond_the_batch() -> None:
+    told = {"latestOffset": '{"a":{"0":100,"1":50}}', "endOffset": {"a": {"0": 40}, "gone": {"0": 7}}}
+    assert records_left({"sources": [told]}) == 110
+    assert records_left({"sources": [{"latestOffset": None, "endOffset": None}]}) is None
+    assert records_left(None) is None
 
 
 def test_rows_are_counted_once_however_often_a_batch_is_reported() -> None:

@@ -114,9 +114,10 @@ def test_what_does_not_belong_together_is_refused_in_one_line(
     command = ["archive", desk.store.url, TABLE, "--format", "iceberg", "--topics", "readings"]
     assert lake.pipeline(*command, "--checkpoint", str(tmp_path / "first"))[0] == 0
     assert "rows of these topics already" in refused(TABLE, "second")
-    assert "of another output than table lake.db.other" in refused("lake.db.other", "first")
+    assert "output: lake.db.rows there, lake.db.other here" in refused("lake.db.other", "first")
+    assert "includeHeaders: false there, true here" in refused(TABLE, "first", "--headers")
     assert "headers is array<struct<key:string,value:binary>> here and none there" in refused(
-        TABLE, "first", "--headers"
+        TABLE, "third", "--headers"
     )
     assert "Iceberg has no smallint" in refused(
         "lake.db.small",

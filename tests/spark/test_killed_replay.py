@@ -1,16 +1,27 @@
-"""A replay that is killed midway and run again: everything is there, in its order, little of it twice."""
+"""Replays that are killed midway, or given up: everything is there, in its order, little of it twice."""
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from service.pipelines.replay_claim import Attempts, Superseded
+from service.pipelines.replay_state import Part, PartState
+from service.pipelines.replay_task import Replayer, Work, open_state
+from service.spark.options import parse_options
+from service.spark.plan.archive import Archive
+from service.spark.plan.ranges import plan_ranges, resolve_ranges
+from service.spark.store import open_store_of
+from service.spark.write.options import producer_settings
 from tests.spark.filling import Row
 from tests.spark.growing import Growing
 from tests.spark.killing import Job
+from tests.support.processes import wait_until
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
 
@@ -38,6 +49,9 @@ def test_a_replay_killed_midway_goes_on_where_it_was_acknowledged(grown: Growing
         replay.kill()
     at_kill = grown.ends("again")
     assert all(0 < at_kill[p] < sealed[p] for p in sealed), "it was not killed midway"
+    assert replay.begin("--conf", "spark.speculation=true").end() == 1
+    assert "spark.speculation=true is refused" in replay.said()
+    assert grown.ends("again") == at_kill
     assert replay.begin().end() == 0, replay.said()
     sent = grown.rows("again", grown.ends("again"))
     wanted = grown.rows("source", sealed)
@@ -48,6 +62,47 @@ def test_a_replay_killed_midway_goes_on_where_it_was_acknowledged(grown: Growing
         )
         # A second's worth of a task, and what was under way to the broker when its state was written.
         assert again <= 2 * PER_SECOND // 2
+
+
+def test_a_task_that_was_given_up_and_still_runs_stops_before_its_successor_sends(
+    grown: Growing, tmp_path: Path
+) -> None:
+    grown.topic("alive")
+    sealed = grown.append("alive", 1500)[0]
+    grown.admin.create("sent", 1)
+    options = parse_options({"url": grown.store.url, "assign": '{"alive":[0]}', "includeHeaders": "true"})
+    with Archive(open_store_of(options)) as archive:
+        ((snapshot, begin, end),) = resolve_ranges(archive, options)
+        (split,) = plan_ranges(archive, [(snapshot, begin, end)], options)
+    chosen = snapshot.chosen
+    part = Part(chosen.topic, str(chosen.topic_id), chosen.partition, begin, end)
+    settings = producer_settings(grown.node.bootstrap, {})
+    slow = Replayer(options, tmp_path.as_uri(), 1, "sent", True, 200.0, None, settings)
+    state = open_state(slow.state_url, options)
+    errors: list[Exception] = []
+
+    def given_up() -> None:
+        try:
+            list(slow([[Work(part, split)]]))
+        except Exception as e:
+            errors.append(e)
+
+    old = threading.Thread(target=given_up)
+    old.start()
+    wait_until("it sends", lambda: Attempts(state).newest(part)[1].next_offset > begin)
+    assert (
+        sum(records for records, _ in replace(slow, records_per_second=None)([[Work(part, split)]])) < sealed
+    )
+    old.join(30)
+    assert [type(error) for error in errors] == [Superseded]
+    assert Attempts(state).newest(part) == (1, PartState(sealed, sealed, size(grown, sealed), 1, True))
+    sent = [row._replace(topic="alive") for row in grown.rows("sent", {0: sealed})]
+    assert sent == grown.rows("alive", {0: sealed})
+    assert grown.ends("sent")[0] == sealed
+
+
+def size(grown: Growing, end: int) -> int:
+    return sum(len(row.key or b"") + len(row.value or b"") for row in grown.rows("alive", {0: end}))
 
 
 def resumed(sent: list[Row], wanted: list[Row]) -> int:

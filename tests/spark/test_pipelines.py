@@ -6,6 +6,8 @@ import io
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -17,10 +19,15 @@ import fastavro
 import pytest
 
 from service.cli.main import main
-from service.pipelines.values import decode_avro, decode_json, parse_json_schema
+from service.pipelines.audit import spread
+from service.pipelines.confluent import ConfluentDecoder
+from service.pipelines.values import decode_json, decode_with, parse_json_schema
 from tests.spark.desk import Desk, desk_with_readings
 from tests.spark.filling import START_MS, Filled, Row, consume
 from tests.support.clients import Admin
+from tests.support.processes import REPOSITORY
+
+pytestmark = pytest.mark.timeout(600)  # a busy machine takes its time, and what interrupts Spark breaks it
 
 
 def day_of(row: Row) -> str:
@@ -116,6 +123,16 @@ class TestAudit:
         assert table.count() == found["segments"]
         assert table.where("size(errors) > 0").isEmpty()
 
+    @pytest.mark.parametrize(("rows", "tasks"), [(90, 64), (30, 16), (5, 8)])
+    def test_tasks_get_equal_work_however_few_segments_there_are(
+        self, spark: Any, rows: int, tasks: int
+    ) -> None:
+        # As chains come: a partition with many segments, others with one.
+        uneven = spark.sparkContext.parallelize([rows - 3, 1, 1, 1], 4).flatMap(range)
+        shares = [len(share) for share in spread(uneven, tasks).glom().collect()]
+        assert sum(shares) == rows
+        assert set(shares) <= {rows // tasks, rows // tasks + 1}
+
     def test_each_kind_of_damage_is_found_and_named(
         self, spark: Any, filled: Filled, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -167,6 +184,17 @@ class TestReplay:
         assert "replay: 0 records" in capsys.readouterr().err
         assert main([*command[:-1], "--bytes-per-second", "9"]) == 1
         assert "is of another replay (keep_partition differ)" in capsys.readouterr().err
+        admin.delete("again")
+        assert main(command) == 1
+        assert capsys.readouterr().err == "firn pipeline: brokers know no topic again; make it first\n"
+        admin.create("again", 1)
+        assert main(command) == 1
+        assert "topic again was deleted and made again since" in capsys.readouterr().err
+        fresh = ["--state", str(tmp_path / "fresh")]
+        assert main([*command, *fresh]) == 1
+        assert "topic again has 1 partitions, no 1" in capsys.readouterr().err
+        assert main([*command, *fresh, "--client", "acks=1"]) == 1
+        assert "--client acks is '1'; it has to be all" in capsys.readouterr().err
 
 
 AVRO = {
@@ -203,7 +231,7 @@ class TestValues:
         good = b"\0\0\0\0\1" + data
         values = [good, None, data, good[:-1], good + b"\0", b"", b"\0\0", too_wide, good]
         frame = spark.createDataFrame(list(enumerate(values)), "n int, value binary")
-        rows = decode_avro(frame, AVRO, confluent_header=True).orderBy("n").collect()
+        rows = decode_with(frame, ConfluentDecoder(AVRO, {1: AVRO}, None), AVRO).orderBy("n").collect()
         assert [row.n for row in rows if row.value is not None] == [0, 8]
         assert [row.n for row in rows if row.undecoded is not None] == [2, 3, 4, 5, 6, 7]
         assert all(bytes(row.undecoded) == values[row.n] for row in rows if row.undecoded is not None)
@@ -276,3 +304,29 @@ class TestStats:
         assert captured.err.startswith("firn pipeline: ")
         assert said in captured.err
         assert captured.err.count("\n") == 1
+
+
+class TestFailure:
+    def test_a_job_that_fails_says_why_in_a_line_and_where_all_the_rest_is(
+        self, filled: Filled, tmp_path: Path
+    ) -> None:
+        shutil.copytree(filled.store.url.removeprefix("file://"), tmp_path / "copy")
+        damaged = sorted((tmp_path / "copy").glob("data/*/1/*.seg"))[0]
+        data = bytearray(damaged.read_bytes())
+        data[100] ^= 1
+        damaged.write_bytes(data)
+        log = tmp_path / "spark.log"
+        command = [sys.executable, "-m", "service.cli.main", "pipeline", "stats", f"file://{tmp_path}/copy"]
+        command += ["--log", str(log), "--master", "local[2]", "--conf", "spark.ui.enabled=false"]
+        found = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+        assert found.returncode == 1
+        error, *more = found.stderr.splitlines()
+        assert error.startswith("firn pipeline: ")
+        assert damaged.name in error
+        assert more[-1] == f"  Spark's log: {log}"
+        assert all(line.startswith("  cause: ") for line in more[:-1])
+        assert found.stdout == ""
+        # What Python's workers and the JVM have said of it, and nobody wants to see first.
+        text = log.read_text("utf-8", "replace")
+        assert "Traceback (most recent call last)" in text
+        assert "Lost task" in text

@@ -12,6 +12,7 @@ import pytest
 from tests.spark.filling import START_MS
 from tests.spark.frames import rows_of
 from tests.spark.growing import Growing, each_once, growing
+from tests.spark.tails import batches_of, offsets_in, options_of, split_of
 from tests.spark.test_streaming import Stream, pairs_of
 from tests.support.processes import wait_until
 from tests.support.tiers import settle
@@ -88,7 +89,7 @@ def test_what_is_planned_stays_what_it_was_when_segments_are_sealed_before_it_is
     from pyspark.sql.types import _parse_datatype_string
 
     from service.spark.source import FirnDataSource
-    from service.spark.tail.brokers import TailSplit
+    from service.spark.tail.plan import TailSplit
 
     grown.topic("moving")
     grown.append("moving", 320)
@@ -138,18 +139,14 @@ def test_a_stream_follows_the_tail_while_segments_are_sealed_under_it(
 
 
 def test_what_brokers_and_their_client_refuse_is_said(whole: Callable[..., Any], grown: Growing) -> None:
-    with pytest.raises(Exception, match=r"No such configuration property: .*no\.such\.thing"):
+    with pytest.raises(Exception, match=r"option kafka\.no\.such\.thing is not served; .* kafka\."):
         whole(**{"kafka.no.such.thing": "1"}).count()
-    with pytest.raises(Exception, match="brokers do not tell its offsets"):
+    with pytest.raises(Exception, match=r"no offsets of the log came .* within 2 s; last: no broker answers"):
         whole(**{"bootstrap.servers": "127.0.0.1:1", "kafkaConsumer.pollTimeoutMs": "2000"}).count()
 
 
 def test_offsets_that_brokers_no_longer_have_are_a_loss_or_left_out(spark: Any, grown: Growing) -> None:
     from service.spark.errors import DataLossError
-    from service.spark.schema import Column
-    from service.spark.stream.options import parse_batch
-    from service.spark.tail.brokers import TailSplit
-    from service.spark.tail.reader import read_tail
 
     grown.topic("shrunk")
     grown.append("shrunk", 700)
@@ -159,10 +156,9 @@ def test_offsets_that_brokers_no_longer_have_are_a_loss_or_left_out(spark: Any, 
     wait_until("retention", lambda: frame.selectExpr("min(offset)").collect()[0][0] >= 600)
 
     def read(ending: int, **more: str) -> list[int]:
-        options, tail = parse_batch({**probe, **more})
-        assert tail is not None
-        batches = read_tail(TailSplit("shrunk", 0, 10, ending), tail, options, [Column("offset")])
-        return [offset for batch in batches for offset in batch["offset"].to_pylist()]
+        options, tail = options_of(grown.node.bootstrap, "shrunk", **more)
+        split = split_of(tail, "shrunk", 0, 10, ending)
+        return offsets_in(batches_of(split, options, tail, ("offset",)))
 
     with pytest.raises(DataLossError, match=r"shrunk-0: of offsets 10 to 699 those from 10 on are not there"):
         read(700)

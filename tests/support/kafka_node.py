@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.support.kafka_tools import RUNNER
@@ -20,8 +20,17 @@ CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 class KafkaNode:
     """Apache Kafka 4.3.1 on a fresh folder; its logs lie in `data`. `stop()` ends it cleanly."""
 
-    def __init__(self, folder: Path, settings: Mapping[str, str] | None = None, *, heap: str = "1g") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        settings: Mapping[str, str] | None = None,
+        *,
+        heap: str = "1g",
+        secured: Sequence[str] = (),
+    ) -> None:
+        """`secured` are protocols (``SASL_SSL``) that get a listener each, of that name: see `addresses`."""
         folder.mkdir(parents=True)
+        self.addresses = {name: f"127.0.0.1:{free_port()}" for name in secured}
         port, controller = free_port(), free_port()
         self.bootstrap = f"127.0.0.1:{port}"
         self.data = folder / "data"
@@ -29,11 +38,13 @@ class KafkaNode:
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
-            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "listeners": _listeners(self.addresses, port) + f",CONTROLLER://127.0.0.1:{controller}",
+            "advertised.listeners": _listeners(self.addresses, port),
             "controller.listener.names": "CONTROLLER",
             "inter.broker.listener.name": "PLAINTEXT",
-            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "listener.security.protocol.map": ",".join(
+                ("CONTROLLER:PLAINTEXT", "PLAINTEXT:PLAINTEXT", *(f"{name}:{name}" for name in secured))
+            ),
             "log.dirs": str(self.data),
             "offsets.topic.replication.factor": "1",
             "transaction.state.log.replication.factor": "1",
@@ -59,6 +70,11 @@ class KafkaNode:
 
     def stop(self) -> None:
         end(self._process, 30)
+
+
+def _listeners(addresses: Mapping[str, str], port: int) -> str:
+    more = (f"{name}://{address}" for name, address in addresses.items())
+    return ",".join((f"PLAINTEXT://127.0.0.1:{port}", *more))
 
 
 def _listens(port: int) -> bool:

@@ -27,7 +27,7 @@ from service.remote.chunk import Chunk, ChunkRange, split_chunks, verify_chunk
 from service.remote.errors import ObjectNotFound, naming
 from service.remote.keys import TOPICS_KEY, HeadKey
 from service.remote.manifest import Load, Manifest, Page, PageRef, SegmentEntry, live_segments
-from service.remote.manifest_codec import TopicRow
+from service.remote.manifest_codec import TopicRow, Topics
 from service.remote.object_reader import open_footer_of, open_page, open_published, open_topics, read_section
 from service.remote.segment_object import Footer
 from service.remote.store import ObjectStore
@@ -55,22 +55,30 @@ class ChosenPartition(NamedTuple):
     asked: str
 
 
+class Live(NamedTuple):
+    """A whole log as brokers of this cluster told of it: its start, and its end (exclusive)."""
+
+    start_offset: int
+    end_offset: int
+    cluster_id: str
+
+
 class PartitionSnapshot(NamedTuple):
     """One partition as committed when it was planned; `manifest` is None where nothing ever was.
 
     `stable_end` is the last stable offset of the archive, None where undecided transactions are read, too.
-    `live` is what brokers said of the whole log, start and end (exclusive), where they were asked.
+    `live` is what brokers said of the whole log, where they were asked.
     """
 
     chosen: ChosenPartition
     manifest: Manifest | None
-    live: tuple[int, int] | None = None
+    live: Live | None = None
     stable_end: int | None = None
 
     @property
     def start_offset(self) -> int:
         start = self.manifest.start_offset if self.manifest else 0
-        return self.live[0] if self.live and start == self.archived_end else start
+        return self.live.start_offset if self.live and start == self.archived_end else start
 
     @property
     def archived_end(self) -> int:
@@ -85,7 +93,7 @@ class PartitionSnapshot(NamedTuple):
     @property
     def end_offset(self) -> int:
         """Exclusive: where what can be read ends; without brokers that is the border."""
-        return max(self.border, self.live[1]) if self.live else self.border
+        return max(self.border, self.live.end_offset) if self.live else self.border
 
 
 class Archive:
@@ -107,7 +115,7 @@ class Archive:
         self._read_committed = read_committed
         self._memory = Memory(0, 0) if memory is None else memory
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="firn-plan")
-        self._topics: tuple[TopicRow, ...] | None = None
+        self._topics: Topics | None = None
 
     def __enter__(self) -> Archive:
         return self
@@ -120,9 +128,16 @@ class Archive:
 
     def topics(self) -> tuple[TopicRow, ...]:
         """The topics that `topics.json` lists, read once. `ConfigError` when the prefix has none."""
+        return self._listing().topics
+
+    def cluster_id(self) -> str:
+        """The cluster that writes the archive, by `topics.json`."""
+        return self._listing().cluster_id
+
+    def _listing(self) -> Topics:
         if self._topics is None:
             try:
-                self._topics = open_topics(self.store).topics
+                self._topics = open_topics(self.store)
             except ObjectNotFound as e:
                 raise ConfigError(
                     f"there is no {TOPICS_KEY} under this url: it is no Firn archive, or nothing is in it yet"

@@ -7,16 +7,14 @@ the tail is reckoned at what an offset of the newest sealed segment takes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from service.remote.block_table import BlockTable
 from service.remote.manifest import Child, Load, Manifest, PageRef, SegmentEntry
+from service.spark.plan.sizes import UNKNOWN_BYTES_PER_OFFSET, bytes_per_offset
 from service.spark.plan.splits import wanted_segments
 from service.spark.selection import EVERYTHING
 from service.spark.stream.offsets import Backlog, Taken
 
-UNKNOWN_BYTES_PER_OFFSET: Final = 1024
-"""Where not one segment is sealed."""
 BlocksOf = Callable[[SegmentEntry], BlockTable]
 
 
@@ -42,16 +40,6 @@ def _bytes_in(children: Sequence[Child], load: Load, begin: int, end: int) -> in
             size = child.log_length if isinstance(child, SegmentEntry) else child.size_bytes
             total += -(-size * (last - first) // span)
     return total
-
-
-def bytes_per_offset(manifest: Manifest | None, load: Load) -> int:
-    """What an offset of the newest sealed segment takes, rounded up."""
-    if manifest is None or not manifest.children:
-        return UNKNOWN_BYTES_PER_OFFSET
-    newest: Child = manifest.children[-1]
-    while isinstance(newest, PageRef):
-        newest = load(newest).children[-1]
-    return max(1, -(-newest.log_length // (newest.last_offset + 1 - newest.base_offset)))
 
 
 def take_bytes(

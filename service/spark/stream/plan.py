@@ -44,6 +44,8 @@ class StreamPlan:
         self._held: dict[Spot, int] = {}
         self._after: Spot | None = None
         self._ids: dict[str, UUID] = {}
+        self._names: dict[str, str] = {}
+        self._told: set[str] = set()
         self.newest: dict[Spot, int] = {}
         """Where partitions ended when last looked at, limits or not."""
 
@@ -80,6 +82,8 @@ class StreamPlan:
                 return self.newest
             self._check(start, snapshots)
             ends, backlogs = self._ahead(start, snapshots)
+            # Who is not there now goes on where it was when it comes back, and is not read again.
+            ends = {**start, **ends}
             self._held = {}
             if limited:
                 backlogs = rotated(backlogs, self._after)
@@ -99,16 +103,17 @@ class StreamPlan:
             snapshots = self._snapshots(archive, only=set(wanted))
             self._check({spot: begin for spot, (begin, _) in wanted.items()}, snapshots, heads=False)
             ranges = [
-                within(snapshot, *wanted[spot], fail_on_data_loss=options.fail_on_data_loss)
-                for spot, snapshot in sorted(snapshots.items())
+                within(snapshots[spot], begin, wanted[spot][1], fail_on_data_loss=options.fail_on_data_loss)
+                for spot, begin in sorted(_begins(start, snapshots).items())
             ]
             ranges = [one for one in ranges if one.begin_offset < one.end_offset]
             splits = plan_ranges(archive, ranges, options, parallelism=parallelism_of(options))
-            return [*splits, *plan_tail(ranges, options)]
+            return [*splits, *plan_tail(ranges, options, archive.loader)]
 
     def _snapshots(self, archive: Archive, only: set[Spot] | None = None) -> Snapshots:
         chosen = self._chosen(archive)
         for one in chosen:
+            self._names[one.asked] = one.topic
             known = self._ids.setdefault(one.asked, one.topic_id)
             if known != one.topic_id:
                 self._ids[one.asked] = one.topic_id
@@ -119,31 +124,44 @@ class StreamPlan:
         return {_spot(snapshot.chosen): snapshot for snapshot in found}
 
     def _chosen(self, archive: Archive) -> list[ChosenPartition]:
-        """What is subscribed to; a topic that is no longer there is left out when losses are allowed."""
-        choice = self._options.read.choice
-        if self._options.read.fail_on_data_loss:
-            return archive.choose(choice)
+        """What is subscribed to; a topic that is not there is left out where that is allowed."""
         archive.topics()
         found: list[ChosenPartition] = []
-        for part in _parts(choice):
+        for part in _parts(self._options.read.choice):
             try:
                 found += archive.choose(part)
             except ConfigError as e:
-                log.warning("%s", e)
+                self._missed(str(e), *(self._names.get(asked, "") for asked in _asked(part)))
         return found
+
+    def _missed(self, message: str, name: str = "") -> None:
+        """A topic is not there, which `message` says; `name` is that of one that was there before."""
+        if name:
+            message = f"topic {name} is not in the archive any more, it was deleted: {message}"
+        if self._options.fail_on_missing:
+            raise DataLossError(message) if name else ConfigError(message)
+        self._warn_once(message)
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._told:
+            self._told.add(message)
+            log.warning("%s", message)
 
     def _check(self, start: Offsets, snapshots: Snapshots, *, heads: bool = True) -> None:
         """`DataLossError` when what comes after `start` is not all there, or a warning."""
         for (topic, partition), offset in start.items():
             snapshot = snapshots.get((topic, partition))
             if snapshot is None:
-                self._lost(f"{topic}-{partition} is no longer there, the stream has read it up to {offset}")
+                message = f"{topic}-{partition} is no longer there, the stream has read it up to {offset}"
+                if self._options.fail_on_missing:
+                    self._lost(message)
+                self._warn_once(message)
             elif heads and offset > snapshot.end_offset:
                 self._lost(
                     f"{topic}-{partition} ends at {snapshot.end_offset}, the stream has read up to {offset}"
                 )
-        for spot, snapshot in snapshots.items() if heads else ():
-            offset = start.get(spot, 0)
+        for spot, offset in _begins(start, snapshots).items() if heads else ():
+            snapshot = snapshots[spot]
             if offset < snapshot.start_offset and offset < snapshot.end_offset:
                 self._lost(
                     f"{spot[0]}-{spot[1]}: offsets {offset} to {snapshot.start_offset - 1} are gone, "
@@ -159,8 +177,8 @@ class StreamPlan:
         """Where each partition could end now, and what that is to read."""
         ends: dict[Spot, int] = {}
         backlogs: list[Backlog] = []
-        for spot, snapshot in snapshots.items():
-            begin = start.get(spot, 0)
+        for spot, begin in _begins(start, snapshots).items():
+            snapshot = snapshots[spot]
             end = snapshot.end_offset
             if self._target is not None:
                 if spot not in self._target and spot not in start:
@@ -215,6 +233,22 @@ def _no_pages(ref: PageRef) -> Page:
 
 def _spot(chosen: ChosenPartition) -> Spot:
     return chosen.asked, chosen.partition
+
+
+def _begins(start: Offsets, snapshots: Snapshots) -> dict[Spot, int]:
+    """Where each is read on. A new partition begins at 0, those of a topic that is new where they begin now:
+    what was gone before the stream knew the topic is not lost to it.
+    """
+    known = {topic for topic, _ in start}
+    new = {spot: 0 if spot[0] in known else snapshot.start_offset for spot, snapshot in snapshots.items()}
+    return {spot: start.get(spot, begin) for spot, begin in new.items()}
+
+
+def _asked(choice: Choice) -> tuple[str, ...]:
+    """What the user called the topic of a part; of a pattern nothing."""
+    if isinstance(choice, Subscribe):
+        return choice.topics
+    return tuple(choice.partitions) if isinstance(choice, Assign) else ()
 
 
 def _parts(choice: Choice) -> list[Choice]:

@@ -40,6 +40,9 @@ class FirnStreamReader(DataSourceStreamReader, _MIXIN):  # type: ignore[misc]
 
         if not CAN_LIMIT and (options.max_offsets or options.max_bytes):
             raise ConfigError("options maxOffsetsPerTrigger and maxBytesPerTrigger need Spark 4.2 or newer")
+        if not CAN_LIMIT and options.read.fail_on_data_loss and not options.fail_on_missing:
+            # Sources are not told there how far they were, so nobody would keep that for a missing topic.
+            raise ConfigError("option failOnMissingTopic=false needs Spark 4.2 or newer")
         self._options = options
         self._columns = tuple(columns)
         self._plan = StreamPlan(options, partial(open_archive, options.read, options.tail, Memory()))

@@ -12,37 +12,51 @@ import os
 from collections.abc import Iterable, Sequence
 
 from service.remote.store import ObjectStore
-from service.spark.plan.archive import Archive, ChosenPartition, PartitionSnapshot
+from service.spark.plan.archive import Archive, ChosenPartition, Live, PartitionSnapshot
 from service.spark.plan.memory import Memory
-from service.spark.tail.brokers import TopicPartition, brokers_of
+from service.spark.tail.log_ends import log_ends_of
 from service.spark.tail.options import TailOptions
+from service.spark.tail.places import TopicPartition
 
 
 class LiveArchive(Archive):
     """The archive whose partitions reach as far as the brokers say."""
 
     def __init__(
-        self, store: ObjectStore, tail: TailOptions, *, read_committed: bool, memory: Memory | None = None
+        self,
+        store: ObjectStore,
+        tail: TailOptions,
+        *,
+        read_committed: bool,
+        fail_on_data_loss: bool = True,
+        memory: Memory | None = None,
     ) -> None:
         super().__init__(store, read_committed=read_committed, memory=memory)
-        self._brokers = brokers_of(tail, read_committed, os.getpid())
+        self._ends = log_ends_of(tail, read_committed, fail_on_data_loss, os.getpid())
 
     def snapshots(self, chosen: Iterable[ChosenPartition]) -> list[PartitionSnapshot]:
         """The archive first, then the brokers, whose log does not end before what is archived."""
         sealed = super().snapshots(chosen)
-        bounds = self._brokers.bounds([_named(snapshot) for snapshot in sealed])
-        return [snapshot._replace(live=bounds.get(_named(snapshot))) for snapshot in sealed]
+        if not sealed:
+            return sealed
+        cluster_id = self.cluster_id()
+        bounds = self._ends.bounds([snapshot.chosen for snapshot in sealed], cluster_id)
+        found = []
+        for snapshot in sealed:
+            ends = bounds.get(_named(snapshot))
+            found.append(snapshot if ends is None else snapshot._replace(live=Live(*ends, cluster_id)))
+        return found
 
     def offsets_for_timestamps(
         self, snapshots: Sequence[PartitionSnapshot], timestamps_ms: Sequence[int]
     ) -> list[int | None]:
         found = super().offsets_for_timestamps(snapshots, timestamps_ms)
         later = {
-            _named(snapshot): time
+            snapshot.chosen: time
             for snapshot, time, offset in zip(snapshots, timestamps_ms, found, strict=True)
-            if offset is None
+            if offset is None and snapshot.live is not None
         }
-        live = self._brokers.offsets_for_timestamps(later)
+        live = self._ends.offsets_for_timestamps(later, self.cluster_id()) if later else {}
         return [
             live.get(_named(snapshot)) if offset is None else offset
             for snapshot, offset in zip(snapshots, found, strict=True)

@@ -1,8 +1,6 @@
 """Options of the tail: which brokers are read behind the archive, and what their client is told. [P]
 
-Names are those of Spark's Kafka source. What begins with ``kafka.`` goes to confluent-kafka without that
-prefix, so it is spelt as librdkafka spells it (``kafka.sasl.username``); where credentials have to go there,
-Spark leaves out of its plans whatever ``spark.redaction.regex`` matches.
+Names are those of Spark's Kafka source. What begins with ``kafka.`` is the client's, see `client_options`.
 """
 
 from __future__ import annotations
@@ -13,6 +11,7 @@ from typing import Final
 
 from service.base.errors import ConfigError
 from service.spark.options import ReadOptions, count_of, named, parse_options
+from service.spark.tail.client_options import Address, ClientOptions, parse_client, parse_servers
 
 BOOTSTRAP: Final = "bootstrap.servers"
 TIMEOUT: Final = "kafkaConsumer.pollTimeoutMs"
@@ -20,27 +19,15 @@ TAIL: Final = (BOOTSTRAP, TIMEOUT)
 _PREFIX: Final = "kafka."
 _OURS: Final = frozenset({"kafka.isolation.level"})
 """Synonyms of the source's own options that begin like the client's."""
-_TAKEN: Final = frozenset(
-    {
-        "group.id",
-        "group.instance.id",
-        "auto.offset.reset",
-        "enable.auto.commit",
-        "enable.auto.offset.store",
-        "enable.partition.eof",
-        "key.deserializer",
-        "value.deserializer",
-    }
-)
-"""What the source sets itself, or reads past Kafka's clients in Java."""
 
 
 @dataclass(frozen=True, slots=True)
 class TailOptions:
-    """Where the brokers are and what else their client is told; `timeout_ms` is how long to wait for them."""
+    """Where the brokers are and how to connect; `timeout_ms` is how long to wait for them."""
 
-    client: tuple[tuple[str, str], ...]
+    servers: tuple[Address, ...]
     timeout_ms: int
+    client: ClientOptions
 
 
 def parse_batch(raw: Mapping[str, str]) -> tuple[ReadOptions, TailOptions | None]:
@@ -86,7 +73,4 @@ def tail_of(given: Mapping[str, str], client: Mapping[str, str]) -> TailOptions 
         if alone:
             raise ConfigError(f"option {alone[0]} says nothing without {BOOTSTRAP}")
         return None
-    if taken := sorted(_TAKEN & client.keys()):
-        raise ConfigError(f"option {_PREFIX}{taken[0]} is not yours to set: offsets are kept by Spark")
-    settings = {**client, BOOTSTRAP: servers}
-    return TailOptions(tuple(sorted(settings.items())), count_of(given, TIMEOUT) or 120_000)
+    return TailOptions(parse_servers(servers), count_of(given, TIMEOUT) or 120_000, parse_client(client))

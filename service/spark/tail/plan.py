@@ -1,38 +1,114 @@
-"""What of a read lies behind the border of the archive, as tasks. [P]"""
+"""What of a read lies behind the border of the archive, as tasks. [P]
+
+Brokers tell no sizes: offsets are reckoned at what one takes in the newest sealed segment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
+from uuid import UUID
 
+from service.base.errors import ConfigError
+from service.remote.manifest import Load, Manifest
 from service.spark.options import ReadOptions
 from service.spark.plan.ranges import OffsetRange, windows
+from service.spark.plan.sizes import UNKNOWN_BYTES_PER_OFFSET, bytes_per_offset
+from service.spark.plan.splits import MAX_SPLITS
 from service.spark.selection import ALL_TIMES, Times
 
 
 class TailSplit(NamedTuple):
-    """One task: offsets of one partition that the brokers are asked for, half open."""
+    """One task: offsets of one partition that the brokers are asked for, half open; of these `times`.
+
+    The brokers must be those of the cluster, the topic that of the id. `size_bytes` is about what it reads.
+    """
 
     topic: str
     partition: int
     begin_offset: int
     end_offset: int
+    topic_id: UUID
+    cluster_id: str
+    size_bytes: int
     times: Times = ALL_TIMES
 
 
-def plan_tail(ranges: Iterable[OffsetRange], options: ReadOptions) -> list[TailSplit]:
-    """What of the ranges lies behind the border: a task for each partition, more for many records."""
+class _Stretch(NamedTuple):
+    """The tail of one partition, and what is about to be read of it."""
+
+    wanted: OffsetRange
+    begin_offset: int
+    end_offset: int
+    bytes_each: int
+    times: Times
+
+    @property
+    def offsets(self) -> int:
+        return self.end_offset - self.begin_offset
+
+
+def plan_tail(
+    ranges: Sequence[OffsetRange],
+    options: ReadOptions,
+    load_of: Callable[[Manifest], Load],
+) -> list[TailSplit]:
+    """What of the ranges lies behind the border, in tasks of at most ``maxPartitionBytes``.
+
+    ``minPartitions`` are shared with the archive in proportion to the offsets of both, and among partitions
+    likewise; ``maxRecordsPerPartition`` holds. `ConfigError` if that makes more than `MAX_SPLITS`.
+    """
+    stretches = list(_stretches(ranges, options, load_of))
+    tail = sum(stretch.offsets for stretch in stretches)
+    whole = sum(wanted.end_offset - wanted.begin_offset for wanted in ranges)
+    least = -(-(options.min_partitions or 0) * tail // whole) if whole else 0
+    counts = [_tasks(stretch, least, tail, options) for stretch in stretches]
+    if sum(counts) > MAX_SPLITS:
+        raise ConfigError(
+            f"the tail would be {sum(counts):,} tasks, more than the {MAX_SPLITS:,} that a read is cut into: "
+            "make them larger, or read less at once"
+        )
+    return [split for stretch, count in zip(stretches, counts, strict=True) for split in _cut(stretch, count)]
+
+
+def _stretches(
+    ranges: Iterable[OffsetRange], options: ReadOptions, load_of: Callable[[Manifest], Load]
+) -> Iterable[_Stretch]:
     window_of = windows(options)
-    splits: list[TailSplit] = []
     for wanted in ranges:
-        chosen = wanted.snapshot.chosen
+        chosen, manifest = wanted.snapshot.chosen, wanted.snapshot.manifest
         begin = max(wanted.begin_offset, wanted.snapshot.border)
         for slab in window_of(chosen.topic, chosen.partition).between(begin, wanted.end_offset):
-            step = options.max_records_per_partition or slab.end_offset - slab.begin_offset
-            splits += [
-                TailSplit(
-                    chosen.topic, chosen.partition, first, min(first + step, slab.end_offset), slab.times
-                )
-                for first in range(slab.begin_offset, slab.end_offset, step)
-            ]
-    return splits
+            each = (
+                UNKNOWN_BYTES_PER_OFFSET
+                if manifest is None
+                else bytes_per_offset(manifest, load_of(manifest))
+            )
+            yield _Stretch(wanted, slab.begin_offset, slab.end_offset, each, slab.times)
+
+
+def _tasks(stretch: _Stretch, least: int, tail: int, options: ReadOptions) -> int:
+    """How many tasks a stretch is, when all are to be `least` together."""
+    share = -(-least * stretch.offsets // tail)
+    by_bytes = -(-stretch.offsets * stretch.bytes_each // options.max_partition_bytes)
+    by_count = -(-stretch.offsets // (options.max_records_per_partition or stretch.offsets))
+    return min(stretch.offsets, max(share, by_bytes, by_count))
+
+
+def _cut(stretch: _Stretch, count: int) -> Iterable[TailSplit]:
+    """Tasks of the same number of offsets, give or take one."""
+    snapshot = stretch.wanted.snapshot
+    assert snapshot.live is not None
+    for number in range(count):
+        begin = stretch.begin_offset + stretch.offsets * number // count
+        end = stretch.begin_offset + stretch.offsets * (number + 1) // count
+        yield TailSplit(
+            snapshot.chosen.topic,
+            snapshot.chosen.partition,
+            begin,
+            end,
+            snapshot.chosen.topic_id,
+            snapshot.live.cluster_id,
+            (end - begin) * stretch.bytes_each,
+            stretch.times,
+        )

@@ -9,10 +9,12 @@ import pytest
 
 from service.base.errors import ConfigError
 from service.cli.main import build_parser
-from service.pipelines.archive_options import by_id, check_arguments, stream_options
+from service.pipelines.archive_options import by_id, check_arguments, stream_options, without_gone
+from service.spark.options import Assign, Subscribe, SubscribePattern
 from service.spark.plan.archive import ChosenPartition
 from service.spark.stream.options import parse_stream
 
+CONFLUENT = ("--values", "avro", "--confluent-header")
 FLIGHTS, PLANES = UUID(int=1), UUID(int=2)
 GIVEN = {"url": "file:///x", "subscribe": "flights"}
 
@@ -29,6 +31,17 @@ def options(*arguments: str, can_limit: bool = True, **given: str) -> dict[str, 
         (("--schema", "x.ddl"), "says nothing without --values"),
         (("--values", "json", "--confluent-header"), "says nothing without --values avro"),
         (("--format", "iceberg"), "needs --checkpoint"),
+        ((*CONFLUENT, "--schema", "x.avsc"), "say whose schema this is: --schema ID=FILE"),
+        (CONFLUENT, "needs --schema ID=FILE or --schema-registry URL"),
+        ((*CONFLUENT, "--schema", "7=a", "--schema", "7=b"), "given twice"),
+        ((*CONFLUENT, "--schema", "4294967295=a"), "no id"),
+        (("--values", "avro", "--schema", "7=x.avsc"), "ID=FILE says nothing without --confluent-header"),
+        (("--values", "avro", "--schema", "a", "--schema", "b"), "given 2 times: a, b"),
+        (("--values", "json", "--schema-registry", "http://x"), "--schema-registry says nothing without"),
+        (
+            ("--values", "avro", "--schema", "a", "--reader-schema", "7"),
+            "--reader-schema says nothing without",
+        ),
     ],
 )
 def test_arguments_that_make_no_sense_together_are_refused(arguments: tuple[str, ...], said: str) -> None:
@@ -74,6 +87,16 @@ def test_topics_are_followed_by_id_and_offsets_with_them() -> None:
         str(FLIGHTS): {"0": 5, "1": -2},
         str(PLANES): {"0": 7},
     }
+
+
+def test_topics_that_are_gone_are_left_out_and_their_successors_are_not() -> None:
+    gone = {"id-1": "flights", "id-2": "planes"}
+    assert without_gone(Subscribe(("flights", "id-2", "trains")), gone, ["trains"]) == Subscribe(("trains",))
+    assert without_gone(Subscribe(("flights",)), gone, ["flights"]) == Subscribe(("flights",))
+    assert without_gone(Assign({"flights": (0,), "trains": (1,)}), gone, ["trains"]) == Assign(
+        {"trains": (1,)}
+    )
+    assert without_gone(SubscribePattern(".*"), gone, []) == SubscribePattern(".*")
 
 
 def test_of_assigned_partitions_no_others_are_read() -> None:

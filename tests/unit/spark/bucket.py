@@ -106,6 +106,10 @@ class Bucket:
 
     def topic(self, name: str, partitions: int = 1) -> None:
         self.topics[name] = TopicRow(name, self.new_uuid(), partitions, {})
+        self.publish_topics()
+
+    def publish_topics(self) -> None:
+        """`topics.json` as `topics` is now."""
         self.store.put(TOPICS_KEY, encode_topics(CLUSTER, 1, list(self.topics.values())))
 
     def topic_id(self, name: str) -> UUID:

@@ -13,8 +13,9 @@ from service.remote.manifest import Limits
 from service.spark.errors import DataLossError
 from service.spark.plan.archive import Archive
 from service.spark.plan.memory import Memory
+from service.spark.plan.sizes import bytes_per_offset
 from service.spark.plan.splits import Split
-from service.spark.stream.bytes import bytes_between, bytes_per_offset
+from service.spark.stream.bytes import bytes_between
 from service.spark.stream.options import parse_stream
 from service.spark.stream.plan import StreamPlan
 from tests.unit.spark.bucket import START_MS, Bucket, GatedStore, marker, plain, transactional
@@ -241,7 +242,60 @@ def test_a_topic_that_is_gone_is_an_error_or_left_out(bucket: Bucket, opened: Op
         opened(subscribe="flights,trains").latest(start)
     with pytest.raises(DataLossError, match="trains-0 is no longer there"):
         opened(subscribePattern="flights|trains").latest(start)
-    assert opened(subscribe="flights,trains", failOnDataLoss="false").latest(start) == at(300, 100, 0)
+    for option in ("failOnDataLoss", "failOnMissingTopic"):
+        stream = opened(subscribe="flights,trains", **{option: "false"})
+        assert stream.latest(start) == {**at(300, 100, 0), ("trains", 0): 0}
+
+
+def test_a_topic_that_was_read_is_called_by_its_name_when_it_is_gone(bucket: Bucket, opened: Opened) -> None:
+    stream = opened(subscribe=str(bucket.topic_id("flights")))
+    start = stream.latest(stream.initial())
+    del bucket.topics["flights"]
+    bucket.topic("ships")
+    with pytest.raises(DataLossError, match="topic flights is not in the archive any more, it was deleted"):
+        stream.latest(start)
+
+
+@pytest.mark.parametrize("choice", [{"subscribe": "flights,trains"}, {"subscribePattern": ".*"}])
+def test_a_topic_that_is_away_for_a_while_goes_on_where_it_was(
+    bucket: Bucket, opened: Opened, caplog: pytest.LogCaptureFixture, choice: dict[str, str]
+) -> None:
+    bucket.topic("trains")
+    bucket.add("trains", 0)
+    stream = opened(failOnMissingTopic="false", **choice)
+    position = stream.latest(stream.initial())
+    away = bucket.topics.pop("trains")
+    bucket.publish_topics()
+    bucket.add("flights", 2)
+    # In a process that has never seen it, too.
+    for reader in (stream, opened(failOnMissingTopic="false", **choice)):
+        with caplog.at_level(logging.WARNING):
+            assert reader.latest(reader.latest(position)) == {**at(300, 100, 100), ("trains", 0): 100}
+        assert sum("trains" in message for message in caplog.messages) in (1, 2)
+        caplog.clear()
+    position = stream.latest(position)
+    bucket.topics["trains"] = away
+    bucket.publish_topics()
+    bucket.add("trains", 0)
+    end = stream.latest(position)
+    assert end == {**at(300, 100, 100), ("trains", 0): 200}
+    assert covered(stream.plan(position, end)) == [(0, 100, 200)]
+
+
+def test_a_new_topic_begins_where_it_begins_now_and_a_new_partition_at_0(
+    bucket: Bucket, opened: Opened
+) -> None:
+    start = at(300, 100, 0)
+    bucket.topic("trains", 2)
+    for _ in range(2):
+        bucket.add("trains", 0)
+    bucket.drop_before("trains", 100)
+    stream = opened(subscribePattern=".*")
+    end = stream.latest(start)
+    assert end == {**start, ("trains", 0): 200, ("trains", 1): 0}
+    assert covered(stream.plan(start, end)) == [(0, 100, 200)]
+    with pytest.raises(DataLossError, match="trains-0: offsets 0 to 99 are gone"):
+        stream.latest({**start, ("trains", 1): 0})
 
 
 def test_named_offsets_must_be_those_of_the_partitions(opened: Opened) -> None:
@@ -336,7 +390,9 @@ def test_more_partitions_than_memory_is_for_are_read_as_ever(bucket: Bucket, ope
         bucket.add("few", partition, batches=1)
     position = stream.latest(position)
     bucket.store.reset()
-    assert stream.latest(position) == position == at(10, 10, topic="few")
+    assert (
+        stream.latest(position) == position == {**at(*[10] * count, topic="many"), **at(10, 10, topic="few")}
+    )
     assert not bucket.store.got(".json.zst")
 
 

@@ -1,0 +1,220 @@
+"""Whether an archive job may go on from a checkpoint, and with which topics: asked before it writes anything.
+
+What the job was started with (`archive_job`) lies beside the checkpoint, a version for every change. A
+checkpoint from before there was such a document is adopted where what can be looked at fits. Needs pyspark.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+
+from service.base.errors import ConfigError, CorruptionError, FirnError
+from service.pipelines.archive_job import (
+    ArchiveJob,
+    JobTopic,
+    decode_job,
+    differences,
+    is_starting,
+    merged,
+    reading_of,
+    starting_of,
+)
+from service.pipelines.archive_options import by_id, without_gone
+from service.pipelines.checkpoint import Checkpoint, exists
+from service.remote.errors import ObjectNotFound
+from service.remote.keys import CLUSTER_KEY
+from service.remote.manifest_codec import MAX_SMALL_BYTES, decode_cluster
+from service.remote.store import ObjectStore
+from service.spark.options import Assign, Choice
+from service.spark.plan.archive import Archive, ChosenPartition
+from service.spark.store import open_store_of
+from service.spark.stream.options import parse_stream
+from service.spark.stream.reader import CAN_LIMIT
+
+_KEPT: Final = "firn_job"
+_PARTITIONED_BY: Final = ("topic", "date")
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A run that may begin as far as its topics and options go; its values are compared by `fits`."""
+
+    checkpoint: Checkpoint
+    known: ArchiveJob | None
+    """What the first run was started with, and topics that came later; None where this is the first."""
+    asked: ArchiveJob
+    gone: Mapping[str, str]
+    """Topics that were archived and are not there any more: name by id."""
+    is_adopted: bool
+    options: dict[str, str]
+    """Of the stream; its topics are named by id, so that one made again under its name is another one."""
+    topics: Mapping[str, str]
+    """What is read: id by name."""
+
+    choice: Choice
+    """What was asked for, which may be more by now."""
+
+    def has_new_topics(self) -> bool:
+        """Whether the archive has topics that were asked for and are not read; a store that does not answer
+        has none, as the stream will say itself.
+        """
+        with suppress(FirnError, OSError), Archive(open_store_of(parse_stream(self.options).read)) as archive:
+            return any(str(one.topic_id) not in self.asked.topics for one in archive.choose(self.choice))
+        return False
+
+    def fits(self, values: Mapping[str, Any]) -> Admitted:
+        """The run with all that is to be said of its values. `ConfigError` where the first had others."""
+        found = replace(self.asked, values=values)
+        if self.known is not None and not self.is_adopted:
+            _refuse(self.checkpoint, differences(self.known, found, self.gone))
+        return replace(self, asked=found)
+
+    def write_down(self) -> None:
+        """Beside the checkpoint, where it is not there yet. The last thing before the query is started."""
+        job = self.asked if self.known is None else merged(self.known, self.asked)
+        if self.known is None or self.is_adopted or job.encode() != self.known.encode():
+            self.checkpoint.add(_KEPT, job.encode())
+
+
+def admit(
+    args: argparse.Namespace, given: Mapping[str, str], options: Mapping[str, str], checkpoint: Checkpoint
+) -> Admitted:
+    """`given` are the options that the command line says, `options` those of the stream with all defaults.
+
+    Raises `ConfigError` that names what differs from the first run, or the topic that is gone.
+    """
+    if args.on_missing_topic == "skip":
+        if not CAN_LIMIT:
+            raise ConfigError("--on-missing-topic skip needs Spark 4.2: before, nobody remembers its offsets")
+        options = {**options, "failOnMissingTopic": "false"}
+    read = parse_stream(options).read
+    store = open_store_of(read)
+    with Archive(store) as archive:
+        listed = {str(row.topic_id): row.name for row in archive.topics()}
+        known = _known(checkpoint)
+        before = known.topics if known is not None else _topics_of_offsets(checkpoint, listed)
+        gone = {topic_id: one.name for topic_id, one in before.items() if topic_id not in listed}
+        _told_gone(args, gone, listed)
+        wanted = without_gone(read.choice, gone, listed.values())
+        chosen = archive.choose(wanted)
+    if not chosen:
+        raise ConfigError("no topic of the archive is asked for")
+    stream = by_id(options, chosen)
+    if known is not None and not any(is_starting(name) for name in given):
+        stream = {name: text for name, text in stream.items() if not is_starting(name)} | {**known.starting}
+    asked = ArchiveJob(
+        args.url,
+        _cluster_id(store),
+        _job_topics(chosen, with_partitions=isinstance(read.choice, Assign)),
+        reading_of(stream),
+        starting_of(stream),
+        {"format": args.format, "url": _output(args, checkpoint)},
+        {"kind": args.values} | ({"confluent_header": True} if args.confluent_header else {}),
+    )
+    is_adopted = known is None and not checkpoint.is_new
+    if is_adopted:
+        known = replace(asked, topics=before)
+    if known is not None:
+        _refuse(checkpoint, differences(replace(known, values=_kind(known)), asked, gone))
+        _tell_new(asked, known)
+    topics = {one.topic: str(one.topic_id) for one in chosen}
+    return Admitted(checkpoint, known, asked, gone, is_adopted, stream, topics, wanted)
+
+
+def check_adopted(spark: Any, output: str, frame: Any) -> None:
+    """`ConfigError` where a Parquet output has other columns than the frame."""
+    if exists(spark, f"{output}/_spark_metadata"):
+        try:
+            found = _columns(spark.read.parquet(output))
+        except PySparkException as e:
+            if e.getCondition() != "UNABLE_TO_INFER_SCHEMA":
+                raise
+            return  # batches without rows have left no file to look at
+        wanted = _columns(frame)
+        if differ := sorted(name for name in found | wanted if found.get(name) != wanted.get(name)):
+            said = "; ".join(
+                f"{n}: {found.get(n, 'none')} there, {wanted.get(n, 'none')} here" for n in differ
+            )
+            raise ConfigError(f"{output} was written with other columns: {said}")
+
+
+def say(text: str) -> None:
+    print(f"archive: {text}", file=sys.stderr)
+
+
+def _known(checkpoint: Checkpoint) -> ArchiveJob | None:
+    text = None if checkpoint.is_new else checkpoint.newest(_KEPT)
+    return None if text is None else decode_job(text)
+
+
+def _topics_of_offsets(checkpoint: Checkpoint, listed: Mapping[str, str]) -> dict[str, JobTopic]:
+    """Of a checkpoint without a document: topics are there by id, and that is all that is known of them."""
+    if checkpoint.is_new:
+        return {}
+    ids = {topic for topic, _ in checkpoint.offsets()}
+    return {topic_id: JobTopic(listed.get(topic_id, topic_id), None) for topic_id in ids}
+
+
+def _told_gone(args: argparse.Namespace, gone: Mapping[str, str], listed: Mapping[str, str]) -> None:
+    for topic_id, name in sorted(gone.items()):
+        again = ", and another topic is called so now" if name in listed.values() else ""
+        what = f"topic {name} (id {topic_id}) is not in the archive any more: it was deleted{again}"
+        if args.on_missing_topic == "fail":
+            raise ConfigError(f"{what}; --on-missing-topic skip goes on without it")
+        say(f"{what}. What was written of it stays, and should it come back it goes on where it was")
+
+
+def _tell_new(asked: ArchiveJob, known: ArchiveJob) -> None:
+    for topic_id in sorted(asked.topics.keys() - known.topics.keys()):
+        say(f"topic {asked.topics[topic_id].name} (id {topic_id}) is new and is read from its beginning")
+
+
+def _refuse(checkpoint: Checkpoint, found: Iterable[str]) -> None:
+    if lines := "; ".join(found):
+        raise ConfigError(
+            f"checkpoint {checkpoint.url} is of a job that was started otherwise ({lines}); "
+            "give what it was started with, or another checkpoint and output"
+        )
+
+
+def _kind(known: ArchiveJob) -> dict[str, Any]:
+    return {name: known.values[name] for name in ("kind", "confluent_header") if name in known.values}
+
+
+def _job_topics(chosen: Iterable[ChosenPartition], *, with_partitions: bool) -> dict[str, JobTopic]:
+    parts: dict[str, list[int]] = {}
+    names: dict[str, str] = {}
+    for one in chosen:
+        names[str(one.topic_id)] = one.topic
+        parts.setdefault(str(one.topic_id), []).append(one.partition)
+    return {
+        topic_id: JobTopic(name, tuple(sorted(parts[topic_id])) if with_partitions else None)
+        for topic_id, name in names.items()
+    }
+
+
+def _output(args: argparse.Namespace, checkpoint: Checkpoint) -> str:
+    return str(args.output) if args.format == "iceberg" else checkpoint.qualified(args.output)
+
+
+def _cluster_id(store: ObjectStore) -> str | None:
+    """None where the bucket does not say, or not so that it can be read, which is for an audit to tell."""
+    try:
+        return decode_cluster(store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES))
+    except (ObjectNotFound, CorruptionError):
+        return None
+
+
+def _columns(frame: Any) -> dict[str, str]:
+    return {
+        field.name: field.dataType.simpleString()
+        for field in frame.schema.fields
+        if field.name not in _PARTITIONED_BY
+    }

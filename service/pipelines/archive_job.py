@@ -1,0 +1,213 @@
+"""What an archive job was started with: the document beside its checkpoint, and what may differ later. [P]
+
+``{"format": "firn-archive-job", "format_version": 1, "url": …, "cluster_id": …, "topics": {ID: {"name": …,
+"partitions": null or [0, 1]}}, "reading": {OPTION: …}, "starting": {OPTION: …}, "output": {"format": …,
+"url": …}, "values": {"kind": "raw" | "json" | "avro", …}}``
+
+A checkpoint says how far each partition was read and nothing of what was made of it. So whatever decides
+which rows come and what is written of them is compared before anything is written; what decides only how
+fast they come, from which machine or with whose credentials is not in the document.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, NamedTuple
+
+from service.base.errors import ConfigError
+from service.spark.options import CHOICES
+
+_FORMAT: Final = "firn-archive-job"
+_VERSION: Final = 1
+_FREE: Final = frozenset(
+    name.lower()
+    for name in (
+        "url",
+        "endpoint",
+        "region",
+        "minPartitions",
+        "maxRecordsPerPartition",
+        "maxPartitionBytes",
+        "parallelism",
+        "fetchBytes",
+        "readAheadBytes",
+        "batchBytes",
+        "batchRows",
+        "maxOffsetsPerTrigger",
+        "minOffsetsPerTrigger",
+        "maxBytesPerTrigger",
+        "maxTriggerDelay",
+        "refreshInterval",
+        "failOnDataLoss",
+        "failOnMissingTopic",
+        "bootstrap.servers",
+        "kafkaConsumer.pollTimeoutMs",
+        "groupIdPrefix",
+        *CHOICES,
+    )
+)
+"""Options that may change: rows are the same whatever they say. Topics are compared by id. An option that is
+in no list counts as one that decides over rows."""
+_FREE_PREFIXES: Final = ("kafka.", "aws.")
+_DEFAULTS: Final = {"isolationLevel": "read_uncommitted"}
+_WORDS: Final = ("includeHeaders", "isolationLevel")
+"""Options that are read however they are capitalized."""
+_SHOWN_CHARS: Final = 300
+
+
+class JobTopic(NamedTuple):
+    """A topic that is archived; `partitions` is None where all are, those to come included."""
+
+    name: str
+    partitions: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveJob:
+    """The document. Topics by id; `reading` and `starting` are options of the source."""
+
+    url: str
+    cluster_id: str | None
+    topics: Mapping[str, JobTopic]
+    reading: Mapping[str, str]
+    starting: Mapping[str, str]
+    output: Mapping[str, str]
+    values: Mapping[str, Any]
+
+    def encode(self) -> str:
+        topics = {
+            topic_id: {"name": one.name, "partitions": None if one.partitions is None else [*one.partitions]}
+            for topic_id, one in self.topics.items()
+        }
+        document = {
+            "format": _FORMAT,
+            "format_version": _VERSION,
+            "url": self.url,
+            "cluster_id": self.cluster_id,
+            "topics": topics,
+            "reading": dict(self.reading),
+            "starting": dict(self.starting),
+            "output": dict(self.output),
+            "values": dict(self.values),
+        }
+        return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False)
+
+
+def decode_job(text: str) -> ArchiveJob:
+    """`ConfigError` for anything that `encode` has not written."""
+    try:
+        document = json.loads(text)
+        if (document["format"], document["format_version"]) != (_FORMAT, _VERSION):
+            raise ConfigError(
+                f"what the archive job was started with is in format {document['format']} "
+                f"{document['format_version']}, this firn knows {_FORMAT} {_VERSION}"
+            )
+        return ArchiveJob(
+            str(document["url"]),
+            None if document["cluster_id"] is None else str(document["cluster_id"]),
+            {str(topic_id): _topic(one) for topic_id, one in document["topics"].items()},
+            _texts(document["reading"]),
+            _texts(document["starting"]),
+            _texts(document["output"]),
+            dict(document["values"]),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
+        raise ConfigError(f"what the archive job was started with cannot be read: {str(e)[:200]}") from e
+
+
+def _topic(document: Mapping[str, Any]) -> JobTopic:
+    parts = document["partitions"]
+    return JobTopic(str(document["name"]), None if parts is None else tuple(int(part) for part in parts))
+
+
+def _texts(document: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(text) for name, text in document.items()}
+
+
+def reading_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of a stream's options that decide over rows and columns, where it starts apart."""
+    decisive = {
+        name: text
+        for name, text in options.items()
+        if name.lower() not in _FREE and not name.lower().startswith(_FREE_PREFIXES) and not is_starting(name)
+    }
+    return _DEFAULTS | {
+        name: text.strip().lower() if name in _WORDS else text for name, text in decisive.items()
+    }
+
+
+def starting_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Those that say where a stream starts."""
+    return {name: text for name, text in options.items() if is_starting(name)}
+
+
+def is_starting(name: str) -> bool:
+    return name.lower().startswith("starting")
+
+
+def differences(known: ArchiveJob, asked: ArchiveJob, gone: Iterable[str] = ()) -> list[str]:
+    """What differs so that going on would harm the output, each with both values.
+
+    New topics harm nothing. `gone` are ids that the archive does not have any more, so that nobody could ask
+    for them. Where both know the cluster, it decides and not its address.
+    """
+    found = []
+    if known.cluster_id is not None and asked.cluster_id is not None:
+        found += _differ("cluster", known.cluster_id, asked.cluster_id)
+    else:
+        found += _differ("archive", known.url, asked.url)
+    for name in sorted(known.output.keys() | asked.output.keys()):
+        found += _differ("output" if name == "url" else name, known.output.get(name), asked.output.get(name))
+    found += _topics_differ(known, asked, frozenset(gone))
+    for one, other in ((known.reading, asked.reading), (known.starting, asked.starting)):
+        for name in sorted(one.keys() | other.keys()):
+            found += _differ(name, one.get(name), other.get(name))
+    return found + _values_differ(known.values, asked.values)
+
+
+def _differ(name: str, there: Any, here: Any) -> list[str]:
+    return [] if there == here else [f"{name}: {_shown(there)} there, {_shown(here)} here"]
+
+
+def _topics_differ(known: ArchiveJob, asked: ArchiveJob, gone: frozenset[str]) -> list[str]:
+    left_out = sorted(known.topics.keys() - asked.topics.keys() - gone)
+    if left_out:
+        there, here = (
+            ", ".join(sorted(one.name for one in topics.values())) for topics in (known.topics, asked.topics)
+        )
+        return [f"topics: {there} there, {here} here"]
+    return [
+        line
+        for topic_id, one in sorted(known.topics.items())
+        if topic_id in asked.topics
+        for line in _differ(f"partitions of {one.name}", one.partitions, asked.topics[topic_id].partitions)
+    ]
+
+
+def _values_differ(known: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name in sorted((known.keys() | asked.keys()) - {"schemas"}):
+        label = "values" if name == "kind" else f"values' {name.replace('_', ' ')}"
+        found += _differ(label, known.get(name), asked.get(name))
+    there, here = known.get("schemas") or {}, asked.get("schemas") or {}
+    for schema_id in sorted(there.keys() & here.keys()):
+        found += _differ(f"schema {schema_id}", there[schema_id], here[schema_id])
+    return found
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
+def merged(known: ArchiveJob, asked: ArchiveJob) -> ArchiveJob:
+    """What later runs are compared with: topics and schemas of both, all else as it is asked for now."""
+    values = dict(asked.values)
+    schemas = {**(known.values.get("schemas") or {}), **(asked.values.get("schemas") or {})}
+    if schemas:
+        values["schemas"] = schemas
+    return replace(asked, topics={**known.topics, **asked.topics}, values=values)
