@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-clients test-cluster test-localstack spark test-spark lint format soak bench bench-spark fetch-tools clean
+.PHONY: help install kernel demo test test-unit test-clients test-cluster test-localstack spark test-spark wheel lint format soak bench bench-spark fetch-tools clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,9 @@ test-spark: spark ## The archive as a DataFrame, on a real Spark, beside Kafka c
 	@.ci/install-spark --iceberg
 	$(PYTEST) tests/unit/spark tests/spark -m "not soak"
 
+wheel: install ## This platform's wheel in dist/, with compiled kernels; for any Linux where auditwheel can be had
+	@.ci/wheel
+
 lint: install ## ruff (format and lint), mypy --strict, import order
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -78,5 +81,5 @@ fetch-tools: ## Fetch versitygw and Apache Kafka's tools into .cache (needs Go, 
 	@.ci/fetch-tools
 
 clean: ## Remove what was built; .cache stays
-	rm -rf .venv build *.egg-info service/records/*.so service/records/*.c
+	rm -rf .venv build dist *.egg-info service/records/*.so service/records/*.c
 	find service tests bench demo -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-_COMMANDS = ("server", "dev", "topic", "tiers", "dump", "fsck", "pipeline")
+_COMMANDS = ("server", "dev", "topic", "tiers", "dump", "fsck", "pipeline", "pyfiles")
 
 
 def build_parser() -> argparse.ArgumentParser:

