@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,12 +17,14 @@ from tests.spark.conftest import read
 from tests.spark.filling import TIERED, Row
 from tests.spark.frames import rows_of
 from tests.spark.growing import Growing
+from tests.support.clients import Admin
 from tests.support.processes import Node, free_port, wait_until
 from tests.support.tiers import LATEST, offset, settle
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
 
 RECORDS = 700
+NUMBERS = 400_000
 
 
 @pytest.fixture(scope="module")
@@ -155,26 +156,31 @@ def test_brokers_that_never_answer_are_waited_for_so_long(spark: Any) -> None:
     assert "Connection refused" in str(failure.value)
 
 
-class Writing(threading.Thread):
-    """A write of so many numbers in one task, beside the test."""
+class Meanwhile(threading.Thread):
+    """Does something with a node as soon as records arrive in its topic `numbers`, while the test writes them.
 
-    def __init__(self, spark: Any, node: Node, topic: str, count: int, **options: str) -> None:
+    The write is the test's: on threads of their own Spark does not find Python sources.
+    """
+
+    def __init__(self, node: Node, do: Callable[[], object]) -> None:
         super().__init__()
-        self._frame = spark.range(0, count, 1, 1).selectExpr("lpad(cast(id as string), 100, '0') as value")
-        self._node, self._topic, self._options = node, topic, options
-        self.error: Exception | None = None
+        Admin(node.bootstrap).create("numbers", 1)
+        self._node, self._do = node, do
+        self.arrived = -1
         self.start()
-        wait_until("records arrive", self._has_begun, 100, every=0.01)
-        assert self.error is None, str(self.error)
-
-    def _has_begun(self) -> bool:
-        return self.error is not None or offset(self._node.bootstrap, self._topic, 0, LATEST) > 0
 
     def run(self) -> None:
-        try:
-            write(self._frame, self._node.bootstrap, topic=self._topic, **self._options)
-        except Exception as e:
-            self.error = e
+        wait_until("records arrive", self._look, 100, every=0.01)
+        self._do()
+
+    def _look(self) -> bool:
+        self.arrived = offset(self._node.bootstrap, "numbers", 0, LATEST)
+        return self.arrived > 0
+
+
+def write_numbers(spark: Any, node: Node, **options: str) -> None:
+    frame = spark.range(0, NUMBERS, 1, 1).selectExpr("lpad(cast(id as string), 100, '0') as value")
+    write(frame, node.bootstrap, topic="numbers", **options)
 
 
 @pytest.fixture
@@ -188,26 +194,25 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def test_a_broker_killed_in_mid_write_and_started_again_has_every_record_once_and_in_order(
     spark: Any, node: Node
 ) -> None:
-    Growing(node, None).admin.create("numbers", 1)  # type: ignore[arg-type]
-    count = 400_000
-    writing = Writing(spark, node, "numbers", count)
-    node.kill()
-    assert writing.is_alive(), "it was not killed in mid-write"
-    node.start()
-    writing.join(100)
-    assert writing.error is None
-    assert values(node, "numbers") == [b"%0100d" % number for number in range(count)]
+    def kill_and_start() -> None:
+        node.kill()
+        node.start()
+
+    meanwhile = Meanwhile(node, kill_and_start)
+    write_numbers(spark, node)
+    meanwhile.join()
+    assert 0 < meanwhile.arrived < NUMBERS, "it was not killed in mid-write"
+    assert values(node, "numbers") == [b"%0100d" % number for number in range(NUMBERS)]
 
 
 def test_a_broker_that_stays_away_ends_the_write_with_where_and_why(spark: Any, node: Node) -> None:
-    Growing(node, None).admin.create("numbers", 1)  # type: ignore[arg-type]
-    writing = Writing(spark, node, "numbers", 400_000, kafka__delivery__timeout__ms="2000")
-    node.kill()
-    writing.join(100)
-    assert re.search(
-        r"numbers-0: a record of 100 bytes was not accepted: .* within 2 s \(delivery\.timeout\.ms, last: .*",
-        str(writing.error),
+    meanwhile = Meanwhile(node, node.kill)
+    said = (
+        r"numbers-0: a record of 100 bytes was not accepted: .* within 2 s \(delivery\.timeout\.ms, last: .*"
     )
+    with pytest.raises(Exception, match=said):
+        write_numbers(spark, node, kafka__delivery__timeout__ms="2000")
+    meanwhile.join()
 
 
 def test_a_stream_goes_on_where_it_was_and_repeats_no_more_than_an_interrupted_batch(
