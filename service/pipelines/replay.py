@@ -31,7 +31,7 @@ from service.pipelines.replay_state import (
 from service.pipelines.replay_task import Replayer, Work, open_state, read_state
 from service.remote.errors import ObjectNotFound
 from service.remote.store import ObjectStore
-from service.spark.options import ReadOptions, parse_options
+from service.spark.options import STORE_OPTIONS, ReadOptions, named, parse_options
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import plan_ranges, resolve_ranges, within
 from service.spark.plan.splits import Split
@@ -74,7 +74,7 @@ def _job(state: ObjectStore, archive: Archive, options: ReadOptions, args: argpa
     """What the state says is to be done, or a new job. `ConfigError` where the state is of another one."""
     asked: dict[str, Any] = {
         "source": {
-            name: value for name, value in source_options(args).items() if name not in ("endpoint", "region")
+            name: value for name, value in named(source_options(args)).items() if name not in STORE_OPTIONS
         },
         "into": args.into,
         "keep_partition": args.keep_partition,

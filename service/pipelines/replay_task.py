@@ -24,13 +24,12 @@ from service.pipelines.replay_state import (
     rest_of,
 )
 from service.remote.errors import ObjectNotFound
-from service.remote.obstore_store import open_store
 from service.remote.store import ObjectStore
 from service.spark.options import ReadOptions
 from service.spark.plan.splits import Split
 from service.spark.read.split_reader import read_split
 from service.spark.schema import Column
-from service.spark.store import open_store_of
+from service.spark.store import open_beside, open_store_of
 
 SAVE_INTERVAL_S: Final = 1.0
 _COLUMNS: Final = tuple(Column(name) for name in ("key", "value", "offset", "timestamp", "headers"))
@@ -73,7 +72,7 @@ class Replayer:
 
 
 def open_state(url: str, options: ReadOptions) -> ObjectStore:
-    return open_store(url, endpoint=options.endpoint, region=options.region)
+    return open_beside(url, options)
 
 
 def read_state(store: ObjectStore, part: Part) -> PartState:
