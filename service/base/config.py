@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from service.base.config_keys import LONG_MAX, ConfigKey, Value, did_you_mean, invalid
 from service.base.config_listeners import Listener, read_listeners, read_voters
-from service.base.config_tables import BROKER_KEYS, TOPIC_KEYS, refusal
+from service.base.config_tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
 from service.base.errors import ConfigError
 from service.base.properties import load_properties
 
@@ -310,7 +310,7 @@ def _node_conflicts(values: Mapping[str, Value], topic: Mapping[str, Value]) -> 
         yield "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
     url = values["firn.remote.url"]
     for name in ("firn.remote.s3.endpoint", "firn.remote.s3.region"):
-        if values[name] is not None and not str(url).startswith("s3://"):
+        if values[name] is not None and str(url).partition("://")[0] not in S3_SCHEMES:
             yield f"{name} has no effect without firn.remote.url=s3://…"
     if number("firn.remote.cache.bytes") < 2 * number("firn.remote.chunk.bytes"):
         yield "firn.remote.cache.bytes must hold at least two chunks of firn.remote.chunk.bytes"

@@ -40,10 +40,14 @@ def _only_delete(text: str) -> str | None:
     return "Firn keeps whole logs and deletes by retention: only 'delete' is supported"
 
 
+S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+"""The same thing; the latter two are Hadoop's words."""
+
+
 def store_url_problem(text: str) -> str | None:
     """Why `text` is not the URL of an object store, None when it is."""
     scheme, separator, rest = text.partition("://")
-    if not separator or scheme not in ("s3", "gs", "az", "file") or not _is_printable(text):
+    if not separator or scheme not in (*S3_SCHEMES, "gs", "az", "file") or not _is_printable(text):
         return "Expected a URL such as s3://bucket/prefix, gs://bucket/prefix, az://box/prefix or file:///dir"
     if "@" in rest.partition("/")[0]:
         return "Credentials do not belong in the URL; they come from the environment (the usual AWS chain)"

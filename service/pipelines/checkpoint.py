@@ -12,7 +12,7 @@ from typing import Any, Final
 from pyspark.errors import PySparkException
 
 from service.base.errors import ConfigError, CorruptionError
-from service.spark.stream.offsets import Offsets, decode_offsets
+from service.spark.stream.offsets import Offsets, decode_position
 
 _MAX_BYTES: Final = 64 << 20
 _OFFSETS: Final = "offsets"
@@ -88,7 +88,7 @@ class Checkpoint:
         if text is None:
             return {}
         try:
-            return decode_offsets(json.loads(text.splitlines()[-1]))
+            return decode_position(json.loads(text.splitlines()[-1])).offsets
         except (ValueError, IndexError) as e:
             raise CorruptionError(f"{self.url}/{_OFFSETS}: the newest file has no offsets: {e}") from e
 

@@ -33,7 +33,7 @@ from service.pipelines.replay_state import (
 from service.pipelines.replay_task import Replayer, Work, open_state
 from service.remote.errors import ObjectNotFound
 from service.remote.store import ObjectStore
-from service.spark.options import ReadOptions, parse_options
+from service.spark.options import STORE_OPTIONS, ReadOptions, named, parse_options
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import plan_ranges, resolve_ranges, within
 from service.spark.plan.splits import Split
@@ -96,7 +96,7 @@ def _job(
     """What the state says is to be done, or a new job. `ConfigError` where the state is of another one."""
     asked: dict[str, Any] = {
         "source": {
-            name: value for name, value in source_options(args).items() if name not in ("endpoint", "region")
+            name: value for name, value in named(source_options(args)).items() if name not in STORE_OPTIONS
         },
         "into": args.into,
         "keep_partition": args.keep_partition,

@@ -16,13 +16,12 @@ from typing import Final, NamedTuple
 from service.base.errors import StorageError
 from service.pipelines.replay_claim import LOOK_S, claim
 from service.pipelines.replay_state import Acknowledged, Pace, Part, rest_of
-from service.remote.obstore_store import open_store
 from service.remote.store import ObjectStore
 from service.spark.options import ReadOptions
 from service.spark.plan.splits import Split
 from service.spark.read.split_reader import read_split
 from service.spark.schema import Column
-from service.spark.store import open_store_of
+from service.spark.store import open_beside, open_store_of
 from service.spark.write.rows import Record, records_of
 from service.spark.write.sender import Sender, SendError
 
@@ -58,7 +57,7 @@ class Replayer:
 
 
 def open_state(url: str, options: ReadOptions) -> ObjectStore:
-    return open_store(url, endpoint=options.endpoint, region=options.region)
+    return open_beside(url, options)
 
 
 class _Sending:

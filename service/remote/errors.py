@@ -1,8 +1,11 @@
 """What an object store can answer instead of bytes, by what the caller should do about it. [P]
 
 - `ObjectNotFound`: the key is not there; retrying does not help.
-- `StoreUnavailable`: timeouts, refused connections, 5xx, throttling; retry later, with backoff.
+- `StoreUnavailable`: timeouts, refused connections, 5xx; retry later, with backoff. Two kinds of it say more:
+  `StoreThrottled`, so that all who ask this store ask less, and `CredentialsExpired`, where newer ones are
+  fetched.
 - `StoreRefused`: credentials, permissions, a bucket that does not exist; an operator has to act.
+  `CredentialsMissing` is the kind of it that no store has answered: there is nothing to sign with.
 - `ObjectTruncated`: the object is there but ends before the bytes that were asked for.
 - `ReaderClosed`: the reader was closed while the read was under way.
 """
@@ -27,8 +30,20 @@ class StoreUnavailable(StorageError):
     """The store did not answer, or answered that it cannot right now. Retryable."""
 
 
+class StoreThrottled(StoreUnavailable):
+    """The store answered that it is asked too much: 503 SlowDown, 429."""
+
+
+class CredentialsExpired(StoreUnavailable):
+    """The store answered that the credentials have expired, and there may be newer ones."""
+
+
 class StoreRefused(StorageError):
     """The store answered, and said no: credentials, permissions, no such bucket. Not retryable."""
+
+
+class CredentialsMissing(StoreRefused):
+    """There are no credentials to ask with."""
 
 
 class ObjectTruncated(CorruptionError):

@@ -8,7 +8,6 @@ connections.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,17 +19,28 @@ from urllib.parse import unquote, urlsplit
 import obstore
 from obstore import exceptions
 
+from service.base.clock import Clock, SystemClock
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import fsync_dir
 from service.base.types import Buffer
-from service.remote.aws_credentials import credential_provider
-from service.remote.errors import ObjectNotFound, ObjectTruncated, StoreRefused, StoreUnavailable
-from service.remote.s3_address import S3Address, s3_address
+from service.remote.answers import is_wordless, may_be_past_the_end, no_credentials, store_error
+from service.remote.aws_credentials import KeysGiven, asks_metadata_service, credential_source
+from service.remote.credentials import CredentialSource, RenewedCredentials
+from service.remote.errors import (
+    CredentialsExpired,
+    CredentialsMissing,
+    ObjectNotFound,
+    ObjectTruncated,
+    StoreRefused,
+    StoreUnavailable,
+)
+from service.remote.s3_access import S3Access
+from service.remote.s3_address import S3Address, is_s3, s3_address
 from service.remote.store import ObjectInfo
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
-    from obstore.store import ClientConfig, LocalStore, RetryConfig, S3Store
+    from obstore.store import ClientConfig, LocalStore, RetryConfig, S3Credential, S3Store
     from obstore.store import ObjectStore as Client
 
 _REFUSED: Final = (
@@ -39,8 +49,6 @@ _REFUSED: Final = (
     exceptions.NotSupportedError,
     exceptions.UnknownConfigurationKeyError,
 )
-_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
-_NO_OBJECT: Final = ("NoSuchKey", "BlobNotFound")
 _OTHER_URLS: Final = ("gs", "az", "azure", "abfs", "abfss", "adl")
 
 
@@ -67,27 +75,36 @@ def open_store(
     region: str | None = None,
     access_key_id: str | None = None,
     secret_access_key: str | None = None,
+    access: S3Access | None = None,
     options: StoreOptions | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> ObstoreStore:
     """Open ``s3://bucket[/prefix]``, ``file:///folder``, ``gs://…`` or ``az://…``.
 
-    `endpoint` is the URL of an S3-compatible server, plain HTTP allowed; buckets are then addressed by path.
-    Credentials: see `aws_credentials`; keys given here win. Nothing is sent yet: a wrong bucket shows on
-    the first call. Raises `ConfigError` for a URL that names no store.
+    `endpoint` is the URL of an S3-compatible server, plain HTTP allowed; buckets are then addressed by
+    path. Credentials: those of `access`, else of the chain (see `aws_credentials`); keys given here win.
+    Nothing is sent yet: a wrong bucket shows on the first call. Raises `ConfigError` for a URL that names
+    no store, and for an `access` that cannot be had.
     """
     options = options or StoreOptions()
+    access = access or S3Access()
     parts = urlsplit(url)
+    if not access.is_default and not is_s3(url):
+        raise ConfigError(f"{url}: aws.… options are for s3:// alone")
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise ConfigError(f"{url}: a folder is written as file:///absolute/path")
         return FolderStore(Path(unquote(parts.path)), options)
     if not parts.netloc or parts.query or parts.fragment:
         raise ConfigError(f"{url}: not the URL of an object store")
-    if parts.scheme == "s3":
-        address = s3_address(url, endpoint, region, environ)
-        static = (access_key_id, secret_access_key)
-        return ObstoreStore(_s3_client(address, static, options, environ), options)
+    if is_s3(url):
+        address = s3_address(url, endpoint, region, environ, access.profile)
+        source: CredentialSource | None
+        if access_key_id and secret_access_key:
+            source = KeysGiven(access_key_id, secret_access_key)
+        else:
+            source = credential_source(environ, access, address.region)
+        return S3Bucket(address, source, options, environ)
     if parts.scheme in _OTHER_URLS:
         from obstore.store import from_url
 
@@ -95,7 +112,7 @@ def open_store(
             other = from_url(url, client_options=_client_options(options), retry_config=_retries(options))
         except (exceptions.BaseError, ValueError) as e:
             raise ConfigError(f"{url}: {_short(e)}") from e
-        return ObstoreStore(other, options)
+        return ObstoreStore(other, options, url)
     raise ConfigError(f"{url}: no such kind of object store; there are s3, file, gs and az")
 
 
@@ -119,23 +136,14 @@ def _retries(options: StoreOptions) -> RetryConfig:
     }
 
 
-def _s3_client(
-    address: S3Address,
-    static: tuple[str | None, str | None],
-    options: StoreOptions,
-    environ: Mapping[str, str],
-) -> S3Store:
+def _s3_client(address: S3Address, credentials: RenewedCredentials | None, options: StoreOptions) -> S3Store:
     from obstore.store import S3Store
 
     config: dict[str, Any] = {"region": address.region, "virtual_hosted_style_request": not address.by_path}
     if address.endpoint:
         config["endpoint"] = address.endpoint
-    if all(static):
-        config["access_key_id"], config["secret_access_key"] = static
-    else:
-        provider = credential_provider(environ)
-        if provider is not None:
-            config["credential_provider"] = provider
+    if credentials is not None:
+        config["credential_provider"] = credentials
     plain = address.endpoint is not None and address.endpoint.startswith("http://")
     try:
         return S3Store(
@@ -155,39 +163,36 @@ def _short(error: BaseException) -> str:
 
 
 @contextmanager
-def _translated(key: str) -> Iterator[None]:
+def _translated(key: str, place: str) -> Iterator[None]:
     """obstore's errors as ours; what the caller's own buffers or iterators raise passes unchanged."""
     try:
         yield
     except FileNotFoundError as e:
         if e.errno is not None:
             raise  # the caller's own file: obstore sets no errno
-        code = _CODE.search(str(e))
-        if code is not None and code[1] == "NoSuchUpload":
-            # Somebody aborted it, or an abort was answered on its second try only: the next upload is new.
-            raise StoreUnavailable(f"{key}: {_short(e)}") from e
-        if code is not None and code[1] not in _NO_OBJECT:
-            # A 404 about something else than the object: no such bucket, no such user.
-            raise StoreRefused(f"{key}: {_short(e)}") from e
-        raise ObjectNotFound(key) from e
-    except _REFUSED as e:
-        raise StoreRefused(f"{key}: {_short(e)}") from e
+        raise store_error(key, place, str(e), not_found=True) from e
     except exceptions.BaseError as e:
-        if "NoSuchBucket" in str(e) or "InvalidAccessKeyId" in str(e):
-            raise StoreRefused(f"{key}: {_short(e)}") from e
-        raise StoreUnavailable(f"{key}: {_short(e)}") from e
+        raise store_error(key, place, str(e), is_refusal=isinstance(e, _REFUSED)) from e
 
 
 class ObstoreStore:
     """`ObjectStore` over one obstore client. Thread-safe; holds no lock of its own."""
 
-    def __init__(self, client: Client, options: StoreOptions) -> None:
+    def __init__(self, client: Client, options: StoreOptions, place: str) -> None:
+        """`place` names the store in messages."""
         self._client = client
         self._options = options
+        self._place = place
+
+    @contextmanager
+    def _sending(self, key: str) -> Iterator[Client]:
+        """The client for one call, whose errors are translated."""
+        with _translated(key, self._place):
+            yield self._client
 
     def put(self, key: str, data: Buffer) -> None:
-        with _translated(key):
-            obstore.put(self._client, key, data, use_multipart=False)
+        with self._sending(key) as client:
+            obstore.put(client, key, data, use_multipart=False)
 
     def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
         counted = _counted(key, parts, size)
@@ -196,10 +201,10 @@ class ObstoreStore:
             return
         watched = _Watched(counted)
         try:
-            with _translated(key):
+            with self._sending(key) as client:
                 # Aborts the upload when the store or the iterator raises.
                 obstore.put(
-                    self._client,
+                    client,
                     key,
                     watched,
                     use_multipart=True,
@@ -214,8 +219,8 @@ class ObstoreStore:
             raise watched.failure from None
 
     def get(self, key: str, *, max_size: int) -> bytes:
-        with _translated(key):
-            result = obstore.get(self._client, key)
+        with self._sending(key) as client:
+            result = obstore.get(client, key)
             size = result.meta["size"]
             if size > max_size:
                 raise CorruptionError(f"{key}: {size} bytes, at most {max_size} expected")
@@ -223,11 +228,11 @@ class ObstoreStore:
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
         try:
-            with _translated(key):
-                data = memoryview(obstore.get_range(self._client, key, start=start, length=length))
-        except StoreUnavailable:
-            # A range that begins past the end is answered with an error that looks like any other.
-            if self.head(key).size <= start:
+            with self._sending(key) as client:
+                data = memoryview(obstore.get_range(client, key, start=start, length=length))
+        except StoreUnavailable as e:
+            # Not every store says that a range begins past the end; a store that is away is not asked twice.
+            if _may_be_past_the_end(e) and self.head(key).size <= start:
                 raise ObjectTruncated(f"{key}: ends before byte {start}") from None
             raise
         if len(data) != length:
@@ -236,12 +241,14 @@ class ObstoreStore:
 
     def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         try:
-            with _translated(key):
-                result = obstore.get(self._client, key, options={"range": {"suffix": length}})
+            with self._sending(key) as client:
+                result = obstore.get(client, key, options={"range": {"suffix": length}})
                 size = result.meta["size"]
                 return bytes(result.buffer()), size
-        except (StoreUnavailable, StoreRefused):
+        except (StoreUnavailable, StoreRefused) as e:
             # An empty object has no range at all, and Azure knows no suffix ranges.
+            if not _may_be_past_the_end(e):
+                raise
             size = self.head(key).size
             if size == 0:
                 return b"", 0
@@ -249,12 +256,19 @@ class ObstoreStore:
             return bytes(self.get_range(key, size - length, length)), size
 
     def head(self, key: str) -> ObjectInfo:
-        with _translated(key):
-            return _info(obstore.head(self._client, key))
+        try:
+            with self._sending(key) as client:
+                return _info(obstore.head(client, key))
+        except (StoreUnavailable, StoreRefused) as e:
+            if isinstance(e.__cause__, exceptions.BaseError) and is_wordless(str(e.__cause__)):
+                # An answer to HEAD has no body to say why; the same to a GET has.
+                with self._sending(key) as client:
+                    obstore.get_range(client, key, start=0, length=1)
+            raise
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        with _translated(prefix or "/"):
-            for page in obstore.list(self._client, prefix or None):
+        with self._sending(prefix or "/") as client:
+            for page in obstore.list(client, prefix or None):
                 for meta in page:
                     yield _info(meta)
 
@@ -262,8 +276,8 @@ class ObstoreStore:
         if not keys:
             return
         try:
-            with _translated(keys[0]):
-                obstore.delete(self._client, list(keys))
+            with self._sending(keys[0]) as client:
+                obstore.delete(client, list(keys))
         except ObjectNotFound:
             # Some stores stop at the first key that is not there.
             for key in keys:
@@ -271,20 +285,80 @@ class ObstoreStore:
 
     def _delete_one(self, key: str) -> None:
         try:
-            with _translated(key):
-                obstore.delete(self._client, key)
+            with self._sending(key) as client:
+                obstore.delete(client, key)
         except ObjectNotFound:
             return
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
         try:
-            with _translated(key):
-                obstore.put(self._client, key, data, mode="create", use_multipart=False)
+            with self._sending(key) as client:
+                obstore.put(client, key, data, mode="create", use_multipart=False)
         except StoreUnavailable as e:
             if isinstance(e.__cause__, (exceptions.AlreadyExistsError, exceptions.PreconditionError)):
                 return False
             raise
         return True
+
+
+class S3Bucket(ObstoreStore):
+    """A bucket, or a part of one. Credentials that it calls expired are fetched anew for the next call."""
+
+    def __init__(
+        self,
+        address: S3Address,
+        source: CredentialSource | None,
+        options: StoreOptions,
+        environ: Mapping[str, str],
+        clock: Clock | None = None,
+    ) -> None:
+        """Without a `source` obstore finds credentials by itself."""
+        self._credentials = RenewedCredentials(source, clock or SystemClock()) if source is not None else None
+        self._address = address
+        self._has_answered = False
+        """Somebody has: so there are credentials, and a metadata service that fails now will come round."""
+        self._nobody_to_ask = (
+            source is None
+            and asks_metadata_service(environ)
+            and environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
+        )
+        where = f" at {address.endpoint}" if address.endpoint else ""
+        super().__init__(
+            _s3_client(address, self._credentials, options), options, f"s3://{address.bucket}{where}"
+        )
+
+    @contextmanager
+    def _sending(self, key: str) -> Iterator[Client]:
+        if self._nobody_to_ask:
+            raise StoreRefused(f"{no_credentials(self._place, 'AWS_EC2_METADATA_DISABLED is set')}")
+        used = self._credentials() if self._credentials is not None else None
+        client = self._client
+        try:
+            with _translated(key, self._place):
+                yield client
+        except CredentialsExpired as e:
+            self._renew(used, client, e)
+            raise
+        except CredentialsMissing as e:
+            if self._has_answered:
+                raise StoreUnavailable(str(e)) from e
+            raise
+        except StoreUnavailable:
+            raise
+        except StorageError:
+            self._has_answered = True
+            raise
+        self._has_answered = True
+
+    def _renew(self, used: S3Credential | None, client: Client, expired: CredentialsExpired) -> None:
+        """A client with other credentials than the failed call's. Raises what fetching them does."""
+        if self._credentials is not None:
+            source = self._credentials.source
+            if not self._credentials.renew(used) and source.is_fixed:
+                raise StoreRefused(f"{expired}; there are no newer ones in {source.name}") from expired
+        if self._client is client:
+            # Two threads may both do it; either's will do.
+            self._client = _s3_client(self._address, self._credentials, self._options)
 
 
 class FolderStore(ObstoreStore):
@@ -297,7 +371,7 @@ class FolderStore(ObstoreStore):
             client: LocalStore = LocalStore(root, mkdir=True)
         except (exceptions.BaseError, OSError, ValueError) as e:
             raise ConfigError(f"{root}: {_short(e)}") from e
-        super().__init__(client, options)
+        super().__init__(client, options, root.as_uri())
         self._root = root
 
     def put(self, key: str, data: Buffer) -> None:
@@ -333,6 +407,11 @@ class FolderStore(ObstoreStore):
                     break
         except OSError as e:
             raise StoreUnavailable(f"{key}: {e}") from e
+
+
+def _may_be_past_the_end(error: StorageError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, exceptions.BaseError) and may_be_past_the_end(str(cause))
 
 
 class _Watched:

@@ -2,8 +2,8 @@
 
 Names and meanings are those of Spark's Kafka source ("Structured Streaming + Kafka Integration Guide") where
 it has them. An option that nobody knows is refused, because a misspelt one would silently read something
-else. Options are shown in plans and logs, so none holds a secret: credentials come from the AWS chain of the
-process that reads (docs/bucket-format.md, "Stores").
+else. Options are shown in plans and logs, so none holds a secret: ``aws.…`` options say whose credentials
+are to be used, and the process that reads gets them (docs/bucket-format.md, "Stores").
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from typing import Any, Final, NamedTuple
 
 from service.base.errors import ConfigError
 from service.remote.keys import MAX_OFFSET, MAX_PARTITION
+from service.remote.patience import LONGEST_TIMEOUT_S
+from service.remote.s3_access import S3Access
+from service.spark.durations import duration_ms
 from service.spark.where import Where, parse_where
 
 MIB: Final = 1 << 20
@@ -85,6 +88,9 @@ class ReadOptions:
     url: str
     endpoint: str | None
     region: str | None
+    access: S3Access
+    store_timeout_s: float
+    """How long a store that does not answer, or throttles, is asked again."""
     choice: Choice
     where: Where | None
     starting: Bound
@@ -105,11 +111,21 @@ class ReadOptions:
     batch_rows: int
 
 
+STORE_OPTIONS: Final = (
+    "endpoint",
+    "region",
+    "aws.profile",
+    "aws.role_arn",
+    "aws.external_id",
+    "aws.role_session_name",
+    "aws.credentials.provider",
+    "storeTimeout",
+)
+"""How the store is reached: nothing of what is read depends on them."""
 CHOICES: Final = ("subscribe", "subscribePattern", "assign")
 OPTIONS: Final = (
     "url",
-    "endpoint",
-    "region",
+    *STORE_OPTIONS,
     *CHOICES,
     "where",
     "timeZone",
@@ -167,7 +183,7 @@ def _unknown(key: str, names: list[str]) -> str:
     if _SECRET.search(key):
         return (
             f"option {key} is refused: options are shown in plans and logs. "
-            "Credentials come from the environment, the AWS profile or the machine's role"
+            "Credentials come from the environment, or from what aws.profile or aws.role_arn name"
         )
     return f"unknown option {key}; there are {', '.join(names)}"
 
@@ -186,6 +202,17 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool = False) -> ReadOpt
         url=url,
         endpoint=given.get("endpoint"),
         region=given.get("region"),
+        access=S3Access(
+            given.get("aws.profile"),
+            given.get("aws.role_arn"),
+            given.get("aws.external_id"),
+            given.get("aws.role_session_name"),
+            given.get("aws.credentials.provider"),
+        ),
+        store_timeout_s=duration_ms(
+            "storeTimeout", given.get("storeTimeout", "3m"), most_ms=int(LONGEST_TIMEOUT_S * 1000)
+        )
+        / 1000,
         choice=_choice(given),
         where=_where(given),
         starting=_starting(given, streaming),

@@ -1,30 +1,44 @@
-"""The object store that a read's options name: one client per process and place."""
+"""The object store that a read's options name: one client per process, place and credentials."""
 
 from __future__ import annotations
 
 import os
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from service.base.errors import ConfigError
-from service.remote.obstore_store import StoreOptions, open_store
+from service.remote.patient_store import open_patient_store
+from service.remote.s3_access import S3Access
+from service.remote.s3_address import is_s3
 from service.remote.store import ObjectStore
 from service.spark.options import ReadOptions
-
-_PATIENCE: Final = StoreOptions(max_retries=10, retry_timeout_s=180.0)
-"""A job of hours should outlive a store that is away for a minute or two."""
 
 
 def open_store_of(options: ReadOptions) -> ObjectStore:
     """The store that the options name; worker processes are reused, and so is their client."""
-    return _opened(options.url, options.endpoint, options.region, os.getpid())
+    return _opened(
+        options.url, options.endpoint, options.region, options.access, options.store_timeout_s, os.getpid()
+    )
+
+
+def open_beside(url: str, options: ReadOptions) -> ObjectStore:
+    """Another place, reached as the options reach theirs."""
+    access = options.access if is_s3(url) else S3Access()
+    return open_patient_store(
+        url,
+        endpoint=options.endpoint,
+        region=options.region,
+        access=access,
+        timeout_s=options.store_timeout_s,
+    )
 
 
 @lru_cache(maxsize=8)
-def _opened(url: str, endpoint: str | None, region: str | None, _pid: int) -> ObjectStore:
+def _opened(
+    url: str, endpoint: str | None, region: str | None, access: S3Access, timeout_s: float, _pid: int
+) -> ObjectStore:
     parts = urlsplit(url)
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
         raise ConfigError(f"option url: there is no folder {parts.path}")
-    return open_store(url, endpoint=endpoint, region=region, options=_PATIENCE)
+    return open_patient_store(url, endpoint=endpoint, region=region, access=access, timeout_s=timeout_s)

@@ -157,7 +157,7 @@ def test_brokers_that_never_answer_are_waited_for_so_long(spark: Any) -> None:
 
 
 class Meanwhile(threading.Thread):
-    """Does something with a node as soon as records arrive in its topic `numbers`, while the test writes them.
+    """Does something with a node as soon as records are in its topic `numbers`, while the test writes them.
 
     The write is the test's: on threads of their own Spark does not find Python sources.
     """

@@ -5,12 +5,12 @@ Names are those of Spark's Kafka source, where it has them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from service.base.errors import ConfigError
+from service.spark.durations import duration_ms
 from service.spark.kafka_options import check_moved
 from service.spark.options import ReadOptions, count_of, flag_of, named, parse_options, size_of, with_headers
 from service.spark.tail.options import TAIL, TailOptions, apart, tail_of, without
@@ -23,17 +23,6 @@ LIMITS: Final = (
     "refreshInterval",
 )
 MISSING: Final = ("failOnMissingTopic",)
-_TIME: Final = re.compile(r"([0-9]+)([a-z]*)")
-_UNITS_US: Final = {
-    "us": 1,
-    "": 1000,
-    "ms": 1000,
-    "s": 1_000_000,
-    "m": 60_000_000,
-    "min": 60_000_000,
-    "h": 3_600_000_000,
-    "d": 86_400_000_000,
-}
 MAX_INTERVAL_MS: Final = 600_000
 """Objects that a look has seen stay for ``firn.remote.object.grace.ms``, an hour by default."""
 _MAX_DELAY_MS: Final = 366 * 86_400_000
@@ -82,8 +71,8 @@ def parse_stream(raw: Mapping[str, str]) -> StreamOptions:
         most,
         size_of(given, "maxBytesPerTrigger"),
         least,
-        _duration_ms(given, "maxTriggerDelay", "15m", _MAX_DELAY_MS),
-        _duration_ms(given, "refreshInterval", "5s", MAX_INTERVAL_MS),
+        duration_ms("maxTriggerDelay", given.get("maxTriggerDelay", "15m"), most_ms=_MAX_DELAY_MS),
+        duration_ms("refreshInterval", given.get("refreshInterval", "5s"), most_ms=MAX_INTERVAL_MS),
         flag_of(given, "failOnMissingTopic", default=read.fail_on_data_loss),
     )
 
@@ -91,16 +80,3 @@ def parse_stream(raw: Mapping[str, str]) -> StreamOptions:
 def includes_headers(raw: Mapping[str, str]) -> bool:
     """Whether the schema has headers; of batch reads and of streams, whose other options differ."""
     return with_headers(named(apart(raw)[1], (*TAIL, *LIMITS, *MISSING)))
-
-
-def _duration_ms(given: Mapping[str, str], name: str, default: str, most_ms: int) -> int:
-    """A time as Spark writes it (`JavaUtils.timeStringAsMs`): a whole number and a unit, ms without one."""
-    text = given.get(name, default)
-    match = _TIME.fullmatch(text.strip().lower())
-    duration_us = int(match[1]) * _UNITS_US.get(match[2], -1) if match and len(match[1]) < 20 else -1
-    if not 0 <= duration_us <= most_ms * 1000 or (match and match[2] not in _UNITS_US):
-        raise ConfigError(
-            f"option {name} is {text!r}, not a time of at most {most_ms // 60_000} minutes, "
-            "as in 500ms, 5s or 1m"
-        )
-    return duration_us // 1000
