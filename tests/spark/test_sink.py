@@ -157,9 +157,9 @@ def test_brokers_that_never_answer_are_waited_for_so_long(spark: Any) -> None:
 
 
 class Meanwhile(threading.Thread):
-    """Does something with a node as soon as records are in its topic `numbers`, while the test writes them.
+    """Does something with a node as soon as records arrive in its topic `numbers`; the test writes them.
 
-    The write is the test's: on threads of their own Spark does not find Python sources.
+    On a thread of its own, where no session is active, Spark would not find a Python source.
     """
 
     def __init__(self, node: Node, do: Callable[[], object]) -> None:
