@@ -235,7 +235,7 @@ def test_with_a_tail_the_brokers_decide_from_the_open_transaction_on(
     from pyspark.sql.types import _parse_datatype_string
 
     from service.spark.source import FirnDataSource
-    from service.spark.tail.brokers import TailSplit
+    from service.spark.tail.plan import TailSplit
 
     made = ledger("tail")
     live = made.options(**{"bootstrap.servers": made.kafka.bootstrap})
