@@ -47,7 +47,8 @@ _METADATA: Final = re.compile(
     r"Error performing [A-Z]+ https?://"
     r"(?:169\.254\.169\.254|\[fd00:ec2::254\]|metadata\.google\.internal)[:/]"
 )
-_TRANSPORT: Final = re.compile(r'(?:\bmessage|\berror): "([^"\\]+)"|\b(TimedOut)\b')
+_TRANSPORT: Final = re.compile(r'(?:\bmessage|\berror): "([^"\\]+)"|\b(TimedOut|IncompleteMessage)\b')
+_WORDS: Final = {"TimedOut": "timed out", "IncompleteMessage": "connection closed"}
 _HINTS: Final = {
     "NoSuchBucket": "there is no such bucket",
     "InvalidBucketName": "this is no name of a bucket",
@@ -155,7 +156,7 @@ def _no_answer(text: str) -> str:
     head, _, dump = text.partition("\n\nDebug source")
     if "HTTP error" not in head:
         return _first_line(head)
-    found = [message or "timed out" for message, _ in _TRANSPORT.findall(dump)]
+    found = [message or _WORDS[kind] for message, kind in _TRANSPORT.findall(dump)]
     return _one_line(f"no answer ({found[-1].lower()})" if found else "no answer")
 
 

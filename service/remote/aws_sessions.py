@@ -97,14 +97,10 @@ def _translated(name: str) -> Iterator[None]:
     try:
         yield
     except exceptions.ClientError as e:
-        error, status = (
-            e.response.get("Error", {}),
-            e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0),
-        )
-        said = f"{name} gives no credentials: {error.get('Code')}: {error.get('Message')}"
-        is_passing = (
-            status >= 500 or status == 429 or error.get("Code") in ("Throttling", "ThrottlingException")
-        )
+        status = e.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        code, words = (e.response.get("Error", {}).get(part) for part in ("Code", "Message"))
+        said = f"{name} gives no credentials: {code or f'HTTP {status}'}{f' ({words})' if words else ''}"
+        is_passing = status >= 500 or status == 429 or code in ("Throttling", "ThrottlingException")
         raise (StoreUnavailable if is_passing else StoreRefused)(said) from e
     except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as e:
         raise CredentialsMissing(f"{name} cannot be asked for: {e}") from e

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from datetime import datetime
+from datetime import UTC
 from typing import TYPE_CHECKING, Final, Protocol
 
 from service.base.clock import Clock
@@ -75,9 +75,11 @@ class RenewedCredentials:
         except FirnError as e:
             self._failure = e
         else:
-            self._held, self._failure = found, None
-            ends = found.get("expires_at")
-            self._ends_ms = _epoch_ms(ends) if ends is not None else None
+            ends = found["expires_at"]
+            # obstore takes no other time zone.
+            self._held = {**found, "expires_at": ends.astimezone(UTC) if ends is not None else None}
+            self._ends_ms = int(ends.timestamp() * 1000) if ends is not None else None
+            self._failure = None
         finally:
             self._asked_ms = self._clock.monotonic_ms()
 
@@ -94,7 +96,3 @@ class RenewedCredentials:
 def _is_same(one: S3Credential, other: S3Credential) -> bool:
     """Whether both sign alike, whenever they are said to end."""
     return all(one.get(name) == other.get(name) for name in ("access_key_id", "secret_access_key", "token"))
-
-
-def _epoch_ms(when: datetime) -> int:
-    return int(when.timestamp() * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,15 +24,37 @@ class Fault(Enum):
     SLOW_DOWN = "slow down"  # 503 SlowDown
     LIE = "lie"  # forwards it, and answers nothing
     FAIL_AFTER = "fail after"  # forwards it, and answers 500
+    EXPIRED = "expired"  # 400 ExpiredToken, as S3 does
+    UNKNOWN_KEY = "unknown key"  # 403 InvalidAccessKeyId
+    ELSEWHERE = "elsewhere"  # 301 to another region, without saying where
+
+
+# S3 repeats the token that it refuses.
+TOKEN = "FwoGZXIvYXdzEXAMPLETOKEN"
+ERRORS = {
+    Fault.FAIL: (500, "<Code>InternalError</Code>"),
+    Fault.FAIL_AFTER: (500, "<Code>InternalError</Code>"),
+    Fault.SLOW_DOWN: (503, "<Code>SlowDown</Code><Message>Please reduce your request rate.</Message>"),
+    Fault.EXPIRED: (
+        400,
+        "<Code>ExpiredToken</Code><Message>The provided token has expired.</Message>"
+        f"<Token-0>{TOKEN}</Token-0>",
+    ),
+    Fault.UNKNOWN_KEY: (403, "<Code>InvalidAccessKeyId</Code><AWSAccessKeyId>THEKEY</AWSAccessKeyId>"),
+    Fault.ELSEWHERE: (301, "<Code>PermanentRedirect</Code>"),
+}
+_SIGNER = re.compile(r"Credential=([^/]+)/")
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A request as it passes: `number` counts requests of the same method from 1."""
+    """A request as it passes: `number` counts those of its method from 1, `signer` is its access key."""
 
     method: str
     path: str
     number: int
+    signer: str = ""
+    at_s: float = 0.0
 
 
 Plan = Callable[[Seen], Fault]
@@ -63,10 +86,11 @@ class FaultProxy:
         self._server.server_close()
         self._thread.join(10)
 
-    def decide(self, method: str, path: str) -> Fault:
+    def decide(self, method: str, path: str, authorization: str = "") -> Fault:
         with self._lock:
             number = self._counts[method] = self._counts.get(method, 0) + 1
-            seen = Seen(method, path, number)
+            signer = _SIGNER.search(authorization)
+            seen = Seen(method, path, number, signer[1] if signer else "", time.monotonic())
             self.seen.append(seen)
         fault = self.plan(seen) if self.plan is not None else self.mode
         if fault is not Fault.PASS:
@@ -95,7 +119,7 @@ class FaultProxy:
 
             def _serve(self) -> None:
                 body = self._body()
-                fault = proxy.decide(self.command, self.path)
+                fault = proxy.decide(self.command, self.path, self.headers.get("Authorization", ""))
                 if fault is Fault.HANG:
                     while proxy.mode is Fault.HANG:
                         time.sleep(0.05)
@@ -105,10 +129,10 @@ class FaultProxy:
                     if fault is Fault.PASS:
                         self._answer(status, headers, answer)
                         return
-                if fault in (Fault.FAIL, Fault.FAIL_AFTER):
-                    self._answer(500, [], b"<Error><Code>InternalError</Code></Error>")
-                elif fault is Fault.SLOW_DOWN:
-                    self._answer(503, [], b"<Error><Code>SlowDown</Code></Error>")
+                if fault in ERRORS:
+                    code, words = ERRORS[fault]
+                    said = b"" if self.command == "HEAD" else f"<Error>{words}</Error>".encode()
+                    self._answer(code, [], said)
                 else:
                     self.close_connection = True
 

@@ -1,0 +1,133 @@
+"""Words of obstore's errors, as it writes them, and what they become."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.base.errors import FirnError
+from service.remote.answers import may_be_past_the_end, store_error
+from service.remote.errors import (
+    CredentialsExpired,
+    CredentialsMissing,
+    ObjectNotFound,
+    StoreRefused,
+    StoreThrottled,
+    StoreUnavailable,
+)
+
+PLACE = "s3://b at http://h"
+REFUSED = (
+    "Generic S3 error: Error performing GET http://h/b/k in 506.02µs - HTTP error: error sending request\n\n"
+    'Debug source:\nGeneric {\n ConnectError(\n "tcp connect error",\n message: "Connection refused",\n}'
+)
+
+
+def answered(status: str, body: str, method: str = "GET") -> str:
+    return (
+        f"Generic S3 error: Error performing {method} http://h/b/k in 1.4ms after 1 retries, max_retries: 1, "
+        f"retry_timeout: 5s - "
+        f"Server returned non-2xx status code: {status}: {body}\n\nDebug source:\nGeneric {{"
+    )
+
+
+def error(code: str, more: str = "") -> str:
+    return f"<?xml version='1.0'?>\n<Error><Code>{code}</Code><Message>words\nof it</Message>{more}</Error>"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "said"),
+    [
+        (answered("503 Slow Down", error("SlowDown")), StoreThrottled, "answered 503 SlowDown (words of it)"),
+        (answered("503 Service Unavailable", "", "HEAD"), StoreThrottled, "answered 503"),
+        (answered("429 Too Many Requests", ""), StoreThrottled, "answered 429"),
+        (answered("500 Internal Server Error", error("InternalError")), StoreUnavailable, "answered 500"),
+        (answered("400 Bad Request", error("RequestTimeout")), StoreUnavailable, "400 RequestTimeout"),
+        (answered("400 Bad Request", error("ExpiredToken")), CredentialsExpired, "have expired"),
+        (answered("403 Forbidden", error("ExpiredTokenException")), CredentialsExpired, "have expired"),
+        (
+            answered(
+                "403 Forbidden",
+                "<Error><Code>Other</Code>"
+                "<Message>The security token included in the request is expired</Message></Error>",
+            ),
+            CredentialsExpired,
+            "have expired",
+        ),
+        (answered("403 Forbidden", error("AccessDenied")), StoreRefused, "do not permit it"),
+        (answered("403 Forbidden", error("InvalidAccessKeyId")), StoreRefused, "know this access key"),
+        (answered("403 Forbidden", error("SignatureDoesNotMatch")), StoreRefused, "secret access key"),
+        (answered("403 Forbidden", ""), StoreRefused, "answered 403"),
+        (answered("404 Not Found", error("NoSuchBucket")), StoreRefused, "there is no such bucket"),
+        (
+            answered("400 Bad Request", error("AuthorizationHeaderMalformed", "<Region>eu-west-1</Region>")),
+            StoreRefused,
+            "lies in another region, in eu-west-1: say which (region, AWS_REGION)",
+        ),
+        (
+            "Generic S3 error: Error performing GET http://h/b/k in 1ms - "
+            "Received redirect without LOCATION, this normally indicates an incorrectly configured region",
+            StoreRefused,
+            "lies in another region: say which",
+        ),
+        (REFUSED, StoreUnavailable, "no answer (connection refused)"),
+        (
+            "Generic S3 error: Error performing PUT http://169.254.169.254/latest/api/token in 5s - "
+            "HTTP error: "
+            "error sending request\n\nDebug source:\nGeneric {\n kind: TimedOut,\n",
+            CredentialsMissing,
+            "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile "
+            "(AWS_PROFILE), or give the machine a role; the machine's metadata service does not answer",
+        ),
+    ],
+)
+def test_each_answer_is_told_by_what_to_do_about_it(text: str, kind: type[FirnError], said: str) -> None:
+    found = store_error("k", PLACE, text)
+    assert type(found) is kind
+    assert said in str(found)
+    assert "\n" not in str(found)
+    assert PLACE in str(found)
+
+
+def test_what_is_not_found_may_be_the_object_the_bucket_or_an_upload() -> None:
+    def found(code: str) -> FirnError:
+        body = error(code) if code else ""
+        return store_error("k", PLACE, answered("404 Not Found", body), not_found=True)
+
+    assert type(found("NoSuchKey")) is ObjectNotFound
+    assert type(found("")) is ObjectNotFound
+    assert type(found("NoSuchBucket")) is StoreRefused
+    assert type(found("NoSuchUpload")) is StoreUnavailable
+
+
+def test_an_object_that_is_called_like_the_metadata_service_is_an_object() -> None:
+    key = "Error performing PUT http://169.254.169.254/latest"
+    text = (
+        f"Generic S3 error: Error performing GET http://h/b/{key} in 1ms - HTTP error: error sending request"
+    )
+    assert type(store_error("k", PLACE, text)) is StoreUnavailable
+
+
+def test_neither_the_token_nor_what_was_signed_is_shown() -> None:
+    secrets = (
+        "<Token-0>FwoGZX</Token-0><AWSAccessKeyId>AKIDX</AWSAccessKeyId><StringToSign>abc</StringToSign>"
+    )
+    for code in ("ExpiredToken", "InvalidToken", "SignatureDoesNotMatch", "SomethingNew"):
+        said = str(store_error("k", PLACE, answered("400 Bad Request", error(code, secrets))))
+        assert not any(secret in said for secret in ("FwoGZX", "AKIDX", "abc")), said
+
+
+@given(st.text(max_size=400), st.booleans(), st.booleans())
+def test_whatever_a_store_says_becomes_one_short_line(text: str, is_refusal: bool, not_found: bool) -> None:
+    for said in (text, answered("400 Bad Request", f"<Code>{text}</Code><Message>{text}</Message>")):
+        found = str(store_error("k", PLACE, said, is_refusal=is_refusal, not_found=not_found))
+        assert len(found.splitlines()) <= 1
+        assert len(found) < 1100
+
+
+def test_only_an_answer_about_ranges_is_looked_into() -> None:
+    assert may_be_past_the_end(answered("416 Range Not Satisfiable", ""))
+    assert may_be_past_the_end("Generic LocalFileSystem error: Requested range was invalid")
+    assert not may_be_past_the_end(answered("503 Slow Down", error("SlowDown")))
+    assert not may_be_past_the_end(REFUSED)
