@@ -1,4 +1,4 @@
-"""The examples of docs/spark-examples.md: code blocks whose first line is ``# example: NAME``, or ``// …``."""
+"""The examples of docs/spark-examples.md: code blocks that begin with ``# example: NAME``, or ``// …``."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class SparkProcess:
         return code, error
 
     def run(self, code: str, **names: str) -> None:
-        """Python that knows `spark`, `names` and what earlier pieces left. `AssertionError` with its error."""
+        """Python that knows `spark`, `names` and what earlier code left. `AssertionError` with its error."""
         error = self._ask({"run": code, "names": names})
         assert error is None, error
 
