@@ -20,7 +20,7 @@ from tests.support.clients import Admin
 from tests.support.iceberg import need_iceberg
 from tests.support.spark_examples import PYTHON, LakeSession, need_packages, need_protobuf_jar
 from tests.support.spark_process import SparkProcess
-from tests.support.tiers import settle
+from tests.support.tiers import LATEST, offset, settle
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: pip install -e '.[test,spark]'")
 pytestmark = pytest.mark.timeout(600)
@@ -37,6 +37,7 @@ RUN_HERE: Final = {
     "iceberg",
     "connect",
     "connect-stream",
+    "connect-write",
 }
 RECORDS: Final = 60
 _READING: Final = ("sensor", "string"), ("reading", "long")
@@ -219,6 +220,13 @@ def test_spark_connect_reads_the_archive(desk: Desk, client: SparkProcess, tmp_p
     assert len(written) == len({tuple(pair) for pair in written}) == total
     # Not as in a session without Connect: ["rows"] is refused.
     assert client.value("query.lastProgress['observedMetrics']['seen']['values']") == [total]
+
+
+def test_spark_connect_writes_records(desk: Desk, client: SparkProcess) -> None:
+    Admin(desk.bootstrap).create("readings-again", 2)
+    client.run(examples()["connect"], archive=desk.store.url)
+    client.run(examples()["connect-write"], brokers=desk.bootstrap)
+    assert [offset(desk.bootstrap, "readings-again", partition, LATEST) for partition in (0, 1)] == [10, 10]
 
 
 def test_what_the_page_says_does_not_work_over_spark_connect(desk: Desk, client: SparkProcess) -> None:
