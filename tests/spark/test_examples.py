@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 
 from tests.spark.desk import Desk, desk_with_readings
 from tests.spark.filling import START_MS, TIERED
-from tests.spark.page import examples
+from tests.spark.page import PAGE, examples
 from tests.support.clients import Admin
 from tests.support.iceberg import need_iceberg
 from tests.support.spark_examples import PYTHON, LakeSession, need_packages, need_protobuf_jar
@@ -50,7 +50,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
         found.write(0, 300)
         fill(found, "readings-avro", lambda i: b"\x03" if i == 5 else datum(_READING, f"s{i}", i))
         fill(found, "readings-registry", registered)
-        fill(found, "readings-protobuf", lambda i: None if i == 5 else b"\n\x02s%d\x10%c" % (i % 10, i))
+        fill(found, "readings-protobuf", lambda i: None if i == 5 else message(f"s{i}", large(i)))
         yield found
 
 
@@ -119,6 +119,20 @@ def datum(fields: tuple[tuple[str, str], ...], *values: object) -> bytes:
     return out.getvalue()
 
 
+def message(sensor: str, reading: int) -> bytes:
+    out = bytearray(b"\n%c%b\x10" % (len(sensor), sensor.encode()))
+    while reading > 127:
+        out.append(reading & 127 | 128)
+        reading >>= 7
+    out.append(reading)
+    return bytes(out)
+
+
+def large(i: int) -> int:
+    """Beyond what floats can tell apart, and once zero."""
+    return i << 56 | i
+
+
 def registered(i: int) -> bytes:
     """Ids 7 and 9 have the same two strings, the other way round; nobody knows id 8."""
     sensor, unit = f"s{i}", "m"
@@ -128,6 +142,12 @@ def registered(i: int) -> bytes:
 
 def test_every_example_of_the_page_is_run_here() -> None:
     assert examples().keys() == RUN_HERE
+    # The first makes a session with addresses of nobody.
+    unnamed = [
+        block for block in PAGE.read_text("utf-8").split("```python\n")[1:] if "# example: " not in block
+    ]
+    assert len(unnamed) == 1
+    assert unnamed[0].startswith("from pyspark_firn import session")
 
 
 def test_json_values_become_columns_and_what_is_none_is_kept_as_text(spark: Any, desk: Desk) -> None:
@@ -181,9 +201,9 @@ def test_protobuf_values_become_columns(example: str, desk: Desk, described: Lak
     if example == "protobuf":
         need_protobuf_jar()
     described.run(examples()[example], archive=desk.store.url)
-    rows = described.value("readings.orderBy('reading')")
+    rows = described.value("readings.orderBy('offset')")
     assert len(rows) > RECORDS / 2
-    assert rows == [[None, None], *([f"s{i % 10}", i] for i in range(len(rows)) if i != 5)]
+    assert rows == [[i, None, None] if i == 5 else [i, f"s{i}", large(i)] for i in range(len(rows))]
 
 
 def test_a_stream_into_delta_has_every_offset_once(desk: Desk, lake: LakeSession, tmp_path: Path) -> None:
