@@ -233,6 +233,12 @@ def test_spark_connect_reads_the_archive(desk: Desk, client: SparkProcess, tmp_p
     total = sum(count for _, count in counts)
     assert total == client.value("rows.count()")
     few = client.value("few.select('partition', 'offset').orderBy('partition', 'offset')")
+    tail = "spark.read.format('firn').option('bootstrap.servers', brokers)"
+    client.run("", brokers=desk.bootstrap)
+    ends = [offset(desk.bootstrap, "readings", partition, LATEST) for partition in (0, 1)]
+    assert (
+        sum(ends) == client.value(f"{tail}.options(url=archive, subscribe='readings').load().count()") > total
+    )
     assert few == [[partition, offset] for partition in (0, 1) for offset in range(10)]
 
     client.run(examples()["connect-stream"], archive=desk.store.url, lake=str(tmp_path))
