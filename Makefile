@@ -50,7 +50,7 @@ test-localstack: install ## The object-store contract, and clients over both tie
 spark: install .venv/.spark ## Add Spark to .venv (500 MB; no Java needed), and its Kafka connector to compare with
 
 test-spark: spark ## The archive as a DataFrame, on a real Spark, beside Kafka consumers and Spark's own Kafka connector
-	@.ci/install-spark --iceberg
+	@.ci/install-spark --iceberg --examples
 	$(PYTEST) tests/unit/spark tests/spark -m "not soak"
 
 wheel: install ## This platform's wheel in dist/, with compiled kernels; for any Linux where auditwheel can be had

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.processes import REPOSITORY, end
+from tests.support.processes import REPOSITORY
+from tests.support.spark_process import SparkProcess
 
 ICEBERG = Path(os.environ.get("FIRN_SPARK_ICEBERG", REPOSITORY / ".cache" / "spark-iceberg"))
 ENV = {"PYTHONPATH": os.pathsep.join((str(REPOSITORY), str(ICEBERG / "python")))}
@@ -39,46 +36,8 @@ def settings(warehouse: Path) -> dict[str, str]:
     }
 
 
-class IcebergSession:
-    """A Spark session in a process of its own, with the catalog `lake`: pipelines run in it, and SQL."""
+class IcebergSession(SparkProcess):
+    """A session of that Spark, with the catalog `lake`."""
 
     def __init__(self, warehouse: Path, log: Path) -> None:
-        self._log = log
-        command = [sys.executable, "-m", "tests.spark.session_job", json.dumps(settings(warehouse))]
-        with log.open("ab") as stderr:
-            self._process = subprocess.Popen(
-                command,
-                cwd=REPOSITORY,
-                env={**os.environ, **ENV},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
-
-    def sql(self, query: str) -> list[list[Any]]:
-        """Its rows; what JSON has no word for as text."""
-        found: list[list[Any]] = self._ask({"sql": query})
-        return found
-
-    def pipeline(self, *arguments: str) -> tuple[int, str]:
-        """`firn pipeline …`: the exit code, and what it said on stderr."""
-        code, error = self._ask({"pipeline": arguments})
-        return code, error
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        end(self._process)
-        self._process.stdin.close()
-        self._process.stdout.close()
-
-    def _ask(self, question: dict[str, Any]) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line.startswith("answer: "):
-                return json.loads(line.removeprefix("answer: "))
-        raise AssertionError(f"the session has ended; its log ends:\n{self._log.read_text('utf-8')[-3000:]}")
+        super().__init__(settings(warehouse), log, (ICEBERG / "python",))
