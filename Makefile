@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-clients test-cluster test-localstack spark test-spark wheel lint format soak bench bench-spark fetch-tools clean
+.PHONY: help install kernel demo test test-unit test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak bench bench-spark fetch-tools clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,6 +53,11 @@ test-spark: spark ## The archive as a DataFrame, on a real Spark, beside Kafka c
 	@.ci/install-spark --iceberg --examples
 	$(PYTEST) tests/unit/spark tests/spark -m "not soak"
 
+# The files that find most for their time; continuous integration runs these.
+SPARK_OFTEN := batch_read reused_frames fixed_frames streaming stream_topics tail_client store_away sink archive_guard pipelines
+test-spark-often: spark ## The part of test-spark that finds most, in about eight minutes
+	$(PYTEST) tests/unit/spark $(SPARK_OFTEN:%=tests/spark/test_%.py) -m "not soak"
+
 wheel: install ## This platform's wheel in dist/, with compiled kernels; for any Linux where auditwheel can be had
 	@.ci/wheel
 
@@ -74,7 +79,8 @@ soak: install ## Minutes of kills and a failing object store, and killed Spark j
 bench: install ## Memory, start-up, CPU per request and per GB, beside Apache Kafka where its jars are (BENCH=--kafka)
 	@$(BIN)/python -m bench $(BENCH)
 
-bench-spark: spark ## Rows per second beside Spark's Kafka connector, and a hot partition among many (about five minutes)
+bench-spark: spark ## Planning of 100,000 segments; rows per second beside Spark's Kafka connector, hot partition, tail (ten minutes)
+	@$(BIN)/python -m bench.planning
 	@$(BIN)/python -m bench.spark $(BENCH)
 
 fetch-tools: ## Fetch versitygw and Apache Kafka's tools into .cache (needs Go, Java 17 and Maven)
