@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Any, Final, NamedTuple
 
 from service.pipelines.job import Progress, Watch
+from service.spark.stream.offsets import OWN_KEY
 
 POLL_S: Final = 0.5
 LOOK_S: Final = 60.0
@@ -97,8 +98,9 @@ def records_left(progress: Any) -> int | None:
 
 
 def _offsets(text: Any) -> Any:
+    """By topic, without what the source says of itself beside them."""
     found = json.loads(text) if isinstance(text, str) else text
-    return found if isinstance(found, dict) else None
+    return {key: row for key, row in found.items() if key != OWN_KEY} if isinstance(found, dict) else None
 
 
 def follow(spark: Any, query: Any, name: str, is_outdated: Callable[[], bool] = lambda: False) -> Followed:

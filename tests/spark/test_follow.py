@@ -55,7 +55,10 @@ def test_without_a_terminal_there_is_a_line_now_and_then_that_stays() -> None:
 
 
 def test_what_is_left_is_what_the_source_has_beyond_the_batch() -> None:
-    told = {"latestOffset": '{"a":{"0":100,"1":50}}', "endOffset": {"a": {"0": 40}, "gone": {"0": 7}}}
+    told = {
+        "latestOffset": '{"a":{"0":100,"1":50},"@firn":{"bytes":{"a":{"0":9}}}}',
+        "endOffset": {"a": {"0": 40}, "gone": {"0": 7}, "@firn": {"cluster": "c"}},
+    }
     assert records_left({"sources": [told]}) == 110
     assert records_left({"sources": [{"latestOffset": None, "endOffset": None}]}) is None
     assert records_left(None) is None
