@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 EARLY_MS: Final = 60_000
 """So long before they end newer ones are asked for."""
 AGAIN_MS: Final = 1_000
-"""Not more often than that, whatever fails and however many ask."""
+"""Not more often than that, however many ask, unless it brings something new."""
 
 
 class CredentialSource(Protocol):
@@ -62,26 +62,28 @@ class RenewedCredentials:
         with self._lock:
             if refused is None or self._held is None or _is_same(self._held, refused):
                 self._fetch(anew=True)
+            if self._failure is not None:
+                raise self._failure
             held = self._good()
         return refused is None or not _is_same(held, refused)
 
     def _fetch(self, *, anew: bool) -> None:
-        """One question to the source, whose failure is kept for those who come right after it."""
+        """One question to the source; failures, and the same keys again, do for who comes right after."""
         now = self._clock.monotonic_ms()
         if self._asked_ms is not None and now - self._asked_ms < AGAIN_MS:
             return
         try:
             found = self.source.fetch(anew=anew)
         except FirnError as e:
-            self._failure = e
+            self._failure, self._asked_ms = e, self._clock.monotonic_ms()
         else:
+            is_news = self._held is None or not _is_same(found, self._held)
+            self._asked_ms = None if is_news else self._clock.monotonic_ms()
             ends = found["expires_at"]
             # obstore takes no other time zone.
             self._held = {**found, "expires_at": ends.astimezone(UTC) if ends is not None else None}
             self._ends_ms = int(ends.timestamp() * 1000) if ends is not None else None
             self._failure = None
-        finally:
-            self._asked_ms = self._clock.monotonic_ms()
 
     def _good(self) -> S3Credential:
         if self._held is not None and not (self._failure is not None and self._ends_within(0)):

@@ -194,13 +194,16 @@ class PatientStore:
             self._world.sleep(pause)
 
     def _pause_s(self, error: StorageError, failures: int, first: float) -> float | None:
-        """None where it is enough. Expired credentials are renewed by now: the second try is at once."""
+        """None where it is enough.
+
+        Expired credentials are renewed by now, so the second try is at once. Where the store throttles, the
+        budget makes everybody wait.
+        """
         patience, elapsed = self._patience, self._world.now_s() - first
         most = patience.missing_credentials_s if isinstance(error, CredentialsMissing) else None
         pause = patience.pause_s(failures, elapsed, self._world.uniform(), timeout_s=most)
-        if pause is not None and failures == 1 and isinstance(error, CredentialsExpired):
-            return 0.0
-        return pause
+        is_renewed = isinstance(error, CredentialsExpired) and failures == 1
+        return 0.0 if pause is not None and (is_renewed or isinstance(error, StoreThrottled)) else pause
 
     def _given_up(self, error: StorageError, failures: int, first: float) -> StorageError:
         tries = f"{failures} tries in {self._world.now_s() - first:.0f} s"

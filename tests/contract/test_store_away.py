@@ -147,7 +147,6 @@ def test_a_store_without_patience_has_the_newer_credentials_at_the_next_call(
     (home / "credentials").write_text("[default]\n" + KEYS.format("OLDKEY", "x"))
     store = open_store(url, endpoint=proxy.endpoint)
     store.get("k", max_size=10)
-    time.sleep(1.1)  # a source is asked once a second
     (home / "credentials").write_text("[default]\n" + KEYS.format("NEWKEY", "y"))
     proxy.plan = expired_unless("NEWKEY")
     with pytest.raises(CredentialsExpired):

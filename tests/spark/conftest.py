@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +17,15 @@ from tests.support.stores import CREDENTIALS, Store, folder_store, new_bucket
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Two cores, a small driver, UTC. Workers inherit the credentials of the tests' S3 servers."""
+    """Two cores, a small driver, UTC. Workers inherit the credentials of the tests' S3 servers, and the place
+    of shared ones (`shared_credentials`).
+    """
     from pyspark_firn import session
 
     with pytest.MonkeyPatch.context() as patch:
         for key, value in CREDENTIALS.items():
             patch.setenv(key, value)
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path_factory.mktemp("aws") / "credentials"))
         found = session(
             "tests",
             master="local[2]",
@@ -39,6 +43,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         found.sparkContext.setLogLevel("OFF")
         yield found
         found.stop()
+
+
+@pytest.fixture
+def shared_credentials(spark: Any) -> Path:
+    """The file of profiles that Spark's workers read, for a test to write."""
+    return Path(os.environ["AWS_SHARED_CREDENTIALS_FILE"])
 
 
 @pytest.fixture(scope="session")

@@ -106,6 +106,13 @@ def test_refused_ones_are_replaced_once_however_many_ask(
     assert held()["access_key_id"] == "key-2"
 
 
+def test_why_refused_ones_cannot_be_replaced_is_said(held: RenewedCredentials, source: Source) -> None:
+    used = held()
+    source.failure = StoreRefused("the role is not yours")
+    with pytest.raises(StoreRefused, match="not yours"):
+        held.renew(used)
+
+
 def test_a_source_is_asked_at_most_once_a_second(
     held: RenewedCredentials, source: Source, clock: ManualClock
 ) -> None:
