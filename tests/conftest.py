@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support.processes import Node
 from tests.support.requirements import need_kafka_tools, need_versitygw
@@ -17,6 +18,9 @@ from tests.support.stores import Store, folder_store, moto_server, new_bucket, v
 NodeFactory = Callable[..., Node]
 StoreFactory = Callable[..., Store]
 _bucket_numbers = itertools.count(1)
+# How long one example takes says how busy the machine is.
+settings.register_profile("patient", deadline=None)
+settings.load_profile("patient")
 
 # Intervals at which a production node is patient, and a test is not.
 BRISK = {

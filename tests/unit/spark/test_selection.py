@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from service.spark.selection import (
@@ -38,7 +38,6 @@ def holds(window: Window, offset: int, time: int) -> bool:
 GRID = [(offset, time) for offset in range(-1, 22) for time in range(-4, 22)]
 
 
-@settings(deadline=None)
 @given(a=windows, b=windows)
 def test_windows_join_meet_and_turn_round_as_conditions_do(a: Window, b: Window) -> None:
     for offset, time in GRID:
@@ -48,7 +47,6 @@ def test_windows_join_meet_and_turn_round_as_conditions_do(a: Window, b: Window)
         assert holds(~a, offset, time) == (not here and offset >= 0)
 
 
-@settings(deadline=None)
 @given(window=windows)
 def test_slabs_are_sorted_apart_and_never_empty(window: Window) -> None:
     for slab in window.slabs:
@@ -61,7 +59,6 @@ def test_slabs_are_sorted_apart_and_never_empty(window: Window) -> None:
         assert one.end_offset < other.begin_offset or one.times != other.times
 
 
-@settings(deadline=None)
 @given(window=windows, begin=st.integers(0, 25), length=st.integers(0, 25))
 def test_a_part_of_a_window_is_what_lies_between(window: Window, begin: int, length: int) -> None:
     part = Window(tuple(window.between(begin, begin + length)))
@@ -70,7 +67,6 @@ def test_a_part_of_a_window_is_what_lies_between(window: Window, begin: int, len
         assert holds(part, offset, time) == (inside and holds(window, offset, time))
 
 
-@settings(deadline=None)
 @given(
     window=windows,
     first=st.integers(0, 20),
