@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from service.base.errors import ConfigError
-from service.spark.options import CHOICES
+from service.spark.options import CHOICES, STORE_OPTIONS
 
 _FORMAT: Final = "firn-archive-job"
 _VERSION: Final = 1
@@ -25,8 +25,7 @@ _FREE: Final = frozenset(
     name.lower()
     for name in (
         "url",
-        "endpoint",
-        "region",
+        *STORE_OPTIONS,
         "minPartitions",
         "maxRecordsPerPartition",
         "maxPartitionBytes",
@@ -50,7 +49,7 @@ _FREE: Final = frozenset(
 )
 """Options that may change: rows are the same whatever they say. Topics are compared by id. An option that is
 in no list counts as one that decides over rows."""
-_FREE_PREFIXES: Final = ("kafka.", "aws.")
+_FREE_PREFIXES: Final = ("kafka.",)
 _DEFAULTS: Final = {"isolationLevel": "read_uncommitted"}
 _WORDS: Final = ("includeHeaders", "isolationLevel")
 """Options that are read however they are capitalized."""

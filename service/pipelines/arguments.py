@@ -87,6 +87,7 @@ def add_archive_arguments(parser: argparse.ArgumentParser) -> None:
 def add_audit_arguments(parser: argparse.ArgumentParser) -> None:
     """`firn pipeline audit`."""
     add_bucket_arguments(parser)
+    add_source_option(parser, "how the store is reached, as aws.profile=auditor; repeatable")
     parser.add_argument(
         "--output", metavar="URL", help="write a row per segment there, as Parquet; must not exist"
     )
@@ -198,14 +199,17 @@ def add_start_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_source_option(parser: argparse.ArgumentParser) -> None:
+def add_source_option(
+    parser: argparse.ArgumentParser,
+    help: str = "any other option of the firn source, as isolationLevel=read_committed; repeatable",
+) -> None:
     parser.add_argument(
         "--option",
         type=setting,
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="any other option of the firn source, as isolationLevel=read_committed; repeatable",
+        help=help,
     )
 
 

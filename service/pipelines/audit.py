@@ -11,12 +11,13 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark import StorageLevel
 from pyspark.sql import functions as F
 
-from service.base.errors import CorruptionError
+from service.base.errors import ConfigError, CorruptionError
 from service.pipelines.arguments import add_audit_arguments
 from service.pipelines.audit_task import SCHEMA, Chains, Proofs
 from service.pipelines.job import (
@@ -33,7 +34,7 @@ from service.pipelines.pace import topics_text
 from service.remote.errors import ObjectNotFound
 from service.remote.keys import CLUSTER_KEY
 from service.remote.manifest_codec import MAX_SMALL_BYTES, decode_cluster
-from service.spark.options import ReadOptions, parse_options
+from service.spark.options import STORE_OPTIONS, ReadOptions, parse_options
 from service.spark.store import open_store_of
 
 MAX_LISTED = 1000
@@ -42,6 +43,7 @@ TASKS_PER_CORE = 8
 
 def run(args: argparse.Namespace) -> int:
     """Prove an archive: chains contiguous, checksums right, counts per topic and day."""
+    check_options(dict(args.option))
     options = parse_options(source_options(args))
     partitions = chosen_partitions(options)
     cluster_id, problem = _cluster(options)
@@ -83,6 +85,16 @@ def spread(rows: Any, tasks: int) -> Any:
     """
     numbered = rows.persist(StorageLevel.MEMORY_AND_DISK).zipWithIndex()
     return numbered.map(lambda pair: (pair[1] % tasks, pair[0])).partitionBy(tasks, int).values()
+
+
+def check_options(given: Mapping[str, str]) -> None:
+    """`ConfigError` for what would narrow an audit, which proves everything, or show it something else."""
+    names = {name.lower() for name in STORE_OPTIONS}
+    for name in given:
+        if name.lower() not in names:
+            raise ConfigError(
+                f"option {name} is refused: an audit reads everything, and takes only {', '.join(STORE_OPTIONS)}"
+            )
 
 
 def _cluster(options: ReadOptions) -> tuple[str | None, str | None]:

@@ -83,6 +83,7 @@ def test_options_that_decide_how_fast_and_with_which_credentials_are_nobodys_bus
     options = {"url": "x", "subscribe": "a", "fetchBytes": "64k", "kafka.sasl.password": "secret"}
     options |= {
         "aws.profile": "p",
+        "storeTimeout": "10m",
         "startingTimestamp": "5",
         "includeHeaders": "FALSE",
         "where": "offset > 7",

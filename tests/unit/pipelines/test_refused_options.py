@@ -31,7 +31,15 @@ def test_brokers_are_refused_with_the_reason_in_one_line(
     assert not state.exists()
 
 
-def test_an_audit_takes_no_options_of_the_source(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit, match="2"):
-        main(["pipeline", "audit", f"file://{tmp_path}", "--option", "bootstrap.servers=host:9092"])
-    assert "unrecognized arguments: --option bootstrap.servers=host:9092" in capsys.readouterr().err
+@pytest.mark.parametrize("option", ["bootstrap.servers=host:9092", "isolationLevel=read_committed"])
+def test_an_audit_takes_no_options_but_those_of_the_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    assert main(["pipeline", "audit", f"file://{tmp_path}", "--option", option]) == 1
+    name = option.partition("=")[0]
+    said = capsys.readouterr().err
+    assert said.startswith(
+        f"firn pipeline: option {name} is refused: an audit reads everything, and takes only "
+    )
+    assert main(["pipeline", "audit", f"file://{tmp_path}", "--option", "AWS.Profile=auditor"]) == 1
+    assert "aws.… options are for s3:// alone" in capsys.readouterr().err

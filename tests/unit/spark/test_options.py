@@ -145,3 +145,44 @@ def test_a_schema_that_is_not_a_part_of_the_columns_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         check_columns(fields, include_headers=False)
+
+
+def test_how_the_store_is_reached_is_said_in_names_and_a_time() -> None:
+    options = parse_options(ONE)
+    assert options.access.is_default
+    assert options.store_timeout_s == 180
+    role = "arn:aws:iam::123456789012:role/reader"
+    options = parse_options(
+        {**ONE, "AWS.PROFILE": "work", "aws.role_arn": role, "aws.external_id": "p-7", "storetimeout": "90s"}
+    )
+    assert (options.access.profile, options.access.role_arn, options.access.external_id) == (
+        "work",
+        role,
+        "p-7",
+    )
+    assert options.store_timeout_s == 90
+    provided = parse_options({**ONE, "aws.credentials.provider": "my.vault:keys", "storeTimeout": "500"})
+    assert (provided.access.provider, provided.store_timeout_s) == ("my.vault:keys", 0.5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"aws.secret_access_key": "hidden"}, "options are shown in plans and logs"),
+        ({"aws.access_key_id": "hidden"}, "options are shown in plans and logs"),
+        ({"aws.session_token": "hidden"}, "options are shown in plans and logs"),
+        ({"aws.credentials": "hidden"}, "options are shown in plans and logs"),
+        ({"aws.profiles": "x"}, "unknown option aws.profiles"),
+        ({"aws.role_arn": "reader"}, "option aws.role_arn is 'reader', not a role"),
+        ({"aws.external_id": "p-7"}, "go with aws.role_arn"),
+        ({"aws.credentials.provider": "my.vault"}, "not module:callable"),
+        ({"aws.credentials.provider": "a:b", "aws.profile": "p"}, "goes without aws.profile"),
+        ({"storeTimeout": "soon"}, "option storeTimeout is 'soon', not a time"),
+        ({"storeTimeout": "-1s"}, "not a time"),
+        ({"storeTimeout": "2d"}, "not a time of at most 86400 s"),
+    ],
+)
+def test_secrets_and_names_that_will_not_do_are_refused(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as e:
+        parse_options({**ONE, **given})
+    assert "hidden" not in str(e.value)
