@@ -93,7 +93,8 @@ def check_options(given: Mapping[str, str]) -> None:
     for name in given:
         if name.lower() not in names:
             raise ConfigError(
-                f"option {name} is refused: an audit reads everything, and takes only {', '.join(STORE_OPTIONS)}"
+                f"option {name} is refused: an audit reads everything, and takes only "
+                + ", ".join(STORE_OPTIONS)
             )
 
 

@@ -447,3 +447,10 @@ def test_a_bad_endpoint_is_refused(url: str) -> None:
 def test_a_good_endpoint_is_taken(url: str) -> None:
     node = BrokerConfig.from_properties({"firn.remote.url": "s3://b", "firn.remote.s3.endpoint": url})
     assert node.remote_s3_endpoint == url
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_what_hadoop_calls_s3_is_s3(scheme: str) -> None:
+    url = f"{scheme}://bucket/prefix"
+    node = BrokerConfig.from_properties({"firn.remote.url": url, "firn.remote.s3.region": "eu-west-1"})
+    assert (node.remote_url, node.remote_s3_region) == (url, "eu-west-1")
