@@ -9,7 +9,10 @@
 
 from __future__ import annotations
 
-from kio.schema.errors import ErrorCode
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # Spark's workers know these errors too, and would pay for kio with every task
+    from kio.schema.errors import ErrorCode
 
 
 class FirnError(Exception):
