@@ -56,7 +56,7 @@ class ReaderClosed(StorageError):
 
 @contextmanager
 def naming(object_key: str) -> Iterator[None]:
-    """Whatever is found corrupt names its object."""
+    """Whatever is found corrupt names its object, or what else it was read from."""
     try:
         yield
     except CorruptionError as e:

@@ -171,13 +171,14 @@ def plan_splits(candidates: Iterable[Candidate], limits: SplitLimits) -> list[Sp
     count = max(-(-total // limits.max_bytes), limits.min_splits)
     count += -count % limits.wave
     share = max(-(-total // count), SMALLEST_SHARE_BYTES)
-    _check_count(-(-total // share), f"{total:,} bytes, {share:,} in a task,")
+    check_count(-(-total // share), f"{total:,} bytes, {share:,} in a task,")
     if limits.max_records is None:
         return [_split(units) for units in _shared(units, share)]
     return _by_records(units, share, limits.max_records)
 
 
-def _check_count(count: int, reason: str) -> None:
+def check_count(count: int, reason: str) -> None:
+    """`ConfigError` for more than `MAX_SPLITS` tasks, which `reason` would be."""
     if count > MAX_SPLITS:
         raise ConfigError(
             f"{reason} would be {count:,} tasks, more than the {MAX_SPLITS:,} that a read is cut into: "
@@ -260,7 +261,7 @@ def _by_records(units: Sequence[_Unit], share: int, max_records: int) -> list[Sp
     """Splits of so many offsets at most. A block on a border is read by both sides, a row by one of them."""
     spans = sum(unit.end_offset - unit.begin_offset for unit in units)
     reason = f"{spans:,} offsets, at most {max_records:,} in a task,"
-    _check_count(-(-spans // max_records), reason)
+    check_count(-(-spans // max_records), reason)
     splits: list[Split] = []
     taken: list[_Unit] = []
     records = cost = 0
@@ -270,7 +271,7 @@ def _by_records(units: Sequence[_Unit], share: int, max_records: int) -> list[Sp
             splits.append(_split(taken))
             taken, records, cost = [], 0, 0
             if len(splits) >= MAX_SPLITS:
-                _check_count(len(splits) + 1, reason)
+                check_count(len(splits) + 1, reason)
         taken.append(part)
         records, cost = records + size, cost + part.cost
     splits.append(_split(taken))

@@ -6,16 +6,14 @@ the tail is reckoned at what an offset of the newest sealed segment takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from service.remote.block_table import BlockTable
 from service.remote.manifest import Child, Load, Manifest, PageRef, SegmentEntry
+from service.remote.time_search import BlocksOf
 from service.spark.plan.sizes import UNKNOWN_BYTES_PER_OFFSET, bytes_per_offset
 from service.spark.plan.splits import wanted_segments
 from service.spark.selection import EVERYTHING
 from service.spark.stream.offsets import Backlog, Taken
-
-BlocksOf = Callable[[SegmentEntry], BlockTable]
 
 
 def bytes_between(manifest: Manifest | None, load: Load | None, begin_offset: int, end_offset: int) -> int:

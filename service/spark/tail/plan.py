@@ -9,12 +9,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from service.base.errors import ConfigError
 from service.remote.manifest import Load, Manifest
 from service.spark.options import ReadOptions
 from service.spark.plan.ranges import OffsetRange, windows
 from service.spark.plan.sizes import UNKNOWN_BYTES_PER_OFFSET, bytes_per_offset
-from service.spark.plan.splits import MAX_SPLITS
+from service.spark.plan.splits import check_count
 from service.spark.selection import ALL_TIMES, Times
 
 
@@ -63,11 +62,7 @@ def plan_tail(
     whole = sum(wanted.end_offset - wanted.begin_offset for wanted in ranges)
     least = -(-(options.min_partitions or 0) * tail // whole) if whole else 0
     counts = [_tasks(stretch, least, tail, options) for stretch in stretches]
-    if sum(counts) > MAX_SPLITS:
-        raise ConfigError(
-            f"the tail would be {sum(counts):,} tasks, more than the {MAX_SPLITS:,} that a read is cut into: "
-            "make them larger, or read less at once"
-        )
+    check_count(sum(counts), "the tail")
     return [split for stretch, count in zip(stretches, counts, strict=True) for split in _cut(stretch, count)]
 
 
