@@ -228,7 +228,7 @@ def parse_options(raw: Mapping[str, str], *, streaming: bool = False) -> ReadOpt
         parallelism=_optional(given, "parallelism", _count),
         min_partitions=_optional(given, "minPartitions", _count),
         max_records_per_partition=_optional(given, "maxRecordsPerPartition", _count),
-        max_partition_bytes=_size(given, "maxPartitionBytes", 128 * MIB, least=64 << 10),
+        max_partition_bytes=_size(given, "maxPartitionBytes", 256 * MIB, least=64 << 10),
         fetch_bytes=_size(given, "fetchBytes", 8 * MIB, least=64 << 10),
         read_ahead_bytes=_size(given, "readAheadBytes", 32 * MIB, least=0),
         batch_bytes=_size(given, "batchBytes", 8 * MIB, least=64 << 10, most=1 << 30),
