@@ -26,7 +26,7 @@ def test_what_is_not_said_is_as_in_sparks_kafka_source() -> None:
     assert options.fail_on_data_loss
     assert not options.include_headers
     assert not options.read_committed
-    assert options.max_partition_bytes == 128 << 20
+    assert options.max_partition_bytes == 256 << 20
     assert parse_options(ONE, streaming=True).starting is Edge.LATEST
 
 
