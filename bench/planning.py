@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
-from service.remote.keys import TOPICS_KEY, SegmentKey, head_key, segment_key
-from service.remote.manifest import Manifest, SegmentEntry
-from service.remote.manifest_codec import (
+from service.remote.format.keys import TOPICS_KEY, SegmentKey, head_key, segment_key
+from service.remote.format.manifest import Manifest, SegmentEntry
+from service.remote.format.manifest_codec import (
     TopicRow,
     encode_head,
     encode_manifest,
@@ -30,7 +30,7 @@ from service.remote.manifest_codec import (
     encode_topics,
     head_of,
 )
-from service.remote.obstore_store import open_store
+from service.remote.stores.obstore_store import open_store
 from service.spark.options import parse_options
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import plan_batch

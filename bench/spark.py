@@ -24,7 +24,7 @@ from bench import columns
 from bench.peers import KafkaPeer, kafka_is_here
 from service.records.batch import Codec
 from service.records.columns import ColumnDecoder
-from service.remote.obstore_store import open_store
+from service.remote.stores.obstore_store import open_store
 from service.spark.parts import open_archive, read_part
 from service.spark.plan.ranges import resolve_ranges
 from service.spark.schema import Column

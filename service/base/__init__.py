@@ -1,3 +1,4 @@
-"""The ground floor: names, errors, clock, files, configuration. Knows nothing of Kafka's messages or of
-storage.
+"""The ground floor: names, errors, and the world as parameters: clock, disk, threads.
+
+Knows nothing of Kafka's messages or of storage.
 """

@@ -1,8 +1,8 @@
 """Ending abandoned multipart uploads from the node: a child process once per sweep.
 
-The child (`service.remote.abandoned_uploads`) loads boto3, which this process never should. It inherits
-the environment, and with it the credentials; it never outlives the call that started it by more than its
-own time limit, even when this process is killed.
+The child (`service.remote.stores.abandoned_uploads`) loads boto3, which this process never should. It
+inherits the environment, and with it the credentials; it never outlives the call that started it by more
+than its own time limit, even when this process is killed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from service.base.errors import StorageError
-from service.remote.abandoned_uploads import MAX_LINE_BYTES, TIME_LIMIT_S
+from service.remote.stores.abandoned_uploads import MAX_LINE_BYTES, TIME_LIMIT_S
 
-CHILD: Final = (sys.executable, "-m", "service.remote.abandoned_uploads")
+CHILD: Final = (sys.executable, "-m", "service.remote.stores.abandoned_uploads")
 _ERROR_CHARACTERS: Final = 1000
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 import logging
 from uuid import UUID
 
-from service.base.config import BrokerConfig, LogConfig, topic_config
 from service.base.errors import ConfigError
 from service.base.types import TopicIdPartition
 from service.broker.replicas import Replicas
+from service.config.settings import BrokerConfig, LogConfig, topic_config
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.partition.partition import Partition
-from service.remote.reader import RemoteReader
-from service.tiering.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry
+from service.remote.reading.reader import RemoteReader
 
 log = logging.getLogger(__name__)
 

@@ -10,17 +10,17 @@ import logging
 from typing import Final
 
 from service.base.clock import Clock
-from service.base.config import BrokerConfig
 from service.base.errors import StorageError
 from service.broker.abandoned_uploads import UploadsChild
-from service.broker.state import Broker
+from service.broker.broker import Broker
+from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
-from service.remote.manifest_codec import TopicRow
-from service.remote.obstore_store import ObstoreStore, open_store
-from service.remote.reader import RemoteReader
-from service.remote.s3_address import is_s3
+from service.remote.format.manifest_codec import TopicRow
+from service.remote.reading.reader import RemoteReader
+from service.remote.stores.obstore_store import ObstoreStore, open_store
+from service.remote.stores.s3_address import is_s3
 from service.tiering.manager import TieringManager
 from service.tiering.ports import TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot, claim_prefix

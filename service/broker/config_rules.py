@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from service.base.config import BrokerConfig, validate_topic_change
-from service.base.config_keys import ConfigKey, ConfigType, to_text
-from service.base.config_tables import BROKER_KEYS, TOPIC_KEYS
+from service.config.keys import ConfigKey, ConfigType, to_text
+from service.config.settings import BrokerConfig, validate_topic_change
+from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from service.broker.broker import Broker
 from service.broker.handlers import (
     api_versions,
     create_topics,
@@ -25,7 +26,6 @@ from service.broker.handlers import (
     offset_for_leader_epoch,
     produce,
 )
-from service.broker.state import Broker
 from service.network.server import RequestContext, Response
 from service.wire.api import (
     ApiKey,

@@ -22,16 +22,16 @@ from types import TracebackType
 from uuid import UUID, uuid4
 
 from service.base.clock import Clock, SystemClock
-from service.base.config import BrokerConfig, Listener
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.broker.applier import Applier, dynamic_config
+from service.broker.broker import Broker
 from service.broker.cold import ColdTier
 from service.broker.config_rules import NodeConfigRules
 from service.broker.dispatch import Dispatcher
 from service.broker.replicas import Replicas
 from service.broker.retention import retention_loop
-from service.broker.state import Broker
 from service.broker.supervisor import Supervisor
+from service.config.settings import BrokerConfig, Listener
 from service.hot.log_dir import cluster_id_of, encode_uuid, random_id
 from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller, ControllerOptions

@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from service.base.errors import StorageError
-from service.broker.state import Broker
+from service.broker.broker import Broker
 
 log = logging.getLogger(__name__)
 

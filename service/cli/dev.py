@@ -42,8 +42,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    from service.base.config import BrokerConfig
     from service.cli.embedded_s3 import FOREIGN, EmbeddedS3, environment
+    from service.config.settings import BrokerConfig
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(_terminated_is_interrupted())

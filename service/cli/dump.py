@@ -26,8 +26,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    from service.base.config_tables import store_url_problem
     from service.base.errors import ConfigError
+    from service.config.tables import store_url_problem
     from service.inspect.dump import write_json, write_text
     from service.inspect.formats import dump
     from service.inspect.source import open_source

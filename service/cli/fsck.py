@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from service.cli.stores import add_store_options, endpoint_of
 
 if TYPE_CHECKING:
-    from service.tiering.fsck_report import FsckReport
+    from service.inspect.fsck_report import FsckReport
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,10 +28,10 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    from service.base.config_tables import store_url_problem
     from service.base.errors import ConfigError
-    from service.remote.obstore_store import open_store
-    from service.tiering.fsck import fsck
+    from service.config.tables import store_url_problem
+    from service.inspect.fsck import fsck
+    from service.remote.stores.obstore_store import open_store
 
     if problem := store_url_problem(args.url):
         raise ConfigError(f"{args.url}: {problem}")

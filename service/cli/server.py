@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from service.base.config import BrokerConfig
+    from service.config.settings import BrokerConfig
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,7 +54,7 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from service.base.config import BrokerConfig, load_properties
+    from service.config.settings import BrokerConfig, load_properties
 
     properties = load_properties(args.config) if args.config else {}
     return serve(BrokerConfig.from_properties({**properties, **dict(args.set)}), args.log_level)

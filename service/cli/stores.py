@@ -17,8 +17,8 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
 
 def endpoint_of(args: argparse.Namespace) -> str | None:
     """The endpoint, given or from the environment. Raises `ConfigError` for one that is no URL."""
-    from service.base.config_tables import http_url_problem
     from service.base.errors import ConfigError
+    from service.config.tables import http_url_problem
 
     given: str | None = args.endpoint
     for name, url in (

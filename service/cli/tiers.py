@@ -21,7 +21,7 @@ from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
     from service.cli.cluster import TopicInfo
-    from service.remote.store import ObjectStore
+    from service.remote.stores.store import ObjectStore
 
 WATCH_INTERVAL_S = 1.0
 URL_KEY, ENDPOINT_KEY, REGION_KEY = "firn.remote.url", "firn.remote.s3.endpoint", "firn.remote.s3.region"
@@ -145,7 +145,7 @@ def _cold_sizes(
 ) -> tuple[dict[int, tuple[int | None, int | None]], str | None]:
     """Bytes and objects by partition, and why they are not known if so."""
     from service.base.errors import FirnError
-    from service.remote.obstore_store import StoreOptions, open_store
+    from service.remote.stores.obstore_store import StoreOptions, open_store
 
     if url is None:
         return {p.partition: (0, 0) for p in info.partitions}, None
@@ -161,8 +161,8 @@ def _cold_sizes(
 
 def _manifest_sizes(store: ObjectStore, topic_id: UUID, partition: int) -> tuple[int, int]:
     """Bytes and objects of the manifest that HEAD names; nothing where nothing was copied yet."""
-    from service.remote.keys import HeadKey
-    from service.remote.object_reader import open_published
+    from service.remote.format.keys import HeadKey
+    from service.remote.reading.object_reader import open_published
 
     chain = open_published(store, HeadKey(topic_id, partition))
     return (chain.manifest.size_bytes, chain.manifest.segments) if chain is not None else (0, 0)

@@ -25,18 +25,18 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import Clock
-from service.base.config import LogConfig
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.files import fsync_dir
 from service.base.types import NO_TIMESTAMP, TopicIdPartition
+from service.config.settings import LogConfig
 from service.hot import retention, search
 from service.hot.files import FileCache, SegmentFile
 from service.hot.reading import LogReader, ReadResult
 from service.hot.recovery import LoadedLog, OpenRequest, load_log, replay_batch, replay_producers, settings_of
-from service.hot.scan import at_position
 from service.hot.sealed import SealedSegment, describe
 from service.hot.segment import Segment
 from service.hot.segments import Segments
+from service.hot.walk import at_position
 from service.records.batch import BatchHeader, iter_headers, stamp, verify_crc
 from service.records.validation import ValidatedBatch
 

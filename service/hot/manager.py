@@ -22,10 +22,10 @@ from typing import Final, NamedTuple
 from uuid import UUID, uuid4
 
 from service.base.clock import Clock
-from service.base.config import LogConfig
 from service.base.errors import StorageError
 from service.base.files import fsync_dir
 from service.base.types import TopicIdPartition
+from service.config.settings import LogConfig
 from service.hot import names
 from service.hot.files import FileCache
 from service.hot.log import DEFAULT_PRODUCER_EXPIRATION_MS, LocalLog

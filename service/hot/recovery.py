@@ -18,17 +18,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from service.base.config import LogConfig
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import NO_TIMESTAMP
+from service.config.settings import LogConfig
 from service.hot import names
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache, SegmentFile
 from service.hot.indexes import MAX_RELATIVE_OFFSET
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.producers import EndMarker, ProducerStates
-from service.hot.scan import CHUNK_BYTES, find_offset, iter_batches, iter_verified
 from service.hot.segment import Segment, SegmentSettings
+from service.hot.walk import CHUNK_BYTES, find_offset, iter_batches, iter_verified
 from service.records.batch import BatchHeader
 from service.records.decode import iter_records
 

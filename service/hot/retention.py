@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from service.base.config import LogConfig
+from service.config.settings import LogConfig
 
 
 class SegmentFacts(NamedTuple):

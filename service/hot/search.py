@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from service.base.errors import CorruptionError
 from service.hot.files import SegmentFile
-from service.hot.scan import iter_batches
 from service.hot.segment import Segment
+from service.hot.walk import iter_batches
 from service.records.batch import BatchHeader
 from service.records.decode import Record, iter_records
 

@@ -21,7 +21,7 @@ from service.base.types import Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
 from service.hot.indexes import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
-from service.hot.scan import BatchPlace, find_offset, iter_batches
+from service.hot.walk import BatchPlace, find_offset, iter_batches
 from service.records.batch import BatchHeader
 
 __all__ = ["FileSlice", "Segment", "SegmentFile", "SegmentSettings"]

@@ -10,10 +10,10 @@ import zstandard
 from service.base.errors import CorruptionError
 from service.inspect.dump import Dump, Row
 from service.inspect.source import Source
-from service.remote import manifest_codec as codec
-from service.remote.fields import int_field, objects_field, parse_json_object, uuid_field
-from service.remote.manifest import MAX_LEVELS, MAX_MANIFEST_ENTRIES, PageRef
-from service.remote.segment_object import SUFFIX_HINT, Footer, decode_footer, tail_length
+from service.remote.format import manifest_codec as codec
+from service.remote.format.fields import int_field, objects_field, parse_json_object, uuid_field
+from service.remote.format.manifest import MAX_LEVELS, MAX_MANIFEST_ENTRIES, PageRef
+from service.remote.format.segment_object import SUFFIX_HINT, Footer, decode_footer, tail_length
 
 _SUFFIX: Final = ".json.zst"
 

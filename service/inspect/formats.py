@@ -9,7 +9,7 @@ from service.hot import names
 from service.inspect import bucket, metadata, segment, small
 from service.inspect.dump import Dump
 from service.inspect.source import Source
-from service.remote.segment_object import MAGIC
+from service.remote.format.segment_object import MAGIC
 
 Dumper = Callable[[Source], Dump]
 

@@ -13,7 +13,7 @@ from service.hot import names
 from service.hot.files import SegmentFile
 from service.hot.indexes import OffsetIndex, TimeIndex
 from service.hot.producer_snapshot import MAX_SNAPSHOT_BYTES, decode_snapshot
-from service.hot.scan import iter_verified
+from service.hot.walk import iter_verified
 from service.inspect.dump import Dump, Row
 from service.inspect.source import Source
 from service.records.batch import BatchHeader

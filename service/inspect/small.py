@@ -11,7 +11,7 @@ from service.hot.epochs import LeaderEpochs
 from service.hot.log_dir import encode_uuid, read_topic_id
 from service.inspect.dump import Dump, Row
 from service.inspect.source import Source
-from service.remote.fields import parse_json_object
+from service.remote.format.fields import parse_json_object
 
 MAX_SMALL_BYTES = 1 << 20
 

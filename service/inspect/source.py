@@ -8,8 +8,8 @@ from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 from service.base.errors import ConfigError, CorruptionError, StorageError
-from service.remote.errors import ObjectNotFound
-from service.remote.store import ObjectStore
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.store import ObjectStore
 
 
 class Source(Protocol):
@@ -88,7 +88,7 @@ def open_source(target: str, *, endpoint: str | None = None, region: str | None 
     prefix, _, key = target.rstrip("/").rpartition("/")
     if not parts.path.strip("/"):
         raise ConfigError(f"{target} names a bucket; name one of its objects")
-    from service.remote.obstore_store import open_store
+    from service.remote.stores.obstore_store import open_store
 
     try:
         return ObjectSource(open_store(prefix, endpoint=endpoint, region=region), target, key)

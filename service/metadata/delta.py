@@ -47,7 +47,7 @@ from service.metadata.records import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
-from service.tiering.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry
 
 ZERO_UUID: Final = UUID(int=0)
 

@@ -14,7 +14,7 @@ from uuid import UUID
 from service.base.types import NO_TIMESTAMP
 from service.metadata.persistent import PartitionMap, PersistentMap
 from service.metadata.records import NO_LEADER
-from service.tiering.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry
 
 METADATA_VERSION: Final = "metadata.version"
 

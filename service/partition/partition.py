@@ -10,15 +10,15 @@ from dataclasses import replace
 
 from kio.schema.errors import ErrorCode
 
-from service.base.config import LogConfig
 from service.base.errors import RequestError
 from service.base.types import NO_LEADER_EPOCH, TopicIdPartition
+from service.config.settings import LogConfig
 from service.hot.log import AppendInfo, LocalLog
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.partition.waits import Wait
 from service.records.validation import ValidatedBatch, ValidationRules, rules_of
-from service.remote.reader import RemoteReader
-from service.tiering.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry
+from service.remote.reading.reader import RemoteReader
 
 
 class Partition:

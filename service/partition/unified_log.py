@@ -20,9 +20,9 @@ from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer
 from service.hot.log import AppendInfo, LocalLog
 from service.hot.segment import FileSlice
 from service.records.validation import ValidatedBatch
-from service.remote.reader import RemoteRead, RemoteReader
-from service.remote.time_search import TimestampedOffset as RecordPlace
-from service.tiering.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry
+from service.remote.reading.reader import RemoteRead, RemoteReader
+from service.remote.reading.time_search import TimestampedOffset as RecordPlace
 
 COPIED_BYTES: Final = 256 << 10
 

@@ -28,10 +28,10 @@ from service.pipelines.archive_job import (
 )
 from service.pipelines.archive_options import by_id, without_gone
 from service.pipelines.checkpoint import Checkpoint, exists
-from service.remote.errors import ObjectNotFound
-from service.remote.keys import CLUSTER_KEY
-from service.remote.manifest_codec import MAX_SMALL_BYTES, decode_cluster
-from service.remote.store import ObjectStore
+from service.remote.format.keys import CLUSTER_KEY
+from service.remote.format.manifest_codec import MAX_SMALL_BYTES, decode_cluster
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.store import ObjectStore
 from service.spark.options import Assign, Choice
 from service.spark.plan.archive import Archive, ChosenPartition
 from service.spark.store import open_store_of

@@ -31,9 +31,9 @@ from service.pipelines.job import (
     topics_of,
 )
 from service.pipelines.pace import topics_text
-from service.remote.errors import ObjectNotFound
-from service.remote.keys import CLUSTER_KEY
-from service.remote.manifest_codec import MAX_SMALL_BYTES, decode_cluster
+from service.remote.format.keys import CLUSTER_KEY
+from service.remote.format.manifest_codec import MAX_SMALL_BYTES, decode_cluster
+from service.remote.stores.errors import ObjectNotFound
 from service.spark.options import STORE_OPTIONS, ReadOptions, parse_options
 from service.spark.store import open_store_of
 

@@ -18,16 +18,16 @@ import pyarrow.compute as pc
 
 from service.base.errors import CorruptionError
 from service.records.columns import ColumnDecoder
-from service.remote.errors import ObjectNotFound, naming
-from service.remote.keys import HeadKey, partition_prefix
-from service.remote.manifest import SegmentEntry
-from service.remote.object_reader import open_page
-from service.remote.store import ObjectStore
+from service.remote.format.keys import HeadKey, partition_prefix
+from service.remote.format.manifest import SegmentEntry
+from service.remote.reading.chain_proof import proved_footer, proved_segments, published_chain
+from service.remote.reading.object_reader import open_page
+from service.remote.reading.segment_proof import prove_segment
+from service.remote.stores.errors import ObjectNotFound, naming
+from service.remote.stores.store import ObjectStore
 from service.spark.options import ReadOptions
 from service.spark.plan.archive import ChosenPartition
 from service.spark.store import open_store_of
-from service.tiering.chain_proof import proved_footer, proved_segments, published_chain
-from service.tiering.segment_proof import prove_segment
 
 _EPOCH: Final = date(1970, 1, 1)
 _FIRST_MS: Final = (date.min - _EPOCH).days * 86_400_000

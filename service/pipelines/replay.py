@@ -31,8 +31,8 @@ from service.pipelines.replay_state import (
     decode_job,
 )
 from service.pipelines.replay_task import Replayer, Work, open_state
-from service.remote.errors import ObjectNotFound
-from service.remote.store import ObjectStore
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.store import ObjectStore
 from service.spark.options import STORE_OPTIONS, ReadOptions, named, parse_options
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import plan_ranges, resolve_ranges, within

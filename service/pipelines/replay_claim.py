@@ -24,8 +24,8 @@ from typing import Final
 
 from service.base.errors import StorageError
 from service.pipelines.replay_state import MAX_STATE_BYTES, Part, PartState, decode_state
-from service.remote.errors import ObjectNotFound
-from service.remote.store import ObjectStore
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.store import ObjectStore
 
 LOOK_S: Final = 1.0
 PATIENCE_S: Final = 5.0

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from service.base.errors import ConfigError
-from service.remote.keys import MAX_OFFSET
+from service.remote.format.keys import MAX_OFFSET
 from service.spark.plan.splits import Split
 
 JOB_KEY: Final = "job.json"

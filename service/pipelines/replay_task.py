@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from service.base.errors import StorageError
 from service.pipelines.replay_claim import LOOK_S, claim
 from service.pipelines.replay_state import Acknowledged, Pace, Part, rest_of
-from service.remote.store import ObjectStore
+from service.remote.stores.store import ObjectStore
 from service.spark.options import ReadOptions
 from service.spark.plan.splits import Split
 from service.spark.read.split_reader import read_split

@@ -116,10 +116,6 @@ class BatchHeader(NamedTuple):
         return CODECS[codec_id]
 
     @property
-    def is_compressed(self) -> bool:
-        return self.attributes & CODEC_MASK != 0
-
-    @property
     def is_transactional(self) -> bool:
         return self.attributes & TRANSACTIONAL_FLAG != 0
 

@@ -42,9 +42,9 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
-from service.base.config import LogConfig
 from service.base.errors import CorruptionError, RequestError
 from service.base.types import NO_TIMESTAMP, Buffer
+from service.config.settings import LogConfig
 from service.records.batch import (
     CODEC_MASK,
     CODECS,

@@ -16,9 +16,9 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from service.base.errors import ConfigError
-from service.remote.keys import MAX_OFFSET, MAX_PARTITION
-from service.remote.patience import LONGEST_TIMEOUT_S
-from service.remote.s3_access import S3Access
+from service.remote.format.keys import MAX_OFFSET, MAX_PARTITION
+from service.remote.stores.patience import LONGEST_TIMEOUT_S
+from service.remote.stores.s3_access import S3Access
 from service.spark.durations import duration_ms
 from service.spark.where import Where, parse_where
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 from operator import and_, or_
 from typing import Final, NamedTuple
 
-from service.remote.keys import MAX_OFFSET
+from service.remote.format.keys import MAX_OFFSET
 
 MIN_TIMESTAMP: Final = -(1 << 63)
 END_OF_TIME: Final = 1 << 63

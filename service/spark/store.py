@@ -8,10 +8,10 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from service.base.errors import ConfigError
-from service.remote.patient_store import open_patient_store
-from service.remote.s3_access import S3Access
-from service.remote.s3_address import is_s3
-from service.remote.store import ObjectStore
+from service.remote.stores.patient_store import open_patient_store
+from service.remote.stores.s3_access import S3Access
+from service.remote.stores.s3_address import is_s3
+from service.remote.stores.store import ObjectStore
 from service.spark.options import ReadOptions
 
 

@@ -16,12 +16,12 @@ from uuid import UUID
 
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
-from service.remote.errors import ObjectNotFound
-from service.remote.keys import HeadKey, head_key
-from service.remote.manifest import Limits, Manifest, ManifestDrop, Page, PageRef, SegmentEntry
-from service.remote.manifest_codec import Head, encode_head, encode_manifest, encode_page, head_of
-from service.remote.object_reader import Chain, open_chain, open_head, open_page
-from service.remote.store import ObjectStore
+from service.remote.format.keys import HeadKey, head_key
+from service.remote.format.manifest import Limits, Manifest, ManifestDrop, Page, PageRef, SegmentEntry
+from service.remote.format.manifest_codec import Head, encode_head, encode_manifest, encode_page, head_of
+from service.remote.reading.object_reader import Chain, open_chain, open_head, open_page
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.store import ObjectStore
 
 MAX_CACHED_CHILDREN: Final = 8192
 

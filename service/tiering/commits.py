@@ -9,7 +9,7 @@ import asyncio
 from typing import Final
 
 from service.base.errors import RequestError, StorageError
-from service.tiering.catalog import Catalog, CatalogCommit, CatalogResult
+from service.remote.catalog import Catalog, CatalogCommit, CatalogResult
 
 MAX_BATCH: Final = 500
 

@@ -19,20 +19,20 @@ from crc32c import crc32c
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import NO_OFFSET, Buffer
 from service.hot.files import FileSlice, SegmentFile
-from service.hot.scan import find_offset
+from service.hot.walk import find_offset
 from service.records.decode import iter_records
 from service.records.scan import BatchScan
-from service.remote.manifest import SegmentEntry
-from service.remote.object_reader import entry_of
-from service.remote.segment_object import (
+from service.remote.format.manifest import SegmentEntry
+from service.remote.format.segment_object import (
     TRAILER,
     LeaderEpochs,
     PlannedObject,
     SegmentIdentity,
     plan_object,
 )
-from service.remote.store import ObjectStore
-from service.tiering.log_scan import MAX_INFLATED_BYTES, ScannedLog, scan_log
+from service.remote.reading.log_scan import MAX_INFLATED_BYTES, ScannedLog, scan_log
+from service.remote.reading.object_reader import entry_of
+from service.remote.stores.store import ObjectStore
 from service.tiering.planner import Copy
 from service.tiering.ports import Sealed
 

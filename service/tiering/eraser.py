@@ -16,8 +16,8 @@ from itertools import count
 from typing import Final
 from uuid import UUID
 
-from service.remote.keys import topic_prefix
-from service.remote.store import ObjectStore
+from service.remote.format.keys import topic_prefix
+from service.remote.stores.store import ObjectStore
 from service.tiering.offload import OffloadPool
 from service.tiering.ports import TieringMetrics
 

@@ -17,11 +17,11 @@ from uuid import UUID, uuid4
 
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
-from service.remote.errors import StoreRefused
-from service.remote.manifest import Limits
-from service.remote.store import ObjectStore
+from service.remote.catalog import Catalog
+from service.remote.format.manifest import Limits
+from service.remote.stores.errors import StoreRefused
+from service.remote.stores.store import ObjectStore
 from service.tiering.backoff import backoff_ms
-from service.tiering.catalog import Catalog
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser

@@ -20,12 +20,12 @@ from uuid import UUID
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
-from service.remote.errors import ObjectNotFound
-from service.remote.manifest import ManifestDrop, SegmentEntry, live_segments
-from service.remote.object_reader import Chain
-from service.remote.segment_object import SegmentIdentity
-from service.remote.store import ObjectStore
-from service.tiering.catalog import NO_VERSION, Catalog, CatalogCommit, CatalogEntry, CatalogResult
+from service.remote.catalog import NO_VERSION, Catalog, CatalogCommit, CatalogEntry, CatalogResult
+from service.remote.format.manifest import ManifestDrop, SegmentEntry, live_segments
+from service.remote.format.segment_object import SegmentIdentity
+from service.remote.reading.object_reader import Chain
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.copier import copy_segment

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from service.base.config import LogConfig
 from service.base.types import TopicIdPartition
+from service.config.settings import LogConfig
 from service.hot.files import SegmentFile
 from service.hot.retention import SegmentFacts
-from service.tiering.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry
 from service.tiering.planner import SegmentSpan
 
 

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from uuid import UUID
 
 from service.base.errors import ConfigError
-from service.remote.errors import ObjectNotFound
-from service.remote.keys import CLUSTER_KEY, TOPICS_KEY
-from service.remote.manifest_codec import TopicRow, Topics, encode_cluster, encode_topics
-from service.remote.object_reader import open_cluster, open_topics
-from service.remote.store import ObjectStore
+from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY
+from service.remote.format.manifest_codec import TopicRow, Topics, encode_cluster, encode_topics
+from service.remote.reading.object_reader import open_cluster, open_topics
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.store import ObjectStore
 
 
 class TopicsSnapshot(NamedTuple):

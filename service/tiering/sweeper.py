@@ -30,7 +30,8 @@ from uuid import UUID
 
 from service.base.errors import StorageError
 from service.base.types import TopicIdPartition
-from service.remote.keys import (
+from service.remote.catalog import Catalog, CatalogEntry
+from service.remote.format.keys import (
     DATA_PREFIX,
     HeadKey,
     ManifestKey,
@@ -40,9 +41,8 @@ from service.remote.keys import (
     parse_key,
     parse_segment_key,
 )
-from service.remote.manifest import Child, Manifest, PageRef
-from service.remote.store import ObjectInfo, ObjectStore
-from service.tiering.catalog import Catalog, CatalogEntry
+from service.remote.format.manifest import Child, Manifest, PageRef
+from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.eraser import DELETE_BATCH, Eraser
 from service.tiering.offload import OffloadPool

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from service.remote.memory_store import MemoryStore
-from service.remote.obstore_store import StoreOptions, open_store
-from service.remote.store import ObjectStore
+from service.remote.stores.memory_store import MemoryStore
+from service.remote.stores.obstore_store import StoreOptions, open_store
+from service.remote.stores.store import ObjectStore
 from tests.support.stores import ACCESS, SECRET, s3_client
 
 REGION = "us-east-1"

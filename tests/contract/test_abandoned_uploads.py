@@ -14,10 +14,10 @@ import pytest
 
 from service.base.errors import StorageError
 from service.broker.abandoned_uploads import UploadsChild
-from service.remote.abandoned_uploads import UnfinishedUpload, Uploads
-from service.remote.errors import StoreRefused, StoreUnavailable
-from service.remote.keys import SegmentKey, segment_key
-from service.remote.s3_address import s3_address
+from service.remote.format.keys import SegmentKey, segment_key
+from service.remote.stores.abandoned_uploads import UnfinishedUpload, Uploads
+from service.remote.stores.errors import StoreRefused, StoreUnavailable
+from service.remote.stores.s3_address import s3_address
 from tests.contract.backends import PART_BYTES, REGION
 from tests.support.stores import CREDENTIALS, s3_client
 

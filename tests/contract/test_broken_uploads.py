@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from service.base.errors import CorruptionError
-from service.remote.errors import StoreUnavailable
+from service.remote.stores.errors import StoreUnavailable
 from tests.contract.backends import PART_BYTES, Backend, s3_backend
 from tests.support.faults import Fault, FaultProxy, Seen, fault_proxy
 

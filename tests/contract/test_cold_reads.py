@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from service.remote.errors import StoreRefused
-from service.remote.object_reader import open_footer, open_footer_of
-from service.remote.obstore_store import open_store
-from service.remote.reader import RemoteReader
+from service.remote.reading.object_reader import open_footer, open_footer_of
+from service.remote.reading.reader import RemoteReader
+from service.remote.stores.errors import StoreRefused
+from service.remote.stores.obstore_store import open_store
 from tests.contract.backends import REGION, Backend, options
 from tests.support.stores import ACCESS, SECRET
 from tests.unit.remote.archive import TIP, Archive

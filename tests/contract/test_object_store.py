@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from service.base.errors import CorruptionError
-from service.remote.errors import ObjectNotFound, ObjectTruncated
+from service.remote.stores.errors import ObjectNotFound, ObjectTruncated
 from tests.contract.backends import PART_BYTES, Backend
 
 

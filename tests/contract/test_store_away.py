@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from service.remote.errors import CredentialsExpired, ObjectNotFound, StoreRefused, StoreUnavailable
-from service.remote.obstore_store import open_store
-from service.remote.patient_store import PatientStore, open_patient_store
-from service.remote.s3_access import S3Access
-from service.remote.store import ObjectStore
+from service.remote.stores.errors import CredentialsExpired, ObjectNotFound, StoreRefused, StoreUnavailable
+from service.remote.stores.obstore_store import open_store
+from service.remote.stores.patient_store import PatientStore, open_patient_store
+from service.remote.stores.s3_access import S3Access
+from service.remote.stores.store import ObjectStore
 from tests.support.faults import TOKEN, Fault, FaultProxy, Seen, fault_proxy
 from tests.support.stores import ACCESS, SECRET, s3_client
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from service.cli.main import main
-from service.remote.keys import TOPICS_KEY
+from service.remote.format.keys import TOPICS_KEY
 from tests.spark.growing import Growing
 from tests.support.processes import wait_until
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from service.remote.obstore_store import open_store
+from service.remote.stores.obstore_store import open_store
 from tests.spark.conftest import read
 from tests.spark.filling import BRISK, START_MS, TIERED, Filled, Row
 from tests.spark.frames import rows_of

@@ -18,8 +18,8 @@ errors = pytest.importorskip(
 
 def listed_id(grown: Growing, topic: str) -> str:
     """Its id, as `topics.json` has it; empty where it is not listed."""
-    from service.remote.keys import TOPICS_KEY
-    from service.remote.manifest_codec import decode_topics
+    from service.remote.format.keys import TOPICS_KEY
+    from service.remote.format.manifest_codec import decode_topics
 
     rows = decode_topics(grown.store.read(TOPICS_KEY)).topics
     return next((str(row.topic_id) for row in rows if row.name == topic), "")

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from service.remote.obstore_store import open_store
+from service.remote.stores.obstore_store import open_store
 from tests.spark.conftest import read
 from tests.spark.filling import Row
 from tests.spark.frames import rows_of

@@ -13,10 +13,10 @@ from service.hot.files import SegmentFile
 from service.hot.log_dir import read_topic_id
 from service.hot.sealed import SealedSegment
 from service.records.batch import iter_headers
-from service.remote.manifest_codec import TopicRow
-from service.remote.object_reader import Chain
-from service.remote.segment_object import SegmentIdentity
-from service.remote.store import ObjectStore
+from service.remote.format.manifest_codec import TopicRow
+from service.remote.format.segment_object import SegmentIdentity
+from service.remote.reading.object_reader import Chain
+from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import Progress, copy_segment
 from service.tiering.planner import Copy

@@ -14,7 +14,7 @@ from kio.schema.api_versions.v4.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from service.broker.state import NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE, Broker
 from service.metadata.features import supported_features
 from service.network.server import RequestContext
 from service.wire.api import APIS

@@ -10,8 +10,8 @@ from kio.schema.create_topics.v7.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from service.base.config_describe import describe_topic
-from service.broker.state import NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE, Broker
+from service.config.describing import describe_topic
 from service.metadata.controller.requests import ZERO_UUID, CreateTopic, CreateTopicResult
 from service.network.server import RequestContext
 

@@ -6,7 +6,7 @@ from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.errors import ErrorCode
 
-from service.broker.state import NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE, Broker
 from service.metadata.controller.requests import ZERO_UUID, DeleteTopic, DeleteTopicResult
 from service.network.server import RequestContext
 

@@ -13,14 +13,14 @@ from kio.schema.describe_configs.v4.response import (
 )
 from kio.schema.errors import ErrorCode
 
-from service.base.config_describe import (
+from service.base.errors import RequestError
+from service.broker.broker import NO_THROTTLE, Broker
+from service.config.describing import (
     ConfigEntry,
     describe_broker,
     describe_broker_default,
     describe_topic,
 )
-from service.base.errors import RequestError
-from service.broker.state import NO_THROTTLE, Broker
 from service.metadata.controller.requests import ResourceType
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.network.server import RequestContext

@@ -11,8 +11,8 @@ from kio.schema.describe_topic_partitions.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
+from service.broker.broker import INTERNAL_TOPICS, NO_THROTTLE, TOPIC_OPERATIONS, Broker
 from service.broker.handlers.metadata import why_missing
-from service.broker.state import INTERNAL_TOPICS, NO_THROTTLE, TOPIC_OPERATIONS, Broker
 from service.metadata.image import PartitionImage, TopicImage
 from service.network.server import RequestContext
 

@@ -23,13 +23,13 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import NO_LEADER_EPOCH
-from service.broker.state import Broker
+from service.broker.broker import Broker
 from service.network.sender import Part
 from service.network.server import RequestContext, Response
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.partition.waits import Wait
-from service.remote.reader import RemoteRead
+from service.remote.reading.reader import RemoteRead
 from service.wire.fetch import (
     FetchPartition,
     FetchPartitionResult,

@@ -8,7 +8,7 @@ from kio.schema.incremental_alter_configs.v1.response import (
     IncrementalAlterConfigsResponse,
 )
 
-from service.broker.state import NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE, Broker
 from service.metadata.controller.requests import AlterConfig, AlterResource
 from service.network.server import RequestContext
 

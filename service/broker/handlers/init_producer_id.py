@@ -7,7 +7,7 @@ from kio.schema.init_producer_id.v5.request import InitProducerIdRequest
 from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 
 from service.base.types import NO_PRODUCER_ID
-from service.broker.state import NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE, Broker
 from service.network.server import RequestContext
 
 

@@ -22,11 +22,11 @@ from kio.schema.list_offsets.v11.response import (
 
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
-from service.broker.state import NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE, Broker
 from service.network.server import RequestContext
 from service.partition.partition import Partition
 from service.partition.unified_log import NOT_FOUND, TimestampedOffset, as_found
-from service.remote.time_search import TimestampedOffset as RecordPlace
+from service.remote.reading.time_search import TimestampedOffset as RecordPlace
 
 LATEST: Final = -1
 EARLIEST: Final = -2

@@ -14,7 +14,7 @@ from kio.schema.metadata.v13.response import (
     MetadataResponseTopic,
 )
 
-from service.broker.state import (
+from service.broker.broker import (
     INTERNAL_TOPICS,
     NO_THROTTLE,
     OPERATIONS_NOT_ASKED,

@@ -14,7 +14,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 )
 
 from service.base.errors import RequestError
-from service.broker.state import NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE, Broker
 from service.network.server import RequestContext
 
 

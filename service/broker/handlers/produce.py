@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.base.types import Buffer
-from service.broker.state import Broker
+from service.broker.broker import Broker
 from service.network.server import RequestContext, Response
 from service.partition.partition import Partition
 from service.records.batch import CODEC_MASK, Codec

@@ -11,7 +11,7 @@ from service.base.errors import RequestError
 from service.metadata.controller.decision import Decision, decided
 from service.metadata.image import MetadataImage
 from service.metadata.records import RemoteLogRecord
-from service.tiering.catalog import CatalogCommit, CatalogEntry, CatalogResult, decide_commit
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, decide_commit
 
 
 def commit_catalog(image: MetadataImage, commits: Sequence[CatalogCommit]) -> Decision[list[CatalogResult]]:

@@ -52,7 +52,7 @@ from service.metadata.raft.log import DIRECTORY_NAME, MetadataLog, Recovered
 from service.metadata.raft.machine import RaftMachine
 from service.metadata.raft.runtime import Quorum
 from service.metadata.raft.state_file import QuorumState, read_state
-from service.tiering.catalog import CatalogCommit, CatalogEntry, CatalogResult
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
 
 R = TypeVar("R")
 Listener = Callable[[MetadataImage, MetadataImage, MetadataDelta], None]

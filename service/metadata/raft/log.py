@@ -13,10 +13,10 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.clock import Clock
-from service.base.config import LogConfig
 from service.base.errors import CorruptionError, StorageError
 from service.base.files import write_atomically
 from service.base.types import TopicIdPartition
+from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.metadata.batches import MetadataBatch, decode_batches
 from service.metadata.delta import MetadataDelta

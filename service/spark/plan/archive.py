@@ -22,19 +22,25 @@ from uuid import UUID
 
 from service.base.errors import ConfigError
 from service.records.batch import BatchHeader, iter_headers
-from service.remote.block_table import BlockTable
-from service.remote.chunk import Chunk, ChunkRange, split_chunks, verify_chunk
-from service.remote.errors import ObjectNotFound, naming
-from service.remote.keys import TOPICS_KEY, HeadKey
-from service.remote.manifest import Load, Manifest, Page, PageRef, SegmentEntry, live_segments
-from service.remote.manifest_codec import TopicRow, Topics
-from service.remote.object_reader import open_footer_of, open_page, open_published, open_topics, read_section
-from service.remote.segment_object import Footer
-from service.remote.store import ObjectStore
-from service.remote.time_search import search_log
+from service.remote.format.block_table import BlockTable
+from service.remote.format.keys import TOPICS_KEY, HeadKey
+from service.remote.format.manifest import Load, Manifest, Page, PageRef, SegmentEntry, live_segments
+from service.remote.format.manifest_codec import TopicRow, Topics
+from service.remote.format.segment_object import Footer
+from service.remote.reading.chunk import Chunk, ChunkRange, split_chunks, verify_chunk
+from service.remote.reading.object_reader import (
+    open_footer_of,
+    open_page,
+    open_published,
+    open_topics,
+    read_section,
+)
+from service.remote.reading.time_search import search_log
+from service.remote.stores.errors import ObjectNotFound, naming
+from service.remote.stores.store import ObjectStore
 from service.spark.options import Assign, Choice, Subscribe
 from service.spark.plan.memory import Memory
-from service.spark.plan.transactions import AbortedEntry, decode_entries, follow, open_in, stable_end
+from service.spark.plan.txn_index import AbortedEntry, decode_entries, follow, open_in, stable_end
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Collection, Hashable, Mapping
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from service.remote.keys import HeadKey
-from service.remote.manifest import Manifest
+from service.remote.format.keys import HeadKey
+from service.remote.format.manifest import Manifest
 
 MAX_CHILDREN: Final = 64 << 10
 """Segments and pages in all manifests that are kept; one takes about 0.7 kB of memory."""

@@ -9,8 +9,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from service.base.errors import ConfigError
-from service.remote.block_table import BlockTable
-from service.remote.manifest import Manifest, SegmentEntry, live_segments
+from service.remote.format.block_table import BlockTable
+from service.remote.format.manifest import Manifest, SegmentEntry, live_segments
 from service.spark.errors import DataLossError
 from service.spark.options import AtOffsets, AtTimestamp, Bound, Edge, PerPartition, ReadOptions
 from service.spark.plan.archive import Archive, PartitionSnapshot
@@ -22,7 +22,7 @@ from service.spark.plan.splits import (
     plan_splits,
     wanted_segments,
 )
-from service.spark.plan.transactions import AbortedEntry, aborted_between
+from service.spark.plan.txn_index import AbortedEntry, aborted_between
 from service.spark.selection import EVERYTHING, Slab, Window
 
 log = logging.getLogger(__name__)

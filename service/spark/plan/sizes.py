@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.remote.manifest import Child, Load, Manifest, PageRef, SegmentEntry
+from service.remote.format.manifest import Child, Load, Manifest, PageRef, SegmentEntry
 
 UNKNOWN_BYTES_PER_OFFSET: Final = 1024
 """Where not one segment is sealed."""

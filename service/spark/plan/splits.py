@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError
-from service.remote.block_table import Block, BlockTable
-from service.remote.manifest import Child, Load, Manifest, SegmentEntry
+from service.remote.format.block_table import Block, BlockTable
+from service.remote.format.manifest import Child, Load, Manifest, SegmentEntry
 from service.spark.selection import ALL_TIMES, Times, Window, takes_all_times, takes_times
 
 OPEN_COST_BYTES: Final = 256 << 10

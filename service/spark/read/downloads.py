@@ -19,12 +19,12 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
-from service.remote.block_table import Block
-from service.remote.errors import ObjectNotFound, ObjectTruncated, naming
-from service.remote.manifest import SegmentEntry
-from service.remote.object_reader import footer_of, open_footer_of
-from service.remote.segment_object import Footer
-from service.remote.store import ObjectStore
+from service.remote.format.block_table import Block
+from service.remote.format.manifest import SegmentEntry
+from service.remote.format.segment_object import Footer
+from service.remote.reading.object_reader import footer_of, open_footer_of
+from service.remote.stores.errors import ObjectNotFound, ObjectTruncated, naming
+from service.remote.stores.store import ObjectStore
 from service.spark.errors import DataLossError
 from service.spark.plan.splits import Piece, wanted_blocks
 

@@ -8,8 +8,8 @@ from itertools import groupby
 from typing import Any, Protocol, cast
 
 from service.records.columns import COLUMNS, ColumnDecoder, Columns
-from service.remote.errors import naming
-from service.remote.store import ObjectStore
+from service.remote.stores.errors import naming
+from service.remote.stores.store import ObjectStore
 from service.spark.options import ReadOptions
 from service.spark.plan.splits import Piece, Split
 from service.spark.read.arrow import arrow_schema, of_times, offset_batch, record_batch

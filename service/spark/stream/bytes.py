@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from service.remote.manifest import Child, Load, Manifest, PageRef, SegmentEntry
-from service.remote.time_search import BlocksOf
+from service.remote.format.manifest import Child, Load, Manifest, PageRef, SegmentEntry
+from service.remote.reading.time_search import BlocksOf
 from service.spark.plan.sizes import UNKNOWN_BYTES_PER_OFFSET, bytes_per_offset
 from service.spark.plan.splits import wanted_segments
 from service.spark.selection import EVERYTHING

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import ConfigError, CorruptionError
-from service.remote.keys import MAX_OFFSET, MAX_PARTITION
+from service.remote.format.keys import MAX_OFFSET, MAX_PARTITION
 
 Spot = tuple[str, int]
 """Topic, as the user wrote it, and partition."""

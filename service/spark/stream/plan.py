@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from service.base.clock import Clock, SystemClock
-from service.remote.block_table import BlockTable
-from service.remote.manifest import Page, PageRef, SegmentEntry
+from service.remote.format.block_table import BlockTable
+from service.remote.format.manifest import Page, PageRef, SegmentEntry
 from service.spark.errors import DataLossError
 from service.spark.parallelism import parallelism_of
 from service.spark.plan.archive import Archive

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 
-from service.remote.store import ObjectStore
+from service.remote.stores.store import ObjectStore
 from service.spark.plan.archive import Archive, ChosenPartition, Live, PartitionSnapshot
 from service.spark.plan.memory import Memory
 from service.spark.tail.log_ends import log_ends_of

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from service.remote.manifest import Load, Manifest
+from service.remote.format.manifest import Load, Manifest
 from service.spark.options import ReadOptions
 from service.spark.plan.ranges import OffsetRange, windows
 from service.spark.plan.sizes import UNKNOWN_BYTES_PER_OFFSET, bytes_per_offset

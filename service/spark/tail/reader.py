@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from service.records.columns import COLUMNS
-from service.remote.errors import naming
+from service.remote.stores.errors import naming
 from service.spark.options import ReadOptions
 from service.spark.read.arrow import arrow_schema
 from service.spark.read.split_reader import chosen_rows, decoder_of

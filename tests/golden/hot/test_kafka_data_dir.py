@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from service.base.clock import ManualClock
-from service.base.config import LogConfig
 from service.base.types import TopicIdPartition
+from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.log_dir import decode_uuid
 from service.hot.manager import LogManager

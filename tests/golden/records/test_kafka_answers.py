@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from service.base.config import LogConfig
 from service.base.errors import RequestError
+from service.config.settings import LogConfig
 from service.records.batch import HEADER_SIZE, read_header, stamp, verify_crc
 from service.records.compression import decompress
 from service.records.validation import rules_of, validate_produced

@@ -14,10 +14,10 @@ from uuid import UUID
 import zstandard
 
 from service.records.batch import iter_headers
-from service.remote.block_table import BatchFacts, build_block_table
-from service.remote.keys import head_key
-from service.remote.manifest import Limits, Manifest
-from service.remote.manifest_codec import (
+from service.remote.format.block_table import BatchFacts, build_block_table
+from service.remote.format.keys import head_key
+from service.remote.format.manifest import Limits, Manifest
+from service.remote.format.manifest_codec import (
     TopicRow,
     encode_cluster,
     encode_head,
@@ -26,8 +26,8 @@ from service.remote.manifest_codec import (
     encode_topics,
     head_of,
 )
-from service.remote.object_reader import entry_of
-from service.remote.segment_object import PlannedObject, SegmentIdentity, plan_object
+from service.remote.format.segment_object import PlannedObject, SegmentIdentity, plan_object
+from service.remote.reading.object_reader import entry_of
 from tests.support.batches import batch
 
 FOLDER = Path(__file__).parent / "bucket"

@@ -9,11 +9,17 @@ import pytest
 import zstandard
 
 from service.base.types import TopicIdPartition
-from service.remote.keys import HeadKey, SegmentKey, parse_key
-from service.remote.manifest import live_segments
-from service.remote.memory_store import MemoryStore
-from service.remote.object_reader import open_footer, open_footer_of, open_head, open_manifest, open_page
-from service.remote.reader import RemoteReader
+from service.remote.format.keys import HeadKey, SegmentKey, parse_key
+from service.remote.format.manifest import live_segments
+from service.remote.reading.object_reader import (
+    open_footer,
+    open_footer_of,
+    open_head,
+    open_manifest,
+    open_page,
+)
+from service.remote.reading.reader import RemoteReader
+from service.remote.stores.memory_store import MemoryStore
 from tests.golden.remote.generate import CLUSTER_ID, FOLDER, PARTITION, TOPIC, TOPIC_ID, content, readable
 
 

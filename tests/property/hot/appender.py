@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from service.base.clock import SystemClock
-from service.base.config import LogConfig
+from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from tests.unit.hot.logs import TIP, batch

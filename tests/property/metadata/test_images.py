@@ -32,7 +32,7 @@ from service.metadata.frames import Frame
 from service.metadata.image import MetadataImage
 from service.metadata.image_frames import image_frames
 from service.metadata.raft.log import apply_batch
-from service.tiering.catalog import CatalogCommit, CatalogEntry
+from service.remote.catalog import CatalogCommit, CatalogEntry
 from tests.unit.metadata.controllers import CLUSTER_ID, AnyConfig, registration
 
 NAMES = ["a", "b", "a.b", "a_b", "c.d_e", "t"]

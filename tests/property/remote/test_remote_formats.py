@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.base.errors import CorruptionError
-from service.remote import keys
-from service.remote.chunk import verify_chunk
-from service.remote.manifest import Limits, Manifest, SegmentEntry, live_segments
-from service.remote.manifest_codec import (
+from service.remote.format import keys
+from service.remote.format.manifest import Limits, Manifest, SegmentEntry, live_segments
+from service.remote.format.manifest_codec import (
     decode_head,
     decode_manifest,
     decode_page,
@@ -22,10 +21,11 @@ from service.remote.manifest_codec import (
     encode_page,
     head_of,
 )
-from service.remote.memory_store import MemoryStore
-from service.remote.reader import RemoteReader
-from service.remote.resources import split_chunks
-from service.remote.segment_object import TRAILER, PlannedObject, decode_footer, tail_length
+from service.remote.format.segment_object import TRAILER, PlannedObject, decode_footer, tail_length
+from service.remote.reading.chunk import verify_chunk
+from service.remote.reading.reader import RemoteReader
+from service.remote.reading.resources import split_chunks
+from service.remote.stores.memory_store import MemoryStore
 from tests.unit.remote.archive import TIP, Archive, batch_of, plan_segment
 
 TOPIC = UUID(int=5)

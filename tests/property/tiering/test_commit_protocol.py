@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.base.types import Buffer, TopicIdPartition
-from service.remote.errors import StoreUnavailable
-from service.remote.manifest import Limits
-from service.remote.manifest_codec import Head, TopicRow, decode_head
-from service.remote.memory_store import MemoryStore
+from service.remote.format.manifest import Limits
+from service.remote.format.manifest_codec import Head, TopicRow, decode_head
+from service.remote.stores.errors import StoreUnavailable
+from service.remote.stores.memory_store import MemoryStore
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import Step
 from tests.unit.tiering.world import SETTINGS, Crash, Fault, MemoryCatalog, Replica, World, no_faults

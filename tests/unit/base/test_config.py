@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from service.base.config import BrokerConfig, LogConfig, topic_config, validate_topic_change
-from service.base.config_keys import ConfigType, to_text
-from service.base.config_tables import BROKER_KEYS, TOPIC_KEYS
 from service.base.errors import ConfigError
+from service.config.keys import ConfigType, to_text
+from service.config.settings import BrokerConfig, LogConfig, topic_config, validate_topic_change
+from service.config.tables import BROKER_KEYS, TOPIC_KEYS
 
 ROOT = Path(__file__).parents[3]
 PLAIN = BrokerConfig.from_properties({})
@@ -241,13 +241,6 @@ def test_defaults_of_topics_come_from_the_node() -> None:
     )
 
 
-def test_the_command_line_stands_over_the_file() -> None:
-    node = BrokerConfig.from_properties({"node.id": "1", "num.partitions": "3"}).with_overrides(
-        {"node.id": "2"}
-    )
-    assert (node.node_id, node.num_partitions) == (2, 3)
-
-
 def test_dynamic_settings_change_only_what_takes_effect() -> None:
     node = BrokerConfig.from_properties({"log.retention.hours": "1"})
     changed = node.with_dynamic({"log.retention.ms": "5"}, {"log.segment.bytes": "2000000"})
@@ -413,14 +406,14 @@ class TestTopics:
 
 def test_the_documentation_is_current() -> None:
     made = subprocess.run(
-        [sys.executable, "-m", "service.base.config_docs"],
+        [sys.executable, "-m", "service.config.docs"],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     ).stdout
     assert made == (ROOT / "docs/configuration.md").read_text("utf-8"), (
-        "run: python -m service.base.config_docs > docs/configuration.md"
+        "run: python -m service.config.docs > docs/configuration.md"
     )
 
 

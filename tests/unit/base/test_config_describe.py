@@ -1,7 +1,7 @@
 """DescribeConfigs shows what a Kafka 4.3.1 broker shows for the same settings (captured from one)."""
 
-from service.base.config import BrokerConfig
-from service.base.config_describe import ConfigEntry, describe_broker, describe_broker_default, describe_topic
+from service.config.describing import ConfigEntry, describe_broker, describe_broker_default, describe_topic
+from service.config.settings import BrokerConfig
 
 NODE = BrokerConfig.from_properties(
     {

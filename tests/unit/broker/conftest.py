@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from service.base.config import BrokerConfig
 from service.broker.node import Node
 from service.broker.supervisor import Supervisor
+from service.config.settings import BrokerConfig
 from service.network.client import Client
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from service.base.config import BrokerConfig
 from service.base.errors import StorageError
 from service.broker.abandoned_uploads import UploadsChild
 from service.broker.cold import _uploads_child
+from service.config.settings import BrokerConfig
 from tests.support.processes import REPOSITORY, wait_until
 from tests.support.stores import CREDENTIALS
 
@@ -90,7 +90,7 @@ def test_a_child_whose_node_was_killed_aborts_nothing_and_ends(tmp_path: Path) -
     """The pipe that the answer would come through ends with the node."""
     stub = (
         "import sys\n"
-        "from service.remote import abandoned_uploads as module\n"
+        "from service.remote.stores import abandoned_uploads as module\n"
         "class Uploads:\n"
         "    def older_than(self, age_ms): return [module.UnfinishedUpload('a', 'b', 1)]\n"
         f"    def abort(self, uploads): open({str(tmp_path / 'aborted')!r}, 'w').write(str(list(uploads)))\n"

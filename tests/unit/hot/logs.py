@@ -8,8 +8,8 @@ from typing import Any
 from uuid import UUID
 
 from service.base.clock import ManualClock
-from service.base.config import LogConfig
 from service.base.types import TopicIdPartition
+from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.records.batch import BatchHeader, complete_headers, iter_headers, read_header, stamp
 from service.records.builder import BatchBuilder

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from service.base.clock import ManualClock
-from service.base.config import LogConfig
 from service.base.errors import CorruptionError
+from service.config.settings import LogConfig
 from service.hot.epochs import LeaderEpochs
 from service.hot.retention import RetentionBounds, RetentionLimits, SegmentFacts, decide, limits_of
 from tests.unit.hot.logs import START_MS, batch, open_log

@@ -14,9 +14,9 @@ from uuid import UUID
 import pytest
 
 from service.base.clock import ManualClock
-from service.base.config import LogConfig
 from service.base.errors import ConfigError, StorageError
 from service.base.types import TopicIdPartition
+from service.config.settings import LogConfig
 from service.hot.log_dir import LogDir, cluster_id_of, decode_uuid, encode_uuid, read_meta, read_topic_id
 from service.hot.manager import LogManager
 from tests.unit.hot.logs import START_MS, batch

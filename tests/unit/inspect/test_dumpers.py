@@ -31,10 +31,10 @@ from service.metadata.raft.state_file import QuorumState, encode_state
 from service.metadata.records import RemoteLogRecord, TopicRecord
 from service.records.batch import Codec
 from service.records.builder import BatchBuilder, build_batch
-from service.remote import manifest_codec as codec
-from service.remote.block_table import BatchFacts, build_block_table
-from service.remote.manifest import Limits, Manifest, SegmentEntry
-from service.remote.segment_object import PlannedObject, SegmentIdentity, plan_object
+from service.remote.format import manifest_codec as codec
+from service.remote.format.block_table import BatchFacts, build_block_table
+from service.remote.format.manifest import Limits, Manifest, SegmentEntry
+from service.remote.format.segment_object import PlannedObject, SegmentIdentity, plan_object
 
 TOPIC_ID = UUID("6f8a1c3e-0000-4000-8000-000000000001")
 BASE = 100

@@ -10,9 +10,9 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from service.base.clock import ManualClock
-from service.base.config import BrokerConfig
 from service.base.types import TopicIdPartition
 from service.broker.config_rules import NodeConfigRules
+from service.config.settings import BrokerConfig
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.requests import (
     ConfigRules,
@@ -23,7 +23,7 @@ from service.metadata.controller.requests import (
     TopicDefaults,
 )
 from service.metadata.image import MetadataImage
-from service.tiering.catalog import CatalogCommit, CatalogEntry
+from service.remote.catalog import CatalogCommit, CatalogEntry
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 LOG_DIR = UUID("1d1c8ca4-3bc9-ae6e-30fc-21b2ac5246ad")

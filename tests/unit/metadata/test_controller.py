@@ -16,7 +16,7 @@ from service.metadata.controller.requests import AlterConfig, AlterResource, Cre
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.raft.log import MetadataLog
-from service.tiering.catalog import CatalogCommit, CatalogResult
+from service.remote.catalog import CatalogCommit, CatalogResult
 from tests.unit.metadata.controllers import (
     AnyConfig,
     catalog_commit,

@@ -14,7 +14,7 @@ The above exception was the direct cause of the following exception:
 
 Traceback (most recent call last):
   File "b.py", line 1, in g
-service.remote.errors.StoreUnavailable: GET data/x.seg: the store did not answer
+service.remote.stores.errors.StoreUnavailable: GET data/x.seg: the store did not answer
 
 \tat org.apache.spark.api.python.BasePythonRunner.read(PythonRunner.scala:1)
 """

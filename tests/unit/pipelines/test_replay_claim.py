@@ -7,7 +7,7 @@ import pytest
 from service.base.errors import StorageError
 from service.pipelines.replay_claim import PATIENCE_S, Attempts, Claim, Superseded, begin_run, claim
 from service.pipelines.replay_state import Part, PartState
-from service.remote.memory_store import MemoryStore
+from service.remote.stores.memory_store import MemoryStore
 
 PART = Part("flights", "id", 3, 10, 1000)
 

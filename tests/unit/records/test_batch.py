@@ -26,7 +26,6 @@ def test_a_header_says_what_the_batch_holds() -> None:
     assert (header.base_timestamp, header.max_timestamp) == (1000, 1005)
     assert (header.partition_leader_epoch, header.record_count) == (3, 2)
     assert header.codec is Codec.NONE
-    assert not (header.is_compressed)
     assert not (header.is_control)
     assert not (header.is_transactional)
     assert not (header.is_log_append_time)

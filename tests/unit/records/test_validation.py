@@ -6,8 +6,8 @@ import tracemalloc
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.base.config import LogConfig
 from service.base.errors import RequestError
+from service.config.settings import LogConfig
 from service.records.batch import Codec, compute_crc, read_header, verify_crc
 from service.records.builder import BatchBuilder, build_batch
 from service.records.compression import compress

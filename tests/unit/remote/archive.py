@@ -10,13 +10,13 @@ from uuid import UUID
 from service.base.types import TopicIdPartition
 from service.records.batch import iter_headers
 from service.records.builder import build_batch
-from service.remote.block_table import BatchFacts, Block, BlockTableBuilder
-from service.remote.keys import head_key
-from service.remote.manifest import Limits, Manifest, PageRef, SegmentEntry
-from service.remote.manifest_codec import encode_head, encode_manifest, encode_page, head_of
-from service.remote.object_reader import entry_of, open_page
-from service.remote.segment_object import PlannedObject, SegmentIdentity, plan_object
-from service.remote.store import ObjectStore
+from service.remote.format.block_table import BatchFacts, Block, BlockTableBuilder
+from service.remote.format.keys import head_key
+from service.remote.format.manifest import Limits, Manifest, PageRef, SegmentEntry
+from service.remote.format.manifest_codec import encode_head, encode_manifest, encode_page, head_of
+from service.remote.format.segment_object import PlannedObject, SegmentIdentity, plan_object
+from service.remote.reading.object_reader import entry_of, open_page
+from service.remote.stores.store import ObjectStore
 
 TOPIC_ID = UUID(int=7)
 TIP = TopicIdPartition(TOPIC_ID, "flights", 3)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from service.base.types import Buffer
-from service.remote.store import ObjectInfo, ObjectStore
+from service.remote.stores.store import ObjectInfo, ObjectStore
 
 
 class SlowStore:

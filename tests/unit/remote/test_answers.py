@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.base.errors import FirnError
-from service.remote.answers import may_be_past_the_end, store_error
-from service.remote.errors import (
+from service.remote.stores.answers import may_be_past_the_end, store_error
+from service.remote.stores.errors import (
     CredentialsExpired,
     CredentialsMissing,
     ObjectNotFound,

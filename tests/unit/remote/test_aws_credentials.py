@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from service.base.errors import ConfigError
-from service.remote.aws_credentials import credential_provider, read_profile
-from service.remote.errors import StoreRefused, StoreUnavailable
-from service.remote.obstore_store import StoreOptions, open_store
+from service.remote.stores.aws_credentials import credential_provider, read_profile
+from service.remote.stores.errors import StoreRefused, StoreUnavailable
+from service.remote.stores.obstore_store import StoreOptions, open_store
 
 FILES = {
     "credentials": "[default]\naws_access_key_id = d\naws_secret_access_key = ds\n"

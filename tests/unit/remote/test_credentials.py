@@ -13,11 +13,11 @@ import pytest
 
 from service.base.clock import ManualClock
 from service.base.errors import ConfigError, FirnError
-from service.remote.aws_credentials import credential_source
-from service.remote.credentials import RenewedCredentials
-from service.remote.errors import CredentialsMissing, StoreRefused, StoreUnavailable
-from service.remote.obstore_store import open_store
-from service.remote.s3_access import S3Access
+from service.remote.stores.aws_credentials import credential_source
+from service.remote.stores.credentials import RenewedCredentials
+from service.remote.stores.errors import CredentialsMissing, StoreRefused, StoreUnavailable
+from service.remote.stores.obstore_store import open_store
+from service.remote.stores.s3_access import S3Access
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential

@@ -4,8 +4,8 @@ from uuid import UUID
 
 import pytest
 
-from service.remote import keys
-from service.remote.keys import HeadKey, ManifestKey, PageKey, SegmentKey, SharedKey, parse_key
+from service.remote.format import keys
+from service.remote.format.keys import HeadKey, ManifestKey, PageKey, SegmentKey, SharedKey, parse_key
 
 TOPIC = UUID("0f0e0d0c-0b0a-0908-0706-050403020100")
 UPLOAD = UUID(int=255)

@@ -9,9 +9,17 @@ import pytest
 import zstandard
 
 from service.base.errors import CorruptionError
-from service.remote.keys import SegmentKey, segment_key
-from service.remote.manifest import EpochEnd, Limits, Manifest, Page, PageRef, SegmentEntry, live_segments
-from service.remote.manifest_codec import (
+from service.remote.format.keys import SegmentKey, segment_key
+from service.remote.format.manifest import (
+    EpochEnd,
+    Limits,
+    Manifest,
+    Page,
+    PageRef,
+    SegmentEntry,
+    live_segments,
+)
+from service.remote.format.manifest_codec import (
     Head,
     TopicRow,
     decode_cluster,

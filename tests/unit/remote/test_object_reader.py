@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from service.base.errors import CorruptionError
-from service.remote.errors import ObjectNotFound
-from service.remote.keys import CLUSTER_KEY, TOPICS_KEY, HeadKey, head_key
-from service.remote.manifest import Limits
-from service.remote.manifest_codec import (
+from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, HeadKey, head_key
+from service.remote.format.manifest import Limits
+from service.remote.format.manifest_codec import (
     Head,
     TopicRow,
     encode_cluster,
@@ -20,8 +19,7 @@ from service.remote.manifest_codec import (
     encode_topics,
     head_of,
 )
-from service.remote.memory_store import MemoryStore
-from service.remote.object_reader import (
+from service.remote.reading.object_reader import (
     footer_of,
     open_chain,
     open_cluster,
@@ -34,6 +32,8 @@ from service.remote.object_reader import (
     open_topics,
     read_section,
 )
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.memory_store import MemoryStore
 from service.tiering.chain import ChainStore
 from tests.unit.remote.archive import CLUSTER, TIP, TOPIC_ID, Archive
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.base.errors import ConfigError
-from service.remote.patience import LEAST_RATE, Patience, RequestRate
+from service.remote.stores.patience import LEAST_RATE, Patience, RequestRate
 
 UNIFORM = st.floats(0, 1)
 

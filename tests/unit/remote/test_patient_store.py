@@ -11,7 +11,7 @@ import pytest
 
 from service.base.clock import ManualClock
 from service.base.errors import ConfigError, CorruptionError, StorageError
-from service.remote.errors import (
+from service.remote.stores.errors import (
     CredentialsExpired,
     CredentialsMissing,
     ObjectNotFound,
@@ -20,10 +20,10 @@ from service.remote.errors import (
     StoreThrottled,
     StoreUnavailable,
 )
-from service.remote.memory_store import MemoryStore
-from service.remote.patience import Patience
-from service.remote.patient_store import PatientStore, World, open_patient_store
-from service.remote.store import ObjectInfo
+from service.remote.stores.memory_store import MemoryStore
+from service.remote.stores.patience import Patience
+from service.remote.stores.patient_store import PatientStore, World, open_patient_store
+from service.remote.stores.store import ObjectInfo
 
 
 class Failing(MemoryStore):

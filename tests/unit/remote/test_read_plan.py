@@ -5,9 +5,9 @@ from uuid import UUID
 import pytest
 
 from service.base.errors import CorruptionError
-from service.remote.block_table import BlockTable
-from service.remote.chunk import Chunk, ChunkRange, chunk_of_block, split_chunks, verify_chunk
-from service.remote.read_plan import IDLE_MS, MAX_STREAMS, ReadAhead, Stream
+from service.remote.format.block_table import BlockTable
+from service.remote.reading.chunk import Chunk, ChunkRange, chunk_of_block, split_chunks, verify_chunk
+from service.remote.reading.read_ahead import IDLE_MS, MAX_STREAMS, ReadAhead, Stream
 from tests.unit.remote.archive import batch_of, blocks_of
 
 ONE, TWO = (UUID(int=1), 0), (UUID(int=2), 0)

@@ -15,10 +15,10 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import ManualClock
 from service.base.errors import CorruptionError, RequestError
 from service.records.batch import iter_headers
-from service.remote.errors import ObjectNotFound, ReaderClosed, StoreUnavailable
-from service.remote.manifest import EpochEnd, Limits
-from service.remote.memory_store import MemoryStore
-from service.remote.reader import RemoteReader
+from service.remote.format.manifest import EpochEnd, Limits
+from service.remote.reading.reader import RemoteReader
+from service.remote.stores.errors import ObjectNotFound, ReaderClosed, StoreUnavailable
+from service.remote.stores.memory_store import MemoryStore
 from tests.unit.remote.archive import START_MS, TIP, Archive
 from tests.unit.remote.slow_store import SlowStore
 

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
@@ -10,12 +9,8 @@ import pytest
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
-from service.remote.block_table import BatchFacts, Block, BlockTable, BlockTableBuilder
-from service.remote.errors import ObjectNotFound
-from service.remote.local_file import file_parts
-from service.remote.memory_store import MemoryStore
-from service.remote.object_reader import entry_of, open_footer, open_footer_of, read_section
-from service.remote.segment_object import (
+from service.remote.format.block_table import BatchFacts, Block, BlockTable, BlockTableBuilder
+from service.remote.format.segment_object import (
     SECTION_NAMES,
     SUFFIX_HINT,
     TRAILER,
@@ -25,6 +20,9 @@ from service.remote.segment_object import (
     plan_object,
     tail_length,
 )
+from service.remote.reading.object_reader import entry_of, open_footer, open_footer_of, read_section
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.memory_store import MemoryStore
 from tests.unit.remote.archive import batch_of, blocks_of, plan_segment
 
 
@@ -251,22 +249,6 @@ def test_offsets_and_times_are_found_in_a_table_with_holes() -> None:
     assert table[-1].first_offset == 30
     with pytest.raises(IndexError):
         table[3]
-
-
-def test_a_file_is_read_in_pieces_and_its_end_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "x.log"
-    path.write_bytes(bytes(range(200)))
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        assert list(file_parts(fd, 150, 60)) == [
-            bytes(range(60)),
-            bytes(range(60, 120)),
-            bytes(range(120, 150)),
-        ]
-        with pytest.raises(CorruptionError, match="ends at 200"):
-            list(file_parts(fd, 201, 60))
-    finally:
-        os.close(fd)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from uuid import UUID
 from service.base.types import Buffer
 from service.records.builder import BatchBuilder, build_batch
 from service.records.producer_snapshot import ProducerRow, encode_rows
-from service.remote.keys import MAX_OFFSET, TOPICS_KEY, head_key
-from service.remote.manifest import Limits, Manifest, SegmentEntry
-from service.remote.manifest_codec import (
+from service.remote.format.keys import MAX_OFFSET, TOPICS_KEY, head_key
+from service.remote.format.manifest import Limits, Manifest, SegmentEntry
+from service.remote.format.manifest_codec import (
     TopicRow,
     encode_head,
     encode_manifest,
@@ -23,15 +23,15 @@ from service.remote.manifest_codec import (
     encode_topics,
     head_of,
 )
-from service.remote.memory_store import MemoryStore
-from service.remote.object_reader import entry_of, open_page
-from service.remote.segment_object import SegmentIdentity, plan_object
-from service.remote.store import ObjectInfo
+from service.remote.format.segment_object import SegmentIdentity, plan_object
+from service.remote.reading.log_scan import scan_log
+from service.remote.reading.object_reader import entry_of, open_page
+from service.remote.stores.memory_store import MemoryStore
+from service.remote.stores.store import ObjectInfo
 from service.spark.options import ReadOptions, parse_options
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import plan_batch
 from service.spark.plan.splits import Split
-from service.tiering.log_scan import scan_log
 
 START_MS = 1_700_000_000_000
 CLUSTER = "c-1"

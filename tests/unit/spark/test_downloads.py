@@ -9,7 +9,7 @@ import pytest
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.records.columns import ColumnDecoder
-from service.remote.manifest import SegmentEntry
+from service.remote.format.manifest import SegmentEntry
 from service.spark.errors import DataLossError
 from service.spark.plan.splits import Piece, Split
 from service.spark.read.downloads import Downloads

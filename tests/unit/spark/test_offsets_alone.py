@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from service.base.errors import CorruptionError
 from service.records.columns import ColumnDecoder
-from service.remote.manifest import SegmentEntry
+from service.remote.format.manifest import SegmentEntry
 from service.spark.plan.splits import Split
 from service.spark.read.downloads import Downloads
 from tests.unit.spark.bucket import START_MS, Bucket, CountingStore, marker, plain, transactional

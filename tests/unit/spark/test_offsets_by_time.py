@@ -12,10 +12,10 @@ from service.base.errors import CorruptionError
 from service.base.types import TopicIdPartition
 from service.records.batch import HEADER_SIZE, compute_crc
 from service.records.builder import build_batch
-from service.remote.keys import HeadKey
-from service.remote.manifest import Limits, live_segments
-from service.remote.object_reader import open_head
-from service.remote.reader import RemoteReader
+from service.remote.format.keys import HeadKey
+from service.remote.format.manifest import Limits, live_segments
+from service.remote.reading.object_reader import open_head
+from service.remote.reading.reader import RemoteReader
 from service.spark.options import Subscribe
 from service.spark.plan.archive import Archive
 from tests.unit.spark.bucket import START_MS, Bucket, plain

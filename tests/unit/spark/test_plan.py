@@ -11,8 +11,8 @@ from itertools import pairwise
 import pytest
 
 from service.base.errors import ConfigError, CorruptionError
-from service.remote.keys import TOPICS_KEY, head_key
-from service.remote.manifest import Limits
+from service.remote.format.keys import TOPICS_KEY, head_key
+from service.remote.format.manifest import Limits
 from service.spark.errors import DataLossError
 from service.spark.plan.archive import Archive
 from service.spark.plan.ranges import plan_batch

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.remote.block_table import Block, BlockTable
-from service.remote.keys import SegmentKey, segment_key
-from service.remote.manifest import SegmentEntry
+from service.remote.format.block_table import Block, BlockTable
+from service.remote.format.keys import SegmentKey, segment_key
+from service.remote.format.manifest import SegmentEntry
 from service.spark.plan.splits import Candidate, Split, SplitLimits, plan_splits, wanted_blocks
 from service.spark.selection import ALL_TIMES, Times
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from service.base.clock import ManualClock
-from service.remote.keys import TOPICS_KEY, head_key
-from service.remote.manifest_codec import encode_topics
+from service.remote.format.keys import TOPICS_KEY, head_key
+from service.remote.format.manifest_codec import encode_topics
 from service.spark.errors import DataLossError
 from service.spark.plan.archive import Archive
 from service.spark.plan.splits import Split

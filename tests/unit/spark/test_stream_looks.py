@@ -9,7 +9,7 @@ import pytest
 
 from service.base.clock import ManualClock
 from service.base.errors import ConfigError
-from service.remote.manifest import Limits
+from service.remote.format.manifest import Limits
 from service.spark.plan.archive import Archive
 from service.spark.plan.memory import Memory
 from service.spark.stream.offsets import Position, encode_position

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from service.base.errors import ConfigError
-from service.remote.keys import TOPICS_KEY
-from service.remote.manifest import Limits
+from service.remote.format.keys import TOPICS_KEY
+from service.remote.format.manifest import Limits
 from service.spark.errors import DataLossError
 from service.spark.plan.archive import Archive
 from service.spark.plan.memory import Memory

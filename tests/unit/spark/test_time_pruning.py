@@ -12,8 +12,8 @@ from service.records.batch import Codec
 from service.records.builder import BatchBuilder
 from service.records.columns import ColumnDecoder
 from service.records.decode import iter_records
-from service.remote.manifest import Limits
-from service.remote.object_reader import open_footer_of
+from service.remote.format.manifest import Limits
+from service.remote.reading.object_reader import open_footer_of
 from service.spark.plan.splits import Split
 from service.spark.read.downloads import Downloads
 from service.spark.selection import END_OF_TIME, MIN_TIMESTAMP, takes_all_times, takes_times

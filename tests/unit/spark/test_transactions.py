@@ -7,7 +7,7 @@ import pytest
 from service.base.errors import CorruptionError
 from service.records.batch import read_header
 from service.spark.plan.splits import AbortedTransaction
-from service.spark.plan.transactions import AbortedEntry, aborted_between, decode_entries, follow, open_in
+from service.spark.plan.txn_index import AbortedEntry, aborted_between, decode_entries, follow, open_in
 from tests.unit.spark.bucket import marker, plain, producer_snapshot, transactional
 
 ROW = struct.Struct(">hqqqq")

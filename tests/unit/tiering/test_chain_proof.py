@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from service.remote.keys import HeadKey, head_key
-from service.remote.manifest import Limits, Manifest, Page, PageRef, SegmentEntry
-from service.remote.manifest_codec import encode_cluster, encode_head, encode_manifest, head_of
-from service.remote.object_reader import Chain, open_chain, open_page
-from service.remote.obstore_store import open_store
-from service.tiering.chain_proof import proved_segments
-from service.tiering.fsck import fsck
+from service.inspect.fsck import fsck
+from service.remote.format.keys import HeadKey, head_key
+from service.remote.format.manifest import Limits, Manifest, Page, PageRef, SegmentEntry
+from service.remote.format.manifest_codec import encode_cluster, encode_head, encode_manifest, head_of
+from service.remote.reading.chain_proof import proved_segments
+from service.remote.reading.object_reader import Chain, open_chain, open_page
+from service.remote.stores.obstore_store import open_store
 from tests.unit.tiering.world import World
 
 
@@ -142,7 +142,7 @@ def damage(world: World, how: str) -> None:
 def test_fsck_and_an_audit_say_the_same_of_it(world: World, how: str, count: int, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow", reason="pyarrow is not installed: make spark")
     from service.pipelines.audit_task import Chains, Checked, check_segment
-    from service.remote.object_reader import open_cluster
+    from service.remote.reading.object_reader import open_cluster
     from service.spark.options import Subscribe, parse_options
     from service.spark.plan.archive import Archive
 

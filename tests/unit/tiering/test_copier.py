@@ -12,11 +12,11 @@ from service.hot.log import LocalLog
 from service.records.batch import iter_headers
 from service.records.builder import BatchBuilder
 from service.records.decode import iter_records
-from service.remote.memory_store import MemoryStore
-from service.remote.object_reader import open_footer_of, read_section
-from service.remote.segment_object import SegmentIdentity
+from service.remote.format.segment_object import SegmentIdentity
+from service.remote.reading.log_scan import scan_log
+from service.remote.reading.object_reader import open_footer_of, read_section
+from service.remote.stores.memory_store import MemoryStore
 from service.tiering.copier import GivenUp, Progress, copy_segment
-from service.tiering.log_scan import scan_log
 from service.tiering.planner import Copy
 from tests.unit.hot.logs import START_MS, TIP, batch, open_log
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from service.base.types import TopicIdPartition
-from service.remote.obstore_store import open_store
-from service.remote.segment_object import TRAILER
+from service.remote.format.segment_object import TRAILER
+from service.remote.stores.obstore_store import open_store
 from service.tiering.steps import Step
 from tests.unit.tiering.world import GRACE_MS, Crash, Fault, World, crash_at, once
 

@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from service.base.types import TopicIdPartition
-from service.remote.keys import SegmentKey, segment_key
-from service.remote.manifest import Limits
+from service.remote.format.keys import SegmentKey, segment_key
+from service.remote.format.manifest import Limits
 from service.tiering.steps import Step
 from tests.unit.hot.logs import START_MS
 from tests.unit.tiering.world import GRACE_MS, Fault, World, crash_at, once

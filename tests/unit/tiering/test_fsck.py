@@ -12,15 +12,15 @@ import pytest
 from crc32c import crc32c
 
 from service.base.types import TopicIdPartition
-from service.remote.block_table import BlockTable
-from service.remote.errors import StoreUnavailable
-from service.remote.keys import HeadKey, head_key
-from service.remote.manifest import SegmentEntry
-from service.remote.manifest_codec import encode_head, encode_manifest, head_of
-from service.remote.object_reader import entry_of, open_footer_of, open_head, open_manifest
-from service.remote.obstore_store import open_store
-from service.remote.segment_object import decode_footer, encode_footer
-from service.tiering.fsck import fsck
+from service.inspect.fsck import fsck
+from service.remote.format.block_table import BlockTable
+from service.remote.format.keys import HeadKey, head_key
+from service.remote.format.manifest import SegmentEntry
+from service.remote.format.manifest_codec import encode_head, encode_manifest, head_of
+from service.remote.format.segment_object import decode_footer, encode_footer
+from service.remote.reading.object_reader import entry_of, open_footer_of, open_head, open_manifest
+from service.remote.stores.errors import StoreUnavailable
+from service.remote.stores.obstore_store import open_store
 from service.tiering.steps import Step
 from tests.unit.tiering.world import Fault, World, crash_at
 

@@ -9,8 +9,8 @@ import pytest
 from service.base.types import NO_TIMESTAMP
 from service.records.batch import Codec
 from service.records.compression import compress
-from service.remote.block_table import Block
-from service.tiering.log_scan import MAX_INFLATED_BYTES, scan_log
+from service.remote.format.block_table import Block
+from service.remote.reading.log_scan import MAX_INFLATED_BYTES, scan_log
 from tests.support import batches
 from tests.support.batches import GZIP, LZ4, NONE, SNAPPY, ZSTD, record
 

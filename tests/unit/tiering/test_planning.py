@@ -7,8 +7,8 @@ from typing import NamedTuple
 import pytest
 
 from service.base.errors import InvariantError
+from service.remote.catalog import CatalogEntry, CatalogResult, decide_commit, malformed
 from service.tiering.backoff import backoff_ms
-from service.tiering.catalog import CatalogEntry, CatalogResult, decide_commit, malformed
 from service.tiering.expiry import Retention, plan_expiry
 from service.tiering.lifecycle import LIVE, MOVES, SegmentState, move
 from service.tiering.planner import CopyPlan, plan_copies, priority

@@ -12,9 +12,9 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
 from service.base.errors import ConfigError, InvariantError, RequestError, StorageError
-from service.remote.errors import StoreUnavailable
-from service.remote.memory_store import MemoryStore
-from service.tiering.catalog import CatalogCommit, CatalogEntry, CatalogResult
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
+from service.remote.stores.errors import StoreUnavailable
+from service.remote.stores.memory_store import MemoryStore
 from service.tiering.commits import CommitQueue
 from service.tiering.offload import OffloadPool, Stalled
 from service.tiering.ports import TieringMetrics

@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from service.base.errors import StorageError
-from service.remote.keys import ManifestKey, SegmentKey, manifest_key, segment_key
+from service.remote.format.keys import ManifestKey, SegmentKey, manifest_key, segment_key
 from tests.unit.tiering.world import GRACE_MS, Fault, World
 
 

@@ -14,19 +14,19 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from service.base.clock import ManualClock
-from service.base.config import LogConfig
 from service.base.types import Buffer, TopicIdPartition
+from service.config.settings import LogConfig
 from service.hot.log import LocalLog
+from service.inspect.fsck import fsck
 from service.records.batch import iter_headers
-from service.remote.errors import ObjectNotFound, StoreUnavailable
-from service.remote.keys import HeadKey
-from service.remote.manifest import Limits, Manifest, Page, PageRef, SegmentEntry, live_segments
-from service.remote.manifest_codec import Head, TopicRow, decode_head
-from service.remote.memory_store import MemoryStore
-from service.remote.object_reader import open_footer_of, open_head, open_manifest, open_page
-from service.remote.store import ObjectInfo, ObjectStore
-from service.tiering.catalog import CatalogCommit, CatalogEntry, CatalogResult, decide_commit
-from service.tiering.fsck import fsck
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, decide_commit
+from service.remote.format.keys import HeadKey
+from service.remote.format.manifest import Limits, Manifest, Page, PageRef, SegmentEntry, live_segments
+from service.remote.format.manifest_codec import Head, TopicRow, decode_head
+from service.remote.reading.object_reader import open_footer_of, open_head, open_manifest, open_page
+from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
+from service.remote.stores.memory_store import MemoryStore
+from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.manager import TieringManager
 from service.tiering.ports import AbandonedUploads, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot, claim_prefix

@@ -1,0 +1,276 @@
+"""The disk as a parameter: files and directories behind one port, and one error for whatever fails on them.
+
+A node has one `SystemDisk`; the simulator brings a model of a disk that loses, tears, fails and fills up.
+Everything below `broker/node.py` reaches files through this port alone, so a call that fails is a `DiskError`
+wherever it is caught. Safe from any thread.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import Enum
+from errno import EACCES, EAGAIN, EIO, ENOENT, ENOTDIR
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from service.base.errors import StorageError
+from service.base.types import Buffer
+
+
+class DiskError(StorageError):
+    """A file or directory could not be read, written, made, renamed or removed.
+
+    ``errno`` is POSIX's, ``path`` what it was about.
+    """
+
+    def __init__(self, doing: str, path: Path | str, errno: int) -> None:
+        super().__init__(f"{doing} {path}: {os.strerror(errno)}")
+        self.doing = doing
+        self.path = Path(path)
+        self.errno = errno
+
+
+class MissingFile(DiskError):
+    """There is no such file or directory."""
+
+
+class LockHeld(DiskError):
+    """Another process, or this one, holds the lock."""
+
+
+def disk_error(doing: str, path: Path | str, error: OSError) -> DiskError:
+    """`error` as the port raises it."""
+    errno = error.errno or EIO
+    kind = MissingFile if errno in (ENOENT, ENOTDIR) else DiskError
+    return kind(doing, path, errno)
+
+
+class Open(Enum):
+    """How a file is opened."""
+
+    READ = os.O_RDONLY
+    """it must exist"""
+    WRITE = os.O_RDWR
+    """for reading and writing; it must exist"""
+    CREATE = os.O_RDWR | os.O_CREAT
+    """for reading and writing; made where it is missing"""
+    ANEW = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+    """for reading and writing, empty"""
+
+
+class Entry(NamedTuple):
+    """What a directory says of one of its names. Symbolic links are neither file nor directory."""
+
+    name: str
+    is_file: bool
+    is_dir: bool
+    size: int
+    modified_ms: int
+
+
+class Disk(Protocol):
+    """Files by descriptors, directories by paths. Every method raises `DiskError`, and nothing else."""
+
+    def open(self, path: Path, how: Open = Open.READ) -> int:
+        """A descriptor. `MissingFile` where there is no file and `how` does not make one."""
+
+    def close(self, fd: int) -> None:
+        """Give the descriptor back; it is gone even where this raises."""
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        """Bytes from `position` on; fewer than `size` at the end of the file only."""
+
+    def pwrite(self, fd: int, data: Buffer, position: int) -> None:
+        """Write all of `data`; where this raises any part of it may have been written."""
+
+    def fsync(self, fd: int) -> None:
+        """Return once the file is on the device. After an error nobody knows what is."""
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut the file, or fill it up with zeros, to `size` bytes."""
+
+    def size(self, fd: int) -> int:
+        """Bytes of the file."""
+
+    def stat(self, path: Path) -> Entry:
+        """What is at `path`, links not followed. `MissingFile` where nothing is."""
+
+    def list(self, path: Path) -> list[Entry]:
+        """What the directory holds, in the order of the names."""
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Rename, whatever bears the new name already. Durable after `fsync_dir`, as all names are."""
+
+    def unlink(self, path: Path) -> None:
+        """Remove a file. `MissingFile` where there is none."""
+
+    def mkdir(self, path: Path) -> None:
+        """Make one directory; it must not exist, its parent must."""
+
+    def rmdir(self, path: Path) -> None:
+        """Remove an empty directory."""
+
+    def fsync_dir(self, path: Path) -> None:
+        """Make the directory's names durable: what was made, renamed or removed in it."""
+
+    def lock(self, path: Path) -> int:
+        """Make the file where it is missing and lock it for this process; `LockHeld` where another has it.
+
+        The descriptor holds the lock: closing it gives the lock up.
+        """
+
+
+class SystemDisk:
+    """The disk of this machine."""
+
+    def __init__(self) -> None:
+        self._paths: dict[int, Path] = {}  # for messages
+        self._locked: set[Path] = set()
+
+    def open(self, path: Path, how: Open = Open.READ) -> int:
+        try:
+            fd = os.open(path, how.value | os.O_CLOEXEC, 0o644)
+        except OSError as e:
+            raise disk_error("opening", path, e) from e
+        self._paths[fd] = path
+        return fd
+
+    def close(self, fd: int) -> None:
+        path = self._paths.pop(fd, None)
+        if path is not None:
+            self._locked.discard(path)
+        with _saying("closing", path or f"descriptor {fd}"):
+            os.close(fd)
+
+    def pread(self, fd: int, size: int, position: int) -> bytes:
+        try:
+            data = os.pread(fd, size, position)
+            if len(data) < size:
+                data = self._read_rest(fd, size, position, data)
+            return data
+        except OSError as e:
+            raise self._error("reading", fd, e) from e
+
+    @staticmethod
+    def _read_rest(fd: int, size: int, position: int, data: bytes) -> bytes:
+        """One call gives at most 2 GiB, and less where a signal comes."""
+        while len(data) < size:
+            more = os.pread(fd, size - len(data), position + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def pwrite(self, fd: int, data: Buffer, position: int) -> None:
+        try:
+            written = os.pwrite(fd, data, position)
+            if written != len(data):
+                self._write_rest(fd, data, position, written)
+        except OSError as e:
+            raise self._error("writing", fd, e) from e
+
+    @staticmethod
+    def _write_rest(fd: int, data: Buffer, position: int, written: int) -> None:
+        view = memoryview(data)
+        while written < len(view):
+            count = os.pwrite(fd, view[written:], position + written)
+            if not count:
+                raise OSError(EIO, "nothing was written")
+            written += count
+
+    def fsync(self, fd: int) -> None:
+        with self._saying("flushing", fd):
+            os.fsync(fd)
+
+    def truncate(self, fd: int, size: int) -> None:
+        with self._saying("truncating", fd):
+            os.ftruncate(fd, size)
+
+    def size(self, fd: int) -> int:
+        with self._saying("looking at", fd):
+            return os.fstat(fd).st_size
+
+    def stat(self, path: Path) -> Entry:
+        with _saying("looking at", path):
+            return _entry(path.name, os.lstat(path))
+
+    def list(self, path: Path) -> list[Entry]:
+        with _saying("listing", path), os.scandir(path) as entries:
+            found = []
+            for entry in entries:
+                try:
+                    found.append(_entry(entry.name, entry.stat(follow_symlinks=False)))
+                except FileNotFoundError:
+                    continue  # removed since
+            return sorted(found)
+
+    def rename(self, source: Path, target: Path) -> None:
+        with _saying("renaming", source):
+            os.replace(source, target)
+
+    def unlink(self, path: Path) -> None:
+        with _saying("removing", path):
+            os.unlink(path)
+
+    def mkdir(self, path: Path) -> None:
+        with _saying("making", path):
+            os.mkdir(path)
+
+    def rmdir(self, path: Path) -> None:
+        with _saying("removing", path):
+            os.rmdir(path)
+
+    def fsync_dir(self, path: Path) -> None:
+        with _saying("flushing", path):
+            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def lock(self, path: Path) -> int:
+        with _saying("locking", path):
+            real = path.resolve()
+        if real in self._locked:  # the system's locks are a process's: it would give us ours again
+            raise LockHeld("locking", path, EAGAIN)
+        fd = self.open(path, Open.CREATE)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as e:
+            self.close(fd)
+            held = e.errno in (EACCES, EAGAIN)
+            raise (LockHeld if held else DiskError)("locking", path, e.errno or EIO) from e
+        self._paths[fd] = real
+        self._locked.add(real)
+        return fd
+
+    def _error(self, doing: str, fd: int, error: OSError) -> DiskError:
+        return disk_error(doing, self._paths.get(fd, f"descriptor {fd}"), error)
+
+    @contextmanager
+    def _saying(self, doing: str, fd: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise self._error(doing, fd, e) from e
+
+
+@contextmanager
+def _saying(doing: str, path: Path | str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise disk_error(doing, path, e) from e
+
+
+def _entry(name: str, found: os.stat_result) -> Entry:
+    kind = found.st_mode & _KIND
+    return Entry(name, kind == _FILE, kind == _DIRECTORY, found.st_size, found.st_mtime_ns // 1_000_000)
+
+
+_KIND: Final = 0o170000
+_FILE: Final = 0o100000
+_DIRECTORY: Final = 0o040000

@@ -1,0 +1,126 @@
+"""What handlers work with: the node's parts that outlive a request. Owned by the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from service.base.clock import Clock
+from service.base.errors import RequestError, StorageError
+from service.broker.producer_ids import ProducerIds
+from service.broker.replicas import Replicas
+from service.config.settings import BrokerConfig
+from service.hot.log import LocalLog
+from service.hot.manager import LogManager
+from service.metadata.controller.controller import Controller
+from service.metadata.controller.requests import ProducerIdBlock
+from service.metadata.image import MetadataImage
+from service.network.limited_log import RateLimitedLog
+from service.network.server import RequestContext
+
+_log = logging.getLogger(__name__)
+
+NO_THROTTLE: Final = timedelta(0)
+"""No quotas are served, so no request is ever throttled."""
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
+
+TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
+"""Every operation there is on a topic, as a bit field over AclOperation codes: without an authorizer all are
+allowed.
+"""
+CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
+OPERATIONS_NOT_ASKED: Final = -(2**31)
+
+
+class Broker:
+    """The node as its handlers see it."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        clock: Clock,
+        cluster_id: str,
+        controller: Controller,
+        replicas: Replicas,
+        logs: LogManager,
+        on_fatal: Callable[[str, BaseException], None],
+    ) -> None:
+        self._config = config
+        self.clock = clock
+        self.cluster_id = cluster_id
+        self.controller = controller
+        self.replicas = replicas
+        self.epoch = -1
+        """this process's registration with the controller"""
+        self.producer_ids = ProducerIds(self._allocate_producer_ids)
+        self.loop = asyncio.get_running_loop()
+        self.endpoints: dict[str, tuple[str, int]] = {}
+        """listener name -> (advertised host, advertised port)"""
+        self._logs = logs
+        self._on_fatal = on_fatal
+        self._cold_bytes = 0
+        self._refusals = RateLimitedLog(_log)
+        self._storage_errors = RateLimitedLog(_log)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The node's settings as they are now; some of them can be altered while it runs."""
+        return self._config()
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest committed metadata."""
+        return self.controller.image
+
+    def endpoint(self, listener: str) -> tuple[str, int]:
+        """Where a client that came in by `listener` finds this node."""
+        return self.endpoints[listener]
+
+    async def _allocate_producer_ids(self) -> ProducerIdBlock:
+        return await self.controller.allocate_producer_ids(self.config.node_id, self.epoch)
+
+    async def flush(self, log: LocalLog) -> None:
+        """Have `log` written through to the device, off the loop. `StorageError` if the device refuses, which
+        ends the node: after a failed fsync nobody knows what is on the disk, so nothing more may be
+        promised.
+        """
+        try:
+            await self._logs.flush(log)
+        except StorageError as e:
+            self._on_fatal(f"flush of {log.tip}", e)
+            raise
+
+    @property
+    def has_room_for_cold_bytes(self) -> bool:
+        """Whether another answer with cold bytes may be made. Those that slow clients have not taken yet keep
+        their chunks in memory, beyond what the reader's cache may hold: so much again, and no more."""
+        return self._cold_bytes < self.config.remote_cache_bytes
+
+    def hold_cold_bytes(self, size: int) -> Callable[[], None]:
+        """Count `size` bytes of cold data on their way to a client; call what is returned when they are
+        out.
+        """
+        self._cold_bytes += size
+
+        def out() -> None:
+            self._cold_bytes -= size
+
+        return out
+
+    def log_refusal(
+        self, api: str, context: RequestContext, topic: object, partition: int, error: RequestError
+    ) -> None:
+        """Say who was refused what and why; so many lines per interval, as peers can cause any number of
+        them.
+        """
+        self._refusals.warning(
+            "%s of %s to %s-%d refused with %s: %s", api, context, topic, partition, error.code.name, error
+        )
+
+    def log_storage_error(self, api: str, topic: object, partition: int, error: Exception) -> None:
+        """Say that the disk or the object store kept a request from being served."""
+        self._storage_errors.log(logging.ERROR, "%s of %s-%d: %s", api, topic, partition, error)

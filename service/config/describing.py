@@ -1,0 +1,122 @@
+"""What DescribeConfigs tells about a topic or a node: values, where they come from, what they stand for. [P]
+
+Sources and synonyms follow Kafka's `ConfigHelper`: the strongest setting first, then the weaker, then the
+built-in default. As there, a topic key whose first broker synonym is not among the settings (only
+`log.retention.hours` is set, say) shows the effective value with no synonyms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from service.config.keys import ConfigKey, ConfigSource, ConfigType, to_text
+from service.config.settings import BrokerConfig, topic_values
+from service.config.tables import BROKER_KEYS, TOPIC_KEYS
+
+
+class ConfigSynonym(NamedTuple):
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """One key of a DescribeConfigs answer. No key of ours is sensitive: secrets are never configured."""
+
+    name: str
+    value: str | None
+    type: ConfigType
+    source: ConfigSource
+    is_default: bool
+    is_sensitive: bool
+    read_only: bool
+    synonyms: tuple[ConfigSynonym, ...]
+    documentation: str
+
+
+_FAMILIES: Final = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+)
+
+
+def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
+    """Every topic key by name, internal ones only where set. Raises `ConfigError` for bad overrides."""
+    values = topic_values(overrides, broker)
+    entries = []
+    for key in sorted(TOPIC_KEYS.values(), key=lambda key: key.name):
+        if key.internal and key.name not in overrides:
+            continue
+        value = to_text(values[key.name])
+        synonyms = _broker_synonyms(key.synonyms[0].name, broker) if key.synonyms else []
+        if key.name in overrides:
+            synonyms.insert(0, ConfigSynonym(key.name, value, ConfigSource.TOPIC_CONFIG))
+        entries.append(_entry(key, value, synonyms, read_only=False))
+    return entries
+
+
+def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
+    """Every key of this node by name."""
+    return [
+        _entry(key, _broker_value(key, broker), _broker_synonyms(key.name, broker), read_only=not key.dynamic)
+        for key in sorted(BROKER_KEYS.values(), key=lambda key: key.name)
+    ]
+
+
+def describe_broker_default(broker: BrokerConfig) -> list[ConfigEntry]:
+    """The dynamic settings for all brokers: what the broker resource with an empty name holds."""
+    source = ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+    return [
+        _entry(BROKER_KEYS[name], value, [ConfigSynonym(name, value, source)], read_only=False)
+        for name, value in sorted(broker.dynamic_default.items())
+    ]
+
+
+def _entry(
+    key: ConfigKey, value: str | None, synonyms: Iterable[ConfigSynonym], *, read_only: bool
+) -> ConfigEntry:
+    found = tuple(synonyms)
+    source = found[0].source if found else ConfigSource.DEFAULT_CONFIG
+    return ConfigEntry(
+        name=key.name,
+        value=value,
+        type=key.type,
+        source=source,
+        is_default=source is ConfigSource.DEFAULT_CONFIG,
+        is_sensitive=False,
+        read_only=read_only,
+        synonyms=found,
+        documentation=key.doc,
+    )
+
+
+def _broker_value(key: ConfigKey, broker: BrokerConfig) -> str | None:
+    if key.name == "log.dirs":
+        # absolute, whichever key they came from: tools on the same machine look there
+        return ",".join(str(path) for path in broker.log_dirs)
+    for level in (broker.dynamic, broker.dynamic_default, broker.static):
+        if key.name in level:
+            return to_text(key.parse(level[key.name]))
+    return to_text(key.default)
+
+
+def _broker_synonyms(name: str, broker: BrokerConfig) -> list[ConfigSynonym]:
+    if name == "log.flush.interval.ms":
+        names: tuple[str, ...] = (name, "log.flush.scheduler.interval.ms")
+    else:
+        names = next((family for family in _FAMILIES if name in family), (name,))
+    levels = (
+        (broker.dynamic, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        (broker.dynamic_default, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        (broker.static, ConfigSource.STATIC_BROKER_CONFIG),
+    )
+    found = [ConfigSynonym(n, level[n], source) for level, source in levels for n in names if n in level]
+    for candidate in names:
+        default = to_text(BROKER_KEYS[candidate].default)
+        if default is not None:
+            found.append(ConfigSynonym(candidate, default, ConfigSource.DEFAULT_CONFIG))
+    while found and found[0].name != name:
+        del found[0]
+    return found

@@ -1,0 +1,55 @@
+"""Makes docs/configuration.md of the tables: `python -m service.config.docs > docs/configuration.md`"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from service.config.keys import ConfigKey, to_text
+from service.config.tables import BROKER_KEYS, REFUSED, TOPIC_KEYS
+
+_HEAD = """# Configuration
+
+Made from the key tables by `python -m service.config.docs`; a test keeps it current.
+
+`firn server [CONFIG.properties] [--set key=value …]` reads Java's `.properties` syntax. Names, types,
+defaults and bounds are Apache Kafka 4.3's where Kafka has the key; keys under `firn.` are ours. A key is
+accepted only if it has an effect: an unknown key, or a value that cannot be, stops the node at start with
+its name and the reason, all of them at once. Credentials are never configured here: object storage takes
+them from its environment, S3 from the usual AWS chain.
+
+What differs from Kafka, because one node is all there is:
+- `node.id` defaults to 1, `process.roles` to `broker,controller`; a node is always both.
+- `listeners` defaults to the loopback interface, `log.dir` to `firn-data` in the working directory.
+- Listeners named by `controller.listener.names` are left closed: the controller is spoken to in memory.
+- `controller.quorum.voters` may name this node only, `default.replication.factor` may be 1 only.
+- Every listener must be advertised.
+- `firn.remote.url` is the switch of tiered storage.
+"""
+
+
+def markdown() -> str:
+    """The whole document."""
+    parts = [_HEAD]
+    parts.append("## Node\n\nKeys marked * may be altered while the node runs.\n\n")
+    parts.append(_table(BROKER_KEYS.values()))
+    parts.append("\n## Topic\n\nSet when a topic is created, or later with `kafka-configs --alter`.\n\n")
+    parts.append(_table(key for key in TOPIC_KEYS.values() if not key.internal))
+    parts.append("\n## Refused, and why\n\n| key | reason |\n|---|---|\n")
+    parts.extend(f"| `{name}{'*' if name[-1] == '.' else ''}` | {why} |\n" for name, why in REFUSED.items())
+    return "".join(parts)
+
+
+def _table(keys: Iterable[ConfigKey]) -> str:
+    rows = ["| key | type | default | valid | what it does |\n|---|---|---|---|---|\n"]
+    for key in sorted(keys, key=lambda key: (key.name.startswith("firn."), key.name)):
+        default = to_text(key.default)
+        shown = "" if default is None else f"`{default}`" if default else "(empty)"
+        valid = key.valid_values()
+        mark = " *" if key.dynamic else ""
+        rows.append(f"| `{key.name}`{mark} | {key.type.name.lower()} | {shown} | {valid} | {key.doc} |\n")
+    return "".join(rows)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,357 @@
+"""The settings of a node and of a topic: parsed, checked, frozen. [P] but for reading the machine's name
+
+`BrokerConfig` is made from string properties once, at start; `LogConfig` is what one topic's overrides
+and the node's defaults come to. Whatever is wrong with a set of properties is reported in one `ConfigError`,
+a line for each key. Source of the rules: Kafka `KafkaConfig.validateValues` and `LogConfig.validate`.
+
+>>> broker = BrokerConfig.from_properties({"log.retention.hours": "2"})
+>>> topic_config({"segment.bytes": "1048576"}, broker).retention_ms
+7200000
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from service.base.errors import ConfigError
+from service.base.properties import load_properties
+from service.config.keys import LONG_MAX, ConfigKey, Value, did_you_mean, invalid
+from service.config.listeners import Listener, read_listeners, read_voters
+from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
+
+__all__ = [
+    "AS_TOTAL",
+    "UNLIMITED",
+    "BrokerConfig",
+    "Listener",
+    "LogConfig",
+    "load_properties",
+    "topic_config",
+    "validate_topic_change",
+]
+
+AS_TOTAL: Final = -2
+"""`local.retention.*`: as the total retention."""
+UNLIMITED: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """The effective settings of one topic. Fields are Kafka's topic keys, in their units (bytes, ms)."""
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 604_800_000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10_485_760
+    index_interval_bytes: int = 4096
+    retention_ms: int = 604_800_000
+    retention_bytes: int = UNLIMITED
+    local_retention_ms: int = AS_TOTAL
+    local_retention_bytes: int = AS_TOTAL
+    max_message_bytes: int = 1_048_588
+    message_timestamp_type: str = "CreateTime"
+    message_timestamp_before_max_ms: int = LONG_MAX
+    message_timestamp_after_max_ms: int = 3_600_000
+    compression_type: str = "producer"
+    min_insync_replicas: int = 1
+    flush_messages: int = LONG_MAX
+    flush_ms: int = LONG_MAX
+    file_delete_delay_ms: int = 60_000
+    remote_storage_enable: bool = False
+    remote_log_copy_disable: bool = False
+    cleanup_policy: str = "delete"
+
+    @property
+    def effective_local_retention_ms(self) -> int:
+        """How long sealed segments stay on disk, -1: for ever. The total retention unless tiered."""
+        if not self.remote_storage_enable or self.local_retention_ms == AS_TOTAL:
+            return self.retention_ms
+        return self.local_retention_ms
+
+    @property
+    def effective_local_retention_bytes(self) -> int:
+        """Bytes that stay on disk; -1 without bound. The total retention unless the topic is tiered."""
+        if not self.remote_storage_enable or self.local_retention_bytes == AS_TOTAL:
+            return self.retention_bytes
+        return self.local_retention_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerConfig:
+    """The settings of one node. A field is its key with `_` for `.` and without `firn.`.
+
+    `listeners` are the broker's, without the controller's; a port of 0 stays 0 here and is known once
+    bound. `log` holds what a topic without overrides gets. `static`, `dynamic` and `dynamic_default` are the
+    properties as given: in the file and on the command line, in the metadata log for this broker, and there
+    for all brokers.
+    """
+
+    node_id: int
+    process_roles: tuple[str, ...]
+    listeners: tuple[Listener, ...]
+    advertised_listeners: tuple[Listener, ...]
+    controller_listeners: tuple[Listener, ...]
+    cluster_id: str | None
+    broker_rack: str | None
+    log_dirs: tuple[Path, ...]
+    num_partitions: int
+    default_replication_factor: int
+    auto_create_topics_enable: bool
+    delete_topic_enable: bool
+    socket_request_max_bytes: int
+    max_connections: int
+    connections_max_idle_ms: int
+    queued_max_request_bytes: int
+    fetch_max_bytes: int
+    max_request_partition_size_limit: int
+    log_flush_offset_checkpoint_interval_ms: int
+    log_retention_check_interval_ms: int
+    producer_id_expiration_ms: int
+    metadata_log_segment_bytes: int
+    metadata_log_max_record_bytes_between_snapshots: int
+    metadata_log_max_snapshot_interval_ms: int
+    remote_log_manager_task_interval_ms: int
+    remote_log_manager_copier_thread_pool_size: int
+    remote_log_reader_threads: int
+    remote_fetch_max_wait_ms: int
+    remote_list_offsets_request_timeout_ms: int
+    remote_url: str | None
+    remote_s3_endpoint: str | None
+    remote_s3_region: str | None
+    remote_cache_bytes: int
+    remote_chunk_bytes: int
+    remote_object_grace_ms: int
+    max_inflated_batch_bytes: int
+    log: LogConfig
+    topic_defaults: Mapping[str, Value]
+    static: Mapping[str, str]
+    dynamic: Mapping[str, str]
+    dynamic_default: Mapping[str, str]
+
+    @property
+    def remote_storage_enabled(self) -> bool:
+        """Whether this node has a cold tier at all."""
+        return self.remote_url is not None
+
+    @staticmethod
+    def from_properties(
+        properties: Mapping[str, str],
+        *,
+        dynamic: Mapping[str, str] | None = None,
+        dynamic_default: Mapping[str, str] | None = None,
+    ) -> BrokerConfig:
+        """Parse and check; raises `ConfigError` with one line for each thing that is wrong."""
+        own, everyone = dict(dynamic or {}), dict(dynamic_default or {})
+        given = {**properties, **everyone, **own}
+        problems: list[str] = []
+        values = _parse(given, BROKER_KEYS, "configuration key", problems)
+        if problems:
+            raise ConfigError("\n".join(problems))
+        fields = _node_fields(values, problems)
+        topic_defaults = _topic_defaults(given, values)
+        problems.extend(_node_conflicts(values, topic_defaults))
+        if problems:
+            raise ConfigError("\n".join(problems))
+        return BrokerConfig(
+            **fields,
+            log=_log_config(topic_defaults),
+            topic_defaults=topic_defaults,
+            static=dict(properties),
+            dynamic=own,
+            dynamic_default=everyone,
+        )
+
+    def with_dynamic(self, broker: Mapping[str, str], default: Mapping[str, str]) -> BrokerConfig:
+        """The same node with other settings in the metadata log, for it alone and for all brokers.
+
+        Raises `ConfigError` for a key that cannot change while the node runs, in Kafka's words.
+        """
+        fixed = sorted(n for n in {**default, **broker} if n in BROKER_KEYS and not BROKER_KEYS[n].dynamic)
+        if fixed:
+            raise ConfigError(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
+        return BrokerConfig.from_properties(self.static, dynamic=broker, dynamic_default=default)
+
+
+def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> LogConfig:
+    """What a topic with these overrides gets on this node.
+
+    Raises `ConfigError` for an unknown key, a bad value or values that contradict each other.
+    """
+    values = topic_values(overrides, broker)
+    for problem in _topic_conflicts(values, broker.remote_storage_enabled):
+        raise ConfigError(problem)
+    return _log_config(values)
+
+
+def validate_topic_change(
+    current: Mapping[str, str], proposed: Mapping[str, str], broker: BrokerConfig
+) -> LogConfig:
+    """As `topic_config` for the proposed overrides, and refuses to take tiered storage away from a topic."""
+    config = topic_config(proposed, broker)
+    if (
+        current.get("remote.storage.enable", "false").strip().lower() == "true"
+        and not config.remote_storage_enable
+    ):
+        raise ConfigError(
+            "It is invalid to disable remote storage: its data would be lost. To stop copying and keep what "
+            "is there, set `remote.storage.enable=true,remote.log.copy.disable=true`; else delete the topic."
+        )
+    return config
+
+
+def topic_values(overrides: Mapping[str, str], broker: BrokerConfig) -> dict[str, Value]:
+    """Typed values of every topic key: the overrides over the node's defaults. Raises `ConfigError`."""
+    for name in overrides:
+        if name not in TOPIC_KEYS:
+            reason = refusal(name)
+            hint = f": {reason}" if reason else did_you_mean(name, TOPIC_KEYS)
+            raise ConfigError(f"Unknown topic config name: {name}{hint}")
+    values = dict(broker.topic_defaults)
+    values.update((name, TOPIC_KEYS[name].parse(text)) for name, text in overrides.items())
+    return values
+
+
+def _parse(
+    given: Mapping[str, str], keys: Mapping[str, ConfigKey], what: str, problems: list[str]
+) -> dict[str, Value]:
+    values = {key.name: key.default for key in keys.values()}
+    for name, text in given.items():
+        if name not in keys:
+            reason = refusal(name)
+            if reason is None and name in TOPIC_KEYS:
+                reason = (
+                    f"a topic key; its default is set by {TOPIC_KEYS[name].synonyms[0].name}"
+                    if (TOPIC_KEYS[name].synonyms)
+                    else "a topic key; it is set on topics only"
+                )
+            problems.append(
+                f"{name}: refused: {reason}"
+                if reason
+                else f"{name}: unknown {what}{did_you_mean(name, keys)}"
+            )
+            continue
+        try:
+            values[name] = keys[name].parse(text)
+        except ConfigError as e:
+            problems.append(str(e))
+    return values
+
+
+def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, Any]:
+    known = {field.name for field in dataclasses.fields(BrokerConfig)}
+    fields: dict[str, Any] = {}
+    for name, value in values.items():
+        field = name.removeprefix("firn.").replace(".", "_")
+        if field in known:
+            fields[field] = value
+    fields["log_dirs"] = _log_dirs(values, problems)
+    if set(fields["process_roles"]) != {"broker", "controller"}:
+        problems.append("process.roles: a single node is both: broker,controller")
+    try:
+        fields.update(read_listeners(values))
+        read_voters(values)
+    except ConfigError as e:
+        problems.append(str(e))
+    return fields
+
+
+def _log_dirs(values: Mapping[str, Value], problems: list[str]) -> tuple[Path, ...]:
+    chosen = values["log.dirs"] if values["log.dirs"] is not None else values["log.dir"]
+    assert isinstance(chosen, tuple)
+    dirs = tuple(Path(text).absolute() for text in chosen if text)
+    if not dirs:
+        problems.append("At least one log directory must be defined via log.dirs or log.dir.")
+    if len(set(dirs)) != len(dirs):
+        problems.append("log.dirs: a directory is named twice")
+    return dirs
+
+
+def _topic_defaults(given: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, Value]:
+    """Default of every topic key: the strongest synonym that is set, in the topic key's units."""
+    defaults: dict[str, Value] = {}
+    for key in TOPIC_KEYS.values():
+        defaults[key.name] = key.default
+        for synonym in key.synonyms:
+            if synonym.name in given:
+                value = values[synonym.name]
+                if synonym.factor != 1:
+                    assert isinstance(value, int)
+                    value = value * synonym.factor if value >= 0 else UNLIMITED
+                defaults[key.name] = value
+                break
+    return defaults
+
+
+def _log_config(values: Mapping[str, Value]) -> LogConfig:
+    fields: dict[str, Any] = {name.replace(".", "_"): value for name, value in values.items()}
+    small = fields.pop("internal_segment_bytes")
+    if small is not None:
+        fields["segment_bytes"] = small
+    fields["cleanup_policy"] = ",".join(fields["cleanup_policy"])
+    return LogConfig(**fields)
+
+
+def _node_conflicts(values: Mapping[str, Value], topic: Mapping[str, Value]) -> Iterable[str]:
+    number = _number_of(values)
+    if _number_of(topic)("retention.ms") == 0:
+        yield "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
+    queued = number("queued.max.request.bytes")
+    if 0 < queued < number("socket.request.max.bytes"):
+        yield "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
+    url = values["firn.remote.url"]
+    for name in ("firn.remote.s3.endpoint", "firn.remote.s3.region"):
+        if values[name] is not None and str(url).partition("://")[0] not in S3_SCHEMES:
+            yield f"{name} has no effect without firn.remote.url=s3://…"
+    if number("firn.remote.cache.bytes") < 2 * number("firn.remote.chunk.bytes"):
+        yield "firn.remote.cache.bytes must hold at least two chunks of firn.remote.chunk.bytes"
+    if url is not None:
+        yield from _retention_conflicts(topic)
+
+
+def _topic_conflicts(values: Mapping[str, Value], remote_storage_enabled: bool) -> Iterable[str]:
+    if not values["remote.storage.enable"]:
+        return
+    if not remote_storage_enabled:
+        yield (
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage."
+        )
+    yield from _retention_conflicts(values)
+    if values["remote.log.copy.disable"]:
+        for unit in ("bytes", "ms"):
+            if values[f"local.retention.{unit}"] not in (AS_TOTAL, values[f"retention.{unit}"]):
+                yield (
+                    f"When `remote.log.copy.disable` is set to true, the `local.retention.{unit}` and "
+                    f"`retention.{unit}` must be set to the identical value because there will be no more "
+                    "logs copied to the remote storage."
+                )
+
+
+def _retention_conflicts(values: Mapping[str, Value]) -> Iterable[str]:
+    number = _number_of(values)
+    for unit in ("bytes", "ms"):
+        total, local = number(f"retention.{unit}"), number(f"local.retention.{unit}")
+        if total < 0 or local == AS_TOTAL:
+            continue
+        name = f"local.retention.{unit}"
+        if local == UNLIMITED:
+            yield str(
+                invalid(name, local, f"Value must not be -1 as retention.{unit} value is set as {total}.")
+            )
+        elif local > total:
+            yield str(
+                invalid(name, local, f"Value must not be more than retention.{unit} property value: {total}")
+            )
+
+
+def _number_of(values: Mapping[str, Value]) -> Callable[[str], int]:
+    def number(name: str) -> int:
+        value = values[name]
+        assert isinstance(value, int)
+        return value
+
+    return number

@@ -1,0 +1,443 @@
+"""The manifest: which segments of one partition are live, as one contiguous chain. [P]
+
+A manifest is immutable; a change makes the next version. It lists the newest segments itself. When it would
+list more than 1,024, the oldest 1,024 move into a *page*, an immutable object of its own that the manifest
+refers to; when it would refer to more than 64 pages of one level, the oldest 64 move into one of the next::
+
+    Manifest  pages: [level 1: 0..99_999] [level 0: 100_000..109_999] …   entries: [segment] [segment] …
+
+So a manifest has a bounded size however long the partition lives, a commit writes it and rarely a page, and
+a lookup reads one page per level. Segments leave at the old end only: `start_offset` rises, pages wholly
+below it leave the manifest, and a page that straddles it stays as it is; its segments below are not live.
+
+Whatever may have to read a page takes `load`, which returns it or raises. Callers without a thread to block
+pass one that raises for a page that is not at hand, fetch it, and ask again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from service.base.errors import CorruptionError
+from service.base.types import NO_TIMESTAMP
+from service.remote.format.keys import ManifestKey, PageKey, manifest_key, page_key
+
+MAX_MANIFEST_ENTRIES: Final = 1024
+MAX_PAGE_REFS: Final = 64
+MAX_LEVELS: Final = 16
+
+
+class SegmentEntry(NamedTuple):
+    """One live segment. Offsets are inclusive; `size` (the object's) and `log_length` are bytes.
+
+    `footer_position` is where the object's tail begins (`segment_object.Footer.tail_position`), `footer_crc`
+    the checksum in its trailer. `leader_epochs` are (epoch, first offset) pairs that cover the segment; the
+    first may begin below it. `max_timestamp` is -1 where no record has one, `min_timestamp` where it is not
+    known: any record may be older then.
+    """
+
+    base_offset: int
+    last_offset: int
+    size: int
+    log_length: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    leader_epochs: tuple[tuple[int, int], ...]
+    key: str
+    footer_position: int
+    footer_crc: int
+    min_timestamp: int = NO_TIMESTAMP
+
+    @property
+    def segments(self) -> int:
+        return 1
+
+    @property
+    def size_bytes(self) -> int:
+        return self.size
+
+    @property
+    def first_epoch(self) -> int:
+        return self.leader_epochs[0][0]
+
+    @property
+    def last_epoch(self) -> int:
+        return self.leader_epochs[-1][0]
+
+
+class PageRef(NamedTuple):
+    """A page and the sums over all it lists, itself or through further pages.
+
+    `min_timestamp` is -1 where it is not known of every segment. `stored_size` and `crc32c` are of the object
+    as it lies in the bucket.
+    """
+
+    base_offset: int
+    last_offset: int
+    level: int
+    segments: int
+    size_bytes: int
+    max_timestamp: int
+    first_epoch: int
+    last_epoch: int
+    key: str
+    stored_size: int
+    crc32c: int
+    min_timestamp: int = NO_TIMESTAMP
+
+
+Child = SegmentEntry | PageRef
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An immutable run of the chain: segments on level 0, pages of the level below on the others."""
+
+    topic_id: UUID
+    partition: int
+    level: int
+    children: tuple[Child, ...]
+
+    def key(self, uuid: UUID) -> str:
+        first, last = self.children[0].base_offset, self.children[-1].last_offset
+        return page_key(PageKey(self.topic_id, self.partition, first, last, self.level, uuid))
+
+
+Load = Callable[[PageRef], Page]
+
+
+class EpochEnd(NamedTuple):
+    """The largest leader epoch not above the one asked for, and the offset after its last record.
+
+    `is_last` says that no later epoch is in the remote log: the epoch may go on in the local one.
+    """
+
+    leader_epoch: int
+    end_offset: int
+    is_last: bool
+
+
+class ManifestChange(NamedTuple):
+    """The next version, and what has to be written before it (`pages`: new pages, in order)."""
+
+    manifest: Manifest
+    pages: tuple[tuple[Page, PageRef, bytes], ...]
+
+
+class ManifestDrop(NamedTuple):
+    """The next version, and what it no longer names: deletable once committed and a grace has passed."""
+
+    manifest: Manifest
+    segments: tuple[SegmentEntry, ...]
+    pages: tuple[PageRef, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return (*(entry.key for entry in self.segments), *(ref.key for ref in self.pages))
+
+
+class Limits(NamedTuple):
+    """When a manifest spills. The format allows less than the defaults, never more."""
+
+    entries: int = MAX_MANIFEST_ENTRIES
+    page_refs: int = MAX_PAGE_REFS
+
+
+PageEncoder = Callable[[Page], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One version of one partition's chain. `version` counts from 1; `parent_version` is 0 for the first.
+
+    `start_offset` is the first live offset; `dropped_segments` and `dropped_bytes` are those of the first
+    page that lie below it. `leader_epoch` is the writer's.
+    """
+
+    cluster_id: str
+    topic_id: UUID
+    topic: str
+    partition: int
+    version: int = 0
+    parent_version: int = 0
+    leader_epoch: int = 0
+    start_offset: int = 0
+    pages: tuple[PageRef, ...] = ()
+    entries: tuple[SegmentEntry, ...] = ()
+    dropped_segments: int = 0
+    dropped_bytes: int = 0
+
+    @property
+    def children(self) -> tuple[Child, ...]:
+        """Pages, then segments: the whole chain in offset order."""
+        return (*self.pages, *self.entries)
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last one; equal to `start_offset` when nothing is live."""
+        if self.entries:
+            return self.entries[-1].last_offset + 1
+        return self.pages[-1].last_offset + 1 if self.pages else self.start_offset
+
+    @property
+    def segments(self) -> int:
+        """Live segments."""
+        return sum(child.segments for child in self.children) - self.dropped_segments
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all live objects, footers included."""
+        return sum(child.size_bytes for child in self.children) - self.dropped_bytes
+
+    def key(self, uuid: UUID) -> str:
+        """Where this version is to be written."""
+        return manifest_key(ManifestKey(self.topic_id, self.partition, self.version, self.leader_epoch, uuid))
+
+    def append(
+        self,
+        entries: Sequence[SegmentEntry],
+        *,
+        leader_epoch: int,
+        new_uuid: Callable[[], UUID],
+        encode_page: PageEncoder,
+        limits: Limits = Limits(),  # noqa: B008  # immutable
+    ) -> ManifestChange:
+        """The next version with `entries` at its end. `ValueError` when they do not continue the chain."""
+        previous = self.end_offset if self.children or self.version else entries[0].base_offset
+        for entry in entries:
+            if entry.base_offset != previous or entry.last_offset < entry.base_offset:
+                raise ValueError(
+                    f"segment {entry.base_offset} to {entry.last_offset} does not continue at {previous}"
+                )
+            previous = entry.last_offset + 1
+        chain = [*self.entries, *entries]
+        refs = list(self.pages)
+        written: list[tuple[Page, PageRef, bytes]] = []
+
+        def spill(level: int, children: Sequence[Child]) -> PageRef:
+            page = Page(self.topic_id, self.partition, level, tuple(children))
+            data = encode_page(page)
+            ref = page_ref(page, page.key(new_uuid()), data)
+            written.append((page, ref, data))
+            return ref
+
+        while len(chain) > limits.entries:
+            refs.append(spill(0, chain[: limits.entries]))
+            del chain[: limits.entries]
+            _merge_levels(refs, spill, limits.page_refs)
+        manifest = replace(
+            self._next(leader_epoch),
+            start_offset=self.start_offset if self.children else entries[0].base_offset,
+            pages=tuple(refs),
+            entries=tuple(chain),
+        )
+        return ManifestChange(manifest, tuple(written))
+
+    def drop_before(self, offset: int, *, leader_epoch: int, load: Load) -> ManifestDrop:
+        """The next version with the log starting at `offset`: segments wholly below it are no longer live.
+
+        An `offset` below `start_offset` changes nothing but the version; one beyond the end drops everything.
+        """
+        start = min(max(offset, self.start_offset), self.end_offset)
+        gone: list[SegmentEntry] = []
+        for entry in live_segments(self, load):
+            if entry.last_offset >= start:
+                break
+            gone.append(entry)
+        gone_pages = tuple(_pages_below(self.pages, self.start_offset, start, load))
+        pages = tuple(ref for ref in self.pages if ref.last_offset >= start)
+        entries = tuple(entry for entry in self.entries if entry.last_offset >= start)
+        masked = _masked(pages[0], start, load) if pages and pages[0].base_offset < start else (0, 0)
+        manifest = replace(
+            self._next(leader_epoch),
+            start_offset=start,
+            pages=pages,
+            entries=entries,
+            dropped_segments=masked[0],
+            dropped_bytes=masked[1],
+        )
+        return ManifestDrop(manifest, tuple(gone), gone_pages)
+
+    def _next(self, leader_epoch: int) -> Manifest:
+        return replace(self, version=self.version + 1, parent_version=self.version, leader_epoch=leader_epoch)
+
+    def find(self, offset: int, load: Load) -> SegmentEntry | None:
+        """The live segment that holds `offset`; None outside ``start_offset <= offset < end_offset``."""
+        if not self.start_offset <= offset < self.end_offset:
+            return None
+        child = _child_at(self.children, offset)
+        while isinstance(child, PageRef):
+            child = _child_at(load(child).children, offset)
+        return child
+
+    def find_by_timestamp(self, timestamp: int, load: Load, from_offset: int = 0) -> SegmentEntry | None:
+        """The first live segment, holding `from_offset` or later, with a record not older than `timestamp`.
+
+        The segment may turn out to hold it only below `from_offset`: then ask again from the next segment.
+        """
+        return _first_newer(self.children, timestamp, max(from_offset, self.start_offset), load)
+
+    def max_timestamp(self, load: Load) -> int:
+        """The largest timestamp of any live segment, -1 when none has one."""
+        return _newest(self.children, self.start_offset, load)
+
+    def epoch_end(self, leader_epoch: int, load: Load) -> EpochEnd | None:
+        """Where the largest epoch not above `leader_epoch` ends; None when every live epoch is larger.
+
+        Source of the behaviour: KIP-101, `LeaderEpochFileCache.endOffsetFor`.
+        """
+        found: int | None = None
+        children: Sequence[Child] = self.children
+        while children:
+            index = _first_above(children, leader_epoch, self.start_offset)
+            below = [c for c in children[:index] if c.last_offset >= self.start_offset]
+            if below:
+                found = below[-1].last_epoch
+            if index == len(children):
+                return None if found is None else EpochEnd(found, self.end_offset, is_last=True)
+            child = children[index]
+            if isinstance(child, PageRef):
+                children = load(child).children
+                continue
+            for (epoch, _), (after, start) in pairwise(((-1, 0), *child.leader_epochs)):
+                found = epoch if epoch >= 0 else found
+                if after > leader_epoch:
+                    return None if found is None else EpochEnd(found, start, is_last=False)
+            raise CorruptionError(
+                f"{child.key}: epochs {child.leader_epochs} have no end after {leader_epoch}"
+            )
+        return None
+
+
+def live_segments(manifest: Manifest, load: Load, from_offset: int = 0) -> Iterator[SegmentEntry]:
+    """Live segments from the one that holds `from_offset` on, oldest first; pages are read one at a time."""
+    yield from _segments_from(manifest.children, max(from_offset, manifest.start_offset), load)
+
+
+def page_ref(page: Page, key: str, data: bytes) -> PageRef:
+    """How a parent names `page`, stored as `data` under `key`."""
+    children = page.children
+    return PageRef(
+        base_offset=children[0].base_offset,
+        last_offset=children[-1].last_offset,
+        level=page.level,
+        segments=sum(child.segments for child in children),
+        size_bytes=sum(child.size_bytes for child in children),
+        max_timestamp=max(child.max_timestamp for child in children),
+        first_epoch=children[0].first_epoch,
+        last_epoch=children[-1].last_epoch,
+        key=key,
+        stored_size=len(data),
+        crc32c=crc32c(data),
+        min_timestamp=oldest(children),
+    )
+
+
+def oldest(children: Sequence[Child]) -> int:
+    """The least timestamp below `children`, -1 as soon as it is not known of one of them."""
+    return min(child.min_timestamp for child in children)
+
+
+def check_chain(children: Sequence[Child]) -> None:
+    """`CorruptionError` unless children follow each other without gap or overlap, epochs never falling."""
+    for child in children:
+        if child.last_offset < child.base_offset:
+            raise CorruptionError(f"{child.key}: offsets {child.base_offset} to {child.last_offset}")
+    for before, after in pairwise(children):
+        if after.base_offset != before.last_offset + 1:
+            raise CorruptionError(f"{after.key} does not follow offset {before.last_offset}")
+        if after.first_epoch < before.last_epoch:
+            raise CorruptionError(f"{after.key}: leader epoch falls from {before.last_epoch}")
+
+
+def _merge_levels(
+    refs: list[PageRef], spill: Callable[[int, Sequence[Child]], PageRef], max_refs: int
+) -> None:
+    """Move the oldest `max_refs` pages of a level that has more into one page of the next, in place."""
+    level = 0
+    while level < MAX_LEVELS:
+        first = next((i for i, ref in enumerate(refs) if ref.level == level), len(refs))
+        count = sum(1 for ref in refs if ref.level == level)
+        if count > max_refs:
+            refs[first : first + max_refs] = [spill(level + 1, refs[first : first + max_refs])]
+        level += 1
+
+
+def _child_at(children: Sequence[Child], offset: int) -> Child | None:
+    index = bisect_right(children, offset, key=lambda child: child.base_offset) - 1
+    return children[index] if index >= 0 and children[index].last_offset >= offset else None
+
+
+def _segments_from(children: Sequence[Child], offset: int, load: Load) -> Iterator[SegmentEntry]:
+    for child in children:
+        if child.last_offset < offset:
+            continue
+        if isinstance(child, PageRef):
+            yield from _segments_from(load(child).children, offset, load)
+        else:
+            yield child
+
+
+def _first_newer(
+    children: Sequence[Child], timestamp: int, from_offset: int, load: Load
+) -> SegmentEntry | None:
+    for child in children:
+        if child.max_timestamp < timestamp or child.last_offset < from_offset:
+            continue
+        if isinstance(child, SegmentEntry):
+            return child
+        found = _first_newer(load(child).children, timestamp, from_offset, load)
+        if found is not None:
+            return found
+    return None
+
+
+def _newest(children: Sequence[Child], start_offset: int, load: Load) -> int:
+    newest = -1
+    for child in children:
+        if child.last_offset < start_offset or child.max_timestamp <= newest:
+            continue
+        if isinstance(child, PageRef) and child.base_offset < start_offset:
+            newest = max(newest, _newest(load(child).children, start_offset, load))
+        else:
+            newest = child.max_timestamp
+    return newest
+
+
+def _first_above(children: Sequence[Child], leader_epoch: int, start_offset: int) -> int:
+    for index, child in enumerate(children):
+        if child.last_epoch > leader_epoch and child.last_offset >= start_offset:
+            return index
+    return len(children)
+
+
+def _pages_below(refs: Sequence[Child], old_start: int, start: int, load: Load) -> Iterator[PageRef]:
+    """Pages wholly below `start` that `old_start` had not left behind yet, with the pages inside them."""
+    for ref in refs:
+        if not isinstance(ref, PageRef) or ref.last_offset < old_start or ref.base_offset >= start:
+            continue
+        if ref.level > 0:
+            yield from _pages_below(load(ref).children, old_start, start, load)
+        if ref.last_offset < start:
+            yield ref
+
+
+def _masked(ref: PageRef, start: int, load: Load) -> tuple[int, int]:
+    """Segments and bytes of a page that lie below `start`."""
+    segments = size = 0
+    for child in load(ref).children:
+        if child.last_offset < start:
+            segments += child.segments
+            size += child.size_bytes
+        elif isinstance(child, PageRef) and child.base_offset < start:
+            inner = _masked(child, start, load)
+            segments += inner[0]
+            size += inner[1]
+    return segments, size

@@ -1,0 +1,432 @@
+"""The segment object: one sealed Kafka segment and everything needed to read it, in one immutable object. [P]
+
+Byte layout (docs/bucket-format.md; integers big-endian)::
+
+    [Kafka .log bytes]           log_length bytes, from position 0: a valid .log file by themselves
+    [offset index]               Kafka's .index bytes
+    [time index]                 Kafka's .timeindex bytes
+    [transaction index]          Kafka's .txnindex bytes, often empty
+    [producer snapshot]          Kafka's .snapshot bytes at the segment's end, may be empty
+    [leader epochs]              text as in Kafka's leader-epoch-checkpoint
+    [block table]                rows of 56 bytes, see `block_table`
+    [JSON footer]                UTF-8
+    [u32 length of the JSON][u32 crc32c of JSON and length][8 bytes b"FIRNSEG1"]
+
+The *tail* is what a reader needs: block table, JSON, trailer. It lies at the end, so one suffix GET opens the
+object; a manifest entry names where it begins, so one ranged GET of the exact size does, too.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from service.base.errors import CorruptionError
+from service.base.types import Buffer
+from service.remote.format.block_table import Block, BlockTable
+from service.remote.format.fields import (
+    epochs_field,
+    int_field,
+    later_int_field,
+    object_field,
+    optional_int_field,
+    parse_json_object,
+    str_field,
+    uuid_field,
+)
+from service.remote.format.keys import MAX_EPOCH, MAX_OFFSET, MAX_PARTITION, SegmentKey, segment_key
+
+MAGIC: Final = b"FIRNSEG1"
+TRAILER: Final = struct.Struct(">II8s")
+FORMAT: Final = "firn-segment"
+FORMAT_VERSION: Final = 1
+
+MAX_LOG_LENGTH: Final = (1 << 31) - 1  # Kafka keeps positions in a segment as int32
+MAX_SECTION_LENGTH: Final = 1 << 30
+MAX_JSON_LENGTH: Final = 1 << 20
+MAX_TAIL_LENGTH: Final = 256 << 20
+SUFFIX_HINT: Final = 64 << 10
+"""A suffix of this many bytes holds the whole tail of a 1 GiB segment with blocks of 1 MiB."""
+
+SECTION_NAMES: Final = (
+    "offset_index",
+    "time_index",
+    "txn_index",
+    "producer_snapshot",
+    "leader_epochs",
+    "block_table",
+)
+
+LeaderEpochs = tuple[tuple[int, int], ...]
+"""(leader epoch, its first offset), both strictly rising."""
+
+
+class SegmentIdentity(NamedTuple):
+    """Whose records these are. Both offsets are inclusive; `uuid` names this one upload."""
+
+    cluster_id: str
+    topic_id: UUID
+    topic: str
+    partition: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    uuid: UUID
+
+    @property
+    def key(self) -> str:
+        """Where the object lies, relative to the prefix."""
+        return segment_key(
+            SegmentKey(
+                self.topic_id,
+                self.partition,
+                self.base_offset,
+                self.last_offset,
+                self.leader_epoch,
+                self.uuid,
+            )
+        )
+
+
+class Section(NamedTuple):
+    """A run of bytes inside the object, with the crc32c of all of it."""
+
+    position: int
+    length: int
+    crc32c: int
+
+    @property
+    def end(self) -> int:
+        return self.position + self.length
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The verified tail of a segment object: enough to plan every read of it.
+
+    `transactional_batch_count` counts the batches with the transactional or the control bit; None where that
+    is not known, as objects of before that field have none. `max_timestamp` is -1 when no record has one;
+    `max_timestamp_offset` is the offset of a record that has it, -1 where that is not known.
+    """
+
+    identity: SegmentIdentity
+    log_length: int
+    record_count: int
+    batch_count: int
+    transactional_batch_count: int | None
+    max_timestamp: int
+    max_timestamp_offset: int
+    leader_epochs: LeaderEpochs
+    sections: Mapping[str, Section]
+    blocks: BlockTable
+    object_size: int
+    crc: int
+
+    @property
+    def tail_position(self) -> int:
+        """First byte of the tail (block table, JSON, trailer)."""
+        return self.sections["block_table"].position
+
+    @property
+    def min_timestamp(self) -> int:
+        """The least timestamp of any record, -1 where that is not known of every block."""
+        return min(block.min_timestamp for block in self.blocks)
+
+
+class PlannedObject(NamedTuple):
+    """An object ready to be written: its key and size are known before the first byte is read.
+
+    `parts()` yields buffers that add up to `size`; each call starts over, so an upload can be retried.
+    """
+
+    footer: Footer
+    size: int
+    tail: bytes
+    middle: tuple[bytes, ...]
+    parts: Callable[[], Iterator[Buffer]]
+
+    @property
+    def key(self) -> str:
+        return self.footer.identity.key
+
+
+def encode_leader_epochs(epochs: LeaderEpochs) -> bytes:
+    """Text of Kafka's ``leader-epoch-checkpoint``: version 0, count, one ``epoch offset`` per line."""
+    lines = "".join(f"{epoch} {start}\n" for epoch, start in epochs)
+    return f"0\n{len(epochs)}\n{lines}".encode()
+
+
+def plan_object(
+    identity: SegmentIdentity,
+    *,
+    log: Callable[[], Iterable[Buffer]],
+    log_length: int,
+    blocks: Sequence[Block],
+    offset_index: bytes,
+    time_index: bytes,
+    txn_index: bytes = b"",
+    producer_snapshot: bytes = b"",
+    leader_epochs: LeaderEpochs,
+    transactional_batch_count: int | None,
+    max_timestamp_offset: int = -1,
+) -> PlannedObject:
+    """Lay out one object. Nothing of the log is read until `PlannedObject.parts` is iterated.
+
+    `log` starts a new pass over exactly `log_length` bytes (see `file_parts`); `blocks` cover them without a
+    gap (see `BlockTableBuilder`); `transactional_batch_count` is None where nobody counted. Raises
+    `ValueError` when they do not, or when a bound of the format is exceeded: an object that a reader would
+    refuse is never written.
+    """
+    table = BlockTable.of(blocks)
+    _check_plan(identity, log_length, table, leader_epochs)
+    bodies = {
+        "offset_index": offset_index,
+        "time_index": time_index,
+        "txn_index": txn_index,
+        "producer_snapshot": producer_snapshot,
+        "leader_epochs": encode_leader_epochs(leader_epochs),
+        "block_table": table.encoded,
+    }
+    position = log_length
+    sections: dict[str, Section] = {}
+    for name in SECTION_NAMES:
+        body = bodies[name]
+        if len(body) > MAX_SECTION_LENGTH:
+            raise ValueError(f"{name} of {len(body)} bytes, at most {MAX_SECTION_LENGTH} fit")
+        sections[name] = Section(position, len(body), crc32c(body))
+        position += len(body)
+    totals = table.totals()
+    if not 0 <= (transactional_batch_count or 0) <= totals.batch_count:
+        raise ValueError(f"{transactional_batch_count} of {totals.batch_count} batches are transactional")
+    draft = Footer(
+        identity=identity,
+        log_length=log_length,
+        record_count=totals.record_count,
+        batch_count=totals.batch_count,
+        transactional_batch_count=transactional_batch_count,
+        max_timestamp=totals.max_timestamp,
+        max_timestamp_offset=max_timestamp_offset,
+        leader_epochs=leader_epochs,
+        sections=sections,
+        blocks=table,
+        object_size=0,
+        crc=0,
+    )
+    ending = encode_footer(draft)
+    size = position + len(ending)
+    footer = decode_footer(table.encoded + ending, size)
+    middle = tuple(bodies[name] for name in SECTION_NAMES[:-1])
+    tail = table.encoded + ending
+
+    def parts() -> Iterator[Buffer]:
+        left = log_length
+        for part in log():
+            left -= len(part)
+            yield part
+        if left:
+            raise CorruptionError(f"{identity.key}: the log is {-left:+d} bytes off the planned {log_length}")
+        yield from (body for body in middle if body)
+        yield tail
+
+    return PlannedObject(footer, size, tail, middle, parts)
+
+
+def _check_plan(
+    identity: SegmentIdentity, log_length: int, table: BlockTable, leader_epochs: LeaderEpochs
+) -> None:
+    if not 0 < log_length <= MAX_LOG_LENGTH:
+        raise ValueError(f"a segment of {log_length} bytes cannot be offloaded")
+    try:
+        table.verify(log_length, identity.base_offset, identity.last_offset)
+        _check_epochs(leader_epochs, identity)
+    except CorruptionError as e:
+        raise ValueError(str(e)) from e
+
+
+def _check_epochs(epochs: LeaderEpochs, identity: SegmentIdentity) -> None:
+    """Rising epochs from the segment's first offset on: who wrote each record is never in doubt."""
+    if not epochs or epochs[0][1] > identity.base_offset or epochs[-1][1] > identity.last_offset:
+        raise CorruptionError(f"leader epochs {epochs[:3]} do not cover offset {identity.base_offset}")
+    for (epoch, start), (next_epoch, next_start) in pairwise(epochs):
+        if next_epoch <= epoch or next_start <= start:
+            raise CorruptionError(f"leader epochs do not rise at epoch {next_epoch}, offset {next_start}")
+
+
+def encode_footer(footer: Footer) -> bytes:
+    """JSON footer and trailer. The same footer always gives the same bytes."""
+    identity = footer.identity
+    transactional = footer.transactional_batch_count
+    document = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "log_length": footer.log_length,
+        "cluster_id": identity.cluster_id,
+        "topic_id": str(identity.topic_id),
+        "topic": identity.topic,
+        "partition": identity.partition,
+        "base_offset": identity.base_offset,
+        "last_offset": identity.last_offset,
+        "leader_epoch": identity.leader_epoch,
+        "uuid": str(identity.uuid),
+        "record_count": footer.record_count,
+        "batch_count": footer.batch_count,
+        **({} if transactional is None else {"transactional_batch_count": transactional}),
+        "max_timestamp": footer.max_timestamp,
+        "max_timestamp_offset": footer.max_timestamp_offset,
+        "leader_epochs": [list(pair) for pair in footer.leader_epochs],
+        "sections": {
+            name: {"position": section.position, "length": section.length, "crc32c": section.crc32c}
+            for name, section in footer.sections.items()
+        },
+    }
+    body = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+    if len(body) > MAX_JSON_LENGTH:
+        raise ValueError(f"JSON footer of {len(body)} bytes, at most {MAX_JSON_LENGTH} fit")
+    length = len(body).to_bytes(4, "big")
+    return body + TRAILER.pack(len(body), crc32c(length, crc32c(body)), MAGIC)
+
+
+class Trailer(NamedTuple):
+    """The last 16 bytes: how long the JSON before them is, and its checksum."""
+
+    json_length: int
+    crc: int
+
+
+def decode_trailer(suffix: Buffer, object_size: int) -> Trailer:
+    """Read the last 16 bytes of an object. `CorruptionError` when they are not a segment object's."""
+    if len(suffix) < TRAILER.size or object_size < TRAILER.size:
+        raise CorruptionError(f"{object_size} bytes are too few for a segment object")
+    length, crc, magic = TRAILER.unpack_from(suffix, len(suffix) - TRAILER.size)
+    if magic != MAGIC:
+        raise CorruptionError(
+            f"ends in {bytes(magic)!r}, not in {MAGIC!r}: not a segment object, or cut short"
+        )
+    if not 2 <= length <= min(MAX_JSON_LENGTH, object_size - TRAILER.size):
+        raise CorruptionError(f"claims a JSON footer of {length} bytes in {object_size} bytes")
+    return Trailer(length, crc)
+
+
+def tail_length(suffix: Buffer, object_size: int) -> int:
+    """How many trailing bytes `decode_footer` needs, given some: ask for that many when they are more.
+
+    A suffix that holds the JSON gives the exact answer; a shorter one the length of JSON and trailer.
+    """
+    trailer = decode_trailer(suffix, object_size)
+    needed = trailer.json_length + TRAILER.size
+    if len(suffix) < needed:
+        return needed
+    document = _document(suffix, trailer)
+    section = _section(object_field(document, "sections"), "block_table")
+    length = object_size - section.position
+    if not needed <= length <= MAX_TAIL_LENGTH:
+        raise CorruptionError(f"the tail of a {object_size}-byte object cannot begin at {section.position}")
+    return length
+
+
+def decode_footer(suffix: Buffer, object_size: int) -> Footer:
+    """Parse and verify the tail of an object of `object_size` bytes from its last ``len(suffix)`` bytes.
+
+    Raises `CorruptionError` on anything that is not as written: magic, checksums, sections that do not lie
+    one after the other, a block table that does not cover the log. When the suffix is merely too short,
+    `tail_length` tells by how much.
+    """
+    view = memoryview(suffix)
+    trailer = decode_trailer(view, object_size)
+    needed = tail_length(view, object_size)
+    if needed > len(view):
+        raise CorruptionError(f"the tail has {needed} bytes, {len(view)} given")
+    document = _document(view, trailer)
+    identity = _identity(document)
+    log_length = int_field(document, "log_length", 1, MAX_LOG_LENGTH)
+    end = object_size - trailer.json_length - TRAILER.size
+    sections = _sections(object_field(document, "sections"), log_length, end)
+    section = sections["block_table"]
+    start = len(view) - (object_size - section.position)
+    encoded = view[start : start + section.length]
+    if crc32c(encoded) != section.crc32c:
+        raise CorruptionError("block table: wrong checksum")
+    table = BlockTable.decode(encoded)
+    table.verify(log_length, identity.base_offset, identity.last_offset)
+    epochs = epochs_field(document, "leader_epochs")
+    _check_epochs(epochs, identity)
+    totals = table.totals()
+    footer = Footer(
+        identity=identity,
+        log_length=log_length,
+        record_count=int_field(document, "record_count", 0, MAX_OFFSET),
+        batch_count=int_field(document, "batch_count", 0, MAX_OFFSET),
+        transactional_batch_count=later_int_field(
+            document, "transactional_batch_count", 0, totals.batch_count, None
+        ),
+        max_timestamp=optional_int_field(document, "max_timestamp", MAX_OFFSET),
+        max_timestamp_offset=optional_int_field(document, "max_timestamp_offset", MAX_OFFSET),
+        leader_epochs=epochs,
+        sections=sections,
+        blocks=table,
+        object_size=object_size,
+        crc=trailer.crc,
+    )
+    if (footer.record_count, footer.batch_count, footer.max_timestamp) != totals:
+        raise CorruptionError("the footer's totals are not the block table's")
+    return footer
+
+
+def _document(suffix: Buffer, trailer: Trailer) -> dict[str, Any]:
+    view = memoryview(suffix)
+    end = len(view) - TRAILER.size
+    body = view[end - trailer.json_length : end]
+    if crc32c(trailer.json_length.to_bytes(4, "big"), crc32c(body)) != trailer.crc:
+        raise CorruptionError("footer: wrong checksum")
+    document = parse_json_object(bytes(body), "footer")
+    if document.get("format") != FORMAT or document.get("format_version") != FORMAT_VERSION:
+        raise CorruptionError(
+            f"footer of format {document.get('format')!r} {document.get('format_version')!r}, "
+            f"not {FORMAT!r} {FORMAT_VERSION}"
+        )
+    return document
+
+
+def _identity(document: dict[str, Any]) -> SegmentIdentity:
+    base_offset = int_field(document, "base_offset", 0, MAX_OFFSET)
+    return SegmentIdentity(
+        cluster_id=str_field(document, "cluster_id"),
+        topic_id=uuid_field(document, "topic_id"),
+        topic=str_field(document, "topic"),
+        partition=int_field(document, "partition", 0, MAX_PARTITION),
+        base_offset=base_offset,
+        last_offset=int_field(document, "last_offset", base_offset, MAX_OFFSET),
+        leader_epoch=int_field(document, "leader_epoch", 0, MAX_EPOCH),
+        uuid=uuid_field(document, "uuid"),
+    )
+
+
+def _section(document: dict[str, Any], name: str) -> Section:
+    fields = object_field(document, name)
+    return Section(
+        int_field(fields, "position", 1, MAX_OFFSET),
+        int_field(fields, "length", 0, MAX_SECTION_LENGTH),
+        int_field(fields, "crc32c", 0, 0xFFFFFFFF),
+    )
+
+
+def _sections(document: dict[str, Any], log_length: int, end: int) -> dict[str, Section]:
+    """The sections, which must follow the log and each other, in order and without a gap, up to the JSON."""
+    position = log_length
+    sections = {}
+    for name in SECTION_NAMES:
+        section = _section(document, name)
+        if section.position != position:
+            raise CorruptionError(f"{name} begins at {section.position}, expected {position}")
+        position = section.end
+        sections[name] = section
+    if position != end:
+        raise CorruptionError(f"sections end at {position}, the JSON footer begins at {end}")
+    return sections

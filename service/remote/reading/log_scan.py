@@ -1,0 +1,146 @@
+"""Walks a log's bytes batch by batch, proves each one, and sums up what an object's footer says of them.
+
+The same walk verifies a local file before it is uploaded and an object when `fsck` looks at it; only `read`
+differs. Per-batch work is the records kernel's, without the GIL where it is compiled. Memory: one piece,
+or one batch where that is larger, and one batch inflated (`MAX_INFLATED_BYTES`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from service.base.errors import CorruptionError
+from service.base.types import NO_TIMESTAMP, Buffer
+from service.records.batch import CONTROL_FLAG, LOG_OVERHEAD, TRANSACTIONAL_FLAG, size_at
+from service.records.kernel_status import Status
+from service.records.scan import BatchScan, least_timestamp, scan_batches
+from service.remote.format.block_table import BatchFacts, Block, BlockTableBuilder
+
+MAX_BATCH_BYTES: Final = 512 << 20
+"""A batch beyond this is taken for a length that lies."""
+MAX_INFLATED_BYTES: Final = 64 << 20
+"""A batch that inflates beyond this is proved all the same; only its least timestamp is not known."""
+
+Read = Callable[[int, int], Buffer]
+"""(position, length) -> exactly that many bytes, or an error."""
+OnBatches = Callable[[BatchScan, int], None]
+"""Sees every run of batches and the position in the log that its own positions count from."""
+
+
+@dataclass(slots=True)
+class ScannedLog:
+    """What a walk found. `leader_epochs` are the batches', each with the first offset it was seen at.
+
+    `transactional_batch_count` counts those with the transactional or the control bit; `newest` is (position,
+    size) of the batch with the greatest timestamp.
+    """
+
+    blocks: tuple[Block, ...] = ()
+    length: int = 0
+    first_offset: int = -1
+    last_offset: int = -1
+    record_count: int = 0
+    batch_count: int = 0
+    transactional_batch_count: int = 0
+    max_timestamp: int = NO_TIMESTAMP
+    newest: tuple[int, int] | None = None
+    leader_epochs: list[tuple[int, int]] = field(default_factory=list)
+
+
+def scan_log(
+    read: Read,
+    start: int,
+    end: int,
+    *,
+    first_offset: int,
+    last_offset: int,
+    name: str,
+    block_bytes: int = 1 << 20,
+    on_batches: OnBatches | None = None,
+    with_least_timestamps: bool = True,
+) -> ScannedLog:
+    """Prove the batches in ``[start, end)``; positions in the result count from `start`.
+
+    Without `with_least_timestamps` no records are looked at, and no block's least timestamp is known.
+
+    Raises `CorruptionError` unless whole batches fill the range, every checksum holds, offsets rise within
+    ``[first_offset, last_offset]`` and leader epochs never fall.
+    """
+    found = ScannedLog()
+    table = BlockTableBuilder(block_bytes)
+    length = end - start
+    wanted = block_bytes
+    while found.length < length:
+        position = found.length
+        piece = memoryview(read(start + position, min(wanted, length - position)))
+        batches = scan_batches(piece, next_offset=max(first_offset, found.last_offset + 1))
+        if batches.status not in (Status.OK, Status.TRUNCATED):
+            raise CorruptionError(f"{name}: batch at {position + batches.end}: {batches.status.reason}")
+        if batches.batches:
+            least = NO_TIMESTAMP
+            if with_least_timestamps:
+                least = least_timestamp(batches, piece, MAX_INFLATED_BYTES)
+            _sum_up(found, table, batches, least, piece[: batches.end])
+            if on_batches is not None:
+                on_batches(batches, position)
+            wanted = block_bytes
+        else:
+            wanted = _larger(piece, position, length, name)
+    if found.last_offset > last_offset:
+        raise CorruptionError(f"{name}: holds offset {found.last_offset}, beyond {last_offset}")
+    found.blocks = table.finish()
+    return found
+
+
+def _larger(piece: memoryview, position: int, length: int, name: str) -> int:
+    """How many bytes to read for the batch at `position`, of which `piece` is not the whole."""
+    if len(piece) >= length - position:
+        raise CorruptionError(f"{name}: the batch at {position} is cut at {length}")
+    size = size_at(piece) if len(piece) >= LOG_OVERHEAD else LOG_OVERHEAD
+    if not len(piece) < size <= MAX_BATCH_BYTES:
+        raise CorruptionError(f"{name}: the batch at {position} claims {size} bytes")
+    return size
+
+
+def _sum_up(
+    found: ScannedLog, table: BlockTableBuilder, batches: BatchScan, least: int, data: memoryview
+) -> None:
+    newest = max(batches.max_timestamps)
+    records = sum(batches.record_counts)
+    first, last = batches.base_offsets[0], batches.last_offsets[-1]
+    facts = BatchFacts(found.length, len(data), first, last, least, max(newest, NO_TIMESTAMP), records)
+    table.add_run(facts, batches.batches, data)
+    if newest > found.max_timestamp:
+        index = batches.max_timestamps.index(newest)
+        found.max_timestamp = newest
+        found.newest = (found.length + batches.positions[index], batches.sizes[index])
+    _note_epochs(found.leader_epochs, batches)
+    if found.first_offset < 0:
+        found.first_offset = first
+    found.last_offset = last
+    found.record_count += records
+    found.batch_count += batches.batches
+    found.transactional_batch_count += _transactional(batches)
+    found.length += len(data)
+
+
+def _transactional(batches: BatchScan) -> int:
+    # Counted by C: a piece may have ten thousand batches, and all of them the same attributes.
+    kinds = Counter(batches.attributes)
+    return sum(count for kind, count in kinds.items() if kind & (TRANSACTIONAL_FLAG | CONTROL_FLAG))
+
+
+def _note_epochs(epochs: list[tuple[int, int]], batches: BatchScan) -> None:
+    seen = batches.leader_epochs
+    last = epochs[-1][0] if epochs else -1
+    if min(seen) == max(seen) == last:
+        return
+    for epoch, offset in zip(seen, batches.base_offsets, strict=True):
+        if epoch < last:
+            raise CorruptionError(f"leader epoch falls from {last} to {epoch} at offset {offset}")
+        if epoch > last:
+            epochs.append((epoch, offset))
+            last = epoch

@@ -1,0 +1,220 @@
+"""Segment objects and manifests opened over a store: blocking calls, for pool threads and offline tools.
+
+What is opened is checked against what named it: HEAD by its key, a manifest by HEAD or its key, a page by its
+manifest, a footer by its entry. Every `CorruptionError` names the object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from service.base.errors import CorruptionError
+from service.base.types import NO_TIMESTAMP, Buffer, TopicIdPartition
+from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, HeadKey, ManifestKey, head_key, parse_key
+from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
+from service.remote.format.manifest_codec import (
+    MAX_SMALL_BYTES,
+    MAX_STORED_BYTES,
+    MAX_TOPICS_BYTES,
+    Head,
+    Topics,
+    decode_cluster,
+    decode_head,
+    decode_manifest,
+    decode_page,
+    decode_topics,
+    head_of,
+)
+from service.remote.format.segment_object import SUFFIX_HINT, Footer, Section, decode_footer, tail_length
+from service.remote.stores.errors import ObjectNotFound, ObjectTruncated, naming
+from service.remote.stores.store import ObjectStore
+
+_GUESSES: Final = 3
+"""The trailer, then the JSON, then the block table may each be beyond the suffix at hand."""
+_ATTEMPTS: Final = 3
+"""A manifest may be replaced and expire between HEAD and the GET of it, if HEAD was read from a cache."""
+
+
+class Chain(NamedTuple):
+    """One manifest as it lies in the bucket, and the HEAD that names it."""
+
+    manifest: Manifest
+    head: Head
+
+    @property
+    def key(self) -> str:
+        return self.head.manifest_key
+
+
+def open_footer(store: ObjectStore, key: str) -> Footer:
+    """The verified footer of the object under `key`: one suffix GET, more for a tail beyond 64 KiB.
+
+    Raises `CorruptionError` when the object is not the segment that its key names.
+    """
+    wanted = SUFFIX_HINT
+    with naming(key):
+        for _ in range(_GUESSES):
+            suffix, size = store.get_suffix(key, wanted)
+            wanted = tail_length(suffix, size)
+            if wanted <= len(suffix):
+                footer = decode_footer(suffix, size)
+                if footer.identity.key != key:
+                    raise CorruptionError(f"{key}: the footer is of {footer.identity.key}")
+                return footer
+        raise CorruptionError("the footer's length changes while it is read")
+
+
+def open_footer_of(store: ObjectStore, entry: SegmentEntry) -> Footer:
+    """The footer of a segment that a manifest lists: one ranged GET, checked against the entry."""
+    with naming(entry.key):
+        length = entry.size - entry.footer_position
+        return footer_of(entry, store.get_range(entry.key, entry.footer_position, length))
+
+
+def footer_of(entry: SegmentEntry, tail: Buffer) -> Footer:
+    """The footer in the tail of a segment's object, checked against its entry."""
+    with naming(entry.key):
+        footer = decode_footer(tail, entry.size)
+        if footer.crc != entry.footer_crc or footer.identity.key != entry.key:
+            raise CorruptionError("not the footer that the manifest names")
+        if footer.log_length != entry.log_length or footer.tail_position != entry.footer_position:
+            raise CorruptionError("lengths differ from the manifest's")
+    return footer
+
+
+def entry_of(footer: Footer) -> SegmentEntry:
+    """The manifest entry for an object with this footer."""
+    identity = footer.identity
+    return SegmentEntry(
+        base_offset=identity.base_offset,
+        last_offset=identity.last_offset,
+        size=footer.object_size,
+        log_length=footer.log_length,
+        max_timestamp=footer.max_timestamp,
+        max_timestamp_offset=footer.max_timestamp_offset,
+        leader_epochs=footer.leader_epochs,
+        key=identity.key,
+        footer_position=footer.tail_position,
+        footer_crc=footer.crc,
+        min_timestamp=footer.min_timestamp,
+    )
+
+
+def check_entry(entry: SegmentEntry, footer: Footer) -> None:
+    """`CorruptionError` unless the manifest says of a segment what its footer says.
+
+    A least timestamp may be missing from the manifest: a writer of before that field does not hand it on.
+    """
+    expected = entry_of(footer)
+    if entry.min_timestamp == NO_TIMESTAMP:
+        expected = expected._replace(min_timestamp=NO_TIMESTAMP)
+    if entry != expected:
+        raise CorruptionError(f"the footer says {expected}, the manifest {entry}")
+
+
+def read_section(store: ObjectStore, key: str, section: Section) -> bytes:
+    """The bytes of one section of an object, verified."""
+    if not section.length:
+        return b""
+    with naming(key):
+        data = bytes(store.get_range(key, section.position, section.length))
+        if crc32c(data) != section.crc32c:
+            raise CorruptionError(f"the section at {section.position} has a wrong checksum")
+    return data
+
+
+def open_head(store: ObjectStore, key: HeadKey) -> Head:
+    """The HEAD of one partition; `ObjectNotFound` where nothing was ever committed."""
+    name = head_key(key.topic_id, key.partition)
+    with naming(name):
+        head = decode_head(store.get(name, max_size=MAX_SMALL_BYTES))
+        if (head.topic_id, head.partition) != key:
+            raise CorruptionError(f"the HEAD of {head.topic_id}/{head.partition}")
+    return head
+
+
+def open_manifest(store: ObjectStore, key: str) -> tuple[Manifest, int]:
+    """The manifest under `key`, checked against its name, and its stored size in bytes."""
+    chain = open_chain(store, key)
+    return chain.manifest, chain.head.stored_size
+
+
+def open_chain(store: ObjectStore, key: str) -> Chain:
+    """The manifest under `key`, checked against its name, with the HEAD that names it."""
+    with naming(key):
+        data = store.get(key, max_size=MAX_STORED_BYTES)
+        manifest = _decode_named(data, key)
+    return Chain(manifest, head_of(manifest, key, data))
+
+
+def open_named(store: ObjectStore, head: Head) -> Manifest:
+    """The manifest that HEAD names: those very bytes."""
+    with naming(head.manifest_key):
+        data = store.get(head.manifest_key, max_size=MAX_STORED_BYTES)
+        if len(data) != head.stored_size or crc32c(data) != head.crc32c:
+            raise CorruptionError(f"{len(data)} bytes with another checksum than HEAD's")
+        return _decode_named(data, head.manifest_key)
+
+
+def _decode_named(data: bytes, key: str) -> Manifest:
+    manifest = decode_manifest(data)
+    parsed = parse_key(key)
+    expected = (manifest.topic_id, manifest.partition, manifest.version, manifest.leader_epoch)
+    if not isinstance(parsed, ManifestKey) or parsed[:4] != expected:
+        raise CorruptionError(
+            f"holds version {manifest.version} of {manifest.topic_id}/{manifest.partition}, "
+            f"leader epoch {manifest.leader_epoch}"
+        )
+    return manifest
+
+
+def _unknown(head: Head) -> Manifest | None:
+    return None
+
+
+def open_published(
+    store: ObjectStore,
+    key: HeadKey,
+    known: Callable[[Head], Manifest | None] = _unknown,
+    attempts: int = _ATTEMPTS,
+) -> Chain | None:
+    """What HEAD names now; None where nothing of the partition was ever committed.
+
+    `known` may have the manifest from earlier. HEAD is read again when its manifest is not there, as it may
+    have been replaced meanwhile; `ObjectNotFound` when that does not help.
+    """
+    try:
+        head = open_head(store, key)
+    except ObjectNotFound:
+        return None
+    try:
+        return Chain(known(head) or open_named(store, head), head)
+    except ObjectNotFound:
+        if attempts <= 1:
+            raise
+    return open_published(store, key, known, attempts - 1)
+
+
+def open_page(store: ObjectStore, ref: PageRef, owner: Manifest | TopicIdPartition) -> Page:
+    """The page that `ref` names in the manifest of `owner`."""
+    with naming(ref.key):
+        try:
+            data = bytes(store.get_range(ref.key, 0, ref.stored_size))
+        except ObjectTruncated as e:
+            raise CorruptionError("shorter than the manifest says") from e
+        return decode_page(data, ref, owner.topic_id, owner.partition)
+
+
+def open_cluster(store: ObjectStore) -> str:
+    """The id of the cluster that the prefix belongs to; `ObjectNotFound` where it is nobody's."""
+    with naming(CLUSTER_KEY):
+        return decode_cluster(store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES))
+
+
+def open_topics(store: ObjectStore) -> Topics:
+    """`topics.json`; `ObjectNotFound` where it was not written yet."""
+    with naming(TOPICS_KEY):
+        return decode_topics(store.get(TOPICS_KEY, max_size=MAX_TOPICS_BYTES))

@@ -1,0 +1,118 @@
+"""Proves one segment object against its footer and its manifest entry: for `firn fsck` and for audits.
+
+Every section's and block's checksum, and every batch: checksum, order of offsets, leader epochs, counts,
+least timestamps where they are claimed. Reads are ranges of a few MiB (or one block where that is larger).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
+from typing import Final
+
+from crc32c import crc32c
+
+from service.base.errors import CorruptionError
+from service.base.types import NO_TIMESTAMP, Buffer
+from service.remote.format.block_table import Block
+from service.remote.format.manifest import SegmentEntry
+from service.remote.format.segment_object import Footer
+from service.remote.reading.log_scan import MAX_BATCH_BYTES, ScannedLog, scan_log
+
+WINDOW_BYTES: Final = 8 << 20
+_ENTRY_SIZES: Final = {"offset_index": 8, "time_index": 12}
+
+Read = Callable[[int, int], Buffer]
+"""(position, length) in the object -> exactly these bytes."""
+
+
+def prove_segment(
+    entry: SegmentEntry,
+    footer: Footer,
+    read: Read,
+    on_batches: Callable[[memoryview], None] = lambda proved: None,
+) -> None:
+    """Read all of a segment. `on_batches` is given the records' bytes, whole batches, once they are proved.
+
+    Raises `CorruptionError`, and what `read` and `on_batches` raise.
+    """
+    for name, section in footer.sections.items():
+        crc = 0
+        for position in range(section.position, section.end, WINDOW_BYTES):
+            crc = crc32c(read(position, min(WINDOW_BYTES, section.end - position)), crc)
+        if crc != section.crc32c:
+            raise CorruptionError(f"{name}: wrong checksum")
+        if section.length % _ENTRY_SIZES.get(name, 1):
+            raise CorruptionError(f"{name}: {section.length} bytes are not whole entries")
+    epochs: list[tuple[int, int]] = []
+    transactional = 0
+    for window in _windows(footer.blocks):
+        begin = window[0].position
+        data = memoryview(read(begin, window[-1].end - begin))
+        for block in window:
+            start = block.position - begin
+            found = _prove_block(entry.key, block, data[start : start + block.length], epochs)
+            transactional += found.transactional_batch_count
+        on_batches(data)
+    if footer.transactional_batch_count not in (None, transactional):
+        raise CorruptionError(
+            f"{transactional} transactional batches, the footer says {footer.transactional_batch_count}"
+        )
+    claimed = [(epoch, max(start, epochs[0][1])) for epoch, start in entry.leader_epochs]
+    if claimed != epochs:
+        raise CorruptionError(f"leader epochs {epochs[:4]} in the batches, {claimed[:4]} in the manifest")
+
+
+def _prove_block(key: str, block: Block, data: memoryview, epochs: list[tuple[int, int]]) -> ScannedLog:
+    """Every batch of one block, and that the table says the truth of it. Appends to `epochs`."""
+    if crc32c(data) != block.crc32c:
+        raise CorruptionError(f"block at {block.position}: wrong checksum")
+    found = scan_log(
+        lambda position, length: data[position : position + length],
+        0,
+        len(data),
+        first_offset=block.first_offset,
+        last_offset=block.last_offset,
+        name=f"{key}, block at {block.position}",
+        block_bytes=len(data),
+        with_least_timestamps=block.min_timestamp != NO_TIMESTAMP,
+    )
+    says = (
+        block.first_offset,
+        block.last_offset,
+        block.min_timestamp,
+        block.max_timestamp,
+        block.record_count,
+        block.batch_count,
+    )
+    holds = (
+        found.first_offset,
+        found.last_offset,
+        found.blocks[0].min_timestamp,
+        found.max_timestamp,
+        found.record_count,
+        found.batch_count,
+    )
+    if says != holds:
+        raise CorruptionError(f"block at {block.position}: holds {holds}, the table says {says}")
+    if epochs and epochs[-1][0] == found.leader_epochs[0][0]:
+        del found.leader_epochs[0]
+    epochs += found.leader_epochs
+    for (before, _), (after, offset) in pairwise(epochs):
+        if after <= before:
+            raise CorruptionError(f"leader epoch falls from {before} to {after} at offset {offset}")
+    return found
+
+
+def _windows(blocks: Iterable[Block]) -> Iterator[list[Block]]:
+    """Runs of neighbouring blocks of up to `WINDOW_BYTES` together, at least one each."""
+    window: list[Block] = []
+    for block in blocks:
+        if block.length > MAX_BATCH_BYTES:
+            raise CorruptionError(f"block at {block.position}: {block.length} bytes are too many for one")
+        if window and block.end - window[0].position > WINDOW_BYTES:
+            yield window
+            window = []
+        window.append(block)
+    if window:
+        yield window

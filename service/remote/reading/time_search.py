@@ -1,0 +1,73 @@
+"""The first record not older than a timestamp: segments, then blocks, then batches. [P]
+
+How a block table and a block's bytes come is the caller's affair: the broker takes them from a cache (and is
+called again when they have landed), a planner asks the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from service.records.batch import iter_headers
+from service.records.decode import records_of
+from service.remote.format.block_table import Block, BlockTable
+from service.remote.format.manifest import Load, Manifest, SegmentEntry
+from service.remote.reading.chunk import Chunk
+from service.remote.stores.errors import naming
+
+BlocksOf = Callable[[SegmentEntry], BlockTable]
+ChunkOf = Callable[[SegmentEntry, BlockTable, int], Chunk]
+"""(segment, its blocks, index of one of them) -> a verified chunk that holds the block."""
+
+
+class TimestampedOffset(NamedTuple):
+    """A record found by time: its offset, its timestamp (ms) and the leader epoch of its batch."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def search_log(
+    manifest: Manifest,
+    load: Load,
+    blocks_of: BlocksOf,
+    chunk_of: ChunkOf,
+    timestamp: int,
+    from_offset: int = 0,
+) -> TimestampedOffset | None:
+    """The first live record at or after `from_offset` with a timestamp not below `timestamp`, if any.
+
+    Only blocks whose maximum reaches `timestamp` are asked for. `CorruptionError` when a batch does not
+    parse, and what the callables raise. Source of the behaviour: Kafka's
+    `RemoteLogManager.findOffsetByTimestamp`.
+    """
+    offset = max(from_offset, manifest.start_offset)
+    while (entry := manifest.find_by_timestamp(timestamp, load, offset)) is not None:
+        blocks = blocks_of(entry)
+        index = blocks.index_of_timestamp(timestamp, blocks.index_of(offset))
+        while index < len(blocks):
+            chunk = chunk_of(entry, blocks, index)
+            with naming(entry.key):
+                found = search_block(chunk, blocks[index], timestamp, offset)
+            if found is not None:
+                return found
+            index = blocks.index_of_timestamp(timestamp, index + 1)
+        offset = entry.last_offset + 1
+    return None
+
+
+def search_block(chunk: Chunk, block: Block, timestamp: int, from_offset: int) -> TimestampedOffset | None:
+    """The first record of `block`, at or after `from_offset`, with a timestamp not below `timestamp`.
+
+    Only batches whose maximum reaches `timestamp` are inflated. `CorruptionError` when one does not parse.
+    """
+    start = block.position - chunk.range.position
+    for header in iter_headers(chunk.data, start, start + block.length):
+        if header.max_timestamp < timestamp or header.last_offset < from_offset:
+            continue
+        for record in records_of(chunk.data, header):
+            if record.timestamp >= timestamp and record.offset >= from_offset:
+                return TimestampedOffset(record.offset, record.timestamp, header.partition_leader_epoch)
+    return None

@@ -1,0 +1,227 @@
+"""Ends multipart uploads that nobody will finish: `python -m service.remote.stores.abandoned_uploads URL`.
+
+A process that is killed in the middle of a multipart upload leaves its parts behind. No listing of objects
+shows them, S3 keeps and bills them for ever, and obstore cannot list them; boto3 can. boto3 holds the GIL for
+long and stays in memory, so a broker runs this as a child process, and nothing here imports boto3 before
+`main` runs.
+
+The child finds, its parent decides. Both speak in lines of JSON:
+
+1. the child prints ``{"keys": […]}``: the keys (relative to the prefix) of unfinished uploads that are of
+   this layout and were begun at least `--older-than-ms` ago
+2. the parent writes ``{"dead": […]}``, those that may go; no answer (the parent has ended) is an answer: none
+3. the child aborts them and prints ``{"aborted": n}``
+
+The order makes it safe with no clock: an upload that runs in the parent is known to it before it begins, and
+the parent is asked after the listing. So for uploads of other processes age suffices: one that is older than
+the grace, which no upload may outlast, and whose key's leader epoch is not above the asker's can
+no longer be committed, and aborting what somebody still writes costs him a retry under a new key, never
+data. Age is measured by the store's own clock, the `Date` of its answer.
+
+Endpoint, region and credentials are `open_store`'s; credentials come through the environment, never through
+arguments. Exit code 1 and one line on stderr when the store does not do it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from service.base.errors import ConfigError, FirnError, StorageError
+from service.remote.format.keys import DATA_PREFIX, parse_key
+from service.remote.stores.aws_credentials import credential_provider
+from service.remote.stores.errors import StoreRefused, StoreUnavailable
+from service.remote.stores.s3_address import S3Address, s3_address
+
+if TYPE_CHECKING:
+    from obstore.store import S3Credential
+
+TIME_LIMIT_S: Final = 300
+"""The child ends itself after that, also with nobody there to end it."""
+MAX_PAGES: Final = 100
+"""Pages of 1,000 uploads looked at in one run; what lies beyond has to wait until these have gone."""
+MAX_ABORTS: Final = 1_000
+"""Uploads proposed in one run; the next run finds the others."""
+MAX_LINE_BYTES: Final = 1 << 20
+"""Longer than any line can be: keys of this layout have fewer than 200 characters."""
+
+_REFUSALS: Final = (400, 401, 403, 404, 405, 501)
+"""Of these statuses only an operator can make another."""
+_FILES: Final = ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE")
+
+
+class UnfinishedUpload(NamedTuple):
+    """`key` is relative to the prefix, `age_ms` by the store's clock; only the store reads `upload_id`."""
+
+    key: str
+    upload_id: str
+    age_ms: int
+
+
+class Uploads:
+    """The unfinished multipart uploads below one prefix. Calls block."""
+
+    def __init__(self, client: Any, address: S3Address) -> None:
+        """`client` is boto3's for S3."""
+        self._client = client
+        self._bucket = address.bucket
+        self._prefix = f"{address.prefix}/" if address.prefix else ""
+
+    def older_than(
+        self, age_ms: int, *, page_size: int = 1_000, max_pages: int = MAX_PAGES
+    ) -> list[UnfinishedUpload]:
+        """Uploads under keys of this layout that were begun at least `age_ms` ago, `MAX_ABORTS` at most.
+
+        Raises `StoreUnavailable` or `StoreRefused`.
+        """
+        return list(islice(self._old(age_ms, page_size, max_pages), MAX_ABORTS))
+
+    def _old(self, age_ms: int, page_size: int, max_pages: int) -> Iterator[UnfinishedUpload]:
+        for page in islice(self._pages(page_size), max_pages):
+            now = _store_time(page)
+            for upload in page.get("Uploads", ()):
+                key = str(upload["Key"]).removeprefix(self._prefix)
+                # Stores say "now" in whole seconds, and some say "begun" in fractions.
+                age = max(0, int((now - upload["Initiated"]).total_seconds() * 1000))
+                if age >= age_ms and parse_key(key) is not None:
+                    yield UnfinishedUpload(key, str(upload["UploadId"]), age)
+
+    def _pages(self, page_size: int) -> Iterator[Any]:
+        """From key to key, not from upload to upload: S3 Express has no marker for the latter and versitygw
+        refuses its own. Two uploads of one key are rare (a repeated request to begin one); if a page ends
+        between them, the next run finds the second.
+        """
+        place = {"Bucket": self._bucket, "Prefix": f"{self._prefix}{DATA_PREFIX}/"}
+        while True:
+            with _translated("unfinished uploads"):
+                page = self._client.list_multipart_uploads(**place, MaxUploads=page_size)
+            yield page
+            if not page.get("IsTruncated") or not page.get("NextKeyMarker"):
+                return
+            place["KeyMarker"] = page["NextKeyMarker"]
+
+    def abort(self, uploads: Iterable[UnfinishedUpload]) -> int:
+        """Abort `uploads`; how many were still there. Raises as `older_than` does, at the first failure.
+
+        Parts that are still on their way to the store may arrive after it; the next look finds them again.
+        """
+        return sum(self._abort(upload) for upload in uploads)
+
+    def _abort(self, upload: UnfinishedUpload) -> bool:
+        try:
+            with _translated(upload.key):
+                self._client.abort_multipart_upload(
+                    Bucket=self._bucket, Key=self._prefix + upload.key, UploadId=upload.upload_id
+                )
+        except _NoSuchUpload:
+            return False  # finished or aborted since it was listed
+        return True
+
+
+class _NoSuchUpload(StorageError):
+    """The store knows no such upload, or no longer."""
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """boto3's errors as ours."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        yield
+    except ClientError as e:
+        if e.response.get("Error", {}).get("Code") == "NoSuchUpload":
+            raise _NoSuchUpload(what) from e
+        status = e.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        raise (StoreRefused if status in _REFUSALS else StoreUnavailable)(f"{what}: {e}") from e
+    except BotoCoreError as e:
+        raise StoreUnavailable(f"{what}: {e}") from e
+
+
+def _store_time(page: Any) -> datetime:
+    """When the store answered, by its own clock; by ours where it does not say."""
+    date = page["ResponseMetadata"]["HTTPHeaders"].get("date", "")
+    try:
+        return parsedate_to_datetime(date).astimezone(UTC)
+    except ValueError:
+        return datetime.fromtimestamp(time.time(), UTC)
+
+
+def open_uploads(url: str, endpoint: str | None, region: str | None) -> Uploads:
+    """What `open_store` of the same arguments opens, for this one purpose.
+
+    The shared AWS files are read the way `open_store` reads them and then hidden from boto3, whose own
+    reading has other rules: so this changes the process's environment.
+    """
+    environ = os.environ
+    address = s3_address(url, endpoint, region, environ)
+    with _translated("credentials"):
+        provider = credential_provider(environ)
+        keys: S3Credential | Any = provider() if provider is not None else {}
+    _hide_files(environ)
+    import boto3
+    from botocore.config import Config
+
+    config = Config(
+        connect_timeout=5,
+        read_timeout=30,
+        retries={"total_max_attempts": 3, "mode": "standard"},
+        s3={"addressing_style": "path" if address.by_path else "virtual"},
+    )
+    try:
+        with _translated(url):
+            client = boto3.client(
+                "s3",
+                endpoint_url=address.endpoint,
+                region_name=address.region,
+                aws_access_key_id=keys.get("access_key_id"),
+                aws_secret_access_key=keys.get("secret_access_key"),
+                aws_session_token=keys.get("token"),
+                config=config,
+            )
+    except ValueError as e:
+        raise ConfigError(f"{url}: {e}") from e
+    return Uploads(client, address)
+
+
+def _hide_files(environ: MutableMapping[str, str]) -> None:
+    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
+        environ.pop(name, None)
+    environ.update(dict.fromkeys(_FILES, os.devnull))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The child's part of the talk; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m service.remote.stores.abandoned_uploads")
+    parser.add_argument("url", metavar="s3://BUCKET/PREFIX")
+    parser.add_argument("--endpoint")
+    parser.add_argument("--region")
+    parser.add_argument("--older-than-ms", type=int, required=True)
+    options = parser.parse_args(arguments)
+    signal.alarm(TIME_LIMIT_S)
+    try:
+        uploads = open_uploads(options.url, options.endpoint, options.region)
+        found = uploads.older_than(options.older_than_ms)
+        print(json.dumps({"keys": [upload.key for upload in found]}), flush=True)
+        answer = sys.stdin.readline()
+        dead = frozenset(json.loads(answer)["dead"] if answer else ())
+        aborted = uploads.abort(upload for upload in found if upload.key in dead)
+        print(json.dumps({"aborted": aborted}), flush=True)
+    except FirnError as e:
+        print(e, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

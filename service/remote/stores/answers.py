@@ -1,0 +1,170 @@
+"""What obstore says of a request that failed, as one of our errors with one line of words. [P]
+
+obstore tells the status and the body of an answer in its error's text alone. Of the body no more than code,
+message and region are shown: S3 repeats the session token that it refuses, and what it has signed. A HEAD has
+no body.
+
+>>> text = "… Server returned non-2xx status code: 503 Service Unavailable: <Code>SlowDown</Code>"
+>>> store_error("k", "s3://b", text)
+StoreThrottled('k: the store s3://b answered 503 SlowDown')
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from service.base.errors import StorageError
+from service.remote.stores.errors import (
+    CredentialsExpired,
+    CredentialsMissing,
+    ObjectNotFound,
+    StoreRefused,
+    StoreThrottled,
+    StoreUnavailable,
+)
+
+_NO_AWS_CREDENTIALS: Final = (
+    "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile "
+    "(AWS_PROFILE), or give the machine a role"
+)
+
+_STATUS: Final = re.compile(r"Server returned (?:non-2xx status code|error response): (\d{3})\b")
+_TAG: Final = r"<{0}>\s*([^<]*?)\s*</{0}>"
+_CODE: Final = re.compile(_TAG.format("Code"))
+_MESSAGE: Final = re.compile(_TAG.format("Message"))
+_REGION: Final = re.compile(_TAG.format("Region"))
+_EXPIRED_WORDS: Final = "token included in the request is expired"
+_EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
+_REGION_CODES: Final = (
+    "PermanentRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+)
+_NO_LOCATION: Final = "Received redirect without LOCATION"
+_NO_OBJECT: Final = ("NoSuchKey", "BlobNotFound")
+_METADATA: Final = re.compile(
+    r"Error performing [A-Z]+ https?://"
+    r"(?:169\.254\.169\.254|\[fd00:ec2::254\]|metadata\.google\.internal)[:/]"
+)
+_TRANSPORT: Final = re.compile(r'(?:\bmessage|\berror): "([^"\\]+)"|\b(TimedOut|IncompleteMessage)\b')
+_WORDS: Final = {"TimedOut": "timed out", "IncompleteMessage": "connection closed"}
+_HINTS: Final = {
+    "NoSuchBucket": "there is no such bucket",
+    "InvalidBucketName": "this is no name of a bucket",
+    "InvalidAccessKeyId": "it does not know this access key",
+    "SignatureDoesNotMatch": "the secret access key is not the one of this access key",
+    "InvalidToken": "the session token is not one of this access key",
+    "AccessDenied": "these credentials do not permit it",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong",
+    "AllAccessDisabled": "all access to the bucket is disabled",
+    "InvalidObjectState": "the object lies in an archive class and has to be restored first",
+    "NotImplemented": "it does not know this request",
+    "AccountProblem": "the account has a problem",
+}
+"""Codes of refusals, and what they mean for who has to act."""
+_MAX_SHOWN: Final = 300
+
+
+class Answer(NamedTuple):
+    """What was answered; `status` is None where nothing was."""
+
+    status: int | None
+    code: str
+    message: str
+    region: str
+
+    def __str__(self) -> str:
+        said = " ".join(word for word in (str(self.status or ""), self.code) if word)
+        return f"{said} ({self.message})" if self.message else said
+
+
+def answer_in(text: str) -> Answer:
+    """The answer that an error of obstore's tells of."""
+    text = text.partition("\n\nDebug source")[0]
+    status = _STATUS.search(text)
+    return Answer(
+        int(status[1]) if status else None,
+        *(_one_line(found[1]) if (found := tag.search(text)) else "" for tag in (_CODE, _MESSAGE, _REGION)),
+    )
+
+
+def store_error(
+    key: str, place: str, text: str, *, is_refusal: bool = False, not_found: bool = False
+) -> StorageError:
+    """The error for what obstore says in `text`; `place` names the store in messages.
+
+    `is_refusal` and `not_found`: obstore itself takes it for a lack of permission, or of an object.
+    """
+    answer = answer_in(text)
+    said = f"{key}: the store {place} answered {answer}"
+    if not_found and answer.code == "NoSuchUpload":
+        # Somebody aborted it, or an abort was answered on its second try only: the next upload is new.
+        return StoreUnavailable(said)
+    if not_found and (not answer.code or answer.code in _NO_OBJECT):
+        return ObjectNotFound(key)
+    if answer.code in _EXPIRED or _EXPIRED_WORDS in answer.message:
+        return CredentialsExpired(f"{key}: the credentials for {place} have expired ({answer.code})")
+    if answer.code in _REGION_CODES or _NO_LOCATION in text:
+        where = f", in {answer.region}" if answer.region else ""
+        return StoreRefused(
+            f"{key}: the bucket of {place} lies in another region{where}: say which (region, AWS_REGION)"
+        )
+    asked = _METADATA.search(text)
+    if asked is not None and "://" not in text[: asked.start()]:
+        return no_credentials(place, _asked_metadata(answer, text))
+    if answer.status in (429, 503):
+        return StoreThrottled(said)
+    if answer.code in _HINTS:
+        return StoreRefused(
+            f"{key}: the store {place} refuses: {_HINTS[answer.code]} ({answer.status} {answer.code})"
+        )
+    if is_refusal or not_found or answer.status in (401, 403, 405, 501):
+        return StoreRefused(said if answer.status else f"{key}: {place}: {_first_line(text)}")
+    return StoreUnavailable(said if answer.status else f"{key}: {place}: {_no_answer(text)}")
+
+
+def no_credentials(place: str, detail: str) -> CredentialsMissing:
+    """That there is nothing to sign with, and what to do about it."""
+    words = _NO_AWS_CREDENTIALS if place.startswith("s3:") else "there are no credentials in the environment"
+    return CredentialsMissing(f"{place}: {words}; {detail}")
+
+
+def may_be_past_the_end(text: str) -> bool:
+    """Whether a failed ranged GET may have been one of bytes that the object does not have.
+
+    Stores say so with 416, and folders in words of their own. What never got an answer says nothing of
+    ranges.
+    """
+    status = answer_in(text).status
+    return status == 416 or (status is None and "HTTP error" not in text)
+
+
+def is_wordless(text: str) -> bool:
+    """Whether a request was refused without a word about why, as a HEAD is."""
+    answer = answer_in(text)
+    return answer.status in (400, 403) and not answer.code
+
+
+def _asked_metadata(answer: Answer, text: str) -> str:
+    said = f"answers {answer.status}" if answer.status else f"does not answer ({_no_answer(text)})"
+    return f"the machine's metadata service {said}"
+
+
+def _no_answer(text: str) -> str:
+    """Why there is none: the innermost cause, which only the debug dump names."""
+    head, _, dump = text.partition("\n\nDebug source")
+    if "HTTP error" not in head:
+        return _first_line(head)
+    found = [message or _WORDS[kind] for message, kind in _TRANSPORT.findall(dump)]
+    return _one_line(f"no answer ({found[-1].lower()})" if found else "no answer")
+
+
+def _first_line(text: str) -> str:
+    """obstore's message without its debug dump and without the body of an answer."""
+    return _one_line(text.partition("\n\nDebug source")[0].partition("<")[0])
+
+
+def _one_line(text: str) -> str:
+    shown = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}…"

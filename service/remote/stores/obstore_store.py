@@ -1,0 +1,456 @@
+"""The object store behind obstore: S3 and whatever speaks it, folders, Google Cloud Storage, Azure.
+
+obstore's calls block the calling thread and release the GIL. One `open_store` makes one client with a
+connection pool of its own: uploads and cold reads each open theirs, so that neither waits for the other's
+connections.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore import exceptions
+
+from service.base.clock import Clock, SystemClock
+from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.base.files import fsync_dir
+from service.base.types import Buffer
+from service.remote.stores.answers import is_wordless, may_be_past_the_end, no_credentials, store_error
+from service.remote.stores.aws_credentials import KeysGiven, asks_metadata_service, credential_source
+from service.remote.stores.credentials import CredentialSource, RenewedCredentials
+from service.remote.stores.errors import (
+    CredentialsExpired,
+    CredentialsMissing,
+    ObjectNotFound,
+    ObjectTruncated,
+    StoreRefused,
+    StoreUnavailable,
+)
+from service.remote.stores.s3_access import S3Access
+from service.remote.stores.s3_address import S3Address, is_s3, s3_address
+from service.remote.stores.store import ObjectInfo
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import ClientConfig, LocalStore, RetryConfig, S3Credential, S3Store
+    from obstore.store import ObjectStore as Client
+
+_REFUSED: Final = (
+    exceptions.PermissionDeniedError,
+    exceptions.UnauthenticatedError,
+    exceptions.NotSupportedError,
+    exceptions.UnknownConfigurationKeyError,
+)
+_OTHER_URLS: Final = ("gs", "az", "azure", "abfs", "abfss", "adl")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How patient and how parallel one client is. Times in seconds, sizes in bytes.
+
+    `request_timeout_s` is for one HTTP request, body included; obstore retries connection errors, 5xx and
+    throttling by itself within `retry_timeout_s`, callers retry beyond that.
+    """
+
+    connect_timeout_s: float = 5.0
+    request_timeout_s: float = 60.0
+    max_retries: int = 3
+    retry_timeout_s: float = 60.0
+    part_bytes: int = 8 << 20
+    upload_concurrency: int = 2
+
+
+def open_store(
+    url: str,
+    *,
+    endpoint: str | None = None,
+    region: str | None = None,
+    access_key_id: str | None = None,
+    secret_access_key: str | None = None,
+    access: S3Access | None = None,
+    options: StoreOptions | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> ObstoreStore:
+    """Open ``s3://bucket[/prefix]``, ``file:///folder``, ``gs://…`` or ``az://…``.
+
+    `endpoint` is the URL of an S3-compatible server, plain HTTP allowed; buckets are then addressed by
+    path. Credentials: those of `access`, else of the chain (see `aws_credentials`); keys given here win.
+    Nothing is sent yet: a wrong bucket shows on the first call. Raises `ConfigError` for a URL that names
+    no store, and for an `access` that cannot be had.
+    """
+    options = options or StoreOptions()
+    access = access or S3Access()
+    parts = urlsplit(url)
+    if not access.is_default and not is_s3(url):
+        raise ConfigError(f"{url}: aws.… options are for s3:// alone")
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost") or not parts.path:
+            raise ConfigError(f"{url}: a folder is written as file:///absolute/path")
+        return FolderStore(Path(unquote(parts.path)), options)
+    if not parts.netloc or parts.query or parts.fragment:
+        raise ConfigError(f"{url}: not the URL of an object store")
+    if is_s3(url):
+        address = s3_address(url, endpoint, region, environ, access.profile)
+        source: CredentialSource | None
+        if access_key_id and secret_access_key:
+            source = KeysGiven(access_key_id, secret_access_key)
+        else:
+            source = credential_source(environ, access, address.region)
+        return S3Bucket(address, source, options, environ)
+    if parts.scheme in _OTHER_URLS:
+        from obstore.store import from_url
+
+        try:
+            other = from_url(url, client_options=_client_options(options), retry_config=_retries(options))
+        except (exceptions.BaseError, ValueError) as e:
+            raise ConfigError(f"{url}: {_short(e)}") from e
+        return ObstoreStore(other, options, url)
+    raise ConfigError(f"{url}: no such kind of object store; there are s3, file, gs and az")
+
+
+def _client_options(options: StoreOptions, *, allow_http: bool = False) -> ClientConfig:
+    return {
+        "connect_timeout": timedelta(seconds=options.connect_timeout_s),
+        "timeout": timedelta(seconds=options.request_timeout_s),
+        "allow_http": allow_http,
+    }
+
+
+def _retries(options: StoreOptions) -> RetryConfig:
+    return {
+        "max_retries": options.max_retries,
+        "retry_timeout": timedelta(seconds=options.retry_timeout_s),
+        "backoff": {
+            "init_backoff": timedelta(milliseconds=100),
+            "max_backoff": timedelta(seconds=5),
+            "base": 2,
+        },
+    }
+
+
+def _s3_client(address: S3Address, credentials: RenewedCredentials | None, options: StoreOptions) -> S3Store:
+    from obstore.store import S3Store
+
+    config: dict[str, Any] = {"region": address.region, "virtual_hosted_style_request": not address.by_path}
+    if address.endpoint:
+        config["endpoint"] = address.endpoint
+    if credentials is not None:
+        config["credential_provider"] = credentials
+    plain = address.endpoint is not None and address.endpoint.startswith("http://")
+    try:
+        return S3Store(
+            address.bucket,
+            prefix=address.prefix or None,
+            client_options=_client_options(options, allow_http=plain),
+            retry_config=_retries(options),
+            **config,
+        )
+    except (exceptions.BaseError, ValueError) as e:
+        raise ConfigError(f"s3://{address.bucket}: {_short(e)}") from e
+
+
+def _short(error: BaseException) -> str:
+    """obstore's message without its debug dump."""
+    return str(error).split("\n\nDebug source", 1)[0].strip()[:1000]
+
+
+@contextmanager
+def _translated(key: str, place: str) -> Iterator[None]:
+    """obstore's errors as ours; what the caller's own buffers or iterators raise passes unchanged."""
+    try:
+        yield
+    except FileNotFoundError as e:
+        if e.errno is not None:
+            raise  # the caller's own file: obstore sets no errno
+        raise store_error(key, place, str(e), not_found=True) from e
+    except exceptions.BaseError as e:
+        raise store_error(key, place, str(e), is_refusal=isinstance(e, _REFUSED)) from e
+
+
+class ObstoreStore:
+    """`ObjectStore` over one obstore client. Thread-safe; holds no lock of its own."""
+
+    def __init__(self, client: Client, options: StoreOptions, place: str) -> None:
+        """`place` names the store in messages."""
+        self._client = client
+        self._options = options
+        self._place = place
+
+    @contextmanager
+    def _sending(self, key: str) -> Iterator[Client]:
+        """The client for one call, whose errors are translated."""
+        with _translated(key, self._place):
+            yield self._client
+
+    def put(self, key: str, data: Buffer) -> None:
+        with self._sending(key) as client:
+            obstore.put(client, key, data, use_multipart=False)
+
+    def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
+        counted = _counted(key, parts, size)
+        if size <= self._options.part_bytes:
+            self.put(key, b"".join(counted))
+            return
+        watched = _Watched(counted)
+        try:
+            with self._sending(key) as client:
+                # Aborts the upload when the store or the iterator raises.
+                obstore.put(
+                    client,
+                    key,
+                    watched,
+                    use_multipart=True,
+                    chunk_size=self._options.part_bytes,
+                    max_concurrency=self._options.upload_concurrency,
+                )
+        except StorageError as e:
+            if watched.failure is None or watched.failure is e:
+                raise
+            # The parts broke off first, and then the store did not confirm the abort.
+            watched.failure.add_note(f"the upload may not be aborted: {e}")
+            raise watched.failure from None
+
+    def get(self, key: str, *, max_size: int) -> bytes:
+        with self._sending(key) as client:
+            result = obstore.get(client, key)
+            size = result.meta["size"]
+            if size > max_size:
+                raise CorruptionError(f"{key}: {size} bytes, at most {max_size} expected")
+            return bytes(result.buffer())
+
+    def get_range(self, key: str, start: int, length: int) -> Buffer:
+        try:
+            with self._sending(key) as client:
+                data = memoryview(obstore.get_range(client, key, start=start, length=length))
+        except StoreUnavailable as e:
+            # Not every store says that a range begins past the end; a store that is away is not asked twice.
+            if _may_be_past_the_end(e) and self.head(key).size <= start:
+                raise ObjectTruncated(f"{key}: ends before byte {start}") from None
+            raise
+        if len(data) != length:
+            raise ObjectTruncated(f"{key}: {len(data)} bytes at {start}, {length} asked for")
+        return data
+
+    def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
+        try:
+            with self._sending(key) as client:
+                result = obstore.get(client, key, options={"range": {"suffix": length}})
+                size = result.meta["size"]
+                return bytes(result.buffer()), size
+        except (StoreUnavailable, StoreRefused) as e:
+            # An empty object has no range at all, and Azure knows no suffix ranges.
+            if not _may_be_past_the_end(e):
+                raise
+            size = self.head(key).size
+            if size == 0:
+                return b"", 0
+            length = min(length, size)
+            return bytes(self.get_range(key, size - length, length)), size
+
+    def head(self, key: str) -> ObjectInfo:
+        try:
+            with self._sending(key) as client:
+                return _info(obstore.head(client, key))
+        except (StoreUnavailable, StoreRefused) as e:
+            if isinstance(e.__cause__, exceptions.BaseError) and is_wordless(str(e.__cause__)):
+                # An answer to HEAD has no body to say why; the same to a GET has.
+                with self._sending(key) as client:
+                    obstore.get_range(client, key, start=0, length=1)
+            raise
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        with self._sending(prefix or "/") as client:
+            for page in obstore.list(client, prefix or None):
+                for meta in page:
+                    yield _info(meta)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        if not keys:
+            return
+        try:
+            with self._sending(keys[0]) as client:
+                obstore.delete(client, list(keys))
+        except ObjectNotFound:
+            # Some stores stop at the first key that is not there.
+            for key in keys:
+                self._delete_one(key)
+
+    def _delete_one(self, key: str) -> None:
+        try:
+            with self._sending(key) as client:
+                obstore.delete(client, key)
+        except ObjectNotFound:
+            return
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        try:
+            with self._sending(key) as client:
+                obstore.put(client, key, data, mode="create", use_multipart=False)
+        except StoreUnavailable as e:
+            if isinstance(e.__cause__, (exceptions.AlreadyExistsError, exceptions.PreconditionError)):
+                return False
+            raise
+        return True
+
+
+class S3Bucket(ObstoreStore):
+    """A bucket, or a part of one. Credentials that it calls expired are fetched anew for the next call."""
+
+    def __init__(
+        self,
+        address: S3Address,
+        source: CredentialSource | None,
+        options: StoreOptions,
+        environ: Mapping[str, str],
+        clock: Clock | None = None,
+    ) -> None:
+        """Without a `source` obstore finds credentials by itself."""
+        self._credentials = RenewedCredentials(source, clock or SystemClock()) if source is not None else None
+        self._address = address
+        self._has_answered = False
+        """Somebody has: so there are credentials, and a metadata service that fails now will come round."""
+        self._nobody_to_ask = (
+            source is None
+            and asks_metadata_service(environ)
+            and environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
+        )
+        where = f" at {address.endpoint}" if address.endpoint else ""
+        super().__init__(
+            _s3_client(address, self._credentials, options), options, f"s3://{address.bucket}{where}"
+        )
+
+    @contextmanager
+    def _sending(self, key: str) -> Iterator[Client]:
+        if self._nobody_to_ask:
+            raise StoreRefused(f"{no_credentials(self._place, 'AWS_EC2_METADATA_DISABLED is set')}")
+        used = self._credentials() if self._credentials is not None else None
+        client = self._client
+        try:
+            with _translated(key, self._place):
+                yield client
+        except CredentialsExpired as e:
+            self._renew(used, client, e)
+            raise
+        except CredentialsMissing as e:
+            if self._has_answered:
+                raise StoreUnavailable(str(e)) from e
+            raise
+        except StoreUnavailable:
+            raise
+        except StorageError:
+            self._has_answered = True
+            raise
+        self._has_answered = True
+
+    def _renew(self, used: S3Credential | None, client: Client, expired: CredentialsExpired) -> None:
+        """A client with other credentials than the failed call's. Raises what fetching them does."""
+        if self._credentials is not None:
+            source = self._credentials.source
+            if not self._credentials.renew(used) and source.is_fixed:
+                raise StoreRefused(f"{expired}; there are no newer ones in {source.name}") from expired
+        if self._client is client:
+            # Two threads may both do it; either's will do.
+            self._client = _s3_client(self._address, self._credentials, self._options)
+
+
+class FolderStore(ObstoreStore):
+    """A folder as an object store: made when it is not there, durable when a put returns, listed in order."""
+
+    def __init__(self, root: Path, options: StoreOptions) -> None:
+        from obstore.store import LocalStore
+
+        try:
+            client: LocalStore = LocalStore(root, mkdir=True)
+        except (exceptions.BaseError, OSError, ValueError) as e:
+            raise ConfigError(f"{root}: {_short(e)}") from e
+        super().__init__(client, options, root.as_uri())
+        self._root = root
+
+    def put(self, key: str, data: Buffer) -> None:
+        super().put(key, data)
+        self._sync(key)
+
+    def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
+        super().put_stream(key, parts, size)
+        if size > self._options.part_bytes:
+            self._sync(key)
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        created = super().put_if_absent(key, data)
+        if created:
+            self._sync(key)
+        return created
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        return iter(sorted(super().list(prefix), key=lambda info: info.key.encode()))
+
+    def _sync(self, key: str) -> None:
+        """Make the file and the names on its path durable: local segments are deleted trusting that."""
+        path = self._root / key
+        try:
+            fd = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            for folder in path.parents:
+                fsync_dir(folder)
+                if folder == self._root:
+                    break
+        except OSError as e:
+            raise StoreUnavailable(f"{key}: {e}") from e
+
+
+def _may_be_past_the_end(error: StorageError) -> bool:
+    cause = error.__cause__
+    return isinstance(cause, exceptions.BaseError) and may_be_past_the_end(str(cause))
+
+
+class _Watched:
+    """Hands on what `parts` gives, and keeps what it raises: obstore lets a failing abort hide that."""
+
+    def __init__(self, parts: Iterator[Buffer]) -> None:
+        self._parts = parts
+        self.failure: Exception | None = None
+
+    def __iter__(self) -> Iterator[Buffer]:
+        return self
+
+    def __next__(self) -> Buffer:
+        try:
+            return next(self._parts)
+        except StopIteration:
+            raise
+        except Exception as e:
+            self.failure = e
+            raise
+
+
+def _counted(key: str, parts: Iterable[Buffer], size: int) -> Iterator[Buffer]:
+    """The parts, and an error instead of an end that is not at `size`."""
+    given = 0
+    for part in parts:
+        given += len(part)
+        if given > size:
+            break
+        if len(part):
+            yield part
+    if given != size:
+        raise CorruptionError(f"{key}: {given} bytes or more given, {size} announced")
+
+
+def _info(meta: ObjectMeta) -> ObjectInfo:
+    return ObjectInfo(
+        key=meta["path"],
+        size=meta["size"],
+        last_modified_ms=int(meta["last_modified"].timestamp() * 1000),
+        etag=meta["e_tag"] or "",
+    )
