@@ -1,0 +1,157 @@
+"""What is known of the records: which were acknowledged, which refused, which nobody knows. [P]
+
+A `PartitionModel` is told what the client was told, and judges what a reader finds. It allows a loss only where
+an act told it exactly what may be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from simulator.client import Record
+
+
+class Violation(Exception):
+    """The node broke a promise."""
+
+
+@dataclass
+class TopicModel:
+    """One topic as its maker knows it."""
+
+    name: str
+    topic_id: UUID
+    partitions: list[PartitionModel]
+    tiered: bool
+    flushed: bool
+    """whether every acknowledged record was fsynced before its acknowledgement"""
+    retention_ms: int
+    """-1: for ever; the shortest it ever was"""
+    deleted: bool = False
+    """whether its deletion was asked for; it may be there all the same while nobody has answered"""
+
+
+@dataclass
+class PartitionModel:
+    """One partition's records. Values are never produced twice on purpose."""
+
+    name: str
+    index: int
+    acked: dict[int, bytes] = field(default_factory=dict)
+    """by offset: there, or a promise is broken"""
+    shaky: dict[int, bytes] = field(default_factory=dict)
+    """by offset: acknowledged once, and an act may have taken them"""
+    unknown: set[bytes] = field(default_factory=set)
+    """sent, and never answered: there once, or not at all"""
+    refused: dict[bytes, str] = field(default_factory=dict)
+    """answered with an error that says no: not there"""
+    timestamps: dict[int, int] = field(default_factory=dict)
+    end_offset: int = 0
+    """the greatest log end ever seen or acknowledged, as far as it was not allowed to be lost"""
+    log_start: int = 0
+    excused: str = ""
+    """why it may be offline for good: what was damaged or lost of it, in words"""
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.index}"
+
+    def acknowledge(self, base_offset: int, values: Sequence[bytes], timestamp_ms: int) -> None:
+        for at, value in enumerate(values):
+            offset = base_offset + at
+            there = self.acked.get(offset)
+            if there is not None and there != value:
+                raise Violation(
+                    f"{self}: offset {offset} was given to {value!r}, and before to {there!r}"
+                )
+            self.shaky.pop(offset, None)
+            self.acked[offset] = value
+            self.timestamps[offset] = timestamp_ms
+        self.end_offset = max(self.end_offset, base_offset + len(values))
+
+    def may_lose_from(self, offset: int, why: str) -> int:
+        """Records from `offset` on may be gone; how many that are."""
+        lost = [one for one in self.acked if one >= offset]
+        for one in lost:
+            self.shaky[one] = self.acked.pop(one)
+        self.end_offset = min(self.end_offset, max(offset, self.log_start))
+        return len(lost)
+
+    def judge(
+        self, log_start: int, end_offset: int, records: Iterable[Record], expired: int | None
+    ) -> None:
+        """Whether what a reader found of the whole log is right. `expired`: records of that time, ms, or
+        before may be gone by retention; None: none may. Raises `Violation`.
+        """
+        if log_start < self.log_start:
+            raise Violation(f"{self}: its log start went back from {self.log_start} to {log_start}")
+        if end_offset < self.end_offset:
+            raise Violation(f"{self}: its end went back from {self.end_offset} to {end_offset}")
+        found = self._distinct(log_start, end_offset, records)
+        self._nothing_lost(log_start, end_offset, found, expired)
+        self._nothing_refused(found)
+        self._learn(log_start, end_offset, found)
+
+    def _distinct(self, log_start: int, end_offset: int, records: Iterable[Record]) -> dict[int, Record]:
+        found: dict[int, Record] = {}
+        expected = log_start
+        for record in records:
+            if record.offset != expected:
+                raise Violation(f"{self}: offset {record.offset} follows {expected - 1}")
+            found[record.offset] = record
+            expected += 1
+        if expected != max(end_offset, log_start):
+            raise Violation(f"{self}: reading ends at {expected}, the log at {end_offset}")
+        places: dict[bytes, int] = {}
+        for offset, record in found.items():
+            if record.value in places:
+                raise Violation(f"{self}: {record.value!r} is at {places[record.value]} and at {offset}")
+            places[record.value] = offset
+        return found
+
+    def _nothing_lost(
+        self, log_start: int, end_offset: int, found: dict[int, Record], expired: int | None
+    ) -> None:
+        for offset, value in self.acked.items():
+            record = found.get(offset)
+            if record is not None:
+                if record.value != value:
+                    raise Violation(
+                        f"{self}: offset {offset} was acknowledged as {value!r} and reads {record.value!r}"
+                    )
+            elif offset >= log_start:
+                raise Violation(
+                    f"{self}: {value!r} at {offset} was acknowledged, and the log ends at {end_offset}"
+                )
+            elif expired is None or self.timestamps[offset] > expired:
+                raise Violation(
+                    f"{self}: {value!r} at {offset} was acknowledged, and the log begins at {log_start}"
+                    f" without any retention that allows it"
+                )
+
+    def _nothing_refused(self, found: dict[int, Record]) -> None:
+        known = set(self.acked.values()) | set(self.shaky.values()) | self.unknown
+        for offset, record in found.items():
+            if record.value in self.refused:
+                why = self.refused[record.value]
+                raise Violation(f"{self}: {record.value!r} was refused ({why}) and is at {offset}")
+            if record.value not in known:
+                raise Violation(f"{self}: {record.value!r} at {offset} was never sent")
+
+    def _learn(self, log_start: int, end_offset: int, found: dict[int, Record]) -> None:
+        """What was read once stays; what was shaky and is not there is gone for good."""
+        for offset, record in found.items():
+            if offset not in self.acked:
+                self.acked[offset] = record.value
+                self.timestamps[offset] = record.timestamp_ms
+                self.unknown.discard(record.value)
+        there = {record.value for record in found.values()}
+        for value in self.shaky.values():
+            if value not in there:
+                self.refused.setdefault(value, "it was gone before")
+        self.shaky.clear()
+        for offset in [one for one in self.acked if one < log_start]:
+            del self.acked[offset]
+        self.log_start = max(self.log_start, log_start)
+        self.end_offset = max(self.end_offset, end_offset)
