@@ -114,7 +114,7 @@ class Node:
 
         controller = await self._start_controller(stack, cluster_id)
         config = dynamic_config(config, controller.image)
-        cold = ColdTier(config, self._clock, cluster_id) if config.remote_url is not None else None
+        cold = ColdTier(config, self._world, cluster_id) if config.remote_url is not None else None
         if cold is not None:
             stack.push_async_callback(cold.close)
             await cold.claim()

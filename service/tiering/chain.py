@@ -7,15 +7,14 @@ A manifest of the newest thousand segments is about a megabyte of objects, so th
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
-from uuid import UUID
 
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
+from service.base.world import World
 from service.remote.format.keys import HeadKey, head_key
 from service.remote.format.manifest import Limits, Manifest, ManifestDrop, Page, PageRef, SegmentEntry
 from service.remote.format.manifest_codec import Head, encode_head, encode_manifest, encode_page, head_of
@@ -33,17 +32,17 @@ class ChainStore:
         self,
         store: ObjectStore,
         cluster_id: str,
-        new_uuid: Callable[[], UUID],
+        world: World,
         *,
         limits: Limits = Limits(),  # noqa: B008  # immutable
         max_cached_children: int = MAX_CACHED_CHILDREN,
     ) -> None:
         self._store = store
         self._cluster_id = cluster_id
-        self._new_uuid = new_uuid
+        self._new_uuid = world.new_uuid
         self._limits = limits
         self._max_cached_children = max_cached_children
-        self._lock = threading.Lock()
+        self._lock = world.threads.lock()
         self._cache: OrderedDict[str, Chain | Page] = OrderedDict()
         self._cached_children = 0
 

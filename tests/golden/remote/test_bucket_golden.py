@@ -21,6 +21,7 @@ from service.remote.reading.object_reader import (
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.memory_store import MemoryStore
 from tests.golden.remote.generate import CLUSTER_ID, FOLDER, PARTITION, TOPIC, TOPIC_ID, content, readable
+from tests.support.worlds import WORLD
 
 
 def stored() -> dict[str, bytes]:
@@ -57,7 +58,7 @@ def test_the_golden_bucket_reads_from_head_to_the_last_record() -> None:
     assert [entry.base_offset for entry in entries] == [0, 15, 30, 45, 60]
     assert [open_footer_of(store, e) for e in entries] == [open_footer(store, e.key) for e in entries]
     logs = b"".join(stored()[entry.key][: entry.log_length] for entry in entries)
-    reader = RemoteReader(store, threads=2)
+    reader = RemoteReader(store, WORLD, threads=2)
     try:
         tip = TopicIdPartition(TOPIC_ID, TOPIC, PARTITION)
         offset, got = 0, b""
