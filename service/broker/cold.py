@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from service.base.errors import StorageError
@@ -19,8 +20,9 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.remote.format.manifest_codec import TopicRow
 from service.remote.reading.reader import RemoteReader
-from service.remote.stores.obstore_store import ObstoreStore, open_store
+from service.remote.stores.obstore_store import open_store
 from service.remote.stores.s3_address import is_s3
+from service.remote.stores.store import ObjectStore
 from service.tiering.manager import TieringManager
 from service.tiering.ports import TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot, claim_prefix
@@ -39,16 +41,23 @@ SWEEP_AT_MOST_EVERY_MS: Final = 10_000
 class ColdTier:
     """Everything of this node that knows the bucket. Owned by the event loop."""
 
-    def __init__(self, config: BrokerConfig, world: World, cluster_id: str) -> None:
-        """Raises `ConfigError` for a URL that names no store. Nothing is sent yet."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        cluster_id: str,
+        open_store: Callable[[BrokerConfig, World], ObjectStore],
+    ) -> None:
+        """`open_store` makes a client of the bucket; it raises `ConfigError` for a URL that names no store, and
+        sends nothing yet."""
         self._config = config
         self._world = world
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
-        self._store = _open(config, world)
+        self._store = open_store(config, world)
         self._claim: asyncio.Future[None] | None = None
         self.reader = RemoteReader(
-            _open(config, world),
+            open_store(config, world),
             world,
             threads=config.remote_log_reader_threads,
             cache_bytes=config.remote_cache_bytes,
@@ -116,7 +125,8 @@ class ColdTier:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _open(config: BrokerConfig, world: World) -> ObstoreStore:
+def open_configured_store(config: BrokerConfig, world: World) -> ObjectStore:
+    """A client of the store that `firn.remote.url` names."""
     assert config.remote_url is not None
     return open_store(
         config.remote_url,

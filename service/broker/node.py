@@ -17,6 +17,7 @@ import logging
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from uuid import UUID
@@ -25,7 +26,7 @@ from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.world import World, system_world
 from service.broker.applier import Applier, dynamic_config
 from service.broker.broker import Broker
-from service.broker.cold import ColdTier
+from service.broker.cold import ColdTier, open_configured_store
 from service.broker.config_rules import NodeConfigRules
 from service.broker.dispatch import Dispatcher
 from service.broker.replicas import Replicas
@@ -37,6 +38,7 @@ from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.requests import Endpoint, RegisterBroker, TopicDefaults
 from service.network.server import Limits, Server
+from service.remote.stores.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -83,11 +85,19 @@ async def _run(config: BrokerConfig) -> int:
 class Node:
     """The parts of one node. `start` puts on the stack what ends each of them."""
 
-    def __init__(self, config: BrokerConfig, supervisor: Supervisor, world: World) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        supervisor: Supervisor,
+        world: World,
+        *,
+        open_store: Callable[[BrokerConfig, World], ObjectStore] = open_configured_store,
+    ) -> None:
         self._static_config = config
         self._supervisor = supervisor
         self._world = world
         self._clock = world.clock
+        self._open_store = open_store
         self._servers: list[Server] = []
         self._applier: Applier | None = None
 
@@ -114,7 +124,9 @@ class Node:
 
         controller = await self._start_controller(stack, cluster_id)
         config = dynamic_config(config, controller.image)
-        cold = ColdTier(config, self._world, cluster_id) if config.remote_url is not None else None
+        cold = None
+        if config.remote_url is not None:
+            cold = ColdTier(config, self._world, cluster_id, self._open_store)
         if cold is not None:
             stack.push_async_callback(cold.close)
             await cold.claim()
@@ -154,7 +166,12 @@ class Node:
         )
         rules = NodeConfigRules(lambda: self._applier.config if self._applier else config)
         controller = Controller(
-            options, self._world, rules, on_fatal=lambda e: self._supervisor.fail("metadata log", e)
+            options,
+            self._world,
+            rules,
+            new_uuid=self._world.new_uuid,
+            log_io=self._world.threads.pool("log-io-metadata", 2),
+            on_fatal=lambda e: self._supervisor.fail("metadata log", e),
         )
         stack.push_async_callback(controller.stop)
         await controller.start()
