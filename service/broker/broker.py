@@ -63,8 +63,8 @@ class Broker:
         self._logs = logs
         self._on_fatal = on_fatal
         self._cold_bytes = 0
-        self._refusals = RateLimitedLog(_log)
-        self._storage_errors = RateLimitedLog(_log)
+        self._refusals = RateLimitedLog(_log, now=self.loop.time)
+        self._storage_errors = RateLimitedLog(_log, now=self.loop.time)
 
     @property
     def config(self) -> BrokerConfig:

@@ -125,7 +125,7 @@ class LogManager:
         self._logs: dict[LogKey, LocalLog] = {}
         self._homes: dict[LocalLog, LogDir] = {}
         self._flushes: dict[LocalLog, asyncio.Future[int]] = {}
-        self._rolled: set[LocalLog] = set()
+        self._rolled: dict[LocalLog, None] = {}
         self._checkpoint = _Checkpoint(world.threads)
         self._checkpoint_soon = False
         self._taken = itertools.count()
@@ -280,7 +280,7 @@ class LogManager:
     def _retire(self, key: LogKey, suffix: str) -> Path:
         log = self._logs.pop(key)
         home = self._homes.pop(log)
-        self._rolled.discard(log)
+        self._rolled.pop(log, None)
         self._checkpoint_soon = True
         target = home.path / names.retired_dir(
             log.tip.topic, log.tip.partition, self._world.new_uuid(), suffix
@@ -293,7 +293,7 @@ class LogManager:
     # Durability
 
     def _on_roll(self, log: LocalLog) -> None:
-        self._rolled.add(log)
+        self._rolled[log] = None
         if self._wake is not None:
             self._wake.set()
 
@@ -320,7 +320,7 @@ class LogManager:
         checkpoint_at = self._clock.monotonic_ms() + self._checkpoint_interval_ms
         expire_at = self._clock.monotonic_ms() + _PRODUCER_EXPIRY_CHECK_MS
         while True:
-            rolled, self._rolled = self._rolled, set()
+            rolled, self._rolled = self._rolled, {}
             for log in rolled:
                 await self._run(log.flush, log.active_base_offset)
             await self._flush_due()

@@ -118,11 +118,16 @@ class _Shared:
     loop: asyncio.AbstractEventLoop
     pool: BufferPool
     counters: Counters = field(default_factory=Counters)
-    peers: set[_Peer] = field(default_factory=set)
+    peers: dict[_Peer, None] = field(default_factory=dict)
+    """in the order in which they came"""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
-    warnings: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(_LOG))
-    errors: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(_LOG))
     stopping: bool = False
+    warnings: RateLimitedLog = field(init=False)
+    errors: RateLimitedLog = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.warnings = RateLimitedLog(_LOG, now=self.loop.time)
+        self.errors = RateLimitedLog(_LOG, now=self.loop.time)
 
 
 class _Peer(asyncio.BufferedProtocol):
@@ -155,7 +160,7 @@ class _Peer(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("?", 0)
         shared.counters.accepted += 1
         self._context = RequestContext(shared.counters.accepted, str(peer[0]), int(peer[1]), shared.listener)
-        shared.peers.add(self)
+        shared.peers[self] = None
         if len(shared.peers) > shared.limits.max_connections or shared.stopping:
             shared.counters.refused += 1
             shared.warnings.warning("refused %s: %d connections are open", peer[0], len(shared.peers) - 1)
@@ -189,7 +194,7 @@ class _Peer(asyncio.BufferedProtocol):
         self._sender.resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._shared.peers.discard(self)
+        self._shared.peers.pop(self, None)
         self._sender.close()
         self._connection.close()
         self._done()
