@@ -48,8 +48,8 @@ class ColdTier:
         cluster_id: str,
         open_store: Callable[[BrokerConfig, World], ObjectStore],
     ) -> None:
-        """`open_store` makes a client of the bucket; it raises `ConfigError` for a URL that names no store, and
-        sends nothing yet."""
+        """`open_store` makes a client of the bucket, and sends nothing yet; `ConfigError` for a URL that names
+        no store."""
         self._config = config
         self._world = world
         self._pool = world.threads.pool("cold-tier", 2)
