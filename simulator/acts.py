@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -18,7 +19,7 @@ from service.records.builder import BatchBuilder
 from simulator.client import Client, NoAnswer, Produced
 from simulator.faults import DISK_KINDS, SLOW_FSYNC, SLOW_STORE, STORE_KINDS
 from simulator.machine import State
-from simulator.model import PartitionModel, TopicModel
+from simulator.model import PartitionModel, TopicModel, brief
 from simulator.platter import Loss
 from simulator.world import OFFLINE, SimWorld
 
@@ -35,6 +36,7 @@ async def perform(world: SimWorld, act: Act) -> None:
     await ACTS[act.kind](world, Random(act.seed))
 
 
+NOBODY: Final = UUID(int=0)
 UNKNOWN_OUTCOME: Final = OFFLINE | {ErrorCode.not_enough_replicas_after_append}
 
 TOPIC_KINDS: Final = ("plain", "flushed", "tiered", "tiered and flushed", "expiring", "tiered and expiring")
@@ -135,9 +137,10 @@ async def _send_once(
     try:
         answer: Produced = await client.produce(topic.topic_id, partition.index, batch)
     except NoAnswer:
-        world.trace.note("client", f"{partition}: no answer for {values[0]!r}")
+        world.trace.tell("client", f"{partition}: {_span(values)}: no answer")
         return None
-    world.trace.note("client", f"{partition}: {values[0][:8]!r} {answer.error.name} {answer.base_offset}")
+    what = f"at {answer.base_offset}" if answer.error is ErrorCode.none else answer.error.name
+    world.trace.tell("client", f"{partition}: {_span(values)} {what}")
     if answer.error is ErrorCode.none or answer.error is ErrorCode.duplicate_sequence_number:
         partition.unknown.difference_update(values)
         if answer.base_offset >= 0:
@@ -148,6 +151,11 @@ async def _send_once(
         partition.unknown.difference_update(values)
         partition.refused.update((value, answer.error.name) for value in values)
     return answer.error
+
+
+def _span(values: list[bytes]) -> str:
+    first, last = brief(values[0]), brief(values[-1])
+    return first if first == last else f"{first} to {last}"
 
 
 async def _send_idempotent(
@@ -344,11 +352,6 @@ async def store_heals(world: SimWorld, random: Random) -> None:
     if world.store_faults.on:
         world.store_faults.on.clear()
         world.tell("the store works")
-
-
-from uuid import UUID  # noqa: E402
-
-NOBODY: Final = UUID(int=0)
 
 ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
     one.__name__: one

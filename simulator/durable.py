@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from service.base.errors import CorruptionError
 from service.records.batch import complete_headers, verify_crc
 from simulator.platter import Directory, File, Node, Platter
 
@@ -30,8 +31,11 @@ def _end(directory: Directory) -> int:
             break
         end = base
         data = bytes(file.durable)
-        for header in complete_headers(data):
-            if header.base_offset != end or not verify_crc(data, header):
-                return end
-            end = header.next_offset
+        try:
+            for header in complete_headers(data):
+                if header.base_offset != end or not verify_crc(data, header):
+                    return end
+                end = header.next_offset
+        except CorruptionError:
+            return end
     return end or 0

@@ -63,7 +63,7 @@ class PartitionModel:
             there = self.acked.get(offset)
             if there is not None and there != value:
                 raise Violation(
-                    f"{self}: offset {offset} was given to {value!r}, and before to {there!r}"
+                    f"{self}: offset {offset} was given to {brief(value)}, and before to {brief(there)}"
                 )
             self.shaky.pop(offset, None)
             self.acked[offset] = value
@@ -106,7 +106,7 @@ class PartitionModel:
         places: dict[bytes, int] = {}
         for offset, record in found.items():
             if record.value in places:
-                raise Violation(f"{self}: {record.value!r} is at {places[record.value]} and at {offset}")
+                raise Violation(f"{self}: {brief(record.value)} is at {places[record.value]} and at {offset}")
             places[record.value] = offset
         return found
 
@@ -118,15 +118,15 @@ class PartitionModel:
             if record is not None:
                 if record.value != value:
                     raise Violation(
-                        f"{self}: offset {offset} was acknowledged as {value!r} and reads {record.value!r}"
+                        f"{self}: offset {offset} was acknowledged as {brief(value)} and reads {brief(record.value)}"
                     )
             elif offset >= log_start:
                 raise Violation(
-                    f"{self}: {value!r} at {offset} was acknowledged, and the log ends at {end_offset}"
+                    f"{self}: {brief(value)} at {offset} was acknowledged, and the log ends at {end_offset}"
                 )
             elif expired is None or self.timestamps[offset] > expired:
                 raise Violation(
-                    f"{self}: {value!r} at {offset} was acknowledged, and the log begins at {log_start}"
+                    f"{self}: {brief(value)} at {offset} was acknowledged, and the log begins at {log_start}"
                     f" without any retention that allows it"
                 )
 
@@ -135,9 +135,9 @@ class PartitionModel:
         for offset, record in found.items():
             if record.value in self.refused:
                 why = self.refused[record.value]
-                raise Violation(f"{self}: {record.value!r} was refused ({why}) and is at {offset}")
+                raise Violation(f"{self}: {brief(record.value)} was refused ({why}) and is at {offset}")
             if record.value not in known:
-                raise Violation(f"{self}: {record.value!r} at {offset} was never sent")
+                raise Violation(f"{self}: {brief(record.value)} at {offset} was never sent")
 
     def _learn(self, log_start: int, end_offset: int, found: dict[int, Record]) -> None:
         """What was read once stays; what was shaky and is not there is gone for good."""
@@ -155,3 +155,12 @@ class PartitionModel:
             del self.acked[offset]
         self.log_start = max(self.log_start, log_start)
         self.end_offset = max(self.end_offset, end_offset)
+
+
+def brief(value: bytes) -> str:
+    """A value as messages name it: its number.
+
+    >>> brief(b"v17.xxxxxxx")
+    'v17'
+    """
+    return value.split(b".")[0].decode(errors="backslashreplace")[:20]
