@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from service.records.batch import Codec
 from service.records.builder import BatchBuilder
+from simulator import pasts
 from simulator.client import Client, NoAnswer, Produced
 from simulator.faults import DISK_KINDS, SLOW_FSYNC, SLOW_STORE, STORE_KINDS
 from simulator.machine import State
@@ -134,6 +135,7 @@ async def _send_once(
     now_ms: int,
 ) -> ErrorCode | None:
     partition.unknown.update(values)
+    partition.sent.update(values)
     try:
         answer: Produced = await client.produce(topic.topic_id, partition.index, batch)
     except NoAnswer:
@@ -358,5 +360,7 @@ ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
     for one in (
         create_topic, produce, produce_idempotent, delete_topic, alter_topic, alter_cluster, wait, examine,
         kill, lose_power, stop, pause, jump_clock, disk_faults, disk_heals, store_faults, store_heals,
+        pasts.copy_disk, pasts.restore_disk, pasts.lose_partition, pasts.lose_metadata, pasts.flip_bit,
+        pasts.clone_disk, pasts.copy_bucket, pasts.roll_back_bucket, pasts.empty_bucket, pasts.without_url,
     )
 }  # fmt: skip

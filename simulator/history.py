@@ -36,7 +36,23 @@ SOMETIMES: Final = {
     "store_faults": 8,
 }
 """How often each comes where it exists. A history has about half of them."""
-_WITH: Final = {"disk_faults": ("disk_heals", 4), "store_faults": ("store_heals", 4)}
+SELDOM: Final = {
+    "restore_disk": 3,
+    "lose_partition": 2,
+    "lose_metadata": 1,
+    "flip_bit": 3,
+    "clone_disk": 2,
+    "roll_back_bucket": 2,
+    "empty_bucket": 1,
+    "without_url": 2,
+}
+"""Those of which a history has one or none: after some of them little is left to be judged."""
+_WITH: Final = {
+    "disk_faults": ("disk_heals", 4),
+    "store_faults": ("store_heals", 4),
+    "restore_disk": ("copy_disk", 5),
+    "roll_back_bucket": ("copy_bucket", 5),
+}
 
 
 @dataclass(frozen=True)
@@ -68,8 +84,10 @@ def draw(seed: int, only: Sequence[str] | None = None) -> Plan:
     """The history of `seed`; of the kinds that exist `only` some, if given."""
     random = Random(seed)
     odds = dict(ALWAYS)
-    for kind, weight in SOMETIMES.items():
-        if (random.random() < 0.5) if only is None else (kind in only):
+    seldom = random.choice((*SELDOM, *[""] * len(SELDOM)))
+    for kind, weight in {**SOMETIMES, **SELDOM}.items():
+        exists = kind == seldom if kind in SELDOM else random.random() < 0.5
+        if exists if only is None else kind in only:
             odds[kind] = weight
             if kind in _WITH:
                 other, its_weight = _WITH[kind]
@@ -96,7 +114,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
         await world.revive()
         world.check()
         problems = world.archive.problems()
-        if problems and not world.excuse:
+        if problems and not world.excuse and not world.bucket_damaged:
             raise Violation(f"fsck: {problems[0]}")
 
     try:

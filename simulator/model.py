@@ -8,9 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 from uuid import UUID
 
 from simulator.client import Record
+
+
+GONE: Final = "it was gone before"
 
 
 class Violation(Exception):
@@ -29,6 +33,8 @@ class TopicModel:
     """whether every acknowledged record was fsynced before its acknowledgement"""
     retention_ms: int
     """-1: for ever; the shortest it ever was"""
+    vanished: bool = False
+    """whether an act took the metadata that knew it: it need not be there, but its objects must stay"""
     deleted: bool = False
     """whether its deletion was asked for; it may be there all the same while nobody has answered"""
 
@@ -47,10 +53,13 @@ class PartitionModel:
     """sent, and never answered: there once, or not at all"""
     refused: dict[bytes, str] = field(default_factory=dict)
     """answered with an error that says no: not there"""
+    sent: set[bytes] = field(default_factory=set)
     timestamps: dict[int, int] = field(default_factory=dict)
     end_offset: int = 0
     """the greatest log end ever seen or acknowledged, as far as it was not allowed to be lost"""
     log_start: int = 0
+    archived_below: int = 0
+    """offsets that the bucket held when a past came back: never given out again"""
     excused: str = ""
     """why it may be offline for good: what was damaged or lost of it, in words"""
 
@@ -58,6 +67,11 @@ class PartitionModel:
         return f"{self.name}-{self.index}"
 
     def acknowledge(self, base_offset: int, values: Sequence[bytes], timestamp_ms: int) -> None:
+        if base_offset < self.archived_below:
+            raise Violation(
+                f"{self}: offset {base_offset} was given out again, the bucket holds those below "
+                f"{self.archived_below}"
+            )
         for at, value in enumerate(values):
             offset = base_offset + at
             there = self.acked.get(offset)
@@ -77,6 +91,11 @@ class PartitionModel:
             self.shaky[one] = self.acked.pop(one)
         self.end_offset = min(self.end_offset, max(offset, self.log_start))
         return len(lost)
+
+    def past_returns(self) -> None:
+        """What was gone may be there again: the disk is one of before it went."""
+        self.refused = {value: why for value, why in self.refused.items() if why != GONE}
+        self.log_start = 0
 
     def judge(
         self, log_start: int, end_offset: int, records: Iterable[Record], expired: int | None
@@ -131,12 +150,11 @@ class PartitionModel:
                 )
 
     def _nothing_refused(self, found: dict[int, Record]) -> None:
-        known = set(self.acked.values()) | set(self.shaky.values()) | self.unknown
         for offset, record in found.items():
             if record.value in self.refused:
                 why = self.refused[record.value]
                 raise Violation(f"{self}: {brief(record.value)} was refused ({why}) and is at {offset}")
-            if record.value not in known:
+            if record.value not in self.sent:
                 raise Violation(f"{self}: {brief(record.value)} at {offset} was never sent")
 
     def _learn(self, log_start: int, end_offset: int, found: dict[int, Record]) -> None:
@@ -149,7 +167,7 @@ class PartitionModel:
         there = {record.value for record in found.values()}
         for value in self.shaky.values():
             if value not in there:
-                self.refused.setdefault(value, "it was gone before")
+                self.refused.setdefault(value, GONE)
         self.shaky.clear()
         for offset in [one for one in self.acked if one < log_start]:
             del self.acked[offset]
