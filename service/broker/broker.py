@@ -18,6 +18,7 @@ from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ProducerIdBlock
 from service.metadata.image import MetadataImage
+from service.metadata.publisher import Publisher
 from service.network.limited_log import RateLimitedLog
 from service.network.server import RequestContext
 
@@ -44,6 +45,7 @@ class Broker:
         config: Callable[[], BrokerConfig],
         clock: Clock,
         cluster_id: str,
+        metadata: Publisher,
         controller: Controller,
         replicas: Replicas,
         logs: LogManager,
@@ -52,6 +54,7 @@ class Broker:
         self._config = config
         self.clock = clock
         self.cluster_id = cluster_id
+        self.metadata = metadata
         self.controller = controller
         self.replicas = replicas
         self.epoch = -1
@@ -74,7 +77,7 @@ class Broker:
     @property
     def image(self) -> MetadataImage:
         """The newest committed metadata."""
-        return self.controller.image
+        return self.metadata.image
 
     def endpoint(self, listener: str) -> tuple[str, int]:
         """Where a client that came in by `listener` finds this node."""

@@ -37,6 +37,7 @@ from service.hot.log_dir import cluster_id_of, encode_uuid, random_id
 from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.requests import Endpoint, RegisterBroker, TopicDefaults
+from service.metadata.publisher import MetadataOptions, Publisher
 from service.network.server import Limits, Server
 from service.remote.stores.store import ObjectStore
 
@@ -122,8 +123,9 @@ class Node:
         stack.push_async_exit(closing)
         directories = tuple(meta.directory_id for meta in logs.claim(cluster_id, config.node_id))
 
-        controller = await self._start_controller(stack, cluster_id)
-        config = dynamic_config(config, controller.image)
+        metadata = await self._start_metadata(stack)
+        controller = await self._start_controller(stack, metadata, cluster_id)
+        config = dynamic_config(config, metadata.image)
         cold = None
         if config.remote_url is not None:
             cold = ColdTier(config, self._world, cluster_id, self._open_store)
@@ -133,13 +135,20 @@ class Node:
         replicas = Replicas()
         applier = Applier(config, logs, replicas, cold.reader if cold else None)
         self._applier = applier
-        await logs.open_all(lambda topic: applier.effective(controller.image, topic))
-        applier.start(controller.image)
+        await logs.open_all(lambda topic: applier.effective(metadata.image, topic))
+        applier.start(metadata.image)
         logs.set_aside_unknown(lambda topic_id, index: replicas.get(topic_id, index) is not None)
-        controller.subscribe(applier.apply)
+        metadata.subscribe(applier.apply)
 
         broker = Broker(
-            lambda: applier.config, self._clock, cluster_id, controller, replicas, logs, self._supervisor.fail
+            lambda: applier.config,
+            self._clock,
+            cluster_id,
+            metadata,
+            controller,
+            replicas,
+            logs,
+            self._supervisor.fail,
         )
         await self._bind(broker)
         broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)
@@ -152,28 +161,33 @@ class Node:
             await server.start()
             stack.push_async_callback(server.close)
 
-    async def _start_controller(self, stack: AsyncExitStack, cluster_id: str) -> Controller:
+    async def _start_metadata(self, stack: AsyncExitStack) -> Publisher:
         config = self._static_config
-        options = ControllerOptions(
+        options = MetadataOptions(
             node_id=config.node_id,
-            cluster_id=cluster_id,
             directory=config.log_dirs[0],
-            defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
-            listeners=_endpoints(config.controller_listeners),
             segment_bytes=config.metadata_log_segment_bytes,
             snapshot_max_bytes=config.metadata_log_max_record_bytes_between_snapshots,
             snapshot_interval_ms=config.metadata_log_max_snapshot_interval_ms,
         )
-        rules = NodeConfigRules(lambda: self._applier.config if self._applier else config)
-        controller = Controller(
-            options,
-            self._world,
-            rules,
-            new_uuid=self._world.new_uuid,
-            log_io=self._world.threads.pool("log-io-metadata", 2),
-            on_fatal=lambda e: self._supervisor.fail("metadata log", e),
+        metadata = Publisher(options, self._world, on_fatal=self._supervisor.fail)
+        stack.push_async_callback(metadata.stop)
+        await metadata.start()
+        return metadata
+
+    async def _start_controller(
+        self, stack: AsyncExitStack, metadata: Publisher, cluster_id: str
+    ) -> Controller:
+        config = self._static_config
+        options = ControllerOptions(
+            node_id=config.node_id,
+            cluster_id=cluster_id,
+            defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
+            listeners=_endpoints(config.controller_listeners),
         )
-        stack.push_async_callback(controller.stop)
+        rules = NodeConfigRules(lambda: self._applier.config if self._applier else config)
+        controller = Controller(options, metadata, self._world, rules)
+        stack.callback(controller.stop)
         await controller.start()
         return controller
 

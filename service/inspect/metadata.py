@@ -11,7 +11,7 @@ from service.inspect.source import Source
 from service.metadata.batches import ControlRecord, ControlType, MetadataBatch, decode_batches
 from service.metadata.frames import Frame, UnknownRecord
 from service.metadata.raft.snapshots import parse_name
-from service.metadata.raft.state_file import decode_state
+from service.metadata.raft.state import decode_state
 
 MAX_STATE_BYTES = 1 << 20
 

@@ -28,8 +28,9 @@ from service.inspect.source import open_source
 from service.metadata.batches import encode_batch
 from service.metadata.frames import Frame, UnknownRecord, newest
 from service.metadata.raft.snapshots import SnapshotId, write_snapshot
-from service.metadata.raft.state_file import QuorumState, encode_state
+from service.metadata.raft.state import QuorumState, encode_state
 from service.metadata.records import RemoteLogRecord, RemoveTombstoneRecord, TombstoneRecord, TopicRecord
+from service.metadata.snapshot_codec import encode_snapshot as encode_image_snapshot
 from service.records.batch import Codec
 from service.records.builder import BatchBuilder, build_batch
 from service.remote.format import manifest_codec as codec
@@ -89,6 +90,12 @@ def manifest(segments: int, limits: Limits | None = None) -> tuple[Manifest, lis
         entries, leader_epoch=3, new_uuid=uuid4, encode_page=codec.encode_page, limits=limits or Limits()
     )
     return change.manifest, [(ref.key, data) for _, ref, data in change.pages]
+
+
+def snapshot_file(root: Path, snapshot: SnapshotId) -> int:
+    """A snapshot of one topic; returns its size."""
+    batches = encode_image_snapshot([TestMetadata.TOPIC], epoch=snapshot.epoch, last_timestamp_ms=5, now_ms=6)
+    return write_snapshot(SystemDisk(), root, snapshot, batches)
 
 
 def put(root: Path, name: str, data: bytes) -> Path:
@@ -226,7 +233,7 @@ class TestMetadata:
 
     def test_a_snapshot_from_header_to_footer(self, tmp_path: Path) -> None:
         snapshot = SnapshotId(64, 3)
-        write_snapshot(tmp_path, snapshot, [self.TOPIC], last_timestamp_ms=5, now_ms=6)
+        snapshot_file(tmp_path, snapshot)
         document = shown(tmp_path / snapshot.file_name)
         assert (document["end_offset"], document["epoch"]) == (64, 3)
         assert [row["type"] for row in document["records"]] == [
@@ -237,7 +244,7 @@ class TestMetadata:
 
     def test_a_snapshot_without_its_footer_is_an_error(self, tmp_path: Path) -> None:
         snapshot = SnapshotId(64, 3)
-        size = write_snapshot(tmp_path, snapshot, [self.TOPIC], last_timestamp_ms=5, now_ms=6)
+        size = snapshot_file(tmp_path, snapshot)
         path = tmp_path / snapshot.file_name
         data = path.read_bytes()
         footer = 61 + len(encode_batch([self.TOPIC], base_offset=1, epoch=3, timestamp_ms=6)) - 61
@@ -322,7 +329,7 @@ def every_file(root: Path) -> list[Path]:
     made, pages = manifest(7, Limits(entries=3))
     data = codec.encode_manifest(made)
     planned = segment_object()
-    write_snapshot(root, SnapshotId(64, 3), [TestMetadata.TOPIC], last_timestamp_ms=5, now_ms=6)
+    snapshot_file(root, SnapshotId(64, 3))
     metadata = encode_batch(
         [TestMetadata.TOPIC, TestMetadata.REMOTE], base_offset=100, epoch=2, timestamp_ms=5
     )
