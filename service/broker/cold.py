@@ -21,9 +21,10 @@ from service.remote.format.manifest_codec import TopicRow
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.obstore_store import ObstoreStore, open_store
 from service.remote.stores.s3_address import is_s3
+from service.tiering.fence import Writer, claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.ports import TieringSettings
-from service.tiering.shared_objects import TopicsSnapshot, claim_prefix
+from service.tiering.shared_objects import TopicsSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ class ColdTier:
             self._store,
             broker.controller,
             cluster_id=self._cluster_id,
+            writer=Writer(config.node_id, self._world.new_uuid()),
             partitions=lambda: broker.replicas,
             topics=lambda: _topics(broker.image),
             world=self._world,
@@ -98,8 +100,8 @@ class ColdTier:
         )
 
         def changed(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
-            for topic_id in delta.deleted_topics:
-                manager.topic_deleted(topic_id)
+            if delta.deleted_topics:
+                manager.topics_deleted()
             if delta.topics or delta.deleted_topics or delta.configs:
                 manager.topics_changed()
                 manager.wake()
