@@ -18,6 +18,7 @@ from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.remote.format.manifest_codec import TopicRow
+from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.obstore_store import ObstoreStore, open_store
 from service.remote.stores.s3_address import is_s3
@@ -39,11 +40,12 @@ SWEEP_AT_MOST_EVERY_MS: Final = 10_000
 class ColdTier:
     """Everything of this node that knows the bucket. Owned by the event loop."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, cluster_id: str) -> None:
+    def __init__(self, config: BrokerConfig, clock: Clock, cluster_id: str, writer: Writer) -> None:
         """Raises `ConfigError` for a URL that names no store. Nothing is sent yet."""
         self._config = config
         self._clock = clock
         self._cluster_id = cluster_id
+        self._writer = writer
         self._store = _open(config)
         self._claim: asyncio.Future[None] | None = None
         self.reader = RemoteReader(
@@ -63,7 +65,8 @@ class ColdTier:
             await self._claimed(self._claim)
 
     async def _ask(self) -> None:
-        await asyncio.to_thread(claim_prefix, self._store, self._cluster_id)
+        stamp = Stamp(self._clock.now_ms(), self._writer)
+        await asyncio.to_thread(claim_prefix, self._store, self._cluster_id, stamp)
 
     async def _claimed(self, claim: asyncio.Future[None]) -> bool:
         try:
@@ -83,6 +86,7 @@ class ColdTier:
             self._store,
             broker.controller,
             cluster_id=self._cluster_id,
+            writer=self._writer,
             partitions=lambda: broker.replicas,
             topics=lambda: _topics(broker.image),
             clock=self._clock,

@@ -37,6 +37,7 @@ from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.requests import Endpoint, RegisterBroker, TopicDefaults
 from service.network.server import Limits, Server
+from service.remote.format.stamp import Writer
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,9 @@ class Node:
 
         controller = await self._start_controller(stack, cluster_id)
         config = dynamic_config(config, controller.image)
-        cold = ColdTier(config, self._clock, cluster_id) if config.remote_url is not None else None
+        cold = None
+        if config.remote_url is not None:
+            cold = ColdTier(config, self._clock, cluster_id, Writer(config.node_id, uuid4()))
         if cold is not None:
             stack.push_async_callback(cold.close)
             await cold.claim()

@@ -19,6 +19,7 @@ from service.base.clock import Clock
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.remote.catalog import Catalog
 from service.remote.format.manifest import Limits
+from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores.errors import StoreRefused
 from service.remote.stores.store import ObjectStore
 from service.tiering.backoff import backoff_ms
@@ -41,9 +42,10 @@ Key = tuple[UUID, int]
 class TieringManager:
     """Tiering of one node. Owned by the event loop.
 
-    `partitions` gives those that this node leads, whenever it is asked; `topics` the topics of the
-    committed image, or None while this node is not the one to write `topics.json` and to sweep deleted
-    topics. `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever.
+    `writer` is told in all that is written. `partitions` gives those that this node leads, whenever it is
+    asked; `topics` the topics of the committed image, or None while this node is not the one to write
+    `topics.json` and to sweep deleted topics. `abandoned_uploads` is for stores that keep unfinished
+    multipart uploads for ever.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class TieringManager:
         catalog: Catalog,
         *,
         cluster_id: str,
+        writer: Writer,
         partitions: Callable[[], Iterable[TieredPartition]],
         topics: Callable[[], TopicsSnapshot | None],
         clock: Clock,
@@ -74,7 +77,8 @@ class TieringManager:
         self._slots = PrioritySlots(settings.copier_threads)
         self._commits = CommitQueue(catalog)
         self._eraser = Eraser(store, self._pool, self.metrics)
-        chains = ChainStore(store, cluster_id, new_uuid, limits=manifest_limits)
+        self._writer = writer
+        chains = ChainStore(store, cluster_id, new_uuid, stamps=self._stamp, limits=manifest_limits)
         self._tools = Tools(
             cluster_id=cluster_id,
             store=store,
@@ -87,6 +91,7 @@ class TieringManager:
             settings=settings,
             metrics=self.metrics,
             new_uuid=new_uuid,
+            stamps=self._stamp,
             probe=probe,
         )
         self._sweeper = Sweeper(
@@ -112,6 +117,9 @@ class TieringManager:
         self._house_failures = 0
         self._house_not_before_ms = 0
         self._task: asyncio.Task[None] | None = None
+
+    def _stamp(self) -> Stamp:
+        return Stamp(self._clock.now_ms(), self._writer)
 
     # -- what the node calls ---------------------------------------------------------------------------------
 
@@ -300,7 +308,7 @@ class TieringManager:
         try:
             snapshot = self._topics()
             if snapshot is not None and await self._may_judge(snapshot):
-                await self._pool.run(write_topics, self._store, self._cluster_id, snapshot)
+                await self._pool.run(write_topics, self._store, self._cluster_id, snapshot, self._stamp())
         except StorageError:
             self._topics_due_ms = due_ms
             raise

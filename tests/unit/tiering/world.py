@@ -23,6 +23,7 @@ from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, d
 from service.remote.format.keys import HeadKey
 from service.remote.format.manifest import Limits, Manifest, Page, PageRef, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import Head, TopicRow, decode_head
+from service.remote.format.stamp import Writer
 from service.remote.reading.object_reader import open_footer_of, open_head, open_manifest, open_page
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
@@ -34,6 +35,7 @@ from service.tiering.steps import Probe, Step, no_probe
 from tests.unit.hot.logs import START_MS, batch
 
 CLUSTER = "cluster-of-the-tests-1"
+WRITER = Writer(1, UUID(int=9))
 GRACE_MS = 60_000
 SETTINGS = TieringSettings(
     copier_threads=1,
@@ -279,6 +281,7 @@ class World:
             self.store,
             self.view,
             cluster_id=CLUSTER,
+            writer=WRITER,
             partitions=lambda: self.replicas,
             topics=self.topics,
             clock=self.clock,
