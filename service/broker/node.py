@@ -21,8 +21,8 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from uuid import UUID, uuid4
 
-from service.base.clock import Clock, SystemClock
 from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.base.world import World, system_world
 from service.broker.applier import Applier, dynamic_config
 from service.broker.broker import Broker
 from service.broker.cold import ColdTier
@@ -37,7 +37,6 @@ from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.requests import Endpoint, RegisterBroker, TopicDefaults
 from service.network.server import Limits, Server
-from service.remote.format.stamp import Writer
 
 log = logging.getLogger(__name__)
 
@@ -84,10 +83,11 @@ async def _run(config: BrokerConfig) -> int:
 class Node:
     """The parts of one node. `start` puts on the stack what ends each of them."""
 
-    def __init__(self, config: BrokerConfig, supervisor: Supervisor, clock: Clock | None = None) -> None:
+    def __init__(self, config: BrokerConfig, supervisor: Supervisor, world: World | None = None) -> None:
         self._static_config = config
         self._supervisor = supervisor
-        self._clock = clock or SystemClock()
+        self._world = world or system_world()
+        self._clock = self._world.clock
         self._servers: list[Server] = []
         self._applier: Applier | None = None
 
@@ -114,9 +114,7 @@ class Node:
 
         controller = await self._start_controller(stack, cluster_id)
         config = dynamic_config(config, controller.image)
-        cold = None
-        if config.remote_url is not None:
-            cold = ColdTier(config, self._clock, cluster_id, Writer(config.node_id, uuid4()))
+        cold = ColdTier(config, self._world, cluster_id) if config.remote_url is not None else None
         if cold is not None:
             stack.push_async_callback(cold.close)
             await cold.claim()

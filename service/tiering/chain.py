@@ -7,15 +7,14 @@ A manifest of the newest thousand segments is about a megabyte of objects, so th
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
-from uuid import UUID
 
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
+from service.base.world import World
 from service.remote.format.keys import HeadKey, head_key
 from service.remote.format.manifest import Limits, Manifest, ManifestDrop, Page, PageRef, SegmentEntry
 from service.remote.format.manifest_codec import Head, encode_head, encode_manifest, encode_page, head_of
@@ -34,7 +33,7 @@ class ChainStore:
         self,
         store: ObjectStore,
         cluster_id: str,
-        new_uuid: Callable[[], UUID],
+        world: World,
         *,
         stamps: Callable[[], Stamp | None] = no_stamp,
         limits: Limits = Limits(),  # noqa: B008  # immutable
@@ -42,11 +41,11 @@ class ChainStore:
     ) -> None:
         self._store = store
         self._cluster_id = cluster_id
-        self._new_uuid = new_uuid
+        self._new_uuid = world.new_uuid
         self._stamps = stamps
         self._limits = limits
         self._max_cached_children = max_cached_children
-        self._lock = threading.Lock()
+        self._lock = world.threads.lock()
         self._cache: OrderedDict[str, Chain | Page] = OrderedDict()
         self._cached_children = 0
 

@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from random import Random
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from service.base.clock import Clock
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
+from service.base.world import World
 from service.remote.catalog import Catalog
 from service.remote.format.manifest import Limits
 from service.remote.format.stamp import Stamp, Writer
@@ -57,11 +56,9 @@ class TieringManager:
         writer: Writer,
         partitions: Callable[[], Iterable[TieredPartition]],
         topics: Callable[[], TopicsSnapshot | None],
-        clock: Clock,
+        world: World,
         abandoned_uploads: AbandonedUploads | None = None,
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
-        random: Random | None = None,
-        new_uuid: Callable[[], UUID] = uuid4,
         manifest_limits: Limits = Limits(),  # noqa: B008  # immutable
         probe: Probe = no_probe,
     ) -> None:
@@ -71,14 +68,16 @@ class TieringManager:
         self._cluster_id = cluster_id
         self._partitions = partitions
         self._topics = topics
-        self._clock = clock
-        self._random = random or Random()
-        self._pool = OffloadPool(settings.copier_threads + 1, settings.watchdog_ms, self.metrics)
+        self._clock = clock = world.clock
+        self._random = world.random
+        self._pool = OffloadPool(
+            world.threads, settings.copier_threads + 1, settings.watchdog_ms, self.metrics
+        )
         self._slots = PrioritySlots(settings.copier_threads)
         self._commits = CommitQueue(catalog)
         self._eraser = Eraser(store, self._pool, self.metrics)
         self._writer = writer
-        chains = ChainStore(store, cluster_id, new_uuid, stamps=self._stamp, limits=manifest_limits)
+        chains = ChainStore(store, cluster_id, world, stamps=self._stamp, limits=manifest_limits)
         self._tools = Tools(
             cluster_id=cluster_id,
             store=store,
@@ -90,7 +89,7 @@ class TieringManager:
             clock=clock,
             settings=settings,
             metrics=self.metrics,
-            new_uuid=new_uuid,
+            new_uuid=world.new_uuid,
             stamps=self._stamp,
             probe=probe,
         )

@@ -22,6 +22,7 @@ from service.tiering.copier import Progress, copy_segment
 from service.tiering.planner import Copy
 from service.tiering.shared_objects import TopicsSnapshot, claim_prefix, write_topics
 from tests.support.kafka_node import CLUSTER_ID
+from tests.support.worlds import WORLD
 
 BLOCK_BYTES = 64 << 10
 """Small, so that small logs have many."""
@@ -82,7 +83,7 @@ def _offload_log(
     log_start: int,
     block_bytes: int,
 ) -> None:
-    chains = ChainStore(store, CLUSTER_ID, uuid4)
+    chains = ChainStore(store, CLUSTER_ID, WORLD)
     head = chains.read_head(tip)
     manifest = chains.empty(tip) if head is None else chains.load(tip, head.manifest_key).manifest
     chain: Chain | None = None

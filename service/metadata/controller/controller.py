@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,7 +52,7 @@ from service.metadata.raft.log import DIRECTORY_NAME, MetadataLog, Recovered
 from service.metadata.raft.machine import RaftMachine
 from service.metadata.raft.runtime import Quorum
 from service.metadata.raft.state_file import QuorumState, read_state
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
 
 R = TypeVar("R")
 Listener = Callable[[MetadataImage, MetadataImage, MetadataDelta], None]
@@ -211,7 +211,8 @@ class Controller:
 
     async def delete_topics(self, requests: Sequence[DeleteTopic]) -> list[DeleteTopicResult]:
         """Delete topics by name or id; the answers are in no particular order."""
-        return await self._run(lambda image: topics_control.delete_topics(image, requests))
+        now_ms = self._clock.now_ms()
+        return await self._run(lambda image: topics_control.delete_topics(image, requests, now_ms=now_ms))
 
     async def incremental_alter_configs(
         self,
@@ -260,11 +261,17 @@ class Controller:
         """Compare-and-set of remote catalog entries, all of a call in one batch."""
         return await self._run(lambda image: catalog_control.commit_catalog(image, commits))
 
-    commit_catalog = commit
-
     def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
         """The committed remote catalog entry of a partition."""
         return self._image.remote.get((topic_id, partition))
+
+    def tombstones(self) -> Mapping[UUID, Tombstone]:
+        """Deleted topics that may still have objects in the bucket, as committed."""
+        return self._image.tombstones
+
+    async def forget_topics(self, topic_ids: Collection[UUID]) -> None:
+        """Take away the tombstones of topics whose last object is gone."""
+        await self._run(lambda image: catalog_control.forget_topics(image, topic_ids))
 
     # -- deciding, writing, committing
 

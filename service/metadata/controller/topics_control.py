@@ -25,12 +25,13 @@ from service.metadata.controller.requests import (
     TopicDefaults,
 )
 from service.metadata.controller.topic_names import CLUSTER_METADATA_TOPIC, what_is_wrong_with
-from service.metadata.image import BrokerImage, MetadataImage, collision_key
+from service.metadata.image import BrokerImage, MetadataImage, TopicImage, collision_key
 from service.metadata.records import (
     ConfigRecord,
     MetadataRecord,
     PartitionRecord,
     RemoveTopicRecord,
+    TombstoneRecord,
     TopicRecord,
 )
 
@@ -241,10 +242,13 @@ def _partition(
     )
 
 
-def delete_topics(image: MetadataImage, requests: Sequence[DeleteTopic]) -> Decision[list[DeleteTopicResult]]:
+def delete_topics(
+    image: MetadataImage, requests: Sequence[DeleteTopic], *, now_ms: int
+) -> Decision[list[DeleteTopicResult]]:
     """Delete topics by name or id; what the remote catalog holds of them goes with the same record.
 
-    Raises `RequestError` POLICY_VIOLATION for more than 10,000 topics.
+    A topic that may have objects in the bucket leaves a tombstone. Raises `RequestError` POLICY_VIOLATION
+    where all of it makes more than 10,000 records.
     """
     results: list[DeleteTopicResult] = []
     names: Counter[str] = Counter()
@@ -280,7 +284,25 @@ def delete_topics(image: MetadataImage, requests: Sequence[DeleteTopic]) -> Deci
         else:
             doomed[topic.id] = name
     results += [DeleteTopicResult(name, topic_id, ErrorCode.none) for topic_id, name in doomed.items()]
-    return decided([RemoveTopicRecord(topic_id=topic_id) for topic_id in doomed], results)
+    records: list[MetadataRecord] = []
+    for topic_id in doomed:
+        records.append(RemoveTopicRecord(topic_id=topic_id))
+        topic = image.topics_by_id[topic_id]
+        if _has_archive(image, topic):
+            records.append(
+                TombstoneRecord(
+                    topic_id=topic_id, name=topic.name, partitions=len(topic.partitions), deleted_ms=now_ms
+                )
+            )
+    return decided(records, results)
+
+
+def _has_archive(image: MetadataImage, topic: TopicImage) -> bool:
+    """Whether objects of the topic may lie in the bucket: an upload is there before its commit is."""
+    enabled = image.config(ResourceType.TOPIC, topic.name).get("remote.storage.enable", "")
+    return enabled.strip().lower() == "true" or any(
+        (topic.id, partition) in image.remote for partition in topic.partitions
+    )
 
 
 def _cannot(name: str | None, topic_id: UUID, message: str) -> DeleteTopicResult:

@@ -11,17 +11,15 @@ cannot be cancelled.
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from service.base.clock import Clock, SystemClock
 from service.base.errors import CorruptionError, InvariantError, RequestError
 from service.base.types import TopicIdPartition
+from service.base.world import World
 from service.remote.format.block_table import BlockTable
 from service.remote.format.manifest import EpochEnd, Load, Manifest, Page, PageRef, SegmentEntry
 from service.remote.reading.chunk import Chunk, chunk_of_block
@@ -118,31 +116,30 @@ class RemoteReader:
     def __init__(
         self,
         store: ObjectStore,
+        world: World,
         *,
         threads: int = 4,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         chunk_bytes: int = DEFAULT_CHUNK_BYTES,
         attempts: int = 4,
-        clock: Clock | None = None,
-        rng: random.Random | None = None,
     ) -> None:
         chunk_budget = cache_bytes - cache_bytes // _METADATA_SHARE
         self.chunk_bytes = chunk_bytes
-        self._clock = clock or SystemClock()
+        self._clock = world.clock
         self._flights = Flights(
             store,
+            world,
             threads=threads,
             chunk_budget_bytes=chunk_budget,
             metadata_budget_bytes=cache_bytes // _METADATA_SHARE,
             attempts=attempts,
-            rng=rng or random.Random(),
         )
         self._plan = ReadAhead(
             chunk_bytes=chunk_bytes,
             max_window_bytes=_MAX_WINDOW_CHUNKS * chunk_bytes,
             budget_bytes=chunk_budget,
         )
-        self._plan_lock = threading.Lock()
+        self._plan_lock = world.threads.lock()
 
     def read(
         self, tip: TopicIdPartition, manifest_key: str, offset: int, max_bytes: int

@@ -36,6 +36,7 @@ from tests.golden.remote.generate import (
     readable,
 )
 from tests.support.older_format import version_1
+from tests.support.worlds import WORLD
 
 VERSIONS = sorted(FOLDERS)
 
@@ -84,7 +85,7 @@ def test_the_golden_bucket_reads_from_head_to_the_last_record(version: int) -> N
     assert [entry.base_offset for entry in entries] == [0, 15, 30, 45, 60]
     assert [open_footer_of(store, e) for e in entries] == [open_footer(store, e.key) for e in entries]
     logs = b"".join(stored(version)[entry.key][: entry.log_length] for entry in entries)
-    reader = RemoteReader(store, threads=2)
+    reader = RemoteReader(store, WORLD, threads=2)
     try:
         tip = TopicIdPartition(TOPIC_ID, TOPIC, PARTITION)
         offset, got = 0, b""

@@ -28,7 +28,7 @@ from service.metadata.batches import encode_batch
 from service.metadata.frames import Frame, UnknownRecord, newest
 from service.metadata.raft.snapshots import SnapshotId, write_snapshot
 from service.metadata.raft.state_file import QuorumState, encode_state
-from service.metadata.records import RemoteLogRecord, TopicRecord
+from service.metadata.records import RemoteLogRecord, RemoveTombstoneRecord, TombstoneRecord, TopicRecord
 from service.records.batch import Codec
 from service.records.builder import BatchBuilder, build_batch
 from service.remote.format import manifest_codec as codec
@@ -391,3 +391,14 @@ def test_the_command_prints_json_and_says_errors_in_one_line(
     assert len(captured.err.splitlines()) == 1
     assert main(["dump", str(tmp_path / "absent.log")]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_tombstones_are_shown_by_name(tmp_path: Path) -> None:
+    records = (
+        TombstoneRecord(topic_id=TOPIC_ID, name="gone", partitions=3, deleted_ms=5),
+        RemoveTombstoneRecord(topic_id=TOPIC_ID),
+    )
+    data = encode_batch(map(newest, records), base_offset=0, epoch=1, timestamp_ms=9)
+    rows = shown(put(tmp_path, f"__cluster_metadata-0/{0:020d}.log", bytes(data)))["records"]
+    assert [row["type"] for row in rows] == ["TombstoneRecord", "RemoveTombstoneRecord"]
+    assert (rows[0]["data"]["name"], rows[0]["data"]["partitions"]) == ("gone", 3)

@@ -13,12 +13,12 @@ import pytest
 
 from service.base.errors import CorruptionError
 from service.metadata.controller.controller import Controller
-from service.metadata.controller.requests import AlterConfig, AlterResource, CreateTopic
+from service.metadata.controller.requests import AlterConfig, AlterResource, CreateTopic, DeleteTopic
 from service.metadata.image import MetadataImage
 from service.metadata.raft.log import DIRECTORY_NAME
 from service.metadata.raft.snapshots import list_snapshots
 from service.metadata.raft.state_file import QuorumState, read_state
-from tests.unit.metadata.controllers import catalog_commit, create, join, running
+from tests.unit.metadata.controllers import AnyConfig, catalog_commit, create, join, running
 
 LOG = "00000000000000000000.log"
 
@@ -213,5 +213,36 @@ def test_time_alone_brings_a_snapshot(tmp_path: Path) -> None:
                 await asyncio.sleep(0.01)
             before = controller.image
         assert content(await image_of(tmp_path)) == content(before)
+
+    asyncio.run(scenario())
+
+
+def test_a_tombstone_stands_over_restarts_and_snapshots_until_it_is_forgotten(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, rules=AnyConfig()) as controller:
+            await join(controller)
+            tiered = CreateTopic("tiered", 3, configs=(("remote.storage.enable", "true"),))
+            plain, offloaded = await create(controller, "plain"), await create(controller, "offloaded", 2)
+            (created,) = await controller.create_topics([tiered])
+            await controller.commit([catalog_commit(offloaded, 1, 1, 0)])
+            names = ("tiered", "plain", "offloaded")
+            await controller.delete_topics([DeleteTopic(name) for name in names])
+            assert {t[:3] for t in controller.tombstones().values()} == {
+                (created.topic_id, "tiered", 3),
+                (offloaded, "offloaded", 2),
+            }
+            assert plain not in controller.tombstones()
+            assert await create(controller, "tiered") not in controller.tombstones()
+        for snapshot_max_bytes in (1 << 20, 1, 1 << 20):
+            async with running(
+                tmp_path, rules=AnyConfig(), snapshot_max_bytes=snapshot_max_bytes
+            ) as controller:
+                assert set(controller.tombstones()) == {created.topic_id, offloaded}
+        assert list_snapshots(tmp_path / DIRECTORY_NAME)
+        async with running(tmp_path, rules=AnyConfig()) as controller:
+            await controller.forget_topics([offloaded, plain])
+            await controller.forget_topics([offloaded])
+        async with running(tmp_path, rules=AnyConfig()) as controller:
+            assert set(controller.tombstones()) == {created.topic_id}
 
     asyncio.run(scenario())

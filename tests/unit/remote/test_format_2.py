@@ -43,6 +43,7 @@ from service.remote.reading.object_reader import (
 )
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.chain import ChainStore
+from tests.support.worlds import WORLD
 from tests.unit.remote.archive import CLUSTER, TIP, Archive, batch_of, blocks_of, plan_segment
 
 TOPIC, CLONE = UUID(int=3), UUID(int=4)
@@ -305,7 +306,7 @@ def test_what_belongs_to_another_partition_is_not_deleted_with_ours() -> None:
 
 def test_a_manifest_names_its_parent_by_key_and_says_who_wrote_it() -> None:
     archive = Archive(MemoryStore())
-    chains = ChainStore(archive.store, CLUSTER, archive.new_uuid, stamps=lambda: STAMP)
+    chains = ChainStore(archive.store, CLUSTER, WORLD, stamps=lambda: STAMP)
     first = chains.append(chains.empty(TIP), archive.add_segment(3), 0, lambda key: None)
     second, _ = chains.drop(first.manifest, TIP, 5, 0, lambda key: None)
     assert (first.manifest.parent_key, second.manifest.parent_key) == (None, first.key)

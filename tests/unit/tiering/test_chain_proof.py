@@ -21,13 +21,14 @@ from service.remote.format.manifest_codec import (
 from service.remote.reading.chain_proof import proved_segments
 from service.remote.reading.object_reader import Chain, open_chain, open_page
 from service.remote.stores.obstore_store import open_store
+from tests.support.worlds import WORLD
 from tests.unit.tiering.world import World
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     (tmp_path / "bucket").mkdir()
-    bucket = open_store((tmp_path / "bucket").as_uri())
+    bucket = open_store((tmp_path / "bucket").as_uri(), world=WORLD)
     world = World(tmp_path / "disk", bucket, segment_bytes=4000, limits=Limits(entries=3))
     world.fill(5)
     world.run()

@@ -10,6 +10,7 @@ from service.base.types import TopicIdPartition
 from service.remote.format.segment_object import TRAILER
 from service.remote.stores.obstore_store import open_store
 from service.tiering.steps import Step
+from tests.support.worlds import WORLD
 from tests.unit.tiering.world import GRACE_MS, Crash, Fault, World, crash_at, once
 
 
@@ -32,7 +33,7 @@ def test_sealed_segments_are_copied_in_order_and_the_active_one_is_not(world: Wo
 
 
 def test_the_same_on_a_folder(tmp_path: Path) -> None:
-    world = World(tmp_path / "disk", open_store((tmp_path / "bucket").as_uri()), partitions=2)
+    world = World(tmp_path / "disk", open_store((tmp_path / "bucket").as_uri(), world=WORLD), partitions=2)
     world.fill(4)
     assert world.run()
     world.settle()

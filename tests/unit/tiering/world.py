@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import random
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -27,11 +26,12 @@ from service.remote.format.stamp import Writer
 from service.remote.reading.object_reader import open_footer_of, open_head, open_manifest, open_page
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
-from service.remote.stores.store import ObjectInfo, ObjectStore
+from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
 from service.tiering.manager import TieringManager
 from service.tiering.ports import AbandonedUploads, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot, claim_prefix
 from service.tiering.steps import Probe, Step, no_probe
+from tests.support.worlds import seeded_world
 from tests.unit.hot.logs import START_MS, batch
 
 CLUSTER = "cluster-of-the-tests-1"
@@ -131,7 +131,20 @@ class FaultyStore:
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
         with self._fault("put_if_absent", key):
-            return self.inner.put_if_absent(key, data)
+            created = self.inner.put_if_absent(key, data)
+            if created and key.endswith("/HEAD"):
+                self.on_head(decode_head(bytes(data)))
+            return created
+
+    def get_tagged(self, key: str, *, max_size: int) -> Tagged:
+        with self._fault("get", key):
+            return self.inner.get_tagged(key, max_size=max_size)
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        with self._fault("put", key):
+            self.inner.put_if_match(key, data, tag)
+            if key.endswith("/HEAD"):
+                self.on_head(decode_head(bytes(data)))
 
 
 class MemoryCatalog:
@@ -234,7 +247,7 @@ class World:
         **config: Any,
     ) -> None:
         self.clock = ManualClock(START_MS)
-        self.bucket: ObjectStore = store if store is not None else MemoryStore()
+        self.bucket: ObjectStore = store if store is not None else MemoryStore(self.clock)
         self.store = FaultyStore(self.bucket)
         self.store.on_head = self._head_written
         self.catalog = catalog if catalog is not None else MemoryCatalog()
@@ -284,11 +297,10 @@ class World:
             writer=WRITER,
             partitions=lambda: self.replicas,
             topics=self.topics,
-            clock=self.clock,
+            world=seeded_world(self.clock),
             abandoned_uploads=self.abandoned_uploads,
             settings=self.settings,
             manifest_limits=self.limits,
-            random=random.Random(1),
             probe=lambda step, tip: self.probe(step, tip),
         )
 
