@@ -18,10 +18,11 @@ from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.remote.format.manifest_codec import TopicRow
+from service.remote.format.stamp import Writer
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.obstore_store import ObstoreStore, open_store
 from service.remote.stores.s3_address import is_s3
-from service.tiering.fence import Writer, claim_prefix
+from service.tiering.fence import claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.ports import TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot
@@ -46,6 +47,7 @@ class ColdTier:
         self._world = world
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
+        self._writer = Writer(config.node_id, world.new_uuid())
         self._store = _open(config, world)
         self._claim: asyncio.Future[None] | None = None
         self.reader = RemoteReader(
@@ -86,7 +88,7 @@ class ColdTier:
             self._store,
             broker.controller,
             cluster_id=self._cluster_id,
-            writer=Writer(config.node_id, self._world.new_uuid()),
+            writer=self._writer,
             partitions=lambda: broker.replicas,
             topics=lambda: _topics(broker.image),
             world=self._world,

@@ -26,6 +26,7 @@ from service.remote.format.manifest_codec import (
     encode_page,
     head_of,
 )
+from service.remote.format.stamp import Stamp, no_stamp
 from service.remote.reading.object_reader import Chain, open_chain, open_page
 from service.remote.stores import conditional
 from service.remote.stores.errors import naming
@@ -51,7 +52,7 @@ class SeenHead(NamedTuple):
 
 
 class ChainStore:
-    """Reads and writes chains of one bucket. Safe from any thread."""
+    """Reads and writes chains of one bucket. Safe from any thread. `stamps` says who writes, and when."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class ChainStore:
         cluster_id: str,
         world: World,
         *,
+        stamps: Callable[[], Stamp | None] = no_stamp,
         limits: Limits = Limits(),  # noqa: B008  # immutable
         max_cached_children: int = MAX_CACHED_CHILDREN,
         is_conditional: bool = True,
@@ -67,6 +69,7 @@ class ChainStore:
         self._store = store
         self._cluster_id = cluster_id
         self._new_uuid = world.new_uuid
+        self._stamps = stamps
         self._limits = limits
         self._is_conditional = is_conditional
         self._max_cached_children = max_cached_children
@@ -118,6 +121,7 @@ class ChainStore:
             new_uuid=self._new_uuid,
             encode_page=encode_page,
             limits=self._limits,
+            stamp=self._stamps(),
         )
         for _, ref, data in change.pages:
             on_key(ref.key)
@@ -133,7 +137,9 @@ class ChainStore:
         on_key: Callable[[str], None],
     ) -> tuple[Chain, ManifestDrop]:
         """Write the version whose log starts at `offset`, and say what it no longer names."""
-        drop = parent.drop_before(offset, leader_epoch=leader_epoch, load=self.loader(tip))
+        drop = parent.drop_before(
+            offset, leader_epoch=leader_epoch, load=self.loader(tip), stamp=self._stamps()
+        )
         return self._write(drop.manifest, on_key), drop
 
     def _write(self, manifest: Manifest, on_key: Callable[[str], None]) -> Chain:
@@ -141,7 +147,7 @@ class ChainStore:
         data = encode_manifest(manifest)
         on_key(key)
         self._store.put(key, data)
-        chain = Chain(manifest, head_of(manifest, key, data))
+        chain = Chain(replace(manifest, stored_key=key), head_of(manifest, key, data))
         self._remember(key, chain)
         return chain
 

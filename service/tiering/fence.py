@@ -8,29 +8,19 @@ harmless: every HEAD is written conditionally, and deletions look here first.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-from uuid import UUID
+from collections.abc import Callable
 
 from service.base.clock import Clock
-from service.base.errors import ConfigError, CorruptionError, StorageError
-from service.remote.format.fields import parse_json_object
+from service.base.errors import ConfigError, StorageError
 from service.remote.format.keys import CLUSTER_KEY
-from service.remote.format.manifest_codec import MAX_SMALL_BYTES, decode_cluster, encode_cluster
+from service.remote.format.manifest_codec import MAX_SMALL_BYTES, ClusterFile, decode_cluster, encode_cluster
+from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores import conditional
-from service.remote.stores.errors import naming
+from service.remote.stores.errors import StoreUnavailable, naming
 from service.remote.stores.store import ObjectStore, Tagged
 from service.tiering.offload import OffloadPool
 
 _ATTEMPTS = 5
-
-
-class Writer(NamedTuple):
-    """Who writes to the prefix: a process of a node; `incarnation` is new with each start."""
-
-    node_id: int
-    incarnation: UUID
 
 
 class Displaced(StorageError):
@@ -44,64 +34,55 @@ def claim_prefix(store: ObjectStore, cluster_id: str) -> None:
     not know; `StorageError` when the store does not answer. Two clusters that claim an empty prefix at
     once cannot both win.
     """
-    if conditional.create(store, CLUSTER_KEY, encode_cluster(cluster_id)):
-        return
-    _owned(_read(store), cluster_id)
+    if not conditional.create(store, CLUSTER_KEY, encode_cluster(ClusterFile(cluster_id))):
+        _check_owner(read_cluster(store), cluster_id)
 
 
-def take_over(
-    store: ObjectStore, cluster_id: str, writer: Writer, now_ms: int, *, is_conditional: bool = True
+def read_cluster(store: ObjectStore) -> ClusterFile:
+    """`cluster.json`; `ObjectNotFound`, `CorruptionError`."""
+    return _decode(store.get_tagged(CLUSTER_KEY, max_size=MAX_SMALL_BYTES))
+
+
+def update_cluster(
+    store: ObjectStore,
+    cluster_id: str,
+    change: Callable[[ClusterFile], ClusterFile],
+    *,
+    is_conditional: bool = True,
 ) -> None:
-    """Name `writer` in `cluster.json`, whoever was named before. Raises as `claim_prefix`."""
+    """Replace `cluster.json` by what `change` makes of it, and nothing that was written meanwhile.
+
+    Raises as `claim_prefix`, and what `change` raises.
+    """
     for _ in range(_ATTEMPTS):
         seen = conditional.tagged_or_none(store, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
-        document = _owned(seen, cluster_id) if seen is not None else json.loads(encode_cluster(cluster_id))
-        data = _naming(document, writer, now_ms)
+        cluster = _decode(seen) if seen is not None else ClusterFile(cluster_id)
+        _check_owner(cluster, cluster_id)
+        data = encode_cluster(change(cluster))
         if not is_conditional:
             store.put(CLUSTER_KEY, data)
             return
         if conditional.write(store, CLUSTER_KEY, data, seen):
             return
-    raise StorageError(f"{CLUSTER_KEY} is taken over by others again and again")
+    raise StoreUnavailable(f"{CLUSTER_KEY} is written by others again and again")
 
 
-def writer_of(store: ObjectStore) -> UUID | None:
-    """The incarnation that `cluster.json` names; None where nobody has taken the prefix over yet."""
+def take_over(store: ObjectStore, cluster_id: str, stamp: Stamp, *, is_conditional: bool = True) -> None:
+    """Name the writer of `stamp` in `cluster.json`, whoever was named before. Raises as `claim_prefix`."""
+    update_cluster(store, cluster_id, lambda old: old._replace(stamp=stamp), is_conditional=is_conditional)
+
+
+def _decode(seen: Tagged) -> ClusterFile:
     with naming(CLUSTER_KEY):
-        return _incarnation(parse_json_object(_read(store).data, CLUSTER_KEY))
+        return decode_cluster(seen.data)
 
 
-def _read(store: ObjectStore) -> Tagged:
-    return store.get_tagged(CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
-
-
-def _owned(seen: Tagged, cluster_id: str) -> dict[str, Any]:
-    """The document, when it is this cluster's."""
-    with naming(CLUSTER_KEY):
-        owner = decode_cluster(seen.data)
-    if owner != cluster_id:
+def _check_owner(cluster: ClusterFile, cluster_id: str) -> None:
+    if cluster.cluster_id != cluster_id:
         raise ConfigError(
-            f"firn.remote.url: the prefix belongs to cluster {owner}, this node's is {cluster_id}; "
-            f"give each cluster a prefix of its own"
+            f"firn.remote.url: the prefix belongs to cluster {cluster.cluster_id}, this node's is "
+            f"{cluster_id}; give each cluster a prefix of its own"
         )
-    return parse_json_object(seen.data, CLUSTER_KEY)
-
-
-def _naming(document: Mapping[str, Any], writer: Writer, now_ms: int) -> bytes:
-    """`document` with another writer; whatever else it says stays."""
-    who = {"node_id": writer.node_id, "incarnation": str(writer.incarnation), "software": "firn"}
-    changed = {**document, "written_ms": now_ms, "writer": who}
-    return json.dumps(changed, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _incarnation(document: Mapping[str, Any]) -> UUID | None:
-    writer = document.get("writer")
-    if writer is None:
-        return None
-    try:
-        return UUID(writer["incarnation"])
-    except (TypeError, KeyError, ValueError, AttributeError) as e:
-        raise CorruptionError("the writer has no incarnation") from e
 
 
 class Fence:
@@ -139,8 +120,7 @@ class Fence:
             take_over,
             self._store,
             self._cluster_id,
-            self._writer,
-            self._clock.now_ms(),
+            Stamp(self._clock.now_ms(), self._writer),
             is_conditional=self.is_conditional,
         )
         self._is_ours = True
@@ -158,7 +138,8 @@ class Fence:
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._looked_ms < max_age_ms:
             return
-        found = await self._pool.run(writer_of, self._store)
+        stamp = (await self._pool.run(read_cluster, self._store)).stamp
+        found = stamp.writer.incarnation if stamp is not None else None
         if found != self._writer.incarnation:
             self.displaced = (
                 f"another process ({found}) has taken over the prefix that this one "

@@ -19,13 +19,14 @@ from service.base.errors import CorruptionError, FirnError, RequestError, Storag
 from service.base.world import World
 from service.remote.catalog import Catalog
 from service.remote.format.manifest import Limits
+from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores.errors import StoreRefused
 from service.remote.stores.store import ObjectStore
 from service.tiering.backoff import backoff_ms
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
-from service.tiering.fence import Displaced, Fence, Writer
+from service.tiering.fence import Displaced, Fence
 from service.tiering.offload import OffloadPool
 from service.tiering.partition_work import CommitRefused, PartitionWork, Tools
 from service.tiering.ports import AbandonedUploads, TieredPartition, TieringMetrics, TieringSettings
@@ -43,10 +44,10 @@ Key = tuple[UUID, int]
 class TieringManager:
     """Tiering of one node. Owned by the event loop.
 
-    `partitions` gives those that this node leads, whenever it is asked; `topics` the topics of the
-    committed image, or None while this node is not the one to write `topics.json`. `writer` is this
-    process; `is_conditional` says that the store honours conditional writes. `abandoned_uploads` is for
-    stores that keep unfinished multipart uploads for ever.
+    `writer` is this process, which is told in all that is written. `partitions` gives those that this node
+    leads, whenever it is asked; `topics` the topics of the committed image, or None while this node is not
+    the one to write `topics.json`. `is_conditional` says that the store honours conditional writes.
+    `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever.
     """
 
     def __init__(
@@ -80,7 +81,15 @@ class TieringManager:
         )
         self._slots = PrioritySlots(settings.copier_threads)
         self._commits = CommitQueue(catalog)
-        chains = ChainStore(store, cluster_id, world, limits=manifest_limits, is_conditional=is_conditional)
+        self._writer = writer
+        chains = ChainStore(
+            store,
+            cluster_id,
+            world,
+            stamps=self._stamp,
+            limits=manifest_limits,
+            is_conditional=is_conditional,
+        )
         self._fence = Fence(store, cluster_id, writer, clock, self._pool, is_conditional=is_conditional)
         self._eraser = Eraser(
             store, chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms
@@ -97,6 +106,7 @@ class TieringManager:
             settings=settings,
             metrics=self.metrics,
             new_uuid=world.new_uuid,
+            stamps=self._stamp,
             probe=probe,
             fence=self._fence,
             store_clock=StoreClock(store, world),
@@ -125,6 +135,9 @@ class TieringManager:
         self._house_failures = 0
         self._house_not_before_ms = 0
         self._task: asyncio.Task[None] | None = None
+
+    def _stamp(self) -> Stamp:
+        return Stamp(self._clock.now_ms(), self._writer)
 
     # -- what the node calls ---------------------------------------------------------------------------------
 
@@ -394,6 +407,7 @@ class TieringManager:
                 self._store,
                 self._cluster_id,
                 snapshot,
+                self._stamp(),
                 self._deleted(),
                 is_conditional=self._is_conditional,
             )

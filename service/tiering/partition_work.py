@@ -26,6 +26,7 @@ from service.base.types import TopicIdPartition
 from service.remote.catalog import NO_VERSION, Catalog, CatalogCommit, CatalogEntry, CatalogResult
 from service.remote.format.manifest import ManifestDrop, SegmentEntry, live_segments
 from service.remote.format.segment_object import SegmentIdentity
+from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
@@ -65,6 +66,7 @@ class Tools:
     settings: TieringSettings
     metrics: TieringMetrics
     new_uuid: Callable[[], UUID]
+    stamps: Callable[[], Stamp]
     probe: Probe
     fence: Fence
     store_clock: StoreClock
@@ -209,7 +211,7 @@ class PartitionWork:
             tools.probe(Step.BEFORE_UPLOAD, tip)
             segment = await tools.pool.watch(
                 lambda progress: copy_segment(
-                    tools.store, copy, identity, progress, tools.settings.block_bytes
+                    tools.store, copy, identity, progress, tools.settings.block_bytes, tools.stamps()
                 )
             )
             state = move(state, SegmentState.UPLOADED)

@@ -20,6 +20,7 @@ from service.remote.format.manifest_codec import (
     decode_topics,
     encode_topics,
 )
+from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import open_topics
 from service.remote.stores import conditional
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable, naming
@@ -48,6 +49,7 @@ def write_topics(
     store: ObjectStore,
     cluster_id: str,
     snapshot: TopicsSnapshot,
+    stamp: Stamp | None = None,
     deleted: Collection[UUID] = (),
     *,
     is_conditional: bool = True,
@@ -60,7 +62,7 @@ def write_topics(
     refusal = _compare(store, cluster_id, snapshot, deleted, seen)
     if refusal is not None:
         return refusal
-    data = encode_topics(cluster_id, snapshot.metadata_offset, snapshot.topics)
+    data = encode_topics(cluster_id, snapshot.metadata_offset, snapshot.topics, stamp)
     if not is_conditional:
         store.put(TOPICS_KEY, data)
     elif not conditional.write(store, TOPICS_KEY, data, seen):

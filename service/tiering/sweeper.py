@@ -35,6 +35,7 @@ from service.remote.format.keys import (
     DATA_PREFIX,
     HeadKey,
     ManifestKey,
+    MetadataKey,
     PageKey,
     SegmentKey,
     SharedKey,
@@ -242,4 +243,4 @@ def _next_chunk(listing: Iterator[ObjectInfo]) -> list[ObjectInfo]:
 def _listed(key: str) -> Listed | None:
     """The key with what it names, None for what is not a partition's (and so never an orphan)."""
     parsed = parse_key(key)
-    return None if parsed is None or isinstance(parsed, SharedKey) else Listed(key, parsed)
+    return None if parsed is None or isinstance(parsed, (SharedKey, MetadataKey)) else Listed(key, parsed)

@@ -22,9 +22,9 @@ from hypothesis import strategies as st
 from service.base.types import Buffer, TopicIdPartition
 from service.remote.format.manifest import Limits
 from service.remote.format.manifest_codec import Head, TopicRow, decode_head
+from service.remote.format.stamp import Writer
 from service.remote.stores.errors import PreconditionFailed, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
-from service.tiering.fence import Writer
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import Step
 from tests.unit.tiering.world import SETTINGS, Crash, Fault, MemoryCatalog, Replica, World, no_faults

@@ -11,6 +11,7 @@ from service.base.errors import CorruptionError
 from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, HeadKey, head_key
 from service.remote.format.manifest import Limits
 from service.remote.format.manifest_codec import (
+    ClusterFile,
     Head,
     TopicRow,
     encode_cluster,
@@ -167,7 +168,7 @@ def test_the_head_of_another_partition_is_no_head(store: BusyStore, archive: Arc
 
 
 def test_whatever_is_found_corrupt_names_its_object(store: BusyStore, archive: Archive) -> None:
-    store.put(CLUSTER_KEY, encode_cluster(CLUSTER))
+    store.put(CLUSTER_KEY, encode_cluster(ClusterFile(CLUSTER)))
     store.put(TOPICS_KEY, encode_topics(CLUSTER, 1, [TopicRow("flights", TOPIC_ID, 4, {})]))
     chain = open_chain(store, archive.manifest_key)
     entry, ref = chain.manifest.entries[0], chain.manifest.pages[0]

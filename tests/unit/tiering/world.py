@@ -23,11 +23,12 @@ from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, T
 from service.remote.format.keys import HeadKey
 from service.remote.format.manifest import Limits, Manifest, Page, PageRef, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import Head, TopicRow, decode_head
+from service.remote.format.stamp import Writer
 from service.remote.reading.object_reader import open_footer_of, open_head, open_manifest, open_page
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
-from service.tiering.fence import Writer, claim_prefix
+from service.tiering.fence import claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.ports import AbandonedUploads, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot
@@ -36,6 +37,7 @@ from tests.support.worlds import seeded_world
 from tests.unit.hot.logs import START_MS, batch
 
 CLUSTER = "cluster-of-the-tests-1"
+WRITER = Writer(1, UUID(int=9))
 GRACE_MS = 60_000
 SETTINGS = TieringSettings(
     copier_threads=1,
@@ -313,7 +315,7 @@ class World:
             self.store,
             self.view,
             cluster_id=CLUSTER,
-            writer=self._writer or Writer(1, self._ids.new_uuid()),
+            writer=self._writer or WRITER._replace(incarnation=self._ids.new_uuid()),
             partitions=lambda: self.replicas,
             topics=self.topics,
             world=replace(self._ids, clock=self.clock),
