@@ -73,9 +73,7 @@ async def create_topic(world: SimWorld, random: Random) -> None:
     world.tell(f"create {name}: {kind}, {partitions} partitions: {error.name}")
     if error is ErrorCode.none and topic_id is not None:
         models = [PartitionModel(name, index) for index in range(partitions)]
-        world.topics.append(
-            TopicModel(name, topic_id, models, tiered, "flushed" in kind, retention_ms)
-        )
+        world.topics.append(TopicModel(name, topic_id, models, tiered, "flushed" in kind, retention_ms))
     else:  # the name may be taken now
         world.topics.append(TopicModel(name, NOBODY, [], tiered, False, -1, deleted=True))
 
@@ -354,6 +352,7 @@ async def store_heals(world: SimWorld, random: Random) -> None:
     if world.store_faults.on:
         world.store_faults.on.clear()
         world.tell("the store works")
+
 
 ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
     one.__name__: one

@@ -118,7 +118,9 @@ class Client:
         )
         return {topic.name: topic.topic_id for topic in answer.topics}
 
-    async def alter_config(self, resource_type: int, name: str, configs: Mapping[str, str | None]) -> ErrorCode:
+    async def alter_config(
+        self, resource_type: int, name: str, configs: Mapping[str, str | None]
+    ) -> ErrorCode:
         """Set, or with None delete, overrides of a topic (2) or a broker (4; "" for all)."""
         m = request_module(ApiKey.INCREMENTAL_ALTER_CONFIGS)
         altered = tuple(

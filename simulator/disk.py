@@ -255,4 +255,3 @@ ERRNOS: Final = {
     "fsync_dir": (EIO,),
     "lock": (EIO, EMFILE),
 }
-

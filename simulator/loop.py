@@ -120,7 +120,9 @@ class Loop(asyncio.BaseEventLoop):
             executor = self.default_pool(CURRENT.get())
         return super().run_in_executor(executor, func, *args)
 
-    async def create_server(self, protocol_factory: Any, host: Any = None, port: Any = None, **kw: Any) -> Any:
+    async def create_server(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **kw: Any
+    ) -> Any:
         assert self.network is not None, "there is no network"
         return self.network.listen(protocol_factory, host, port, kw.get("start_serving", True))
 

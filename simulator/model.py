@@ -97,9 +97,7 @@ class PartitionModel:
         self.refused = {value: why for value, why in self.refused.items() if why != GONE}
         self.log_start = 0
 
-    def judge(
-        self, log_start: int, end_offset: int, records: Iterable[Record], expired: int | None
-    ) -> None:
+    def judge(self, log_start: int, end_offset: int, records: Iterable[Record], expired: int | None) -> None:
         """Whether what a reader found of the whole log is right. `expired`: records of that time, ms, or
         before may be gone by retention; None: none may. Raises `Violation`.
         """

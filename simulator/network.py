@@ -58,7 +58,9 @@ class Network:
             raise ConnectionRefusedError(ECONNREFUSED, f"nobody listens at {host}:{port}")
         self._connections += 1
         name = f"c{self._connections}"
-        client = Transport(self, factory(), CURRENT.get(), f"{name}>", ("10.0.0.1", 50_000 + self._connections))
+        client = Transport(
+            self, factory(), CURRENT.get(), f"{name}>", ("10.0.0.1", 50_000 + self._connections)
+        )
         server = Transport(self, None, listener.process, f"{name}<", client.own_address)
         client.peer, server.peer = server, client
 

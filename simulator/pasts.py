@@ -166,9 +166,7 @@ def _torn_tail(world: SimWorld, name: str) -> None:
     """A damaged last batch cannot be told from one that was torn by a crash."""
     for topic, partition in world.partitions():
         if str(partition) == name:
-            left = durable_end(
-                world.machine.platter, world.machine.log_dirs, topic.name, partition.index
-            )
+            left = durable_end(world.machine.platter, world.machine.log_dirs, topic.name, partition.index)
             last = max((one for one in partition.acked), default=-1)
             if left >= last - 8:  # within the last batch
                 partition.may_lose_from(left, "a bit of its last batch flipped")

@@ -1,5 +1,6 @@
-"""A process of the simulated machine: what it schedules runs while it lives, waits while it is stopped, and is
-never heard of again once it is killed.
+"""A process of a simulated machine: what it schedules runs while it lives, and waits while it is stopped.
+
+Once it is killed nothing of it is ever heard of again.
 
 Callbacks, tasks and threads belong to the process in whose context they were made (`contextvars`), so that a
 node needs to know nothing of it.

@@ -234,8 +234,9 @@ class SimWorld:
         at = start
         while at < end:
             found = await self.client.fetch(topic.topic_id, partition.index, at, max_wait_ms=500)
-            if found.error is ErrorCode.offset_out_of_range and found.log_start_offset > at:
-                return False  # retention went by
+            if found.error is ErrorCode.offset_out_of_range:
+                if (await self.client.offset(topic.name, partition.index, EARLIEST))[1] > at:
+                    return False  # retention went by
             if found.error is not ErrorCode.none:
                 return self._unavailable(partition, found.error, final)
             records += found.records

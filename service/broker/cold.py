@@ -19,13 +19,15 @@ from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.remote.format.manifest_codec import TopicRow
+from service.remote.format.stamp import Writer
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.obstore_store import open_store
 from service.remote.stores.s3_address import is_s3
 from service.remote.stores.store import ObjectStore
+from service.tiering.fence import claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.ports import TieringSettings
-from service.tiering.shared_objects import TopicsSnapshot, claim_prefix
+from service.tiering.shared_objects import TopicsSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class ColdTier:
         self._world = world
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
+        self._writer = Writer(config.node_id, world.new_uuid())
         self._store = open_store(config, world)
         self._claim: asyncio.Future[None] | None = None
         self.reader = RemoteReader(
@@ -94,6 +97,7 @@ class ColdTier:
             self._store,
             broker.controller,
             cluster_id=self._cluster_id,
+            writer=self._writer,
             partitions=lambda: broker.replicas,
             topics=lambda: _topics(broker.image),
             world=self._world,
@@ -107,8 +111,8 @@ class ColdTier:
         )
 
         def changed(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
-            for topic_id in delta.deleted_topics:
-                manager.topic_deleted(topic_id)
+            if delta.deleted_topics:
+                manager.topics_deleted()
             if delta.topics or delta.deleted_topics or delta.configs:
                 manager.topics_changed()
                 manager.wake()

@@ -41,6 +41,7 @@ class Partition:
         self.waiters: dict[Wait, None] = {}
         self.published_offset = 0
         """End of what lies in the bucket and is named by HEAD there: local bytes below it may go."""
+        self._held: str | None = None
         self._max_inflated_bytes = max_inflated_bytes
         self.rules = self._rules(local.config)
 
@@ -66,6 +67,23 @@ class Partition:
     def _rules(self, config: LogConfig) -> ValidationRules:
         inflated = max(self._max_inflated_bytes, config.max_message_bytes)
         return replace(rules_of(config), max_inflated_bytes=inflated)
+
+    def hold_appends(self, reason: str) -> None:
+        """Take no appends until `head_judged` lets them in: their offsets may lie in the bucket already."""
+        self._held = reason
+
+    def head_judged(self, problem: str | None) -> None:
+        """HEAD was compared with our metadata: None when they agree, otherwise why they do not.
+
+        Where they do not, no more local bytes go because they lie in the bucket, and appends that are held
+        are held on.
+        """
+        if problem is None:
+            self._held = None
+            return
+        self.published_offset = 0
+        if self._held is not None:
+            self._held = problem
 
     def remote_committed(self, entry: CatalogEntry) -> None:
         """`entry` is committed and HEAD names its manifest; offload says so after each commit and after a
@@ -106,6 +124,8 @@ class Partition:
                 f"{self.isr_size} in-sync replicas of {self.tip}, min.insync.replicas is "
                 f"{self.config.min_insync_replicas}",
             )
+        if self._held is not None:
+            raise RequestError(ErrorCode.kafka_storage_error, f"{self.tip} takes no records: {self._held}")
         info = self.unified.append(batch, self.leader_epoch, now_ms)
         if not info.duplicate:
             self.high_watermark = self.unified.end_offset

@@ -46,6 +46,4 @@ def test_other_seeds_are_other_traces() -> None:
 def test_fifty_histories_are_clean(first: int) -> None:
     for seed in range(first, first + 50):
         outcome = play_apart(draw(seed))
-        assert outcome.problem is None, (
-            f"{outcome.problem}\nagain: make sim SEED={seed} HISTORIES=1"
-        )
+        assert outcome.problem is None, f"{outcome.problem}\nagain: make sim SEED={seed} HISTORIES=1"

@@ -295,7 +295,7 @@ class TestBucket:
         _, pages = manifest(10, Limits(entries=1, page_refs=2))
         upper = [(key, data) for key, data in pages if "-01-" in key]
         for number, (_, data) in enumerate(upper):
-            page = shown(put(tmp_path, f"{number}.json.zst", data))
+            page = shown(put(tmp_path, f"{number}.json.gz", data))
             assert (page["kind"], page["level"], len(page["children"])) == ("manifest page", 1, 2)
         assert upper
 
@@ -304,7 +304,10 @@ class TestBucket:
         data = codec.encode_manifest(made)
         head = codec.head_of(made, made.key(uuid4()), data)
         assert shown(put(tmp_path, "HEAD", codec.encode_head(head)))["version"] == 1
-        assert shown(put(tmp_path, "cluster.json", codec.encode_cluster("abc")))["cluster_id"] == "abc"
+        assert (
+            shown(put(tmp_path, "cluster.json", codec.encode_cluster(codec.ClusterFile("abc"))))["cluster_id"]
+            == "abc"
+        )
         topics = codec.encode_topics(
             "abc", 5, [codec.TopicRow("flights", TOPIC_ID, 4, {"retention.ms": "-1"})]
         )
@@ -347,7 +350,7 @@ def every_file(root: Path) -> list[Path]:
         put(root, made.key(uuid4()), data),
         put(root, pages[0][0], pages[0][1]),
         put(root, "HEAD", codec.encode_head(codec.head_of(made, made.key(uuid4()), data))),
-        put(root, "cluster.json", codec.encode_cluster("abc")),
+        put(root, "cluster.json", codec.encode_cluster(codec.ClusterFile("abc"))),
         put(root, "topics.json", codec.encode_topics("abc", 5, [codec.TopicRow("a", TOPIC_ID, 4, {})])),
     ]
 

@@ -11,6 +11,7 @@ from service.base.errors import CorruptionError
 from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, HeadKey, head_key
 from service.remote.format.manifest import Limits
 from service.remote.format.manifest_codec import (
+    ClusterFile,
     Head,
     TopicRow,
     encode_cluster,
@@ -162,12 +163,12 @@ def test_the_head_of_another_partition_is_no_head(store: BusyStore, archive: Arc
     with pytest.raises(CorruptionError, match=f"{head_key(*other)}: the HEAD of .*/3"):
         open_head(store, other)
     chains = ChainStore(store, CLUSTER, WORLD)
-    assert chains.read_head(TIP) is not None
-    assert chains.read_head(TIP._replace(partition=4)) is None
+    assert chains.look(TIP).head is not None
+    assert chains.look(TIP._replace(partition=4)).head is None
 
 
 def test_whatever_is_found_corrupt_names_its_object(store: BusyStore, archive: Archive) -> None:
-    store.put(CLUSTER_KEY, encode_cluster(CLUSTER))
+    store.put(CLUSTER_KEY, encode_cluster(ClusterFile(CLUSTER)))
     store.put(TOPICS_KEY, encode_topics(CLUSTER, 1, [TopicRow("flights", TOPIC_ID, 4, {})]))
     chain = open_chain(store, archive.manifest_key)
     entry, ref = chain.manifest.entries[0], chain.manifest.pages[0]
