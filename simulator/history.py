@@ -6,9 +6,6 @@ others begin, and the collector need not run.
 
 from __future__ import annotations
 
-import gc
-import os
-import pickle
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +13,7 @@ from random import Random
 from typing import Final
 
 from simulator.acts import Act, perform
+from simulator.apart import apart
 from simulator.loop import Stuck
 from simulator.model import Violation
 from simulator.trace import Line
@@ -100,7 +98,6 @@ def draw(seed: int, only: Sequence[str] | None = None) -> Plan:
 def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
     """Do what the plan says, in this process. `before` is called first (`simulator.plant`)."""
     began = time.perf_counter()
-    gc.disable()
     if before is not None:
         before()
     world = SimWorld(plan.seed, log_dirs=plan.log_dirs, keep_all=keep_all)
@@ -140,23 +137,4 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
 
 def play_apart(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
     """`play` in a child process, which is gone afterwards with all that it made."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            os.close(reading)
-            outcome = play(plan, keep_all=keep_all, before=before)
-            with os.fdopen(writing, "wb") as pipe:
-                pickle.dump(outcome, pipe)
-            code = 0
-        finally:
-            os._exit(code)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        data = pipe.read()
-    os.waitpid(child, 0)
-    if not data:
-        return Outcome(plan.seed, "the child process died", "", 0, 0.0, 0.0)
-    outcome: Outcome = pickle.loads(data)
-    return outcome
+    return apart(lambda: play(plan, keep_all=keep_all, before=before))

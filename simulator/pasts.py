@@ -19,9 +19,7 @@ from simulator.machine import Machine, State
 from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.platter import File, Platter
 from simulator.store import Object
-from simulator.world import SimWorld
-
-METADATA = "__cluster_metadata-0"
+from simulator.world import METADATA, SimWorld
 
 
 class DiskCopy(NamedTuple):
@@ -149,27 +147,8 @@ async def flip_bit(world: SimWorld, random: Random) -> None:
         _flip(file, random.randrange(8 * len(file.data)))
         world.troubled = True
         world.tell(f"a bit of {path} flips")
-        name = PurePath(path).parent.name
-        for _, partition in world.partitions():
-            if str(partition) == name:
-                partition.excused = f"a bit of {path} flipped"
-        if name == METADATA or PurePath(path).parent in world.machine.log_dirs:
-            world.excuse = f"a bit of {path} flipped"
-        if path.endswith("partition.metadata"):
-            world.excuse = f"a bit of {path} flipped"
-        if path.endswith(".log"):
-            _torn_tail(world, name)
+        world.excuse_file(PurePath(path))
     await world.ensure_running()
-
-
-def _torn_tail(world: SimWorld, name: str) -> None:
-    """A damaged last batch cannot be told from one that was torn by a crash."""
-    for topic, partition in world.partitions():
-        if str(partition) == name:
-            left = durable_end(world.machine.platter, world.machine.log_dirs, topic.name, partition.index)
-            last = max((one for one in partition.acked), default=-1)
-            if left >= last - 8:  # within the last batch
-                partition.may_lose_from(left, "a bit of its last batch flipped")
 
 
 def _flip(file: File, bit: int) -> None:

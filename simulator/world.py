@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable
-from pathlib import Path
+from pathlib import Path, PurePath
 from random import Random
 from typing import Any, Final
 
@@ -27,6 +27,9 @@ from simulator.trace import Trace
 
 ALIVE_S: Final = 30.0
 _LOOK_S: Final = 0.02
+METADATA: Final = "__cluster_metadata-0"
+LONGEST_BATCH: Final = 8
+"""records; no act produces longer ones"""
 
 OFFLINE: Final = frozenset(
     {
@@ -91,6 +94,8 @@ class SimWorld:
         self.disk_copy: Any = None
         self.bucket_copy: dict[str, Object] | None = None
         self.bucket_damaged = False
+        self.unavailable = 0
+        """how often a partition said that it is offline"""
         self.background: list[asyncio.Task[None]] = []
         self.bucket.on_delete = self._deleted
         self.values = 0
@@ -189,6 +194,37 @@ class SimWorld:
         self.machine.lose_power(loss)
         self.client.close()
 
+    # What was damaged
+
+    def excuse_file(self, path: PurePath) -> None:
+        """A file was damaged: what it belongs to may refuse, and must not lose anything silently."""
+        why = f"a bit of {path} flipped"
+        name = path.parent.name
+        shared = path.parent in self.machine.log_dirs or name == METADATA
+        if shared or path.name == "partition.metadata":
+            self.excuse = why
+        for topic, partition in self.partitions():
+            if str(partition) == name:
+                partition.excused = why
+                if path.suffix == ".log":
+                    self._excuse_tail(topic, partition)
+
+    def _excuse_tail(self, topic: TopicModel, partition: PartitionModel) -> None:
+        """A damaged last batch cannot be told from one that was torn by a crash."""
+        left = durable_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
+        if left >= max(partition.acked, default=-1) - LONGEST_BATCH:
+            partition.may_lose_from(left, "a bit of its last batch flipped")
+
+    def excuse_object(self, key: str) -> None:
+        """An object was damaged: its partition may refuse."""
+        self.bucket_damaged = True
+        owner = self.archive.owner(key)
+        if owner is None:
+            self.excuse = f"a bit of {key} flipped"
+        for topic, partition in self.partitions():
+            if topic.topic_id == owner:
+                partition.excused = f"a bit of {key} flipped"
+
     # Work in the background
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -234,9 +270,8 @@ class SimWorld:
         at = start
         while at < end:
             found = await self.client.fetch(topic.topic_id, partition.index, at, max_wait_ms=500)
-            if found.error is ErrorCode.offset_out_of_range:
-                if (await self.client.offset(topic.name, partition.index, EARLIEST))[1] > at:
-                    return False  # retention went by
+            if found.error is ErrorCode.offset_out_of_range and await self._went_by(topic, partition, at):
+                return False
             if found.error is not ErrorCode.none:
                 return self._unavailable(partition, found.error, final)
             records += found.records
@@ -249,12 +284,20 @@ class SimWorld:
         partition.judge(start, end, (one for one in records if one.offset < end), expired)
         return True
 
+    async def _went_by(self, topic: TopicModel, partition: PartitionModel, offset: int) -> bool:
+        """Whether retention has taken `offset` since it was asked where the log begins."""
+        return (await self.client.offset(topic.name, partition.index, EARLIEST))[1] > offset
+
     def _unavailable(self, partition: PartitionModel, error: ErrorCode, final: bool) -> bool:
         self.trace.note("oracle", f"{partition}: {error.name}")
+        self.unavailable += 1
+        excused = bool(self.excuse or partition.excused)
         if error in OFFLINE:
-            if not self.troubled and not self.excuse and not partition.excused:
+            if not self.troubled and not excused:
                 raise Violation(f"{partition} answers {error.name}, and nothing was wrong")
-            return bool(self.excuse or partition.excused) and final
+            return excused and final
+        if error is ErrorCode.corrupt_message and (excused or self.store_faults.on):
+            return excused and final
         raise Violation(f"{partition} answers {error.name}")
 
     async def revive(self) -> None:
