@@ -33,7 +33,6 @@ TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 allowed.
 """
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-OPERATIONS_NOT_ASKED: Final = -(2**31)
 
 
 class Broker:

@@ -37,6 +37,7 @@ class Partition:
         self.unified = UnifiedLog(local, reader)
         self.leader_epoch = leader_epoch
         self.isr_size = isr_size
+        self.replica_count = isr_size
         self.high_watermark = local.log_end_offset
         self.waiters: dict[Wait, None] = {}
         self.published_offset = 0
@@ -94,18 +95,24 @@ class Partition:
             code, f"leader epoch of {self.tip} is {self.leader_epoch}, not {current_leader_epoch}"
         )
 
-    def append(self, batch: ValidatedBatch, required_acks: int, now_ms: int) -> AppendInfo:
-        """Append one validated batch as leader and let waiting fetches know.
+    def check_replicas(self) -> None:
+        """Whether a batch with acks=all may be appended, asked before the batch is looked at, as in Kafka.
 
-        `RequestError` NOT_ENOUGH_REPLICAS when acks=all asks for more in-sync replicas than there are, and
-        whatever the log's own checks raise (sequence numbers); nothing is written then.
+        `RequestError` NOT_ENOUGH_REPLICAS when fewer replicas are in sync than ``min.insync.replicas``, which
+        counts as the number of replicas where it is greater (Kafka `Partition.effectiveMinIsr`).
         """
-        if required_acks == -1 and self.isr_size < self.config.min_insync_replicas:
+        least = min(self.config.min_insync_replicas, self.replica_count)
+        if self.isr_size < least:
             raise RequestError(
                 ErrorCode.not_enough_replicas,
-                f"{self.isr_size} in-sync replicas of {self.tip}, min.insync.replicas is "
-                f"{self.config.min_insync_replicas}",
+                f"{self.isr_size} in-sync replicas of {self.tip}, there must be {least}",
             )
+
+    def append(self, batch: ValidatedBatch, now_ms: int) -> AppendInfo:
+        """Append one validated batch as leader and let waiting fetches know.
+
+        Raises whatever the log's own checks raise (sequence numbers); nothing is written then.
+        """
         info = self.unified.append(batch, self.leader_epoch, now_ms)
         if not info.duplicate:
             self.high_watermark = self.unified.end_offset

@@ -31,6 +31,7 @@ FIRST_VERSION_WITH_ZSTD: Final = 7
 _ATTRIBUTES_LOW_BYTE: Final = 22
 VALID_ACKS: Final = (-1, 0, 1)
 
+ProducedTopic = tuple[TopicKey, list[tuple[int, Buffer | None]]]
 AnsweredTopic = tuple[TopicKey, list[ProducePartitionResult]]
 
 
@@ -47,7 +48,7 @@ def handle(
     to_flush: list[Partition] = []
     failed = False
     topics: list[AnsweredTopic] = []
-    for topic, partitions in request.topics:
+    for topic, partitions in _each_once(request.topics):
         answers = []
         for index, records in partitions:
             answer = _append(broker, context, request.acks, topic, index, records, now_ms, to_flush)
@@ -61,6 +62,21 @@ def handle(
     if to_flush:
         return _answer_after_flush(broker, context, topics, to_flush)
     return _response(context, topics)
+
+
+def _each_once(topics: Sequence[ProducedTopic]) -> Sequence[ProducedTopic]:
+    """A partition that is named twice counts once, with the records named last: Kafka's handler collects
+    them in a map. No client of the present does that.
+    """
+    if len(topics) == 1 and len(topics[0][1]) == 1:
+        return topics
+    last = {(topic, index): records for topic, partitions in topics for index, records in partitions}
+    if len(last) == sum(len(partitions) for _, partitions in topics):
+        return topics
+    kept: dict[TopicKey, list[tuple[int, Buffer | None]]] = {}
+    for (topic, index), records in last.items():
+        kept.setdefault(topic, []).append((index, records))
+    return list(kept.items())
 
 
 def _response(context: RequestContext, topics: Sequence[AnsweredTopic]) -> Response:
@@ -97,10 +113,12 @@ def _append(
             and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK == Codec.ZSTD
         ):
             raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
+        if acks == -1:
+            partition.check_replicas()
         # Offsets are stamped where the bytes lie; the frame is ours to write to.
         assert not isinstance(records, bytes)
         batch = validate_produced(records, partition.rules, now_ms)
-        info = partition.append(batch, acks, now_ms)
+        info = partition.append(batch, now_ms)
     except RequestError as e:
         broker.log_refusal("Produce", context, topic, index, e)
         errors = e.record_errors if isinstance(e, RecordsRefused) else ()
