@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+_SPEAK_KAFKA = frozenset({"server", "dev", "topic", "tiers"})
 _COMMANDS = ("server", "dev", "topic", "tiers", "dump", "fsck", "pipeline", "pyfiles")
 
 
@@ -35,6 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
+        if args.command in _SPEAK_KAFKA:
+            from service.cli.kio_alone import import_kio_alone
+
+            import_kio_alone()
         code: int = args.run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -6,8 +6,6 @@ asks for it. Owned by the event loop.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
@@ -16,7 +14,7 @@ from service.config.settings import LogConfig
 from service.hot.log import AppendInfo, LocalLog
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.partition.waits import Wait
-from service.records.validation import ValidatedBatch, ValidationRules, rules_of
+from service.records.validation import ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
 from service.remote.reading.reader import RemoteReader
 
@@ -43,7 +41,7 @@ class Partition:
         self.published_offset = 0
         """End of what lies in the bucket and is named by HEAD there: local bytes below it may go."""
         self._max_inflated_bytes = max_inflated_bytes
-        self.rules = self._rules(local.config)
+        self.rules = rules_of(local.config, max_inflated_bytes)
 
     @property
     def log(self) -> LocalLog:
@@ -62,11 +60,7 @@ class Partition:
     def configure(self, config: LogConfig) -> None:
         """Take over new topic settings; they hold from the next append on."""
         self.unified.local.config = config
-        self.rules = self._rules(config)
-
-    def _rules(self, config: LogConfig) -> ValidationRules:
-        inflated = max(self._max_inflated_bytes, config.max_message_bytes)
-        return replace(rules_of(config), max_inflated_bytes=inflated)
+        self.rules = rules_of(config, self._max_inflated_bytes)
 
     def remote_committed(self, entry: CatalogEntry) -> None:
         """`entry` is committed and HEAD names its manifest; offload says so after each commit and after a

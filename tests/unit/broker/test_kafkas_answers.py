@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -20,12 +20,12 @@ SET, APPEND = 0, 2
 
 
 @pytest.fixture
-def node(start: Callable[..., NodeThread]) -> Iterator[str]:
+def node(start: Callable[..., NodeThread]) -> str:
     """host:port of a node with a topic "t"."""
     node = start()
     with node.client() as client:
         Talk(client).create("t")
-    yield f"{node.host}:{node.port}"
+    return f"{node.host}:{node.port}"
 
 
 @pytest.mark.parametrize("version", [8, 9, 10])
