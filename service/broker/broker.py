@@ -10,6 +10,7 @@ from typing import Final
 
 from service.base.clock import Clock
 from service.base.errors import RequestError, StorageError
+from service.base.printable import printable
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
@@ -62,8 +63,8 @@ class Broker:
         self._logs = logs
         self._on_fatal = on_fatal
         self._cold_bytes = 0
-        self._refusals = RateLimitedLog(_log)
-        self._storage_errors = RateLimitedLog(_log)
+        self._refusals = RateLimitedLog(_log, now=self.loop.time)
+        self._storage_errors = RateLimitedLog(_log, now=self.loop.time)
 
     @property
     def config(self) -> BrokerConfig:
@@ -117,9 +118,12 @@ class Broker:
         them.
         """
         self._refusals.warning(
-            "%s of %s to %s-%d refused with %s: %s", api, context, topic, partition, error.code.name, error
-        )
+            "%s of %s to %s-%d refused with %s: %s",
+            api, context, printable(topic), partition, error.code.name, printable(error),
+        )  # fmt: skip
 
     def log_storage_error(self, api: str, topic: object, partition: int, error: Exception) -> None:
         """Say that the disk or the object store kept a request from being served."""
-        self._storage_errors.log(logging.ERROR, "%s of %s-%d: %s", api, topic, partition, error)
+        self._storage_errors.log(
+            logging.ERROR, "%s of %s-%d: %s", api, printable(topic), partition, printable(error, 1024)
+        )

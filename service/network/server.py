@@ -26,6 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from service.base.errors import ConfigError
+from service.base.printable import printable, quoted
 from service.network.admission import Admission
 from service.network.buffers import BufferPool
 from service.network.connection import Connection, State
@@ -76,7 +77,7 @@ class RequestContext:
 
     def __str__(self) -> str:
         return (
-            f"{self.client_host}:{self.client_port} on {self.listener} (client id {self.client_id!r}, "
+            f"{self.client_host}:{self.client_port} on {self.listener} (client id {quoted(self.client_id)}, "
             f"API key {self.api_key} version {self.api_version}, correlation id {self.correlation_id})"
         )
 
@@ -125,9 +126,13 @@ class _Shared:
     counters: Counters = field(default_factory=Counters)
     peers: set[_Peer] = field(default_factory=set)
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
-    warnings: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(_LOG))
-    errors: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(_LOG))
+    warnings: RateLimitedLog = field(init=False)
+    errors: RateLimitedLog = field(init=False)
     stopping: bool = False
+
+    def __post_init__(self) -> None:
+        self.warnings = RateLimitedLog(_LOG, now=self.loop.time)
+        self.errors = RateLimitedLog(_LOG, now=self.loop.time)
 
 
 class _Peer(asyncio.BufferedProtocol):
@@ -320,7 +325,7 @@ class _Peer(asyncio.BufferedProtocol):
         shared = self._shared
         if isinstance(error, WireError):
             shared.counters.wire_errors += 1
-            shared.warnings.warning("closed %s: %s", self._context, error)
+            shared.warnings.warning("closed %s: %s", self._context, printable(error))
         elif isinstance(error, PeerLost):
             _LOG.debug("lost %s: %s", self._context, error)
         else:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.support.clients import Admin
 from tests.support.processes import REPOSITORY, end, first_line, free_port
-from tests.support.wire import RawConnection, encode_request, schema
+from tests.support.wire import RawConnection, decode_response, encode_request, produce_request, schema
 
 
 @contextmanager
@@ -85,3 +85,23 @@ def test_a_fetch_that_waits_does_not_delay_the_end(tmp_path: Path) -> None:
             closed_s = time.monotonic() - began
             assert process.wait(60) == 0
     assert closed_s < 4, "it waited for the fetch"
+
+
+def test_names_from_the_wire_cannot_forge_lines_of_the_log(tmp_path: Path) -> None:
+    forged = "2026-01-01 00:00:00,000 CRITICAL service.broker.node: node 1 is on fire"
+    name = f"t\n{forged}\x1b[2J" + "x" * 10_000
+    port = free_port()
+    with server(tmp_path, port) as process:
+        assert first_line(process, 60).startswith("ready: ")
+        with RawConnection(f"127.0.0.1:{port}", 60) as connection:
+            request = produce_request(name, 0, b"nothing")
+            connection.send_frame(encode_request(request, client_id=name))
+            assert decode_response(request, connection.receive_frame()).responses[0].name == name
+            # Makes no sense, and says so under the client id of the request before.
+            connection.send_frame(b"\x00\x00\x00\x09" + b"\xff" * 20)
+            assert connection.is_closed_by_peer(60)
+    lines = (tmp_path / "stderr").read_text().splitlines()
+    assert [line for line in lines if "Produce of 127.0.0.1" in line and r"t\n2026" in line]
+    assert [line for line in lines if "closed 127.0.0.1" in line]
+    assert forged not in lines
+    assert all(line.isprintable() and len(line) < 2000 for line in lines)
