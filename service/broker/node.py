@@ -19,10 +19,10 @@ import signal
 import sys
 from contextlib import AsyncExitStack
 from types import TracebackType
-from uuid import UUID, uuid4
+from uuid import UUID
 
-from service.base.clock import Clock, SystemClock
 from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.base.world import World, system_world
 from service.broker.applier import Applier, dynamic_config
 from service.broker.broker import Broker
 from service.broker.cold import ColdTier
@@ -64,7 +64,7 @@ async def _run(config: BrokerConfig) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    node = Node(config, supervisor)
+    node = Node(config, supervisor, system_world())
     try:
         async with AsyncExitStack() as stack:
             await node.start(stack)
@@ -84,10 +84,11 @@ async def _run(config: BrokerConfig) -> int:
 class Node:
     """The parts of one node. `start` puts on the stack what ends each of them."""
 
-    def __init__(self, config: BrokerConfig, supervisor: Supervisor, clock: Clock | None = None) -> None:
+    def __init__(self, config: BrokerConfig, supervisor: Supervisor, world: World) -> None:
         self._static_config = config
         self._supervisor = supervisor
-        self._clock = clock or SystemClock()
+        self._world = world
+        self._clock = world.clock
         self._servers: list[Server] = []
         self._applier: Applier | None = None
 
@@ -100,10 +101,10 @@ class Node:
         """Bring everything up. Raises `ConfigError`, `CorruptionError`, `StorageError` or `OSError`, what was
         started until then being on `stack`."""
         config = self._static_config
-        cluster_id = _cluster_id(config)
+        cluster_id = _cluster_id(config, self._world)
         logs = LogManager(
             config.log_dirs,
-            self._clock,
+            self._world,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
@@ -121,7 +122,7 @@ class Node:
         replicas = Replicas()
         applier = Applier(config, logs, replicas, cold.reader if cold else None)
         self._applier = applier
-        await asyncio.to_thread(logs.open_all, lambda topic: applier.effective(controller.image, topic))
+        await logs.open_all(lambda topic: applier.effective(controller.image, topic))
         applier.start(controller.image)
         logs.set_aside_unknown(lambda topic_id, index: replicas.get(topic_id, index) is not None)
         controller.subscribe(applier.apply)
@@ -154,7 +155,7 @@ class Node:
         )
         rules = NodeConfigRules(lambda: self._applier.config if self._applier else config)
         controller = Controller(
-            options, self._clock, rules, on_fatal=lambda e: self._supervisor.fail("metadata log", e)
+            options, self._world, rules, on_fatal=lambda e: self._supervisor.fail("metadata log", e)
         )
         stack.push_async_callback(controller.stop)
         await controller.start()
@@ -192,7 +193,7 @@ class Node:
         epoch = await controller.register_broker(
             RegisterBroker(
                 broker_id=config.node_id,
-                incarnation_id=uuid4(),
+                incarnation_id=self._world.new_uuid(),
                 endpoints=tuple(
                     Endpoint(name, host, port) for name, (host, port) in broker.endpoints.items()
                 ),
@@ -220,7 +221,7 @@ class _LogsClosing:
         trace: TracebackType | None,
     ) -> None:
         clean = error is None and self.broker_epoch >= 0
-        await asyncio.to_thread(self._logs.close, clean, self.broker_epoch)
+        await self._logs.close(clean, self.broker_epoch)
 
 
 def _or_unbounded(value: int) -> int:
@@ -228,11 +229,11 @@ def _or_unbounded(value: int) -> int:
     return sys.maxsize if value < 0 else value
 
 
-def _cluster_id(config: BrokerConfig) -> str:
+def _cluster_id(config: BrokerConfig, world: World) -> str:
     """The id that the data directories bear; new ones are formatted with the configured or a random id."""
-    known = cluster_id_of(config.log_dirs)
+    known = cluster_id_of(world.disk, config.log_dirs)
     if known is None:
-        return config.cluster_id or encode_uuid(random_id())
+        return config.cluster_id or encode_uuid(random_id(world))
     if config.cluster_id not in (None, known):
         raise ConfigError(f"firn.cluster.id: the data directories belong to cluster {known}")
     return known

@@ -161,7 +161,8 @@ class _Peer(asyncio.BufferedProtocol):
         shared = self._shared
         self._transport = transport
         self._sender = Sender(shared.loop, transport, self._sent, self._moved)
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if (own := transport.get_extra_info("socket")) is not None:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = transport.get_extra_info("peername") or ("?", 0)
         shared.counters.accepted += 1
         self._context = RequestContext(shared.counters.accepted, str(peer[0]), int(peer[1]), shared.listener)

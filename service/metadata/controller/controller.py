@@ -19,8 +19,8 @@ from uuid import UUID, uuid4
 
 from kio.schema.errors import ErrorCode
 
-from service.base.clock import Clock
 from service.base.errors import RequestError, StorageError
+from service.base.world import World
 from service.metadata.controller import (
     catalog_control,
     cluster_control,
@@ -98,7 +98,7 @@ class Controller:
     def __init__(
         self,
         options: ControllerOptions,
-        clock: Clock,
+        world: World,
         config_rules: ConfigRules,
         *,
         new_uuid: Callable[[], UUID] = uuid4,
@@ -106,7 +106,8 @@ class Controller:
         on_fatal: Callable[[BaseException], None] | None = None,
     ) -> None:
         self._options = options
-        self._clock = clock
+        self._world = world
+        self._clock = world.clock
         self._rules = config_rules
         self._new_uuid = new_uuid
         self._own_log_io: ThreadPoolExecutor | None = None
@@ -152,7 +153,13 @@ class Controller:
         self._log = log
         self._image = self._latest = recovered.image
         self._quorum = Quorum(
-            self._machine, log, self._clock, self._log_io, on_commit=self._commit, on_fatal=self._fail
+            self._machine,
+            log,
+            self._clock,
+            self._world.disk,
+            self._log_io,
+            on_commit=self._commit,
+            on_fatal=self._fail,
         )
         self._snapshotter = Snapshotter(
             log,
@@ -174,8 +181,8 @@ class Controller:
 
     def _open(self) -> tuple[MetadataLog, Recovered, QuorumState | None]:
         directory = self._options.directory / DIRECTORY_NAME
-        log, recovered = MetadataLog.open(directory, self._clock, segment_bytes=self._options.segment_bytes)
-        return log, recovered, read_state(directory)
+        log, recovered = MetadataLog.open(directory, self._world, segment_bytes=self._options.segment_bytes)
+        return log, recovered, read_state(self._world.disk, directory)
 
     async def stop(self) -> None:
         """Answer what is in flight, resign and close the log. Requests from now on get NOT_CONTROLLER."""

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.base.clock import Clock
 from service.base.errors import CorruptionError, StorageError
-from service.base.files import write_atomically
+from service.base.files import exists, make_directory, write_atomically
 from service.base.types import TopicIdPartition
+from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.metadata.batches import MetadataBatch, decode_batches
@@ -56,18 +56,18 @@ class MetadataLog:
         self._log = log
 
     @classmethod
-    def open(cls, directory: Path, clock: Clock, *, segment_bytes: int) -> tuple[MetadataLog, Recovered]:
+    def open(cls, directory: Path, world: World, *, segment_bytes: int) -> tuple[MetadataLog, Recovered]:
         """Open or make the log, cut off a torn tail, and add up what it says. Blocks.
 
         Raises `CorruptionError` where records before the tail are missing or make no sense, `StorageError`
         where the disk does not let us.
         """
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(world.disk, directory)
             remove_unfinished(directory)
             snapshots = list_snapshots(directory)
-            if not (directory / "partition.metadata").exists():
-                write_atomically(directory / "partition.metadata", _PARTITION_METADATA)
+            if not exists(world.disk, directory / "partition.metadata"):
+                write_atomically(world.disk, directory / "partition.metadata", _PARTITION_METADATA)
         except OSError as e:
             raise StorageError(f"cannot open the metadata log in {directory}: {e}") from e
         snapshot, image = _newest_readable(directory, snapshots)
@@ -82,7 +82,7 @@ class MetadataLog:
             directory,
             METADATA_TOPIC,
             config,
-            clock=clock,
+            world=world,
             recovery_point=covered,
             log_start_offset=snapshots[0].end_offset if snapshots else 0,
         )

@@ -16,6 +16,7 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i16, i32
 
 from service.base.clock import Clock
+from service.base.disk import Disk
 from service.base.errors import InvariantError, RequestError
 from service.metadata.batches import MAX_BATCH_BYTES, encode_batch, encode_control_batch
 from service.metadata.frames import Frame
@@ -48,6 +49,7 @@ class Quorum:
         machine: RaftMachine,
         log: MetadataLog,
         clock: Clock,
+        disk: Disk,
         log_io: Executor,
         *,
         on_commit: Callable[[int], None],
@@ -56,6 +58,7 @@ class Quorum:
         self._machine = machine
         self._log = log
         self._clock = clock
+        self._disk = disk
         self._log_io = log_io
         self._on_commit = on_commit
         self._on_fatal = on_fatal
@@ -80,7 +83,9 @@ class Quorum:
         loop = asyncio.get_running_loop()
         for effect in self._machine.handle(Start(state, self._log.end_offset, self._log.last_epoch)):
             if isinstance(effect, Persist):
-                await loop.run_in_executor(self._log_io, write_state, self._log.directory, effect.state)
+                await loop.run_in_executor(
+                    self._log_io, write_state, self._disk, self._log.directory, effect.state
+                )
             else:
                 self._execute(effect)
 

@@ -18,8 +18,8 @@ from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
 from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
 from kio.static.primitive import i16, i64
 
+from service.base.disk import DiskError, SystemDisk
 from service.base.errors import CorruptionError, StorageError
-from service.base.files import fsync_dir
 from service.metadata.batches import ControlType, decode_batches, encode_batch, encode_control_batch
 from service.metadata.delta import MetadataDelta
 from service.metadata.frames import Frame
@@ -90,8 +90,8 @@ def write_snapshot(
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-        fsync_dir(directory)
-    except OSError as e:
+        SystemDisk().fsync_dir(directory)
+    except (OSError, DiskError) as e:
         with contextlib.suppress(OSError):
             part.unlink()
         raise StorageError(f"cannot write snapshot {path}: {e}") from e

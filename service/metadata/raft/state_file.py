@@ -10,11 +10,13 @@ import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from service.base.errors import CorruptionError, StorageError
-from service.base.files import write_atomically
+from service.base.disk import Disk, MissingFile
+from service.base.errors import CorruptionError
+from service.base.files import read_file, write_atomically
 
 FILE_NAME: Final = "quorum-state"
 NOBODY: Final = -1
+_MAX_BYTES: Final = 1 << 20
 
 
 class QuorumState(NamedTuple):
@@ -64,20 +66,15 @@ def decode_state(data: bytes) -> QuorumState:
     return state
 
 
-def read_state(directory: Path) -> QuorumState | None:
+def read_state(disk: Disk, directory: Path) -> QuorumState | None:
     """The state in `directory`, None where none was ever written."""
     try:
-        data = (directory / FILE_NAME).read_bytes()
-    except FileNotFoundError:
+        data = read_file(disk, directory / FILE_NAME, _MAX_BYTES)
+    except MissingFile:
         return None
-    except OSError as e:
-        raise StorageError(f"cannot read {directory / FILE_NAME}: {e}") from e
     return decode_state(data)
 
 
-def write_state(directory: Path, state: QuorumState) -> None:
+def write_state(disk: Disk, directory: Path, state: QuorumState) -> None:
     """Replace the file; it is on disk when this returns."""
-    try:
-        write_atomically(directory / FILE_NAME, encode_state(state))
-    except OSError as e:
-        raise StorageError(f"cannot write {directory / FILE_NAME}: {e}") from e
+    write_atomically(disk, directory / FILE_NAME, encode_state(state))

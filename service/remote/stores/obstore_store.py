@@ -20,8 +20,8 @@ import obstore
 from obstore import exceptions
 
 from service.base.clock import Clock, SystemClock
+from service.base.disk import DiskError, SystemDisk
 from service.base.errors import ConfigError, CorruptionError, StorageError
-from service.base.files import fsync_dir
 from service.base.types import Buffer
 from service.remote.stores.answers import is_wordless, may_be_past_the_end, no_credentials, store_error
 from service.remote.stores.aws_credentials import KeysGiven, asks_metadata_service, credential_source
@@ -402,10 +402,10 @@ class FolderStore(ObstoreStore):
             finally:
                 os.close(fd)
             for folder in path.parents:
-                fsync_dir(folder)
+                SystemDisk().fsync_dir(folder)
                 if folder == self._root:
                     break
-        except OSError as e:
+        except (OSError, DiskError) as e:
             raise StoreUnavailable(f"{key}: {e}") from e
 
 

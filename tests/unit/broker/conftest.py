@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from service.base.world import system_world
 from service.broker.node import Node
 from service.broker.supervisor import Supervisor
 from service.config.settings import BrokerConfig
@@ -49,7 +50,7 @@ class NodeThread:
 
     async def _run(self) -> None:
         self._supervisor, self._loop = Supervisor(), asyncio.get_running_loop()
-        node = Node(BrokerConfig.from_properties(self.settings), self._supervisor)
+        node = Node(BrokerConfig.from_properties(self.settings), self._supervisor, system_world())
         try:
             async with AsyncExitStack() as stack:
                 await node.start(stack)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.base.disk import SystemDisk
 from service.base.errors import ConfigError, CorruptionError, FirnError
 from service.base.files import write_checkpoint
 from service.cli.main import main
@@ -183,16 +184,16 @@ class TestSegmentFiles:
 
 class TestSmallFiles:
     def test_checkpoints(self, tmp_path: Path) -> None:
-        write_checkpoint(tmp_path / "leader-epoch-checkpoint", ["0 0", "3 100"])
+        write_checkpoint(SystemDisk(), tmp_path / "leader-epoch-checkpoint", ["0 0", "3 100"])
         assert shown(tmp_path / "leader-epoch-checkpoint")["epochs"][1] == {"epoch": 3, "start_offset": 100}
-        write_checkpoint(tmp_path / "recovery-point-offset-checkpoint", ["my topic 2 17"])
+        write_checkpoint(SystemDisk(), tmp_path / "recovery-point-offset-checkpoint", ["my topic 2 17"])
         assert shown(tmp_path / "recovery-point-offset-checkpoint")["partitions"] == [
             {"topic": "my topic", "partition": 2, "offset": 17}
         ]
 
     @pytest.mark.parametrize("line", ["x", "t 1", "t x 1", "t 1 -1"])
     def test_a_checkpoint_line_that_cannot_be_is_an_error(self, tmp_path: Path, line: str) -> None:
-        write_checkpoint(tmp_path / "log-start-offset-checkpoint", [line])
+        write_checkpoint(SystemDisk(), tmp_path / "log-start-offset-checkpoint", [line])
         with pytest.raises(CorruptionError, match="expected topic, partition and offset"):
             shown(tmp_path / "log-start-offset-checkpoint")
 
@@ -311,7 +312,7 @@ def test_a_file_of_no_known_format_is_refused_with_what_is_known(tmp_path: Path)
 
 
 def _created(path: Path) -> FileHandle:
-    handle = FileHandle(path, 0, FileCache())
+    handle = FileHandle(path, 0, FileCache(SystemDisk()))
     handle.create()
     return handle
 

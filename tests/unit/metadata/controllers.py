@@ -24,6 +24,7 @@ from service.metadata.controller.requests import (
 )
 from service.metadata.image import MetadataImage
 from service.remote.catalog import CatalogCommit, CatalogEntry
+from tests.support.world import make_world
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
 LOG_DIR = UUID("1d1c8ca4-3bc9-ae6e-30fc-21b2ac5246ad")
@@ -68,7 +69,7 @@ def make_controller(
             listeners=(Endpoint("CONTROLLER", "127.0.0.1", 9093),),
             **options,
         ),
-        ManualClock(),
+        make_world(ManualClock()),
         rules or node_rules,
         on_fatal=on_fatal,
         log_io=log_io,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from service.base.disk import SystemDisk
 from service.base.errors import CorruptionError
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import AlterConfig, AlterResource, CreateTopic
@@ -63,7 +64,7 @@ def test_a_restart_keeps_everything(tmp_path: Path) -> None:
             assert controller.epoch == controller_epoch + 1
             epoch = await join(controller)
             assert controller.image.topics_by_name["topic.0"].partitions[0].leader_epoch == 2
-        state = read_state(tmp_path / DIRECTORY_NAME)
+        state = read_state(SystemDisk(), tmp_path / DIRECTORY_NAME)
         assert state == QuorumState(controller.epoch, leader_id=1, voters=(1,))
 
     asyncio.run(scenario())

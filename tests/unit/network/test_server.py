@@ -32,6 +32,9 @@ class File:
         self._file.flush()
         self.fd = self._file.fileno()
 
+    def pread(self, size: int, position: int) -> bytes:
+        return os.pread(self.fd, size, position)
+
     def close(self) -> None:
         self._file.close()
 
