@@ -29,6 +29,8 @@ NO_THROTTLE: Final = timedelta(0)
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
+CAREFUL_S: Final = 60.0
+
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """Every operation there is on a topic, as a bit field over AclOperation codes: without an authorizer all are
 allowed.
@@ -63,6 +65,7 @@ class Broker:
         self._logs = logs
         self._on_fatal = on_fatal
         self._cold_bytes = 0
+        self._careful_until = 0.0
         self._refusals = RateLimitedLog(_log, now=self.loop.time)
         self._storage_errors = RateLimitedLog(_log, now=self.loop.time)
 
@@ -110,6 +113,19 @@ class Broker:
             self._cold_bytes -= size
 
         return out
+
+    @property
+    def reads_carefully(self) -> bool:
+        """Whether the disk has failed while a response was being sent, less than a minute ago.
+
+        The connection is lost then, as the head of the response was out. Until it is over, fetches have
+        their bytes in hand before they answer, so that only the partition that cannot be read is refused.
+        """
+        return self.loop.time() < self._careful_until
+
+    def read_carefully(self) -> None:
+        """The disk did not give what was being sent."""
+        self._careful_until = self.loop.time() + CAREFUL_S
 
     def log_refusal(
         self, api: str, context: RequestContext, topic: object, partition: int, error: RequestError

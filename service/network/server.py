@@ -25,7 +25,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from service.base.errors import ConfigError
+from service.base.errors import ConfigError, StorageError
 from service.base.printable import printable, quoted
 from service.network.admission import Admission
 from service.network.buffers import BufferPool
@@ -44,13 +44,20 @@ class Response:
     """A whole response frame, its size included, as parts that follow each other on the wire.
 
     `on_done` is called once when nobody needs the parts any more: they are out, or the connection is gone.
+    `on_failed` is called before that when the disk did not give a part, with which the connection ends.
     """
 
-    __slots__ = ("on_done", "parts")
+    __slots__ = ("on_done", "on_failed", "parts")
 
-    def __init__(self, parts: Sequence[Part], on_done: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        on_done: Callable[[], None] | None = None,
+        on_failed: Callable[[], None] | None = None,
+    ) -> None:
         self.parts = parts
         self.on_done = on_done
+        self.on_failed = on_failed
 
 
 class RequestContext:
@@ -139,8 +146,8 @@ class _Peer(asyncio.BufferedProtocol):
     """One connection: its machine, its output and its place in the loop."""
 
     __slots__ = (
-        "_connection", "_context", "_eof", "_on_done", "_pausing", "_pending", "_sender", "_shared",
-        "_transport", "_turn", "_view", "last_move",
+        "_connection", "_context", "_eof", "_on_done", "_on_failed", "_pausing", "_pending", "_sender",
+        "_shared", "_transport", "_turn", "_view", "last_move",
     )  # fmt: skip
 
     def __init__(self, shared: _Shared) -> None:
@@ -152,6 +159,7 @@ class _Peer(asyncio.BufferedProtocol):
         self._eof = False
         self._turn = True
         self._on_done: Callable[[], None] | None = None
+        self._on_failed: Callable[[], None] | None = None
         self.last_move = shared.loop.time()
 
     # -- called by the transport
@@ -245,7 +253,7 @@ class _Peer(asyncio.BufferedProtocol):
         if answer is None:
             self._connection.answered()
         elif type(answer) is Response:
-            self._on_done = answer.on_done
+            self._on_done, self._on_failed = answer.on_done, answer.on_failed
             self._connection.answering()
             if self._sender.send(answer.parts):
                 self._done()
@@ -330,6 +338,8 @@ class _Peer(asyncio.BufferedProtocol):
         elif isinstance(error, PeerLost):
             _LOG.debug("lost %s: %s", self._context, error)
         else:
+            if isinstance(error, StorageError) and self._on_failed is not None:
+                self._on_failed()
             shared.counters.handler_errors += 1
             shared.errors.log(logging.ERROR, "request of %s failed", self._context, error=error)
         if self._sender.busy:
