@@ -108,7 +108,7 @@ class ColdTier:
                 manager.topics_changed()
                 manager.wake()
 
-        broker.controller.subscribe(changed)
+        broker.metadata.subscribe(changed)
         try:
             await manager.start()
         finally:

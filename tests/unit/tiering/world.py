@@ -33,7 +33,7 @@ from service.tiering.manager import TieringManager
 from service.tiering.ports import AbandonedUploads, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import Probe, Step, no_probe
-from tests.support.worlds import seeded_world
+from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, batch
 
 CLUSTER = "cluster-of-the-tests-1"
@@ -265,7 +265,7 @@ class World:
         **config: Any,
     ) -> None:
         self.clock = ManualClock(START_MS)
-        self._ids = seeded_world(self.clock)
+        self._ids = make_world(self.clock)
         self._writer = writer  # of all nodes of one cluster; None for a new one with every start
         self.bucket: ObjectStore = store if store is not None else MemoryStore(self.clock)
         self.store = FaultyStore(self.bucket)
@@ -292,7 +292,9 @@ class World:
     def add(self, tip: TopicIdPartition, leader_epoch: int = 0) -> Replica:
         """A new partition that this node leads."""
         self.topic_ids[tip.topic] = tip.topic_id
-        log = LocalLog.open(self._tmp / f"{tip}-{tip.topic_id}", tip, self.config, clock=self.clock)
+        log = LocalLog.open(
+            self._tmp / f"{tip}-{tip.topic_id}", tip, self.config, world=make_world(self.clock)
+        )
         replica = Replica(tip, log, leader_epoch)
         self.replicas.append(replica)
         self.catalog.leader_epochs.setdefault((tip.topic_id, tip.partition), leader_epoch)
