@@ -61,7 +61,7 @@ class Applier:
                 self._open(image, topic, index, replica, config)
             else:
                 known.leader_epoch = replica.leader_epoch
-                known.isr_size = len(replica.isr)
+                known.isr_size, known.replica_count = len(replica.isr), len(replica.replicas)
 
     def _open(
         self, image: MetadataImage, topic: TopicImage, index: int, replica: PartitionImage, config: LogConfig
@@ -77,6 +77,7 @@ class Applier:
             len(replica.isr),
             self.config.max_inflated_batch_bytes,
         )
+        partition.replica_count = len(replica.replicas)
         partition.configure(config)
         partition.unified.remote_committed(remote)
         self._replicas.add(partition)

@@ -38,6 +38,7 @@ from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.requests import Endpoint, RegisterBroker, TopicDefaults
 from service.metadata.publisher import MetadataOptions, Publisher
+from service.network.admission import Admission
 from service.network.server import Limits, Server
 from service.remote.stores.store import ObjectStore
 
@@ -196,13 +197,20 @@ class Node:
         limits = Limits(
             max_request_bytes=config.socket_request_max_bytes,
             idle_ms=_or_unbounded(config.connections_max_idle_ms),
-            max_connections=config.max_connections,
             request_memory_bytes=_or_unbounded(config.queued_max_request_bytes),
         )
+        admission = Admission(config.max_connections)
         dispatcher = Dispatcher(broker)
         advertised = {one.name: one for one in config.advertised_listeners}
         for listener in config.listeners:
-            server = Server(listener.host, listener.port, dispatcher, limits=limits, listener=listener.name)
+            server = Server(
+                listener.host,
+                listener.port,
+                dispatcher,
+                limits=limits,
+                listener=listener.name,
+                admission=admission,
+            )
             await server.bind()
             self._servers.append(server)
             told = advertised[listener.name]

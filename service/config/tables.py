@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from service.base.types import MAX_INFLATED_BATCH_BYTES
 from service.config.keys import LONG_MAX, ConfigKey, ConfigType, Synonym, Value
 
 BOOLEAN, INT, LONG, STRING, LIST = (
@@ -432,7 +433,7 @@ _NODE = (
     _key(
         "firn.max.inflated.batch.bytes", INT, 64 * MIB,
         "A compressed batch that inflates beyond this (and beyond `max.message.bytes`) is refused.",
-        at_least=MIB,
+        at_least=MIB, at_most=MAX_INFLATED_BATCH_BYTES,
     ),
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.store import ObjectStore
 from tests.support.stores import ACCESS, SECRET, s3_client
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 
 REGION = "us-east-1"
 PART_BYTES = 5 << 20

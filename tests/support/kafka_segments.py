@@ -24,7 +24,7 @@ from service.tiering.fence import claim_prefix
 from service.tiering.planner import Copy
 from service.tiering.shared_objects import TopicsSnapshot, write_topics
 from tests.support.kafka_node import CLUSTER_ID
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 
 BLOCK_BYTES = 64 << 10
 """Small, so that small logs have many."""

@@ -27,6 +27,7 @@ from service.inspect.formats import dump
 from service.inspect.source import open_source
 from service.metadata.batches import encode_batch
 from service.metadata.frames import Frame, UnknownRecord, newest
+from service.metadata.raft.durable_offset import encode_durable_offset
 from service.metadata.raft.snapshots import SnapshotId, write_snapshot
 from service.metadata.raft.state import QuorumState, encode_state
 from service.metadata.records import RemoteLogRecord, RemoveTombstoneRecord, TombstoneRecord, TopicRecord
@@ -410,3 +411,9 @@ def test_tombstones_are_shown_by_name(tmp_path: Path) -> None:
     rows = shown(put(tmp_path, f"__cluster_metadata-0/{0:020d}.log", bytes(data)))["records"]
     assert [row["type"] for row in rows] == ["TombstoneRecord", "RemoveTombstoneRecord"]
     assert (rows[0]["data"]["name"], rows[0]["data"]["partitions"]) == ("gone", 3)
+
+
+def test_the_durable_offset_of_the_metadata_log(tmp_path: Path) -> None:
+    assert shown(put(tmp_path, "durable-offset", encode_durable_offset(17)))["offset"] == 17
+    with pytest.raises(CorruptionError, match="checksum"):
+        shown(put(tmp_path, "durable-offset", encode_durable_offset(17)[:-2] + b"0\n"))

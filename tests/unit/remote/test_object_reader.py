@@ -36,7 +36,7 @@ from service.remote.reading.object_reader import (
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.chain import ChainStore
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 from tests.unit.remote.archive import CLUSTER, TIP, TOPIC_ID, Archive
 
 KEY = HeadKey(TOPIC_ID, TIP.partition)

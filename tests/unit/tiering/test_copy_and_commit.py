@@ -10,7 +10,7 @@ from service.base.types import TopicIdPartition
 from service.remote.format.segment_object import TRAILER
 from service.remote.stores.obstore_store import open_store
 from service.tiering.steps import Step
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 from tests.unit.tiering.world import GRACE_MS, Crash, Fault, World, crash_at, once
 
 

@@ -34,7 +34,6 @@ from service.tiering.ports import AbandonedUploads, TieringSettings
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import Probe, Step, no_probe
 from tests.support.world import make_world
-from tests.support.worlds import seeded_world
 from tests.unit.hot.logs import START_MS, batch
 
 CLUSTER = "cluster-of-the-tests-1"
@@ -266,7 +265,7 @@ class World:
         **config: Any,
     ) -> None:
         self.clock = ManualClock(START_MS)
-        self._ids = seeded_world(self.clock)
+        self._ids = make_world(self.clock)
         self._writer = writer  # of all nodes of one cluster; None for a new one with every start
         self.bucket: ObjectStore = store if store is not None else MemoryStore(self.clock)
         self.store = FaultyStore(self.bucket)
