@@ -133,11 +133,15 @@ class Node:
         if cold is not None:
             stack.push_async_callback(cold.close)
             await cold.claim()
+        adopted = await cold.recover(controller) if cold is not None and config.remote_recover else {}
         replicas = Replicas()
         applier = Applier(config, logs, replicas, cold.reader if cold else None)
         self._applier = applier
         await logs.open_all(lambda topic: applier.effective(metadata.image, topic))
+        applier.adopt(adopted, self._clock.now_ms())
         applier.start(metadata.image)
+        if cold is not None:
+            applier.hold_tiered("its HEAD in the bucket has not been compared with the metadata yet")
         logs.set_aside_unknown(lambda topic_id, index: replicas.get(topic_id, index) is not None)
         metadata.subscribe(applier.apply)
 

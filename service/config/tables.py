@@ -260,9 +260,10 @@ _NODE = (
     ),
     _key(
         "firn.cluster.id", STRING, None,
-        "Cluster id to format an empty data directory with, so that a new disk can take over "
-        "an existing bucket prefix. Default: a random one. A directory formatted with another"
-        " id is refused.",
+        "Cluster id to format an empty data directory with. Default: a random one. A directory "
+        "formatted with another id is refused. A new disk takes an existing prefix over with this "
+        "and `firn.remote.recover`; without the latter it serves, and neither writes to the "
+        "prefix nor deletes from it.",
         check=_cluster_id,
     ),
     _key(
@@ -429,6 +430,20 @@ _NODE = (
         "must be to be swept as an orphan, and an unfinished multipart upload to be aborted. Must be "
         "longer than any upload takes.",
         at_least=0,
+    ),
+    _key(
+        "firn.remote.unfenced.allow", BOOLEAN, False,
+        "Use an object store that does not honour conditional writes (If-Match, If-None-Match). "
+        "Then two nodes on one prefix may write over each other unnoticed: make sure that there "
+        "never are two.",
+        importance="low",
+    ),
+    _key(
+        "firn.remote.recover", BOOLEAN, False,
+        "Take over, at this start, what the bucket says of topics, archives and producer ids and "
+        "this node's metadata does not know, or knows an older state of: after a lost disk, or "
+        "one restored from a backup. No other node may be running on the prefix. Records that "
+        "were not in the bucket yet are given up where the restored log and the archive differ.",
     ),
     _key(
         "firn.max.inflated.batch.bytes", INT, 64 * MIB,

@@ -175,7 +175,7 @@ class _Peer(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("?", 0)
         shared.counters.accepted += 1
         self._context = RequestContext(shared.counters.accepted, str(peer[0]), int(peer[1]), shared.listener)
-        shared.peers.add(self)
+        shared.peers[self] = None
         if not shared.admission.enter(self._admitted):
             self._turn = False
             transport.pause_reading()
@@ -219,13 +219,11 @@ class _Peer(asyncio.BufferedProtocol):
         self._sender.resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        shared.peers[self] = None
-        if not shared.admission.enter(self._admitted):
-            self._turn = False
-            transport.pause_reading()
-            shared.counters.waited += 1
-            shared.warnings.warning("%s waits: %d connections are open", peer[0], shared.admission.count)
-        if shared.stopping:
+        self._shared.peers.pop(self, None)
+        if self._turn:
+            self._shared.admission.leave()
+        else:
+            self._shared.admission.give_up(self._admitted)
         self._sender.close()
         self._connection.close()
         self._done()
