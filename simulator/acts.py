@@ -15,14 +15,14 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.records.batch import Codec
-from service.records.builder import BatchBuilder
 from simulator import pasts
-from simulator.client import Client, NoAnswer, Produced
+from simulator.client import NoAnswer
 from simulator.faults import DISK_KINDS, SLOW_FSYNC, SLOW_STORE, STORE_KINDS
 from simulator.machine import State
-from simulator.model import PartitionModel, TopicModel, brief
+from simulator.model import PartitionModel, TopicModel
 from simulator.platter import Loss
-from simulator.world import OFFLINE, SimWorld
+from simulator.sending import send, send_idempotent, values_of
+from simulator.world import SimWorld
 
 
 class Act(NamedTuple):
@@ -38,8 +38,6 @@ async def perform(world: SimWorld, act: Act) -> None:
 
 
 NOBODY: Final = UUID(int=0)
-UNKNOWN_OUTCOME: Final = OFFLINE | {ErrorCode.not_enough_replicas_after_append}
-
 TOPIC_KINDS: Final = ("plain", "flushed", "tiered", "tiered and flushed", "expiring", "tiered and expiring")
 
 
@@ -94,105 +92,16 @@ async def _produce(world: SimWorld, random: Random, *, idempotent: bool) -> None
         return
     topic, partition = random.choice(there)
     count = random.choice((1, 1, 2, 5, 12))
-    batches = []
-    for _ in range(count):
-        values = []
-        for _ in range(random.choice((1, 1, 2, 7))):
-            world.values += 1
-            values.append(b"v%d." % world.values + b"x" * random.choice((0, 10, 90, 400)))
-        batches.append(values)
+    batches = [
+        values_of(world, random.choice((1, 1, 2, 7)), random.choice((0, 10, 90, 400))) for _ in range(count)
+    ]
     codec = random.choice((Codec.NONE, Codec.NONE, Codec.GZIP))
-    work = _send_idempotent if idempotent else _send
+    work = send_idempotent if idempotent else send
     world.spawn(work(world, topic, partition, batches, codec))
     if random.random() < 0.5:
         await asyncio.sleep(random.random() * 0.05)
     else:
         await world.settle()
-
-
-async def _send(
-    world: SimWorld, topic: TopicModel, partition: PartitionModel, batches: list[list[bytes]], codec: Codec
-) -> None:
-    client = Client(world.machine.address)
-    for values in batches:
-        now_ms = world.machine.clock.now_ms()
-        builder = BatchBuilder(codec=codec)
-        for value in values:
-            builder.add(now_ms, None, value)
-        await _send_once(world, client, topic, partition, bytes(builder.build()), values, now_ms)
-    client.close()
-
-
-async def _send_once(
-    world: SimWorld,
-    client: Client,
-    topic: TopicModel,
-    partition: PartitionModel,
-    batch: bytes,
-    values: list[bytes],
-    now_ms: int,
-) -> ErrorCode | None:
-    partition.unknown.update(values)
-    partition.sent.update(values)
-    try:
-        answer: Produced = await client.produce(topic.topic_id, partition.index, batch)
-    except NoAnswer:
-        world.trace.tell("client", f"{partition}: {_span(values)}: no answer")
-        return None
-    what = f"at {answer.base_offset}" if answer.error is ErrorCode.none else answer.error.name
-    world.trace.tell("client", f"{partition}: {_span(values)} {what}")
-    if answer.error is ErrorCode.none or answer.error is ErrorCode.duplicate_sequence_number:
-        partition.unknown.difference_update(values)
-        if answer.base_offset >= 0:
-            partition.acknowledge(answer.base_offset, values, now_ms)
-        else:
-            partition.unknown.update(values)
-    elif answer.error not in UNKNOWN_OUTCOME:
-        partition.unknown.difference_update(values)
-        partition.refused.update((value, answer.error.name) for value in values)
-    return answer.error
-
-
-def _span(values: list[bytes]) -> str:
-    first, last = brief(values[0]), brief(values[-1])
-    return first if first == last else f"{first} to {last}"
-
-
-async def _send_idempotent(
-    world: SimWorld, topic: TopicModel, partition: PartitionModel, batches: list[list[bytes]], codec: Codec
-) -> None:
-    client = Client(world.machine.address)
-    try:
-        error, producer_id, epoch = await client.init_producer_id()
-    except NoAnswer:
-        return
-    if error is not ErrorCode.none:
-        return
-    sequence = 0
-    for values in batches:
-        now_ms = world.machine.clock.now_ms()
-        builder = BatchBuilder(
-            codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
-        )
-        for value in values:
-            builder.add(now_ms, None, value)
-        batch = bytes(builder.build())
-        for attempt in range(6):
-            answer = await _send_once(world, client, topic, partition, batch, values, now_ms)
-            if answer is not None and answer not in UNKNOWN_OUTCOME:
-                # Out of order after a lost answer says nothing of the batch that was sent before.
-                if answer is not ErrorCode.none and attempt:
-                    for value in values:
-                        partition.refused.pop(value, None)
-                    partition.unknown.update(values)
-                break
-            await asyncio.sleep(0.3)
-        else:
-            return
-        if answer is not ErrorCode.none:
-            return
-        sequence += len(values)
-    client.close()
 
 
 async def delete_topic(world: SimWorld, random: Random) -> None:
@@ -263,6 +172,7 @@ async def examine(world: SimWorld, random: Random) -> None:
 
 
 async def kill(world: SimWorld, random: Random) -> None:
+    await _in_the_middle(world, random)
     world.tell("kill -9")
     world.machine.kill()
     await _again(world, random)
@@ -270,8 +180,20 @@ async def kill(world: SimWorld, random: Random) -> None:
 
 async def lose_power(world: SimWorld, random: Random) -> None:
     world.troubled = True
-    world.lose_power(random.choice((Loss.ALL, Loss.SOME, Loss.SOME, Loss.NONE)))
+    await _in_the_middle(world, random)
+    await world.lose_power(random.choice((Loss.ALL, Loss.SOME, Loss.SOME, Loss.NONE)))
     await _again(world, random)
+
+
+async def _in_the_middle(world: SimWorld, random: Random) -> None:
+    """Something is under way when it happens, more often than not."""
+    run = world.machine.run
+    there = list(world.partitions())
+    if there and run is not None and run.state is State.READY and random.random() < 0.6:
+        topic, partition = random.choice(there)
+        batches = [values_of(world, 1, 90) for _ in range(4)]
+        world.spawn(send_idempotent(world, topic, partition, batches, Codec.NONE))
+        await asyncio.sleep(random.random() * 0.006)
 
 
 async def stop(world: SimWorld, random: Random) -> None:
@@ -282,8 +204,7 @@ async def stop(world: SimWorld, random: Random) -> None:
 
 
 async def _again(world: SimWorld, random: Random) -> None:
-    """Start again; now and then it is killed while it starts, too."""
-    await world.settle()
+    """Start again; now and then it is killed while it starts, too. Producers try again meanwhile."""
     if random.random() < 0.2:
         await world.start(wait=False)
         await asyncio.sleep(random.random() * 0.3)

@@ -13,7 +13,6 @@ from uuid import UUID
 
 from simulator.client import Record
 
-
 GONE: Final = "it was gone before"
 
 
@@ -58,6 +57,7 @@ class PartitionModel:
     end_offset: int = 0
     """the greatest log end ever seen or acknowledged, as far as it was not allowed to be lost"""
     log_start: int = 0
+    leader_epoch: int = -1
     archived_below: int = 0
     """offsets that the bucket held when a past came back: never given out again"""
     excused: str = ""
@@ -96,6 +96,7 @@ class PartitionModel:
         """What was gone may be there again: the disk is one of before it went."""
         self.refused = {value: why for value, why in self.refused.items() if why != GONE}
         self.log_start = 0
+        self.leader_epoch = -1
 
     def judge(self, log_start: int, end_offset: int, records: Iterable[Record], expired: int | None) -> None:
         """Whether what a reader found of the whole log is right. `expired`: records of that time, ms, or

@@ -18,6 +18,7 @@ from simulator.durable import durable_end
 from simulator.machine import Machine, State
 from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.platter import File, Platter
+from simulator.sending import send_one
 from simulator.store import Object
 from simulator.world import METADATA, SimWorld
 
@@ -72,7 +73,20 @@ async def restore_disk(world: SimWorld, random: Random) -> None:
     world.troubled = True
     world.tell("the disk is replaced by its copy")
     _past(world, copied)
+    await _and_then(world, random)
+
+
+async def _and_then(world: SimWorld, random: Random) -> None:
+    """Start, produce at once, and now and then wait for what sweeps and expires."""
     await world.ensure_running()
+    there = [topic for topic in world.topics if topic.tiered and not topic.deleted and not topic.vanished]
+    if there:
+        topic = random.choice(there)
+        await send_one(world, topic, random.choice(topic.partitions))
+    seconds = random.choice((0.0, 1.0, 45.0))
+    await asyncio.sleep(seconds)
+    world.tell(f"{seconds} s go by")
+    world.check()
 
 
 def _past(world: SimWorld, copied: DiskCopy) -> None:
@@ -114,7 +128,7 @@ async def lose_partition(world: SimWorld, random: Random) -> None:
         partition.log_start = partition.end_offset = 0
     world.troubled = True
     world.tell(f"{partition} is lost from the disk; archived below {archived}")
-    await world.ensure_running()
+    await _and_then(world, random)
 
 
 async def lose_metadata(world: SimWorld, random: Random) -> None:
@@ -127,7 +141,7 @@ async def lose_metadata(world: SimWorld, random: Random) -> None:
     world.troubled = True
     world.excuse = "the metadata directory was lost"
     world.tell("the metadata directory is lost")
-    await world.ensure_running()
+    await _and_then(world, random)
 
 
 async def flip_bit(world: SimWorld, random: Random) -> None:

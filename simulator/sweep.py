@@ -21,6 +21,7 @@ from pathlib import Path, PurePath
 from random import Random
 from typing import Final, NamedTuple
 
+from service.records.batch import Codec
 from simulator import acts
 from simulator.apart import apart
 from simulator.client import NoAnswer
@@ -28,6 +29,7 @@ from simulator.disk import ERRNOS
 from simulator.loop import Stuck
 from simulator.machine import State
 from simulator.model import PartitionModel, TopicModel, Violation
+from simulator.sending import send, send_idempotent
 from simulator.store import Verdict
 from simulator.world import METADATA, SETTINGS, SimWorld
 
@@ -147,8 +149,8 @@ async def _produce(world: SimWorld, name: str, *, idempotent: bool = False) -> N
             for _ in range(6):
                 world.values += 2
                 batches.append([b"v%d." % (world.values - 1) + bytes(150), b"v%d." % world.values])
-            send = acts._send_idempotent if idempotent else acts._send
-            await send(world, topic, partition, batches, acts.Codec.NONE)
+            work = send_idempotent if idempotent else send
+            await work(world, topic, partition, batches, Codec.NONE)
 
 
 async def _settle(world: SimWorld) -> None:

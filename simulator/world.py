@@ -27,6 +27,7 @@ from simulator.trace import Trace
 
 ALIVE_S: Final = 30.0
 _LOOK_S: Final = 0.02
+_ON_THE_WIRE_S: Final = 0.05
 METADATA: Final = "__cluster_metadata-0"
 LONGEST_BATCH: Final = 8
 """records; no act produces longer ones"""
@@ -50,6 +51,7 @@ SETTINGS: Final = {
     "listeners": "PLAINTEXT://n1:9092,CONTROLLER://n1:9093",
     "advertised.listeners": "PLAINTEXT://n1:9092",
     "firn.remote.url": "gs://bucket/prefix",
+    "log.retention.ms": "3000",  # every topic says something else
     "log.retention.check.interval.ms": "1000",
     "log.flush.offset.checkpoint.interval.ms": "2500",
     "remote.log.manager.task.interval.ms": "500",
@@ -181,8 +183,10 @@ class SimWorld:
         if run.state in (State.REFUSED, State.FAILED) and not (self.troubled or self.excuse):
             raise Violation(f"{run.name} {run.state.value}, and nothing was wrong: {run.reason}")
 
-    def lose_power(self, loss: Loss) -> None:
+    async def lose_power(self, loss: Loss) -> None:
         """What was flushed stays, and what the bucket has; the model is told what may be gone."""
+        self.machine.kill()
+        await asyncio.sleep(_ON_THE_WIRE_S)  # answers that were sent arrive
         promised = {}
         for topic, partition in self.partitions():
             archived = self.archive.live(topic.topic_id, partition.index)[1] if topic.tiered else 0
@@ -261,10 +265,13 @@ class SimWorld:
     ) -> bool:
         bounds: list[int] = []
         for which in (EARLIEST, LATEST):
-            error, offset, _ = await self.client.offset(topic.name, partition.index, which)
+            error, offset, epoch = await self.client.offset(topic.name, partition.index, which)
             if error is not ErrorCode.none:
                 return self._unavailable(partition, error, final)
             bounds.append(offset)
+        if epoch < partition.leader_epoch:
+            raise Violation(f"{partition}: its epoch went back from {partition.leader_epoch} to {epoch}")
+        partition.leader_epoch = epoch
         start, end = bounds
         records: list[Record] = []
         at = start
