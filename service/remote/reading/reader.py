@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import Clock, SystemClock
 from service.base.errors import CorruptionError, InvariantError, RequestError
-from service.base.types import TopicIdPartition
+from service.base.types import TimestampedOffset, TopicIdPartition
 from service.remote.format.block_table import BlockTable
 from service.remote.format.manifest import EpochEnd, Load, Manifest, Page, PageRef, SegmentEntry
 from service.remote.reading.chunk import Chunk, chunk_of_block
@@ -34,7 +34,7 @@ from service.remote.reading.resources import (
     PageResource,
     SegmentResource,
 )
-from service.remote.reading.time_search import TimestampedOffset, search_log
+from service.remote.reading.time_search import search_log
 from service.remote.stores.errors import ReaderClosed
 from service.remote.stores.store import ObjectStore
 
