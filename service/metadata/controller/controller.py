@@ -34,6 +34,7 @@ from service.metadata.controller.requests import (
     DeleteTopic,
     DeleteTopicResult,
     Endpoint,
+    PartitionLimit,
     ProducerIdBlock,
     RegisterBroker,
     TopicDefaults,
@@ -56,6 +57,8 @@ class ControllerOptions:
     defaults: TopicDefaults = field(default_factory=TopicDefaults)
     listeners: tuple[Endpoint, ...] = ()
     """where this controller is reached"""
+    partition_limit: PartitionLimit | None = None
+    """how many partitions there may be; None: no bound is known"""
 
 
 class Controller:
@@ -120,6 +123,7 @@ class Controller:
                 defaults=self._options.defaults,
                 rules=self._rules,
                 new_uuid=self._new_uuid,
+                limit=self._options.partition_limit,
                 validate_only=validate_only,
             )
         )
