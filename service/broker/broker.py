@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 from service.base.clock import Clock
 from service.base.errors import RequestError
@@ -81,6 +82,11 @@ class Broker:
     def image(self) -> MetadataImage:
         """The newest committed metadata."""
         return self.metadata.image
+
+    def offline_replicas(self, topic_id: UUID, partition: int) -> tuple[int, ...]:
+        """The brokers that hold the partition and cannot serve it: this one, or none that it knows of."""
+        offline = self.replicas.why_offline(topic_id, partition) is not None
+        return (self.config.node_id,) if offline else ()
 
     def endpoint(self, listener: str) -> tuple[str, int]:
         """Where a client that came in by `listener` finds this node."""

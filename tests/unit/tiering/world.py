@@ -262,10 +262,11 @@ class World:
         settings: TieringSettings = SETTINGS,
         limits: Limits = Limits(),  # noqa: B008  # immutable
         writer: Writer | None = None,
+        seed: int = 1,
         **config: Any,
     ) -> None:
         self.clock = ManualClock(START_MS)
-        self._ids = make_world(self.clock)
+        self._ids = make_world(self.clock, seed=seed)
         self._writer = writer  # of all nodes of one cluster; None for a new one with every start
         self.bucket: ObjectStore = store if store is not None else MemoryStore(self.clock)
         self.store = FaultyStore(self.bucket)
