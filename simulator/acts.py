@@ -71,6 +71,7 @@ async def create_topic(world: SimWorld, random: Random) -> None:
     world.tell(f"create {name}: {kind}, {partitions} partitions: {error.name}")
     if error is ErrorCode.none and topic_id is not None:
         models = [PartitionModel(name, index) for index in range(partitions)]
+        retention_ms = 0 if world.bytes_expire else retention_ms
         world.topics.append(TopicModel(name, topic_id, models, tiered, "flushed" in kind, retention_ms))
     else:  # the name may be taken now
         world.topics.append(TopicModel(name, NOBODY, [], tiered, False, -1, deleted=True))
@@ -146,9 +147,9 @@ async def alter_cluster(world: SimWorld, random: Random) -> None:
         )
     )
     value = random.choice(values)
-    for topic in world.topics:
-        # retention.bytes of no topic is set, so the default is theirs.
-        if key == "log.retention.bytes" and value is not None:
+    if key == "log.retention.bytes" and value is not None:  # no topic says anything else of bytes
+        world.bytes_expire = True
+        for topic in world.topics:
             topic.retention_ms = 0
     try:
         error = await world.client.alter_config(4, "", {key: value})

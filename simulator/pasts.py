@@ -272,4 +272,5 @@ async def without_url(world: SimWorld, random: Random) -> None:
     world.machine.kill()
     world.settings = settings
     world.excuse, world.troubled = excuse, troubled
+    world.machine.run = None  # what it ended of was said above
     await world.ensure_running()

@@ -96,6 +96,8 @@ class SimWorld:
         self.disk_copy: Any = None
         self.bucket_copy: dict[str, Object] | None = None
         self.bucket_damaged = False
+        self.bytes_expire = False
+        """whether a default was ever set by which any record may expire"""
         self.unavailable = 0
         """how often a partition said that it is offline"""
         self.background: list[asyncio.Task[None]] = []
