@@ -182,7 +182,7 @@ async def kill(world: SimWorld, random: Random) -> None:
 async def lose_power(world: SimWorld, random: Random) -> None:
     world.troubled = True
     await _in_the_middle(world, random)
-    await world.lose_power(random.choice((Loss.ALL, Loss.SOME, Loss.SOME, Loss.NONE)))
+    await world.lose_power(random.choice((Loss.ALL, Loss.LATEST, Loss.LATEST, Loss.ANY, Loss.NONE)))
     await _again(world, random)
 
 

@@ -84,7 +84,7 @@ class PartitionModel:
             self.timestamps[offset] = timestamp_ms
         self.end_offset = max(self.end_offset, base_offset + len(values))
 
-    def may_lose_from(self, offset: int, why: str) -> int:
+    def may_lose_from(self, offset: int) -> int:
         """Records from `offset` on may be gone; how many that are."""
         lost = [one for one in self.acked if one >= offset]
         for one in lost:

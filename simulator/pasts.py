@@ -101,9 +101,9 @@ def _past(world: SimWorld, copied: DiskCopy) -> None:
             same = copied.heads.get((topic.topic_id, partition.index)) == (head.tag if head else None)
             partition.archived_below = max(partition.archived_below, archived)
             if same:
-                partition.may_lose_from(max(left, archived), "the disk was restored")
+                partition.may_lose_from(max(left, archived))
             else:  # read-only until somebody adopts what the bucket has
-                partition.may_lose_from(left, "the disk was restored")
+                partition.may_lose_from(left)
                 partition.excused = "its disk is older than its archive"
             partition.past_returns()
 
@@ -123,7 +123,7 @@ async def lose_partition(world: SimWorld, random: Random) -> None:
             continue
     archived = _archived(world, topic, partition)
     partition.archived_below = max(partition.archived_below, archived)
-    partition.may_lose_from(archived, "its directory was lost")
+    partition.may_lose_from(archived)
     if not topic.tiered:
         partition.log_start = partition.end_offset = 0
     world.troubled = True

@@ -1,13 +1,14 @@
 """What a disk holds: what the system shows, and what of it is still there after the power failed.
 
 A file is durable as of its last fsync, a directory's names as of their last `fsync_dir`. What came after may be
-lost, torn at any byte or kept, by draw; changes of names survive in the order in which they were made, each
-whole. A failed fsync may drop what it should have written: it can be read until the power fails, and no later
+lost, torn at any byte or kept, by draw: all of it up to some moment, or of each file and directory by itself;
+changes of names are whole. A failed fsync may drop what it should have written: it can be read until the power fails, and no later
 fsync writes it.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from enum import Enum
 from errno import EEXIST, EISDIR, ENOENT, ENOTDIR, ENOTEMPTY
@@ -18,6 +19,10 @@ from typing import Final
 _SEPARATOR: Final = "/"
 
 
+_numbers = itertools.count(1)
+"""of all changes on all disks, in their order"""
+
+
 class File:
     """Bytes as they are read, bytes as they are on the medium, and what is between."""
 
@@ -26,20 +31,20 @@ class File:
     def __init__(self) -> None:
         self.data = bytearray()
         self.durable = bytearray()
-        self.pending: list[tuple[int, bytes | None]] = []
-        """writes at positions; None cuts or fills up to the position"""
+        self.pending: list[tuple[int, int, bytes | None]] = []
+        """number, position and bytes of writes; None cuts or fills up to the position"""
         self.modified_ms = 0
 
     def write(self, position: int, data: bytes) -> None:
         _apply(self.data, position, data)
-        self.pending.append((position, data))
+        self.pending.append((next(_numbers), position, data))
 
     def truncate(self, size: int) -> None:
         _apply(self.data, size, None)
-        self.pending.append((size, None))
+        self.pending.append((next(_numbers), size, None))
 
     def fsync(self) -> None:
-        for position, data in self.pending:
+        for _, position, data in self.pending:
             _apply(self.durable, position, data)
         self.pending.clear()
 
@@ -47,18 +52,13 @@ class File:
         """What a failed fsync leaves: nothing is dirty any more, and nothing was written."""
         self.pending.clear()
 
-    def lose_power(self, random: Random, mode: Loss) -> None:
+    def lose_power(self, random: Random, until: int) -> None:
+        """Keep what was written before the change of number `until`, and of that one any part."""
         after = bytearray(self.durable)
-        kept = len(self.pending)
-        if mode is Loss.ALL:
-            kept = 0
-        elif mode is Loss.SOME:
-            kept = random.randint(0, len(self.pending))
-        for position, data in self.pending[:kept]:
-            _apply(after, position, data)
-        if kept < len(self.pending) and mode is Loss.SOME:
-            position, data = self.pending[kept]
-            if data and random.random() < 0.7:
+        for number, position, data in self.pending:
+            if number < until:
+                _apply(after, position, data)
+            elif number == until and data and random.random() < 0.7:
                 _apply(after, position, data[: random.randint(0, len(data))])
         self.data = after
         self.durable = bytearray(after)
@@ -82,25 +82,24 @@ class Directory:
     def __init__(self) -> None:
         self.names: dict[str, Node] = {}
         self.durable: dict[str, Node] = {}
-        self.pending: list[tuple[tuple[str, Node | None], ...]] = []
-        """changes, each of them whole: a rename takes a name away and gives another in one"""
+        self.pending: list[tuple[int, tuple[tuple[str, Node | None], ...]]] = []
+        """numbers and changes, each of them whole: a rename takes a name away and gives another in one"""
         self.modified_ms = 0
 
     def change(self, *names: tuple[str, Node | None]) -> None:
         _rename(self.names, names)
-        self.pending.append(names)
+        self.pending.append((next(_numbers), names))
 
     def fsync(self) -> None:
-        for names in self.pending:
+        for _, names in self.pending:
             _rename(self.durable, names)
         self.pending.clear()
 
-    def lose_power(self, random: Random, mode: Loss) -> None:
-        kept = {Loss.ALL: 0, Loss.NONE: len(self.pending)}.get(mode)
-        if kept is None:
-            kept = random.randint(0, len(self.pending))
-        for names in self.pending[:kept]:
-            _rename(self.durable, names)
+    def lose_power(self, until: int) -> None:
+        """Keep the changes before the one of number `until`."""
+        for number, names in self.pending:
+            if number < until:
+                _rename(self.durable, names)
         self.pending.clear()
         self.names = dict(self.durable)
 
@@ -120,7 +119,8 @@ class Loss(Enum):
     """What becomes of all that is not durable when the power fails."""
 
     ALL = "all of it is lost"
-    SOME = "some of it is lost, and some torn"
+    LATEST = "what came last is lost, and torn where it begins"
+    ANY = "some of each file is lost, and torn where it begins"
     NONE = "none of it is lost"
 
 
@@ -216,19 +216,44 @@ class Platter:
 
     def lose_power(self, random: Random, mode: Loss) -> None:
         """What is not durable is lost, torn or kept; nobody holds a lock any more."""
+        numbers: list[int] = []
+        for node in self._nodes():
+            numbers += (entry[0] for entry in node.pending)
+        numbers.sort()
+        never = next(_numbers)
+
+        def until(choices: list[int]) -> int:
+            if mode is Loss.ALL:
+                return -1
+            return never if mode is Loss.NONE else random.choice([*choices, never])
+
+        for_all = until(numbers)
         seen: set[int] = set()
 
         def visit(node: Node) -> None:
             if id(node) in seen:
                 return
             seen.add(id(node))
-            node.lose_power(random, mode)
-            if isinstance(node, Directory):
-                for name in sorted(node.names):
-                    visit(node.names[name])
+            own = until([entry[0] for entry in node.pending]) if mode is Loss.ANY else for_all
+            if isinstance(node, File):
+                node.lose_power(random, own)
+                return
+            node.lose_power(own)
+            for name in sorted(node.names):
+                visit(node.names[name])
 
         visit(self.root)
         self.locks.clear()
+
+    def _nodes(self) -> Iterator[Node]:
+        """All that a name leads to, seen or durable; more than once where there are several."""
+        waiting: list[Node] = [self.root]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            if isinstance(node, Directory):
+                waiting += node.names.values()
+                waiting += (one for name, one in node.durable.items() if node.names.get(name) is not one)
 
     def copy(self) -> Platter:
         """The disk as it is now, on another medium, all of it durable; locked by nobody."""

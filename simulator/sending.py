@@ -58,7 +58,7 @@ async def _send_once(
     if answer.error is ErrorCode.none or answer.error is ErrorCode.duplicate_sequence_number:
         partition.unknown.difference_update(values)
         if answer.base_offset >= 0:
-            partition.acknowledge(answer.base_offset, values, now_ms)
+            partition.acknowledge(answer.base_offset, values, min(now_ms, world.real_ms()))
         else:
             partition.unknown.update(values)
     elif answer.error not in UNKNOWN_OUTCOME:

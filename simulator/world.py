@@ -17,7 +17,7 @@ from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
 from simulator.durable import durable_end
 from simulator.faults import DrawnFaults, DrawnStoreFaults
 from simulator.loop import Loop
-from simulator.machine import Machine, NodeLogs, State
+from simulator.machine import BEGAN_MS, Machine, NodeLogs, State
 from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.network import Network
 from simulator.platter import Loss
@@ -122,6 +122,10 @@ class SimWorld:
             raise Violation(self.violations[0])
         self.latest_wall_ms = max(self.latest_wall_ms, self.machine.clock.now_ms())
 
+    def real_ms(self) -> int:
+        """The wall clock as it would be had nobody set it."""
+        return BEGAN_MS + int(self.loop.time() * 1000)
+
     def partitions(self) -> Iterable[tuple[TopicModel, PartitionModel]]:
         for topic in self.topics:
             if not topic.deleted and not topic.vanished:
@@ -194,8 +198,10 @@ class SimWorld:
             archived = self.archive.live(topic.topic_id, partition.index)[1] if topic.tiered else 0
             at = durable_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
             promised[str(partition)] = max(archived, at)
-            if not topic.flushed:
-                partition.may_lose_from(max(archived, at), "the power failed")
+            partition.log_start = 0  # what expired may be there again: a log's start is noted some time later
+            if not topic.flushed and partition.may_lose_from(max(archived, at)) and loss is Loss.ANY:
+                # Sound batches behind torn ones cannot be told from damage, and are not cut away.
+                partition.excused = "the power failed, and later records are there without earlier ones"
         self.tell(f"the power fails; {loss.value}; durable: {promised}")
         self.machine.lose_power(loss)
         self.client.close()
@@ -219,7 +225,7 @@ class SimWorld:
         """A damaged last batch cannot be told from one that was torn by a crash."""
         left = durable_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
         if left >= max(partition.acked, default=-1) - LONGEST_BATCH:
-            partition.may_lose_from(left, "a bit of its last batch flipped")
+            partition.may_lose_from(left)
 
     def excuse_object(self, key: str) -> None:
         """An object was damaged: its partition may refuse."""
@@ -288,7 +294,7 @@ class SimWorld:
                 at = found.records[-1].offset + 1
             elif self.loop.time() > deadline:
                 return False
-        wall_ms = max(self.latest_wall_ms, self.machine.clock.now_ms())
+        wall_ms = max(self.latest_wall_ms, self.machine.clock.now_ms(), self.real_ms())
         expired = None if topic.retention_ms < 0 else wall_ms - topic.retention_ms
         partition.judge(start, end, (one for one in records if one.offset < end), expired)
         return True
