@@ -91,14 +91,18 @@ class Partition:
         """Let go of local segments whose time has come; returns how many. Nothing goes before the bucket has
         it.
         """
-        return self.log.apply_local_retention(now_ms, self.published_offset, self.high_watermark)
+        is_tiered = self.unified.remote is not None
+        return self.log.apply_local_retention(
+            now_ms, self.published_offset, self.high_watermark, is_tiered=is_tiered
+        )
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Compare the epoch that a client believes in with ours (KIP-320).
 
         `RequestError` FENCED_LEADER_EPOCH when the client is behind, UNKNOWN_LEADER_EPOCH when it is ahead of
-        us.
+        us; `StorageError` where the replica is offline, which answers nothing at all.
         """
+        self.log.check()
         if current_leader_epoch in (NO_LEADER_EPOCH, self.leader_epoch):
             return
         behind = current_leader_epoch < self.leader_epoch
