@@ -22,6 +22,7 @@ from service.broker.takeover import Adopted, fit_to_archive
 from service.config.settings import BrokerConfig, LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
+from service.hot.producer_snapshot import decode_snapshot
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -53,11 +54,10 @@ class Applier:
         self._behind: dict[TopicIdPartition, CatalogEntry] = {}
         """offline until the state at the end of their archive is read"""
         self._adopted: dict[tuple[UUID, int], ArchivedPartition] = {}
-        self._adopted_ms = 0
 
-    def adopt(self, adopted: Adopted, now_ms: int) -> None:
+    def adopt(self, adopted: Adopted) -> None:
         """These partitions' archives were taken over from the bucket: their logs have to fit them."""
-        self._adopted, self._adopted_ms = dict(adopted), now_ms
+        self._adopted = dict(adopted)
 
     def start(self, image: MetadataImage) -> None:
         """Bring every partition of `image` online."""
@@ -91,8 +91,21 @@ class Applier:
             if known is None:
                 self._bring(topic, index, replica, is_new=is_new)
             else:
-                known.isr_size, known.replica_count = len(replica.isr), len(replica.replicas)
-                known.leader_epoch = replica.leader_epoch
+                self._change(known, replica)
+
+    def _change(self, partition: Partition, replica: PartitionImage) -> None:
+        partition.isr_size, partition.replica_count = len(replica.isr), len(replica.replicas)
+        try:
+            self._note_epoch(partition.log, replica)
+        except StorageError as e:
+            self._take_offline(partition.tip, str(e), passes=True)
+        partition.leader_epoch = replica.leader_epoch
+
+    def _note_epoch(self, local: LocalLog, replica: PartitionImage) -> None:
+        """The epoch begins with leadership, not with its first record: who asks where the one before ended is
+        answered also while nothing is written."""
+        if replica.leader == self.config.node_id:
+            local.note_leader_epoch(replica.leader_epoch)
 
     def _bring(self, topic: TopicImage, index: int, replica: PartitionImage, *, is_new: bool) -> None:
         """Bring a partition online, or say why it is not."""
@@ -116,13 +129,14 @@ class Applier:
         local, remote = self._logs.get_or_create(tip, config), self._entry(tip)
         archived = self._adopted.pop((tip.topic_id, tip.partition), None)
         if archived is not None and remote is not None:
-            fit_to_archive(local, remote, archived, self._adopted_ms)
+            fit_to_archive(local, remote, archived)
         if remote is None:
             # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
             local.advance_log_start(local.local_log_start_offset)
         elif local.log_end_offset < remote.end_offset:
             self._wait_for_archive(tip, local, remote)
             return
+        self._note_epoch(local, replica)
         partition = Partition(
             tip,
             local,
@@ -207,7 +221,7 @@ class Applier:
         """Let a log go on where its archive ends, with the epochs and producers that are known there."""
         assert self._reader is not None
         try:
-            await asyncio.wrap_future(self._reader.archive_end(tip, remote.manifest_key))
+            end = await asyncio.wrap_future(self._reader.archive_end(tip, remote.manifest_key))
             local = self._logs.get(tip.topic_id, tip.partition)
             if self._behind.get(tip) != remote or self._entry(tip) != remote or local is None:
                 return  # it was deleted meanwhile
@@ -215,7 +229,8 @@ class Applier:
                 "%s ends at %d, its archive at %d: it goes on from there",
                 tip, local.log_end_offset, remote.end_offset,
             )  # fmt: skip
-            local.restart_at(remote.end_offset, remote.start_offset)
+            producers = decode_snapshot(end.producer_snapshot) if end.producer_snapshot else []
+            local.restart_at(remote.end_offset, remote.start_offset, epochs=end.epochs, producers=producers)
         except (StorageError, CorruptionError, RequestError) as e:
             self._take_offline(tip, f"the end of its archive cannot be read: {e}", passes=False)
             return
