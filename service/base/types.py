@@ -19,6 +19,9 @@ NO_SEQUENCE = -1
 NO_EPOCH = -1
 NO_LEADER_EPOCH = -1
 
+MAX_INFLATED_BATCH_BYTES = 256 << 20
+"""No batch that inflates to more is accepted from a producer, nor read from a log."""
+
 
 class TimestampedOffset(NamedTuple):
     """A record found by time: its offset, its timestamp (ms) and the leader epoch of its batch.

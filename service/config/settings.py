@@ -172,7 +172,7 @@ class BrokerConfig:
         """
         fixed = sorted(n for n in {**default, **broker} if n in BROKER_KEYS and not BROKER_KEYS[n].dynamic)
         if fixed:
-            raise ConfigError(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
+            raise ConfigError(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
         return BrokerConfig.from_properties(self.static, dynamic=broker, dynamic_default=default)
 
 

@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from crc32c import crc32c
+
 from service.base.disk import Disk, LockHeld, MissingFile
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import (
@@ -41,6 +43,7 @@ _log = logging.getLogger(__name__)
 LOCK: Final = ".lock"
 META: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+_META_CHECKSUM: Final = "#firn.crc32c="
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 
@@ -172,6 +175,7 @@ def read_meta(disk: Disk, path: Path) -> MetaProperties | None:
         return None
     except (CorruptionError, UnicodeDecodeError) as e:
         raise StorageError(f"{file}: {e}") from e
+    _check_meta(file, text)
     pairs = (line.partition("=") for line in text.splitlines() if line.strip() and line[0] not in "#!")
     fields = {key.strip(): value.strip() for key, _, value in pairs}
     try:
@@ -184,6 +188,15 @@ def read_meta(disk: Disk, path: Path) -> MetaProperties | None:
         raise StorageError(f"{file} is not what it must be: {e}") from e
 
 
+def _check_meta(file: Path, text: str) -> None:
+    """Compare with the checksum in the last line, a comment to Kafka, where there is one."""
+    body, marker, rest = text.rpartition(_META_CHECKSUM)
+    if marker and rest != f"{crc32c(body.encode()):08x}\n":
+        raise StorageError(
+            f"{file} is damaged: its checksum is wrong. Who changed it on purpose takes the last line away"
+        )
+
+
 def _write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
     lines = (
         "version=1",
@@ -191,7 +204,9 @@ def _write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
         f"node.id={meta.node_id}",
         f"directory.id={encode_uuid(meta.directory_id)}",
     )
-    write_atomically(disk, path / META, ("\n".join(lines) + "\n").encode())
+    body = "\n".join(lines) + "\n"
+    checksum = f"{crc32c(body.encode()):08x}"
+    write_atomically(disk, path / META, f"{body}{_META_CHECKSUM}{checksum}\n".encode())
 
 
 def read_topic_id(disk: Disk, directory: Path) -> UUID | None:

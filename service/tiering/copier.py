@@ -29,6 +29,7 @@ from service.remote.format.segment_object import (
     SegmentIdentity,
     plan_object,
 )
+from service.remote.format.stamp import Stamp
 from service.remote.reading.log_scan import MAX_INFLATED_BYTES, ScannedLog, scan_log
 from service.remote.reading.object_reader import entry_of
 from service.remote.stores.store import ObjectStore
@@ -60,9 +61,14 @@ class Progress:
 
 
 def copy_segment(
-    store: ObjectStore, copy: Copy[Sealed], identity: SegmentIdentity, progress: Progress, block_bytes: int
+    store: ObjectStore,
+    copy: Copy[Sealed],
+    identity: SegmentIdentity,
+    progress: Progress,
+    block_bytes: int,
+    stamp: Stamp | None = None,
 ) -> SegmentEntry:
-    """Upload `copy` under ``identity.key`` and return its manifest entry.
+    """Upload `copy` under ``identity.key``, written by whom `stamp` says, and return its manifest entry.
 
     Raises `CorruptionError` when the local bytes or those that arrived are not right, `StorageError` when the
     disk or the store fails, `GivenUp` when `progress` was cancelled. No local file is changed.
@@ -82,6 +88,7 @@ def copy_segment(
             leader_epochs=_leader_epochs(copy.from_offset, scanned),
             transactional_batch_count=scanned.transactional_batch_count,
             max_timestamp_offset=source.offset_of_newest(scanned),
+            stamp=stamp,
         )
     except ValueError as e:
         raise CorruptionError(f"{source.name} cannot be laid out as an object: {e}") from e

@@ -21,9 +21,11 @@ from service.remote.reading.object_reader import Chain
 from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import Progress, copy_segment
+from service.tiering.fence import claim_prefix
 from service.tiering.planner import Copy
-from service.tiering.shared_objects import TopicsSnapshot, claim_prefix, write_topics
+from service.tiering.shared_objects import TopicsSnapshot, write_topics
 from tests.support.kafka_node import CLUSTER_ID
+from tests.support.world import WORLD
 
 BLOCK_BYTES = 64 << 10
 """Small, so that small logs have many."""
@@ -84,8 +86,9 @@ def _offload_log(
     log_start: int,
     block_bytes: int,
 ) -> None:
-    chains = ChainStore(store, CLUSTER_ID, uuid4)
-    head = chains.read_head(tip)
+    chains = ChainStore(store, CLUSTER_ID, WORLD)
+    seen = chains.look(tip)
+    head = seen.head
     manifest = chains.empty(tip) if head is None else chains.load(tip, head.manifest_key).manifest
     chain: Chain | None = None
     for segment in sealed:
@@ -99,7 +102,7 @@ def _offload_log(
         return
     if log_start > manifest.start_offset:
         chain, _ = chains.drop(manifest, tip, log_start, 0, lambda key: None)
-    chains.write_head(chain.head)
+    chains.write_head(seen, chain.head)
 
 
 def segments(folder: Path) -> list[SealedSegment]:

@@ -43,10 +43,6 @@ FIRST_VERSION: Final = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 READ_COMMITTED: Final = 1
-REMOTE_SEARCH_TIMEOUT_S: Final = 30.0
-"""For clients whose version has no timeout (Kafka's default of
-``remote.list.offsets.request.timeout.ms``).
-"""
 
 
 async def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
