@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.files import make_directory, remove_file
-from service.base.types import NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
+from service.base.types import NO_LEADER_EPOCH, NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import retention, search
@@ -76,6 +76,7 @@ class LocalLog:
         self._trimming = Trimming(state, self._durability, self._reader)
         self._durability.note(state.epochs.path)
         self._closed = False
+        self._epoch_to_note = NO_LEADER_EPOCH
         self._set_limits()
 
     @classmethod
@@ -319,10 +320,21 @@ class LocalLog:
         `DiskError` where it cannot be written.
         """
         self.state.check()
+        self._epoch_to_note = leader_epoch
         if leader_epoch > self.state.epochs.latest:
             self._assign_epoch(leader_epoch, self.state.end_offset)
             if self.on_roll is not None:
                 self.on_roll(self)
+
+    def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known.
+
+        `DiskError` where an epoch is still to be noted and cannot be.
+        """
+        self.state.check()
+        if self._epoch_to_note > self.state.epochs.latest:
+            self.note_leader_epoch(self._epoch_to_note)
+        return self.state.epochs.end_offset_for(leader_epoch, self.state.end_offset)
 
     def roll(self, base_offset: int | None = None) -> bool:
         """Seal the active segment and begin a new one at `base_offset` (the log's end).

@@ -86,6 +86,8 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> None
     state.epochs.truncate_start(state.start)
     state.snapshots.remove_strays({segment.base_offset for segment in segments})
     segments[-1].open_for_append()
+    for segment in segments:
+        segment.let_files_go()
     state.segments = Segments(segments)
     state.end_offset = end_offset
     state.local_start = max(state.start, first)

@@ -536,6 +536,12 @@ class Segment:
         for handle in self.handles:
             handle.moved(directory / handle.path.name)
 
+    def let_files_go(self) -> None:
+        """Leave no file open that opening the log has looked into; a segment that was just made keeps its."""
+        for handle in self.handles:
+            if not handle.is_pinned:
+                handle.drop()
+
     def close(self) -> None:
         """Let go of all files."""
         self._writing = None
