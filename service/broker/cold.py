@@ -21,6 +21,7 @@ from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.obstore_store import ObstoreStore, open_store
+from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.s3_address import is_s3
 from service.tiering.manager import TieringManager
 from service.tiering.ports import TieringSettings
@@ -47,7 +48,8 @@ class ColdTier:
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
         self._writer = Writer(config.node_id, world.new_uuid())
-        self._store = _open(config, world)
+        store = _open(config, world)
+        self._store = ProvenUploads(store, store.verifies_uploads)
         self._claim: asyncio.Future[None] | None = None
         self.reader = RemoteReader(
             _open(config, world),
