@@ -13,7 +13,6 @@ from pathlib import Path
 from bench import load, measures
 from bench.measures import Measured
 from bench.peers import Peer, firn, kafka, kafka_is_here
-from tests.support.clients import Admin
 from tests.support.stores import Store, moto_server, new_bucket, versitygw_binary, versitygw_server
 
 NAMES = ("idle", "produce", "fetch", "cold")
@@ -73,7 +72,7 @@ def _idle(folder: Path, arguments: argparse.Namespace, figures: Figures) -> None
 def _load(folder: Path, names: list[str], arguments: argparse.Namespace, figures: Figures) -> None:
     with _peers(folder / "load", arguments.kafka) as peers:
         for peer in peers:
-            Admin(peer.bootstrap).create("warm")
+            load.create(peer.bootstrap, "warm")
             load.produce_single_records(peer.bootstrap, "warm", arguments.requests)
         for number in range(arguments.rounds):
             # Sides alternate, and take turns in going first.

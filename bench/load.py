@@ -7,12 +7,18 @@ import struct
 from datetime import timedelta
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from tests.support.batches import batch
+from tests.support.clients import Admin
+from tests.support.processes import wait_until
+from tests.support.tiers import LATEST
 from tests.support.wire import (
     RawConnection,
     decode_response,
     encode_request,
     end_offset,
+    offsets,
     produce_request,
     schema,
 )
@@ -35,6 +41,15 @@ def _receive(connection: socket.socket, size: int, buffer: memoryview) -> None:
         if not count:
             raise ConnectionError("the node closed the connection")
         got += count
+
+
+def create(bootstrap: str, topic: str, **config: str) -> None:
+    """A topic of one partition that can be used: Kafka answers before it has a leader."""
+    Admin(bootstrap).create(topic, 1, **config)
+    with RawConnection(bootstrap) as connection:
+        wait_until(
+            f"a leader of {topic}", lambda: offsets(connection, topic, 0, LATEST).error_code == ErrorCode.none
+        )
 
 
 def produce_single_records(

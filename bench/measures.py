@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from bench import load
 from bench.peers import Cpu, Peer, firn, rss_mb
-from tests.support.clients import Admin
 from tests.support.stores import Store
 from tests.support.tiers import settle
 
@@ -25,7 +24,7 @@ class Measured(NamedTuple):
 
 def _topic(peer: Peer, **config: str) -> str:
     name = f"bench-{uuid.uuid4().hex[:8]}"
-    Admin(peer.bootstrap).create(name, 1, **config)
+    load.create(peer.bootstrap, name, **config)
     return name
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from enum import Enum
 from errno import EACCES, EAGAIN, EIO, ENOENT, ENOTDIR
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from service.base.errors import StorageError
 from service.base.types import Buffer
@@ -126,9 +126,11 @@ class Disk(Protocol):
 class SystemDisk:
     """The disk of this machine."""
 
+    _locked: ClassVar[set[Path]] = set()
+    """Locks are the process's, whichever object took them."""
+
     def __init__(self) -> None:
         self._paths: dict[int, Path] = {}  # for messages
-        self._locked: set[Path] = set()
 
     def open(self, path: Path, how: Open = Open.READ) -> int:
         try:

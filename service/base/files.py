@@ -1,59 +1,107 @@
-"""Files that are either whole or not there, and Kafka's checkpoint text format.
+"""Files that are either whole or not there, directories made and removed, and Kafka's checkpoint text format.
 
 A checkpoint file is ``<version>\\n<number of lines>\\n<line>\\n…`` (Apache Kafka ``CheckpointFile``); what a
-line holds is its owner's business.
+line holds is its owner's business. Everything raises `DiskError` where the disk refuses.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Final
 
+from service.base.disk import Disk, MissingFile, Open
 from service.base.errors import CorruptionError
 
+MAX_CHECKPOINT_BYTES: Final = 256 << 20
+TEMPORARY: Final = ".tmp"
 
-def fsync_dir(path: Path) -> None:
-    """Make the directory's entries durable (a rename or an unlink is not, until this is done)."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+
+def read_file(disk: Disk, path: Path, most_bytes: int) -> bytes:
+    """The whole file. `MissingFile` where there is none, `CorruptionError` where it is larger than that."""
+    fd = disk.open(path)
     try:
-        os.fsync(fd)
+        size = disk.size(fd)
+        if size > most_bytes:
+            raise CorruptionError(f"{path}: {size} bytes, at most {most_bytes} are read")
+        return disk.pread(fd, size, 0)
     finally:
-        os.close(fd)
+        disk.close(fd)
 
 
-def write_atomically(path: Path, data: bytes, *, fsync: bool = True) -> None:
+def exists(disk: Disk, path: Path) -> bool:
+    """Whether anything is at `path`."""
+    try:
+        disk.stat(path)
+    except MissingFile:
+        return False
+    return True
+
+
+def write_atomically(disk: Disk, path: Path, data: bytes, *, fsync: bool = True) -> None:
     """Replace `path` by `data` so that a crash leaves either the old or the new content."""
-    temporary = path.with_name(path.name + ".tmp")
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    temporary = path.with_name(path.name + TEMPORARY)
+    fd = disk.open(temporary, Open.ANEW)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
+        disk.pwrite(fd, data, 0)
         if fsync:
-            os.fsync(fd)
+            disk.fsync(fd)
     finally:
-        os.close(fd)
-    os.replace(temporary, path)
+        disk.close(fd)
+    disk.rename(temporary, path)
     if fsync:
-        fsync_dir(path.parent)
+        disk.fsync_dir(path.parent)
 
 
-def write_checkpoint(path: Path, lines: Iterable[str], *, version: int = 0, fsync: bool = True) -> None:
+def make_directory(disk: Disk, path: Path) -> None:
+    """Make a directory, and its parents, where they are missing. Durable, but for what was there before."""
+    missing = []
+    while not exists(disk, path):
+        missing.append(path)
+        path = path.parent
+    for one in reversed(missing):
+        disk.mkdir(one)
+        disk.fsync_dir(one.parent)
+
+
+def remove_tree(disk: Disk, path: Path) -> None:
+    """Remove a directory with all that is in it, links not followed. What is gone already is not missed."""
+    try:
+        for entry in disk.list(path):
+            if entry.is_dir:
+                remove_tree(disk, path / entry.name)
+            else:
+                remove_file(disk, path / entry.name)
+        disk.rmdir(path)
+    except MissingFile:
+        return
+
+
+def remove_file(disk: Disk, path: Path) -> None:
+    """Remove a file that may be gone already."""
+    try:
+        disk.unlink(path)
+    except MissingFile:
+        return
+
+
+def write_checkpoint(
+    disk: Disk, path: Path, lines: Iterable[str], *, version: int = 0, fsync: bool = True
+) -> None:
     """Write a checkpoint file in Kafka's format."""
     body = list(lines)
     text = "\n".join([str(version), str(len(body)), *body]) + "\n"
-    write_atomically(path, text.encode(), fsync=fsync)
+    write_atomically(disk, path, text.encode(), fsync=fsync)
 
 
-def read_checkpoint(path: Path, *, version: int = 0) -> list[str]:
+def read_checkpoint(disk: Disk, path: Path, *, version: int = 0) -> list[str]:
     """Lines of a checkpoint file, none where the file is not there.
 
     Raises `CorruptionError` when the version, the count or the encoding is not as written.
     """
     try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
+        text = read_file(disk, path, MAX_CHECKPOINT_BYTES).decode()
+    except MissingFile:
         return []
     except UnicodeDecodeError as e:
         raise CorruptionError(f"{path}: not text: {e}") from e

@@ -19,6 +19,9 @@ NO_SEQUENCE = -1
 NO_EPOCH = -1
 NO_LEADER_EPOCH = -1
 
+MAX_INFLATED_BATCH_BYTES = 256 << 20
+"""No batch that inflates to more is accepted from a producer, nor read from a log."""
+
 
 class TopicIdPartition(NamedTuple):
     """One partition: ``topic_id`` is its identity for life, ``topic`` the name under which clients ask for

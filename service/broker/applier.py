@@ -12,6 +12,7 @@ from uuid import UUID
 from service.base.errors import ConfigError
 from service.base.types import TopicIdPartition
 from service.broker.replicas import Replicas
+from service.broker.takeover import Adopted, fit_to_archive
 from service.config.settings import BrokerConfig, LogConfig, topic_config
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
@@ -35,6 +36,18 @@ class Applier:
         self._logs = logs
         self._replicas = replicas
         self._reader = reader
+        self._adopted: Adopted = {}
+        self._adopted_ms = 0
+
+    def adopt(self, adopted: Adopted, now_ms: int) -> None:
+        """These partitions' archives were taken over from the bucket: their logs have to fit them."""
+        self._adopted, self._adopted_ms = adopted, now_ms
+
+    def hold_tiered(self, reason: str) -> None:
+        """No partition that may have an archive takes appends before its HEAD was looked at."""
+        for partition in self._replicas:
+            if partition.config.remote_storage_enable or partition.unified.remote is not None:
+                partition.hold_appends(reason)
 
     def start(self, image: MetadataImage) -> None:
         """Bring every partition of `image` online."""
@@ -61,13 +74,16 @@ class Applier:
                 self._open(image, topic, index, replica, config)
             else:
                 known.leader_epoch = replica.leader_epoch
-                known.isr_size = len(replica.isr)
+                known.isr_size, known.replica_count = len(replica.isr), len(replica.replicas)
 
     def _open(
         self, image: MetadataImage, topic: TopicImage, index: int, replica: PartitionImage, config: LogConfig
     ) -> None:
         tip = TopicIdPartition(topic.id, topic.name, index)
         local, remote = self._logs.get_or_create(tip, config), image.remote.get((topic.id, index))
+        archived = self._adopted.get((topic.id, index))
+        if archived is not None and remote is not None:
+            fit_to_archive(local, remote, archived, self._adopted_ms)
         _fit(local, remote)
         partition = Partition(
             tip,
@@ -77,6 +93,7 @@ class Applier:
             len(replica.isr),
             self.config.max_inflated_batch_bytes,
         )
+        partition.replica_count = len(replica.replicas)
         partition.configure(config)
         partition.unified.remote_committed(remote)
         self._replicas.add(partition)

@@ -10,6 +10,7 @@ from typing import Final
 
 from service.base.clock import Clock
 from service.base.errors import RequestError, StorageError
+from service.base.printable import printable
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
@@ -18,6 +19,7 @@ from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ProducerIdBlock
 from service.metadata.image import MetadataImage
+from service.metadata.publisher import Publisher
 from service.network.limited_log import RateLimitedLog
 from service.network.server import RequestContext
 
@@ -28,12 +30,13 @@ NO_THROTTLE: Final = timedelta(0)
 
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 
+CAREFUL_S: Final = 60.0
+
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """Every operation there is on a topic, as a bit field over AclOperation codes: without an authorizer all are
 allowed.
 """
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
-OPERATIONS_NOT_ASKED: Final = -(2**31)
 
 
 class Broker:
@@ -44,6 +47,7 @@ class Broker:
         config: Callable[[], BrokerConfig],
         clock: Clock,
         cluster_id: str,
+        metadata: Publisher,
         controller: Controller,
         replicas: Replicas,
         logs: LogManager,
@@ -52,6 +56,7 @@ class Broker:
         self._config = config
         self.clock = clock
         self.cluster_id = cluster_id
+        self.metadata = metadata
         self.controller = controller
         self.replicas = replicas
         self.epoch = -1
@@ -63,8 +68,9 @@ class Broker:
         self._logs = logs
         self._on_fatal = on_fatal
         self._cold_bytes = 0
-        self._refusals = RateLimitedLog(_log)
-        self._storage_errors = RateLimitedLog(_log)
+        self._careful_until = 0.0
+        self._refusals = RateLimitedLog(_log, now=self.loop.time)
+        self._storage_errors = RateLimitedLog(_log, now=self.loop.time)
 
     @property
     def config(self) -> BrokerConfig:
@@ -74,7 +80,7 @@ class Broker:
     @property
     def image(self) -> MetadataImage:
         """The newest committed metadata."""
-        return self.controller.image
+        return self.metadata.image
 
     def endpoint(self, listener: str) -> tuple[str, int]:
         """Where a client that came in by `listener` finds this node."""
@@ -111,6 +117,19 @@ class Broker:
 
         return out
 
+    @property
+    def reads_carefully(self) -> bool:
+        """Whether the disk has failed while a response was being sent, less than a minute ago.
+
+        The connection is lost then, as the head of the response was out. Until it is over, fetches have
+        their bytes in hand before they answer, so that only the partition that cannot be read is refused.
+        """
+        return self.loop.time() < self._careful_until
+
+    def read_carefully(self) -> None:
+        """The disk did not give what was being sent."""
+        self._careful_until = self.loop.time() + CAREFUL_S
+
     def log_refusal(
         self, api: str, context: RequestContext, topic: object, partition: int, error: RequestError
     ) -> None:
@@ -118,9 +137,12 @@ class Broker:
         them.
         """
         self._refusals.warning(
-            "%s of %s to %s-%d refused with %s: %s", api, context, topic, partition, error.code.name, error
-        )
+            "%s of %s to %s-%d refused with %s: %s",
+            api, context, printable(topic), partition, error.code.name, printable(error),
+        )  # fmt: skip
 
     def log_storage_error(self, api: str, topic: object, partition: int, error: Exception) -> None:
         """Say that the disk or the object store kept a request from being served."""
-        self._storage_errors.log(logging.ERROR, "%s of %s-%d: %s", api, topic, partition, error)
+        self._storage_errors.log(
+            logging.ERROR, "%s of %s-%d: %s", api, printable(topic), partition, printable(error, 1024)
+        )

@@ -9,23 +9,28 @@ import asyncio
 import logging
 from typing import Final
 
-from service.base.errors import StorageError
+from service.base.errors import ConfigError, StorageError
 from service.base.world import World
 from service.broker.abandoned_uploads import UploadsChild
 from service.broker.broker import Broker
+from service.broker.takeover import Adopted, adopt_archive
 from service.config.settings import BrokerConfig
+from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.remote.format.manifest_codec import TopicRow
-from service.remote.format.stamp import Stamp, Writer
+from service.remote.format.stamp import Writer
 from service.remote.reading.reader import RemoteReader
+from service.remote.stores.conditional import probe
 from service.remote.stores.obstore_store import ObstoreStore, open_store
 from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.s3_address import is_s3
+from service.tiering.fence import claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.ports import TieringSettings
-from service.tiering.shared_objects import TopicsSnapshot, claim_prefix
+from service.tiering.recovery import read_archive
+from service.tiering.shared_objects import TopicsSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +56,7 @@ class ColdTier:
         store = _open(config, world)
         self._store = ProvenUploads(store, store.verifies_uploads)
         self._claim: asyncio.Future[None] | None = None
+        self._is_conditional = True
         self.reader = RemoteReader(
             _open(config, world),
             world,
@@ -67,10 +73,35 @@ class ColdTier:
         if self._claim.done():
             await self._claimed(self._claim)
 
+    async def recover(self, controller: Controller) -> Adopted:
+        """Have the metadata take over what the bucket says; which partitions that changed.
+
+        Raises `ConfigError`, `CorruptionError` or `StorageError`: then nothing was taken over.
+        """
+        archive = await asyncio.get_running_loop().run_in_executor(
+            self._pool, read_archive, self._store, self._cluster_id
+        )
+        return await adopt_archive(archive, controller)
+
     async def _ask(self) -> None:
-        stamp = Stamp(self._world.clock.now_ms(), self._writer)
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._pool, claim_prefix, self._store, self._cluster_id, stamp)
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._claim_and_probe)
+
+    def _claim_and_probe(self) -> None:
+        """On a thread of the pool."""
+        claim_prefix(self._store, self._cluster_id)
+        why = probe(self._store, self._world.new_uuid())
+        self._is_conditional = why is None
+        if why is None:
+            return
+        if not self._config.remote_unfenced_allow:
+            raise ConfigError(
+                f"firn.remote.url: this store does not honour conditional writes: {why}. Two nodes on one "
+                f"prefix would destroy each other's archive unnoticed; firn.remote.unfenced.allow=true uses "
+                f"it all the same"
+            )
+        log.warning(
+            "this store does not honour conditional writes (%s): never run two nodes on one prefix", why
+        )
 
     async def _claimed(self, claim: asyncio.Future[None]) -> bool:
         try:
@@ -94,6 +125,7 @@ class ColdTier:
             partitions=lambda: broker.replicas,
             topics=lambda: _topics(broker.image),
             world=self._world,
+            is_conditional=self._is_conditional,
             abandoned_uploads=_uploads_child(config),
             settings=TieringSettings(
                 interval_ms=config.remote_log_manager_task_interval_ms,
@@ -104,13 +136,13 @@ class ColdTier:
         )
 
         def changed(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
-            for topic_id in delta.deleted_topics:
-                manager.topic_deleted(topic_id)
+            if delta.deleted_topics:
+                manager.topics_deleted()
             if delta.topics or delta.deleted_topics or delta.configs:
                 manager.topics_changed()
                 manager.wake()
 
-        broker.controller.subscribe(changed)
+        broker.metadata.subscribe(changed)
         try:
             await manager.start()
         finally:

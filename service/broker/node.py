@@ -19,7 +19,7 @@ import signal
 import sys
 from contextlib import AsyncExitStack
 from types import TracebackType
-from uuid import UUID, uuid4
+from uuid import UUID
 
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.world import World, system_world
@@ -36,6 +36,8 @@ from service.hot.log_dir import cluster_id_of, encode_uuid, random_id
 from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.requests import Endpoint, RegisterBroker, TopicDefaults
+from service.metadata.publisher import MetadataOptions, Publisher
+from service.network.admission import Admission
 from service.network.server import Limits, Server
 
 log = logging.getLogger(__name__)
@@ -63,7 +65,7 @@ async def _run(config: BrokerConfig) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    node = Node(config, supervisor)
+    node = Node(config, supervisor, system_world())
     try:
         async with AsyncExitStack() as stack:
             await node.start(stack)
@@ -83,11 +85,11 @@ async def _run(config: BrokerConfig) -> int:
 class Node:
     """The parts of one node. `start` puts on the stack what ends each of them."""
 
-    def __init__(self, config: BrokerConfig, supervisor: Supervisor, world: World | None = None) -> None:
+    def __init__(self, config: BrokerConfig, supervisor: Supervisor, world: World) -> None:
         self._static_config = config
         self._supervisor = supervisor
-        self._world = world or system_world()
-        self._clock = self._world.clock
+        self._world = world
+        self._clock = world.clock
         self._servers: list[Server] = []
         self._applier: Applier | None = None
 
@@ -100,10 +102,10 @@ class Node:
         """Bring everything up. Raises `ConfigError`, `CorruptionError`, `StorageError` or `OSError`, what was
         started until then being on `stack`."""
         config = self._static_config
-        cluster_id = _cluster_id(config)
+        cluster_id = _cluster_id(config, self._world)
         logs = LogManager(
             config.log_dirs,
-            self._clock,
+            self._world,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
@@ -112,22 +114,34 @@ class Node:
         stack.push_async_exit(closing)
         directories = tuple(meta.directory_id for meta in logs.claim(cluster_id, config.node_id))
 
-        controller = await self._start_controller(stack, cluster_id)
-        config = dynamic_config(config, controller.image)
+        metadata = await self._start_metadata(stack)
+        controller = await self._start_controller(stack, metadata, cluster_id)
+        config = dynamic_config(config, metadata.image)
         cold = ColdTier(config, self._world, cluster_id) if config.remote_url is not None else None
         if cold is not None:
             stack.push_async_callback(cold.close)
             await cold.claim()
+        adopted = await cold.recover(controller) if cold is not None and config.remote_recover else {}
         replicas = Replicas()
         applier = Applier(config, logs, replicas, cold.reader if cold else None)
         self._applier = applier
-        await asyncio.to_thread(logs.open_all, lambda topic: applier.effective(controller.image, topic))
-        applier.start(controller.image)
+        await logs.open_all(lambda topic: applier.effective(metadata.image, topic))
+        applier.adopt(adopted, self._clock.now_ms())
+        applier.start(metadata.image)
+        if cold is not None:
+            applier.hold_tiered("its HEAD in the bucket has not been compared with the metadata yet")
         logs.set_aside_unknown(lambda topic_id, index: replicas.get(topic_id, index) is not None)
-        controller.subscribe(applier.apply)
+        metadata.subscribe(applier.apply)
 
         broker = Broker(
-            lambda: applier.config, self._clock, cluster_id, controller, replicas, logs, self._supervisor.fail
+            lambda: applier.config,
+            self._clock,
+            cluster_id,
+            metadata,
+            controller,
+            replicas,
+            logs,
+            self._supervisor.fail,
         )
         await self._bind(broker)
         broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)
@@ -140,23 +154,33 @@ class Node:
             await server.start()
             stack.push_async_callback(server.close)
 
-    async def _start_controller(self, stack: AsyncExitStack, cluster_id: str) -> Controller:
+    async def _start_metadata(self, stack: AsyncExitStack) -> Publisher:
         config = self._static_config
-        options = ControllerOptions(
+        options = MetadataOptions(
             node_id=config.node_id,
-            cluster_id=cluster_id,
             directory=config.log_dirs[0],
-            defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
-            listeners=_endpoints(config.controller_listeners),
             segment_bytes=config.metadata_log_segment_bytes,
             snapshot_max_bytes=config.metadata_log_max_record_bytes_between_snapshots,
             snapshot_interval_ms=config.metadata_log_max_snapshot_interval_ms,
         )
-        rules = NodeConfigRules(lambda: self._applier.config if self._applier else config)
-        controller = Controller(
-            options, self._clock, rules, on_fatal=lambda e: self._supervisor.fail("metadata log", e)
+        metadata = Publisher(options, self._world, on_fatal=self._supervisor.fail)
+        stack.push_async_callback(metadata.stop)
+        await metadata.start()
+        return metadata
+
+    async def _start_controller(
+        self, stack: AsyncExitStack, metadata: Publisher, cluster_id: str
+    ) -> Controller:
+        config = self._static_config
+        options = ControllerOptions(
+            node_id=config.node_id,
+            cluster_id=cluster_id,
+            defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
+            listeners=_endpoints(config.controller_listeners),
         )
-        stack.push_async_callback(controller.stop)
+        rules = NodeConfigRules(lambda: self._applier.config if self._applier else config)
+        controller = Controller(options, metadata, self._world, rules)
+        stack.callback(controller.stop)
         await controller.start()
         return controller
 
@@ -165,13 +189,20 @@ class Node:
         limits = Limits(
             max_request_bytes=config.socket_request_max_bytes,
             idle_ms=_or_unbounded(config.connections_max_idle_ms),
-            max_connections=config.max_connections,
             request_memory_bytes=_or_unbounded(config.queued_max_request_bytes),
         )
+        admission = Admission(config.max_connections)
         dispatcher = Dispatcher(broker)
         advertised = {one.name: one for one in config.advertised_listeners}
         for listener in config.listeners:
-            server = Server(listener.host, listener.port, dispatcher, limits=limits, listener=listener.name)
+            server = Server(
+                listener.host,
+                listener.port,
+                dispatcher,
+                limits=limits,
+                listener=listener.name,
+                admission=admission,
+            )
             await server.bind()
             self._servers.append(server)
             told = advertised[listener.name]
@@ -185,7 +216,7 @@ class Node:
         epoch = await controller.register_broker(
             RegisterBroker(
                 broker_id=config.node_id,
-                incarnation_id=uuid4(),
+                incarnation_id=self._world.new_uuid(),
                 endpoints=tuple(
                     Endpoint(name, host, port) for name, (host, port) in broker.endpoints.items()
                 ),
@@ -213,7 +244,7 @@ class _LogsClosing:
         trace: TracebackType | None,
     ) -> None:
         clean = error is None and self.broker_epoch >= 0
-        await asyncio.to_thread(self._logs.close, clean, self.broker_epoch)
+        await self._logs.close(clean, self.broker_epoch)
 
 
 def _or_unbounded(value: int) -> int:
@@ -221,11 +252,11 @@ def _or_unbounded(value: int) -> int:
     return sys.maxsize if value < 0 else value
 
 
-def _cluster_id(config: BrokerConfig) -> str:
+def _cluster_id(config: BrokerConfig, world: World) -> str:
     """The id that the data directories bear; new ones are formatted with the configured or a random id."""
-    known = cluster_id_of(config.log_dirs)
+    known = cluster_id_of(world.disk, config.log_dirs)
     if known is None:
-        return config.cluster_id or encode_uuid(random_id())
+        return config.cluster_id or encode_uuid(random_id(world))
     if config.cluster_id not in (None, known):
         raise ConfigError(f"firn.cluster.id: the data directories belong to cluster {known}")
     return known

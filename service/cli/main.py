@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
+_SPEAK_KAFKA = frozenset({"server", "dev", "topic", "tiers"})
 _COMMANDS = ("server", "dev", "topic", "tiers", "dump", "fsck", "pipeline", "pyfiles")
 
 
@@ -35,6 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
+        if args.command in _SPEAK_KAFKA:
+            from service.cli.kio_alone import import_kio_alone
+
+            import_kio_alone()
         code: int = args.run(args)
         sys.stdout.flush()
     except KeyboardInterrupt:
@@ -52,10 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def describe(error: Exception) -> str:
-    """The words of an error; for the operating system's, the file and the reason."""
+    """The words of an error, fit for a terminal; for the operating system's, the file and the reason."""
+    from service.base.printable import escaped
+
+    words = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return str(error) or type(error).__name__
+        words = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return "\n".join(escaped(line) for line in words.split("\n"))
 
 
 def _is_expected(error: Exception) -> bool:

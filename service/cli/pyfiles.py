@@ -21,12 +21,13 @@ def run(args: argparse.Namespace) -> int:
 
     from service.base.errors import ConfigError
     from service.base.files import write_atomically
+    from service.base.world import system_world
     from service.spark.pyfiles import has_kernels_for_here, package_zip
 
     if not args.output.endswith(".zip"):
         raise ConfigError(f"{args.output}: Spark takes files that are called .zip")
     packed = package_zip()
-    write_atomically(Path(args.output), packed.data)
+    write_atomically(system_world().disk, Path(args.output), packed.data)
     kernels = ", ".join(kernel.strip(".") for kernel in packed.kernels) or "none"
     print(f"{args.output}: {len(packed.data):,} bytes, compiled kernels: {kernels}")
     if not has_kernels_for_here(packed):

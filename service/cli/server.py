@@ -62,14 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
 def serve(config: BrokerConfig, log_level: str) -> int:
     """Run the node in this process until it is told to end; returns its exit code."""
-    import logging
-    import sys
-
     from service.broker.node import run_server
+    from service.cli.log_lines import log_to_stderr
 
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    log_to_stderr(log_level)
     return run_server(config)

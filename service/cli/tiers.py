@@ -172,16 +172,18 @@ def _manifest_sizes(store: ObjectStore, topic_id: UUID, partition: int) -> tuple
 def _hot_sizes(log_dirs: str | None, info: TopicInfo, partition: int) -> tuple[int | None, int | None]:
     """Bytes and number of the partition's segments, where its directory is on this machine."""
     from service.base.errors import StorageError
+    from service.base.world import system_world
     from service.hot.log_dir import read_topic_id
     from service.hot.names import LOG, partition_dir
 
+    disk = system_world().disk
     for log_dir in (log_dirs or "").split(","):
         directory = Path(log_dir) / partition_dir(info.name, partition)
         try:
-            if read_topic_id(directory) != info.topic_id:
+            if read_topic_id(disk, directory) != info.topic_id:
                 continue  # another cluster's topic of that name
-            sizes = [path.stat().st_size for path in directory.glob("*" + LOG)]
-        except (OSError, StorageError):
+            sizes = [one.size for one in disk.list(directory) if one.is_file and one.name.endswith(LOG)]
+        except StorageError:
             continue  # on another machine, or deleted while we looked
         return sum(sizes), len(sizes)
     return None, None

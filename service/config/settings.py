@@ -125,6 +125,8 @@ class BrokerConfig:
     remote_cache_bytes: int
     remote_chunk_bytes: int
     remote_object_grace_ms: int
+    remote_unfenced_allow: bool
+    remote_recover: bool
     max_inflated_batch_bytes: int
     log: LogConfig
     topic_defaults: Mapping[str, Value]
@@ -172,7 +174,7 @@ class BrokerConfig:
         """
         fixed = sorted(n for n in {**default, **broker} if n in BROKER_KEYS and not BROKER_KEYS[n].dynamic)
         if fixed:
-            raise ConfigError(f"Cannot update these configs dynamically: Set({', '.join(fixed)})")
+            raise ConfigError(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
         return BrokerConfig.from_properties(self.static, dynamic=broker, dynamic_default=default)
 
 

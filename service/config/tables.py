@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from service.base.types import MAX_INFLATED_BATCH_BYTES
 from service.config.keys import LONG_MAX, ConfigKey, ConfigType, Synonym, Value
 
 BOOLEAN, INT, LONG, STRING, LIST = (
@@ -259,9 +260,10 @@ _NODE = (
     ),
     _key(
         "firn.cluster.id", STRING, None,
-        "Cluster id to format an empty data directory with, so that a new disk can take over "
-        "an existing bucket prefix. Default: a random one. A directory formatted with another"
-        " id is refused.",
+        "Cluster id to format an empty data directory with. Default: a random one. A directory "
+        "formatted with another id is refused. A new disk takes an existing prefix over with this "
+        "and `firn.remote.recover`; without the latter it serves, and neither writes to the "
+        "prefix nor deletes from it.",
         check=_cluster_id,
     ),
     _key(
@@ -430,9 +432,23 @@ _NODE = (
         at_least=0,
     ),
     _key(
+        "firn.remote.unfenced.allow", BOOLEAN, False,
+        "Use an object store that does not honour conditional writes (If-Match, If-None-Match). "
+        "Then two nodes on one prefix may write over each other unnoticed: make sure that there "
+        "never are two.",
+        importance="low",
+    ),
+    _key(
+        "firn.remote.recover", BOOLEAN, False,
+        "Take over, at this start, what the bucket says of topics, archives and producer ids and "
+        "this node's metadata does not know, or knows an older state of: after a lost disk, or "
+        "one restored from a backup. No other node may be running on the prefix. Records that "
+        "were not in the bucket yet are given up where the restored log and the archive differ.",
+    ),
+    _key(
         "firn.max.inflated.batch.bytes", INT, 64 * MIB,
         "A compressed batch that inflates beyond this (and beyond `max.message.bytes`) is refused.",
-        at_least=MIB,
+        at_least=MIB, at_most=MAX_INFLATED_BATCH_BYTES,
     ),
 )  # fmt: skip
 

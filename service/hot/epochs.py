@@ -11,6 +11,7 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import Final
 
+from service.base.disk import Disk
 from service.base.errors import CorruptionError
 from service.base.files import read_checkpoint, write_checkpoint
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
@@ -25,19 +26,20 @@ class LeaderEpochs:
     ``latest``: the last epoch, -1 if there is none.
     """
 
-    __slots__ = ("_dir", "_epochs", "_starts", "latest")
+    __slots__ = ("_dir", "_disk", "_epochs", "_starts", "latest")
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
         self._dir = directory
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.latest = NO_LEADER_EPOCH
 
     @classmethod
-    def load(cls, directory: Path) -> LeaderEpochs:
-        """Read the checkpoint; `CorruptionError` if it cannot be right."""
-        self = cls(directory)
-        for line in read_checkpoint(directory / LEADER_EPOCHS):
+    def load(cls, disk: Disk, directory: Path) -> LeaderEpochs:
+        """Read the checkpoint; `CorruptionError` if it cannot be right, `DiskError` if it cannot be read."""
+        self = cls(disk, directory)
+        for line in read_checkpoint(disk, directory / LEADER_EPOCHS):
             try:
                 epoch, start = map(int, line.split())
             except ValueError:
@@ -138,4 +140,5 @@ class LeaderEpochs:
 
     def save(self) -> None:
         """Replace the file; not fsynced here."""
-        write_checkpoint(self.path, [f"{epoch} {start}" for epoch, start in self.entries], fsync=False)
+        lines = [f"{epoch} {start}" for epoch, start in self.entries]
+        write_checkpoint(self._disk, self.path, lines, fsync=False)

@@ -10,57 +10,79 @@ The loop owns both; `SegmentFile.fd` may be used from any thread.
 
 from __future__ import annotations
 
-import os
-import threading
+import logging
 import weakref
 from collections import OrderedDict
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from service.base.disk import Disk, DiskError, Open
 from service.base.errors import StorageError
+from service.base.types import Buffer
 
-_opening = threading.Lock()
+_log = logging.getLogger(__name__)
+
+DEFAULT_OPEN_FILES: Final = 256
 
 
 class SegmentFile:
     """One file of a segment, opened for reading and writing at the first use of `fd`.
 
-    ``size``: bytes of it that are valid; what lies beyond is never read.
+    ``size``: bytes of it that are valid; what lies beyond is never read. Every method raises `DiskError`.
     """
 
-    __slots__ = ("__weakref__", "_fd", "path", "size")
+    __slots__ = ("__weakref__", "_fd", "_opened", "disk", "path", "size")
 
-    def __init__(self, path: Path, size: int, fd: int = -1) -> None:
-        self._fd = fd
+    def __init__(self, disk: Disk, path: Path, size: int, fd: int = -1) -> None:
+        self.disk = disk
         self.path = path
         self.size = size
+        self._fd = fd
+        self._opened: list[int] = []
 
     @property
     def fd(self) -> int:
-        """The descriptor; `StorageError` if the file is no longer there to be opened."""
+        """The descriptor; `MissingFile` if the file is no longer there to be opened."""
         return self._fd if self._fd >= 0 else self._open()
 
     def fileno(self) -> int:
         return self.fd
 
     def _open(self) -> int:
-        with _opening:
-            if self._fd < 0:
-                try:
-                    self._fd = os.open(self.path, os.O_RDWR)
-                except OSError as e:
-                    raise StorageError(f"cannot open {self.path}: {e.strerror}") from e
-            return self._fd
+        """Several threads may come at once: the first to say so wins (`append` is one step)."""
+        fd = self.disk.open(self.path, Open.WRITE)
+        self._opened.append(fd)
+        self._fd = self._opened[0]
+        if fd != self._fd:
+            self.disk.close(fd)
+        return self._fd
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Bytes from `position` on, fewer than `size` at the end of the file only."""
+        return self.disk.pread(self.fd, size, position)
+
+    def pwrite(self, data: Buffer, position: int) -> None:
+        self.disk.pwrite(self.fd, data, position)
+
+    def truncate(self, size: int) -> None:
+        self.disk.truncate(self.fd, size)
+
+    def fsync(self) -> None:
+        self.disk.fsync(self.fd)
 
     def close(self) -> None:
         """Close the descriptor now. Only for owners that know of no slice."""
         fd, self._fd = self._fd, -1
+        self._opened.clear()
         if fd >= 0:
-            os.close(fd)
+            self.disk.close(fd)
 
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
-            self.close()
+            try:
+                self.close()
+            except DiskError as e:  # nobody is left to hear it; what was written is fsync's business
+                _log.warning("%s", e)
 
 
 class FileSlice(NamedTuple):
@@ -75,39 +97,40 @@ class FileSlice(NamedTuple):
 
     def read(self) -> bytes:
         """The bytes; `StorageError` if they are not all there."""
-        data = os.pread(self.file.fd, self.size, self.position)
-        while len(data) < self.size:
-            more = os.pread(self.file.fd, self.size - len(data), self.position + len(data))
-            if not more:
-                raise StorageError(f"{self.file.path} ends at {self.position + len(data)}")
-            data += more
+        data = self.file.pread(self.size, self.position)
+        if len(data) < self.size:
+            raise StorageError(f"{self.file.path} ends at {self.position + len(data)}")
         return data
 
 
 class FileCache:
-    """Holds the `capacity` files used last; may be shared by all logs of a node. Safe from any thread."""
+    """Holds the `capacity` files used last; may be shared by all logs of a node.
 
-    def __init__(self, capacity: int = 256) -> None:
-        self._capacity = capacity
+    Safe from any thread without a lock: each step on the dictionary is one, whatever comes between them.
+    """
+
+    def __init__(self, disk: Disk, capacity: int = DEFAULT_OPEN_FILES) -> None:
+        self.disk = disk
+        self._capacity = max(capacity, 1)
         self._files: OrderedDict[SegmentFile, None] = OrderedDict()
-        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._files)
 
     def keep(self, file: SegmentFile) -> None:
-        """Note a use of `file`; the one unused for longest may be let go for it."""
-        with self._lock:
-            if file in self._files:
-                self._files.move_to_end(file)
-                return
+        """Note a use of `file`; the one unused for longest may be let go for it.
+
+        Letting go closes its descriptor, unless a slice holds it.
+        """
+        try:
+            self._files.move_to_end(file)
+        except KeyError:
             self._files[file] = None
-            dropped = self._files.popitem(last=False) if len(self._files) > self._capacity else None
-        del dropped  # closes its descriptor unless a slice holds it, and outside of the lock
+            if len(self._files) > self._capacity:
+                self._files.popitem(last=False)
 
     def forget(self, file: SegmentFile) -> None:
-        with self._lock:
-            self._files.pop(file, None)
+        self._files.pop(file, None)
 
 
 class FileHandle:
@@ -139,16 +162,17 @@ class FileHandle:
             return self._pinned
         file = self._file() if self._file is not None else None
         if file is None:
-            file = SegmentFile(self.path, self.size)
+            file = SegmentFile(self._cache.disk, self.path, self.size)
             self._file = weakref.ref(file)
         return file
 
     def create(self) -> SegmentFile:
         """Make the file anew, empty and open."""
         self.drop()
-        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+        disk = self._cache.disk
+        fd = disk.open(self.path, Open.ANEW)
         self.size = 0
-        file = SegmentFile(self.path, 0, fd)
+        file = SegmentFile(disk, self.path, 0, fd)
         self._file = weakref.ref(file)
         self._cache.keep(file)
         return file
@@ -172,7 +196,7 @@ class FileHandle:
     def rename(self, path: Path) -> None:
         """Follow the file to another name; readers keep what they have open."""
         if path != self.path:
-            os.replace(self.path, path)
+            self._cache.disk.rename(self.path, path)
             self.moved(path)
 
     def moved(self, path: Path) -> None:

@@ -11,7 +11,6 @@ mapped and nothing is held in memory: a lookup is a handful of `pread`s of pages
 
 from __future__ import annotations
 
-import os
 import struct
 from typing import ClassVar, Final
 
@@ -44,24 +43,22 @@ class _Index:
     def truncate_entries(self, entries: int) -> None:
         """Keep the first `entries` entries and cut the file to them."""
         width = self.ENTRY.size
-        os.ftruncate(self.handle.get().fd, entries * width)
+        self.handle.get().truncate(entries * width)
         self.entries = entries
         self.handle.resize(entries * width)
 
     def _append(self, *fields: int) -> None:
-        """Write one entry behind the others; `OSError` leaves the index as it was."""
+        """Write one entry behind the others; `DiskError` leaves the entries as they were."""
         file = self.handle.get()
         width = self.ENTRY.size
         position = self.entries * width
-        if os.pwrite(file.fd, self.ENTRY.pack(*fields), position) != width:
-            os.ftruncate(file.fd, position)
-            raise OSError(f"short write to {file.path}")
+        file.pwrite(self.ENTRY.pack(*fields), position)
         self.entries += 1
         self.handle.size = file.size = position + width
 
     def _entry(self, file: SegmentFile, slot: int) -> tuple[int, ...]:
         width = self.ENTRY.size
-        data = os.pread(file.fd, width, slot * width)
+        data = file.pread(width, slot * width)
         if len(data) != width:
             raise CorruptionError(f"{file.path} ends before entry {slot} of {self.entries}")
         return self.ENTRY.unpack(data)
@@ -79,7 +76,7 @@ class _Index:
             else:
                 high = middle
         width = self.ENTRY.size
-        block = os.pread(file.fd, (high - low) * width, low * width)
+        block = file.pread((high - low) * width, low * width)
         if len(block) != (high - low) * width:
             raise CorruptionError(f"{file.path} ends before entry {high} of {self.entries}")
         unpack = self.ENTRY.unpack_from

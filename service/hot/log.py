@@ -14,9 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import random
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,13 +21,14 @@ from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from service.base.clock import Clock
-from service.base.errors import CorruptionError, RequestError, StorageError
-from service.base.files import fsync_dir
+from service.base.disk import Disk, DiskError, MissingFile
+from service.base.errors import CorruptionError, RequestError
+from service.base.files import make_directory, remove_file
 from service.base.types import NO_TIMESTAMP, TopicIdPartition
+from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import retention, search
-from service.hot.files import FileCache, SegmentFile
+from service.hot.files import FileCache
 from service.hot.reading import LogReader, ReadResult
 from service.hot.recovery import LoadedLog, OpenRequest, load_log, replay_batch, replay_producers, settings_of
 from service.hot.sealed import SealedSegment, describe
@@ -73,9 +71,8 @@ class LocalLog:
         config: LogConfig,
         loaded: LoadedLog,
         *,
-        clock: Clock,
+        world: World,
         files: FileCache,
-        rng: random.Random,
     ) -> None:
         self.dir = directory
         self.tip = tip
@@ -84,18 +81,19 @@ class LocalLog:
         self.log_start_offset = loaded.log_start_offset
         self.log_end_offset = loaded.log_end_offset
         self.recovery_point = loaded.recovery_point
-        self.last_flush_ms = clock.now_ms()
+        self.last_flush_ms = world.clock.now_ms()
         self.on_roll: Callable[[LocalLog], None] | None = None
-        self._clock = clock
+        self._clock = world.clock
+        self._disk = world.disk
+        self._random = world.random
         self._files = files
-        self._rng = rng
         self._snapshots = loaded.snapshots
         self._segments = Segments(loaded.segments)
         self._reader = LogReader(self._segments)
         self.local_log_start_offset = max(loaded.log_start_offset, self._segments.bases[0])
         self._unsynced = deque([loaded.epochs.path])
-        self._flushing = threading.Lock()
-        self._state_lock = threading.Lock()
+        self._flushing = world.threads.lock()
+        self._state_lock = world.threads.lock()
         self._truncations = 0
         self._closed = False
         self.config = config
@@ -107,37 +105,33 @@ class LocalLog:
         tip: TopicIdPartition,
         config: LogConfig,
         *,
-        clock: Clock,
+        world: World,
         recovery_point: int = 0,
         log_start_offset: int = 0,
         clean: bool = False,
         files: FileCache | None = None,
-        rng: random.Random | None = None,
         producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
     ) -> LocalLog:
         """Open the log in `directory`, which is made if it is not there, and recover it unless `clean`.
 
         `recovery_point`: below it everything is known to be on disk. `log_start_offset`: as checkpointed.
-        `StorageError` if the disk does not let us.
+        `DiskError` if the disk does not let us.
         """
-        files = FileCache() if files is None else files
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            loaded = load_log(
-                OpenRequest(
-                    directory,
-                    config,
-                    files,
-                    clock.now_ms(),
-                    recovery_point,
-                    log_start_offset,
-                    clean,
-                    producer_expiration_ms,
-                )
+        files = FileCache(world.disk) if files is None else files
+        make_directory(world.disk, directory)
+        loaded = load_log(
+            OpenRequest(
+                directory,
+                config,
+                files,
+                world.clock.now_ms(),
+                recovery_point,
+                log_start_offset,
+                clean,
+                producer_expiration_ms,
             )
-        except OSError as e:
-            raise StorageError(f"cannot open the log in {directory}: {e}") from e
-        return cls(directory, tip, config, loaded, clock=clock, files=files, rng=rng or random.Random())
+        )
+        return cls(directory, tip, config, loaded, world=world, files=files)
 
     @property
     def size(self) -> int:
@@ -168,7 +162,7 @@ class LocalLog:
         """Draw the jitter for the active segment, so that partitions made together do not roll together."""
         config = self._config
         jitter = min(config.segment_jitter_ms, config.segment_ms)
-        early_ms = self._rng.randrange(jitter) if jitter > 0 else 0
+        early_ms = self._random.randrange(jitter) if jitter > 0 else 0
         self._limits = (config.segment_bytes, config.segment_ms - early_ms)
 
     # Appending
@@ -177,7 +171,7 @@ class LocalLog:
         """Append one batch as leader: offsets and epoch are stamped into ``batch.data`` in place.
 
         `RequestError` of `ProducerStates.check`, or RECORD_LIST_TOO_LARGE beyond ``segment.bytes``;
-        `StorageError` if the disk refuses. Nothing is changed then.
+        `DiskError` if the disk refuses. Nothing is changed then.
         """
         data, header = batch.data, batch.header
         offset = self.log_end_offset
@@ -208,7 +202,7 @@ class LocalLog:
 
         No producer checks: they were made where the offsets were given. `CorruptionError` for torn bytes, a
         wrong checksum or offsets that do not go up from the log's end, before anything is written. On
-        `StorageError` the batches before the failing one stay.
+        `DiskError` the batches before the failing one stay.
         """
         headers = list(iter_headers(data))
         self._check_raw(data, headers)
@@ -258,11 +252,8 @@ class LocalLog:
         epochs = self.epochs
         if leader_epoch < 0:
             return
-        try:
-            if epochs.assign(leader_epoch, offset):
-                self._unsynced.append(epochs.path)
-        except OSError as e:
-            raise StorageError(f"writing {epochs.path}: {e.strerror}") from e
+        if epochs.assign(leader_epoch, offset):
+            self._unsynced.append(epochs.path)
 
     def roll(self, base_offset: int | None = None) -> bool:
         """Seal the active segment and begin a new one at `base_offset` (the log's end);
@@ -277,7 +268,7 @@ class LocalLog:
         self.producers.end_offset = base
         try:
             snapshot = self._snapshots.take(self.producers)
-        except OSError as e:
+        except DiskError as e:
             _log.warning("no producer snapshot at %d of %s: %s", base, self.tip, e)
         else:
             if snapshot is not None:
@@ -494,7 +485,7 @@ class LocalLog:
     def flush(self, up_to: int | None = None) -> int:
         """Make everything below `up_to` (default: the log's end) durable; returns the new recovery point.
 
-        Blocks on the device: for a `log-io` thread, while the loop goes on appending. `StorageError` if the
+        Blocks on the device: for a `log-io` thread, while the loop goes on appending. `DiskError` if the
         device refuses.
         """
         with self._flushing:
@@ -510,15 +501,15 @@ class LocalLog:
         try:
             # Whatever belongs to records below `end` was put here before they were appended.
             while self._unsynced:
-                _fsync_if_there(self._unsynced[0])
+                _fsync_if_there(self._disk, self._unsynced[0])
                 self._unsynced.popleft()
             for segment in segments:
                 self._flush_segment(segment)
             if segments:
-                fsync_dir(self.dir)
-        except (OSError, StorageError) as e:
+                self._disk.fsync_dir(self.dir)
+        except DiskError:
             if not self._closed:  # else the files may go at any time, and nobody needs them
-                raise StorageError(f"flushing {self.tip}: {e}") from e
+                raise
         with self._state_lock:
             if generation == self._truncations and end > self.recovery_point:
                 self.recovery_point = end
@@ -527,30 +518,27 @@ class LocalLog:
     def _flush_segment(self, segment: Segment) -> None:
         try:
             segment.flush()
-        except (OSError, StorageError):
+        except DiskError:
             if segment in self._segments.all:
                 raise
 
     def close(self, clean: bool = True) -> None:
         """Let go of all files; with `clean`, everything is on disk and says so (blocks;
 
-        may raise `StorageError`).
+        may raise `DiskError`).
         """
         if self._closed:
             return
         if clean:
-            try:
-                snapshot = self._snapshots.take(self.producers)
-                if snapshot is not None:
-                    self._unsynced.append(snapshot)
-                self._segments.active.finish_indexes()
-            except OSError as e:
-                raise StorageError(f"closing {self.tip}: {e.strerror}") from e
+            snapshot = self._snapshots.take(self.producers)
+            if snapshot is not None:
+                self._unsynced.append(snapshot)
+            self._segments.active.finish_indexes()
             self.recovery_point = min(self.recovery_point, self.active_base_offset)
             self.flush()
         self._closed = True
         for path in self.take_removals(1 << 62):
-            path.unlink(missing_ok=True)
+            remove_file(self._disk, path)
         for segment in self._segments:
             segment.close()
 
@@ -566,11 +554,11 @@ class LocalLog:
         return iter(self._segments)
 
 
-def _fsync_if_there(path: Path) -> None:
+def _fsync_if_there(disk: Disk, path: Path) -> None:
     """Make a file durable that may have been replaced or removed since it was written."""
-    with contextlib.suppress(FileNotFoundError):
-        file = SegmentFile(path, 0, os.open(path, os.O_RDONLY))
+    with contextlib.suppress(MissingFile):
+        fd = disk.open(path)
         try:
-            os.fsync(file.fd)
+            disk.fsync(fd)
         finally:
-            file.close()
+            disk.close(fd)

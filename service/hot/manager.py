@@ -1,5 +1,4 @@
-"""All local logs of a node: where they lie, opening and recovery, flushing, checkpoints, removal (Kafka
-`LogManager`).
+"""All local logs of a node: where they lie, opening, flushing, checkpoints, removal (Kafka `LogManager`).
 
 Owned by the event loop. Whatever waits for the disk runs on the `log-io` pool: recovery at start, fsync,
 checkpoints, unlinking. `run` is the one background task; an error of the disk ends it, and so is heard.
@@ -11,20 +10,19 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import random
-import shutil
-import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple
-from uuid import UUID, uuid4
+from typing import Any, Final, NamedTuple, TypeVar
+from uuid import UUID
 
-from service.base.clock import Clock
+from service.base.disk import DiskError, MissingFile
 from service.base.errors import StorageError
-from service.base.files import fsync_dir
+from service.base.files import remove_file, remove_tree
+from service.base.threads import Threads
 from service.base.types import TopicIdPartition
+from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names
 from service.hot.files import FileCache
@@ -46,6 +44,8 @@ NO_TOPIC_ID: Final = UUID(int=0)
 _TICK_S: Final = 1.0
 _PRODUCER_EXPIRY_CHECK_MS: Final = 600_000
 
+T = TypeVar("T")
+
 LogKey = tuple[UUID, int]
 """(topic id, partition)"""
 
@@ -57,16 +57,36 @@ class _Offsets(NamedTuple):
     homes: list[tuple[LogDir, Offsets, Offsets]]
 
 
+class _Found(NamedTuple):
+    """What a log directory says of its logs before they are opened, and its directories by name."""
+
+    clean: bool
+    recovery_points: Offsets
+    log_starts: Offsets
+    directories: list[str]
+
+
+_NEW: Final = _Found(True, {}, {}, [])
+"""Of a log that is made just now."""
+
+
+def _look_into(home: LogDir) -> _Found:
+    clean = home.take_clean_marker()
+    points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
+    directories = [entry.name for entry in home.disk.list(home.path) if entry.is_dir]
+    return _Found(clean, points, starts, directories)
+
+
 class _Checkpoint:
     """The checkpoint files of all directories. Written from any thread; older offsets never replace newer.
 
     ``names``: the (topic, partition) pairs that the files speak of.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, threads: Threads) -> None:
         self.names: set[tuple[str, int]] = set()
         self._number = -1
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
 
     def write(self, offsets: _Offsets, *, fsync: bool = True) -> None:
         with self._lock:
@@ -74,11 +94,8 @@ class _Checkpoint:
                 return
             self._number = offsets.number
             for home, points, starts in offsets.homes:
-                try:
-                    home.write_offsets(RECOVERY_POINTS, points, fsync=fsync)
-                    home.write_offsets(LOG_START_OFFSETS, starts, fsync=fsync)
-                except OSError as e:
-                    raise StorageError(f"checkpoints of {home.path}: {e.strerror}") from e
+                home.write_offsets(RECOVERY_POINTS, points, fsync=fsync)
+                home.write_offsets(LOG_START_OFFSETS, starts, fsync=fsync)
             self.names = {name for _, points, _ in offsets.homes for name in points}
 
 
@@ -88,39 +105,41 @@ class LogManager:
     def __init__(
         self,
         log_dirs: Iterable[Path],
-        clock: Clock,
+        world: World,
         *,
         checkpoint_interval_ms: int = 60_000,
         producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
         io_threads: int = 2,
         max_open_files: int = 256,
-        rng: random.Random | None = None,
     ) -> None:
         """`checkpoint_interval_ms`:
 
         ``log.flush.offset.checkpoint.interval.ms``. `StorageError` if a directory is in use.
         """
-        self.files = FileCache(max_open_files)
-        self._clock = clock
+        self.files = FileCache(world.disk, max_open_files)
+        self._world = world
+        self._clock = world.clock
+        self._disk = world.disk
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._producer_expiration_ms = producer_expiration_ms
-        self._rng = rng or random.Random()
         self._logs: dict[LogKey, LocalLog] = {}
         self._homes: dict[LocalLog, LogDir] = {}
         self._flushes: dict[LocalLog, asyncio.Future[int]] = {}
         self._rolled: set[LocalLog] = set()
-        self._checkpoint = _Checkpoint()
+        self._checkpoint = _Checkpoint(world.threads)
         self._checkpoint_soon = False
         self._taken = itertools.count()
         self._wake: asyncio.Event | None = None
         self._doomed: list[tuple[int, Path]] = []
         self._dirs: list[LogDir] = []
+        self._running: set[Future[Any]] = set()
         try:
-            self._dirs += map(LogDir, log_dirs)
+            for path in log_dirs:
+                self._dirs.append(LogDir(path, world))
         except StorageError:
             self._release()
             raise
-        self.pool = ThreadPoolExecutor(io_threads, thread_name_prefix="log-io")
+        self.pool = world.threads.pool("log-io", io_threads)
 
     def claim(self, cluster_id: str, node_id: int) -> list[MetaProperties]:
         """Note on every directory whose it is; `ConfigError` if one is another node's or cluster's."""
@@ -132,36 +151,44 @@ class LogManager:
 
     # Opening
 
-    def open_all(self, config_of: Callable[[str], LogConfig]) -> None:
-        """Open every log in the directories, several at a time, recovering what needs it. Blocks.
+    async def open_all(self, config_of: Callable[[str], LogConfig]) -> None:
+        """Open every log in the directories, several at a time, recovering what needs it.
 
         `config_of`: settings of a topic by name. `StorageError` if a log cannot be opened.
         """
         for home in self._dirs:
-            clean = home.take_clean_marker()
-            points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
-            self._checkpoint.names |= points.keys() | starts.keys()
-            jobs = [
-                self.pool.submit(self._open, path, *named, config_of(named[0]), clean, points, starts)
-                for path, named in self._replicas(home)
-            ]
+            found = await self._run(_look_into, home)
+            self._checkpoint.names |= found.recovery_points.keys() | found.log_starts.keys()
+            replicas = self._replicas(home, found.directories)
             _log.info(
-                "opening %d logs in %s after a %s stop", len(jobs), home.path, "clean" if clean else "hard"
-            )
-            for job in jobs:
-                self._adopt(job.result(), home)
+                "opening %d logs in %s after a %s stop",
+                len(replicas), home.path, "clean" if found.clean else "hard",
+            )  # fmt: skip
+            jobs = [
+                self._run(self._open, path, *named, config_of(named[0]), found) for path, named in replicas
+            ]
+            for log in await _all_of(jobs):
+                self._adopt(log, home)
 
-    def _replicas(self, home: LogDir) -> list[tuple[Path, tuple[str, int]]]:
+    def _run(self, job: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        """Have a `log-io` thread do it."""
+        running = self.pool.submit(job, *args)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return asyncio.wrap_future(running)
+
+    def _replicas(self, home: LogDir, directories: list[str]) -> list[tuple[Path, tuple[str, int]]]:
         """Directories of replicas; what was on its way to deletion is removed."""
         found = []
-        for path in sorted(home.path.iterdir()):
-            if not path.is_dir() or path.name == names.CLUSTER_METADATA_DIR:
+        for name in directories:
+            path = home.path / name
+            if name == names.CLUSTER_METADATA_DIR:
                 continue
             named = names.parse_partition_dir(path.name)
             if named is not None:
                 found.append((path, named))
             elif path.name.endswith(names.DELETE_DIR):
-                self.pool.submit(shutil.rmtree, path, ignore_errors=True)
+                self._run(self._remove, path)
             elif path.name.endswith((names.STRAY_DIR, names.FUTURE_DIR)):
                 _log.warning("%s is left alone: not a replica in use", path)
         return found
@@ -172,20 +199,17 @@ class LogManager:
         topic: str,
         partition: int,
         config: LogConfig,
-        clean: bool,
-        recovery_points: Offsets,
-        log_starts: Offsets,
+        known: _Found,
     ) -> LocalLog:
         return LocalLog.open(
             path,
-            TopicIdPartition(read_topic_id(path) or NO_TOPIC_ID, topic, partition),
+            TopicIdPartition(read_topic_id(self._disk, path) or NO_TOPIC_ID, topic, partition),
             config,
-            clock=self._clock,
-            recovery_point=recovery_points.get((topic, partition), 0),
-            log_start_offset=log_starts.get((topic, partition), 0),
-            clean=clean,
+            world=self._world,
+            recovery_point=known.recovery_points.get((topic, partition), 0),
+            log_start_offset=known.log_starts.get((topic, partition), 0),
+            clean=known.clean,
             files=self.files,
-            rng=self._rng,
             producer_expiration_ms=self._producer_expiration_ms,
         )
 
@@ -216,12 +240,9 @@ class LogManager:
             # It speaks of a predecessor, whose start offset could cut this log after a crash.
             self._checkpoint.write(self._offsets(), fsync=False)
         path = home.path / names.partition_dir(tip.topic, tip.partition)
-        try:
-            path.mkdir()
-            write_topic_id(path, tip.topic_id)
-        except OSError as e:
-            raise StorageError(f"cannot make {path}: {e.strerror}") from e
-        log = self._open(path, tip.topic, tip.partition, config, True, {}, {})
+        self._disk.mkdir(path)
+        write_topic_id(self._disk, path, tip.topic_id)
+        log = self._open(path, tip.topic, tip.partition, config, _NEW)
         self._adopt(log, home)
         return log
 
@@ -261,11 +282,10 @@ class LogManager:
         home = self._homes.pop(log)
         self._rolled.discard(log)
         self._checkpoint_soon = True
-        target = home.path / names.retired_dir(log.tip.topic, log.tip.partition, uuid4(), suffix)
-        try:
-            log.dir.rename(target)
-        except OSError as e:
-            raise StorageError(f"cannot rename {log.dir}: {e.strerror}") from e
+        target = home.path / names.retired_dir(
+            log.tip.topic, log.tip.partition, self._world.new_uuid(), suffix
+        )
+        self._disk.rename(log.dir, target)
         log.moved(target)
         log.close(clean=False)
         return target
@@ -286,7 +306,7 @@ class LogManager:
         while log.recovery_point < min(target, log.log_end_offset):
             running = self._flushes.get(log)
             if running is None:
-                running = asyncio.get_running_loop().run_in_executor(self.pool, log.flush)
+                running = self._run(log.flush)
                 self._flushes[log] = running
                 running.add_done_callback(lambda _: self._flushes.pop(log, None))
             await asyncio.shield(running)
@@ -296,21 +316,20 @@ class LogManager:
 
         Ends with `StorageError` if the disk fails.
         """
-        loop = asyncio.get_running_loop()
         self._wake = wake = asyncio.Event()
         checkpoint_at = self._clock.monotonic_ms() + self._checkpoint_interval_ms
         expire_at = self._clock.monotonic_ms() + _PRODUCER_EXPIRY_CHECK_MS
         while True:
             rolled, self._rolled = self._rolled, set()
             for log in rolled:
-                await loop.run_in_executor(self.pool, log.flush, log.active_base_offset)
+                await self._run(log.flush, log.active_base_offset)
             await self._flush_due()
-            await loop.run_in_executor(self.pool, self._remove_due, self._take_due(self._clock.now_ms()))
+            await self._run(self._remove_due, self._take_due(self._clock.now_ms()))
             now_ms = self._clock.monotonic_ms()
             if now_ms >= checkpoint_at or self._checkpoint_soon:
                 self._checkpoint_soon = False
                 checkpoint_at = now_ms + self._checkpoint_interval_ms
-                await loop.run_in_executor(self.pool, self._checkpoint.write, self._offsets())
+                await self._run(self._checkpoint.write, self._offsets())
             if now_ms >= expire_at:
                 expire_at = now_ms + _PRODUCER_EXPIRY_CHECK_MS
                 for log in self._logs.values():
@@ -338,10 +357,19 @@ class LogManager:
 
     def _remove_due(self, paths: list[Path]) -> None:
         for path in paths:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
+            self._remove(path)
+
+    def _remove(self, path: Path) -> None:
+        """Remove a file or a directory that nobody needs; what stays is tried again at the next start."""
+        try:
+            if self._disk.stat(path).is_dir:
+                remove_tree(self._disk, path)
             else:
-                path.unlink(missing_ok=True)
+                remove_file(self._disk, path)
+        except MissingFile:
+            return
+        except DiskError as e:
+            _log.warning("%s stays: %s", path, e)
 
     def checkpoint(self) -> None:
         """Write recovery points and log starts of all logs. Blocks on the disk."""
@@ -361,24 +389,36 @@ class LogManager:
             found.append((home, points, starts))
         return _Offsets(next(self._taken), found)
 
-    def close(self, clean: bool = True, broker_epoch: int = -1) -> None:
-        """Close all logs and give up the directories. With `clean` the next start needs no recovery. Blocks.
+    async def close(self, clean: bool = True, broker_epoch: int = -1) -> None:
+        """Close all logs and give up the directories. With `clean` the next start needs no recovery.
 
         End `run` first. `StorageError` if the disk refuses; no marker is left then.
         """
         try:
-            jobs = [self.pool.submit(log.close, clean) for log in self._logs.values()]
-            for job in jobs:
-                job.result()
+            await _all_of([self._run(log.close, clean) for log in self._logs.values()])
             if clean:
-                self.checkpoint()
-                for home in self._dirs:
-                    home.write_clean_marker(broker_epoch)
-                    fsync_dir(home.path)
+                await self._run(self._mark_clean, self._offsets(), broker_epoch)
         finally:
-            self.pool.shutdown()
+            # What the cancelled background task began goes on in its thread.
+            running = [asyncio.wrap_future(job) for job in tuple(self._running)]
+            await asyncio.gather(*running, return_exceptions=True)
+            self.pool.shutdown(wait=False)
             self._release()
+
+    def _mark_clean(self, offsets: _Offsets, broker_epoch: int) -> None:
+        self._checkpoint.write(offsets)
+        for home in self._dirs:
+            home.write_clean_marker(broker_epoch)
 
     def _release(self) -> None:
         for home in self._dirs:
             home.close()
+
+
+async def _all_of(jobs: list[asyncio.Future[T]]) -> list[T]:
+    """The results of all; the first error, once all have ended, so that none works on unseen."""
+    results = await asyncio.gather(*jobs, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return [job.result() for job in jobs]

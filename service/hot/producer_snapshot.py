@@ -7,14 +7,14 @@ duplicate.
 from __future__ import annotations
 
 import logging
-import os
 from bisect import bisect_left, insort
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+from service.base.disk import Disk, MissingFile
 from service.base.errors import CorruptionError
-from service.base.files import write_atomically
+from service.base.files import read_file, remove_file, write_atomically
 from service.base.types import NO_OFFSET, Buffer
 from service.hot import names
 from service.hot.producers import BatchMemory, ProducerEntry, ProducerStates
@@ -66,30 +66,29 @@ def _entry(row: ProducerRow) -> ProducerEntry:
     )
 
 
-def write_snapshot(path: Path, states: ProducerStates) -> None:
+def write_snapshot(disk: Disk, path: Path, states: ProducerStates) -> None:
     """Write a snapshot whole or not at all; its fsync is the flusher's."""
-    write_atomically(path, encode_snapshot(states), fsync=False)
+    write_atomically(disk, path, encode_snapshot(states), fsync=False)
 
 
-def read_snapshot(path: Path) -> list[tuple[int, ProducerEntry]]:
+def read_snapshot(disk: Disk, path: Path) -> list[tuple[int, ProducerEntry]]:
     """As `decode_snapshot`; a file larger than any real one is refused unread."""
-    if path.stat().st_size > MAX_SNAPSHOT_BYTES:
-        raise CorruptionError(f"{path}: a producer snapshot of over {MAX_SNAPSHOT_BYTES} bytes")
-    return decode_snapshot(path.read_bytes())
+    return decode_snapshot(read_file(disk, path, MAX_SNAPSHOT_BYTES))
 
 
 class SnapshotFiles:
     """The snapshot files of one partition's directory.
 
-    Owned by the loop (by recovery's thread while it runs).
+    Owned by the loop (by recovery's thread while it runs). What touches the disk raises `DiskError`.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, disk: Disk, directory: Path) -> None:
+        self._disk = disk
         self._dir = directory
         self._offsets: list[int] = sorted(
             parsed[0]
-            for name in os.listdir(directory)
-            if (parsed := names.parse_offset_file(name)) is not None and parsed[1] == names.SNAPSHOT
+            for entry in disk.list(directory)
+            if (parsed := names.parse_offset_file(entry.name)) is not None and parsed[1] == names.SNAPSHOT
         )
 
     @property
@@ -117,7 +116,7 @@ class SnapshotFiles:
         if offset <= (self._offsets[-1] if self._offsets else 0):
             return None
         path = self._path(offset)
-        write_snapshot(path, states)
+        write_snapshot(self._disk, path, states)
         insort(self._offsets, offset)
         return path
 
@@ -128,9 +127,9 @@ class SnapshotFiles:
         """
         for offset in reversed([o for o in self._offsets if o <= max_offset]):
             try:
-                states.load(read_snapshot(self._path(offset)), offset, now_ms)
+                states.load(read_snapshot(self._disk, self._path(offset)), offset, now_ms)
                 return
-            except (CorruptionError, OSError) as e:
+            except (CorruptionError, MissingFile) as e:
                 _log.warning("dropping producer snapshot %s: %s", self._path(offset), e)
                 self.remove(offset)
         states.clear(start_offset)
@@ -138,7 +137,7 @@ class SnapshotFiles:
     def remove(self, offset: int) -> None:
         if self.path(offset) is not None:
             self._offsets.remove(offset)
-            self._path(offset).unlink(missing_ok=True)
+            remove_file(self._disk, self._path(offset))
 
     def remove_above(self, offset: int) -> None:
         for one in [o for o in self._offsets if o > offset]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final, NamedTuple
 
 from service.hot.files import FileSlice
@@ -59,7 +58,7 @@ class LogReader:
         file = segment.log.get()
         size = limit - position
         if size > max_bytes:
-            first = size_at(os.pread(file.fd, 12, position))
+            first = size_at(file.pread(12, position))
             if first > max_bytes and not min_one:
                 return ReadResult(None, offset)
             size = min(size, max(first, max_bytes))

@@ -13,12 +13,13 @@ follow.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from service.base.errors import CorruptionError, StorageError
+from service.base.disk import Disk, DiskError
+from service.base.errors import CorruptionError
+from service.base.files import TEMPORARY
 from service.base.types import NO_TIMESTAMP
 from service.config.settings import LogConfig
 from service.hot import names
@@ -66,20 +67,21 @@ def settings_of(config: LogConfig) -> SegmentSettings:
 
 
 def load_log(request: OpenRequest) -> LoadedLog:
-    """Read a log directory and make it whole. `StorageError`/`OSError` if the disk does not let us."""
+    """Read a log directory and make it whole. `DiskError` if the disk does not let us."""
     directory = request.directory
-    sizes = _tidy(directory)
+    disk = request.files.disk
+    sizes = _tidy(disk, directory)
     segments = [
         Segment(directory, base, sizes[base], settings_of(request.config), request.files, request.now_ms)
         for base in sorted(sizes)
     ]
     producers = ProducerStates(request.producer_expiration_ms)
-    snapshots = SnapshotFiles(directory)
+    snapshots = SnapshotFiles(disk, directory)
     try:
-        epochs = LeaderEpochs.load(directory)
+        epochs = LeaderEpochs.load(disk, directory)
     except CorruptionError as e:
         _log.warning("reading all of %s, as its leader epochs are lost: %s", directory, e)
-        epochs = LeaderEpochs(directory)
+        epochs = LeaderEpochs(disk, directory)
         request = request._replace(clean=False, recovery_point=0)
     loader = _Loader(request, segments, epochs, producers, snapshots)
     end_offset = loader.load()
@@ -95,21 +97,20 @@ def load_log(request: OpenRequest) -> LoadedLog:
     return LoadedLog(segments, epochs, producers, snapshots, log_start, end_offset, recovery_point)
 
 
-def _tidy(directory: Path) -> dict[int, tuple[int, int, int]]:
+def _tidy(disk: Disk, directory: Path) -> dict[int, tuple[int, int, int]]:
     """Remove what a crash left half done;
 
     (log, index, timeindex) sizes of each segment, 0 for missing indexes.
     """
     found: dict[int, dict[str, int]] = {}
-    with os.scandir(directory) as entries:
-        for entry in entries:
-            if not entry.is_file(follow_symlinks=False):
-                continue
-            parsed = names.parse_offset_file(entry.name)
-            if parsed is not None and parsed[1] in names.SEGMENT_SUFFIXES:
-                found.setdefault(parsed[0], {})[parsed[1]] = entry.stat().st_size
-            elif entry.name.endswith((names.DELETED, ".tmp")) and ".checkpoint" not in entry.name:
-                os.unlink(entry.path)
+    for entry in disk.list(directory):
+        if not entry.is_file:
+            continue
+        parsed = names.parse_offset_file(entry.name)
+        if parsed is not None and parsed[1] in names.SEGMENT_SUFFIXES:
+            found.setdefault(parsed[0], {})[parsed[1]] = entry.size
+        elif entry.name.endswith((names.DELETED, TEMPORARY)) and ".checkpoint" not in entry.name:
+            disk.unlink(directory / entry.name)
     sizes = {}
     for base, files in found.items():
         if names.LOG in files:
@@ -118,7 +119,7 @@ def _tidy(directory: Path) -> dict[int, tuple[int, int, int]]:
             continue
         _log.warning("removing indexes without a log at offset %d in %s", base, directory)
         for suffix in files:
-            (directory / names.offset_file(base, suffix)).unlink()
+            disk.unlink(directory / names.offset_file(base, suffix))
     return sizes
 
 
@@ -180,7 +181,7 @@ class _Loader:
         segment = self._segments[-1]
         try:
             return end_offset_of(segment)
-        except (CorruptionError, StorageError) as e:
+        except (CorruptionError, DiskError) as e:
             _log.warning("recovering %s in spite of a clean shutdown: %s", segment.log.path, e)
             self._request = self._request._replace(recovery_point=segment.base_offset)
             return None
@@ -225,7 +226,7 @@ class _Loader:
         for segment in segments:
             _log.warning("dropping %s (%d bytes)", segment.log.path, segment.size)
             for path in segment.mark_deleted():
-                path.unlink()
+                self._request.files.disk.unlink(path)
             self._segments.remove(segment)
 
 
@@ -252,7 +253,7 @@ def recover_segment(
             valid, next_offset = header.position + header.size, header.next_offset
     except CorruptionError as e:
         _log.warning("%s: valid up to offset %d, %d bytes cut: %s", file.path, next_offset, end - valid, e)
-        os.ftruncate(file.fd, valid)
+        file.truncate(valid)
         segment.size = valid
         segment.log.resize(valid)
     segment.finish_indexes()
@@ -332,7 +333,7 @@ def _read_marker(file: SegmentFile, header: BatchHeader) -> EndMarker | None:
     """
     if header.size > _MAX_MARKER_BYTES:
         raise CorruptionError(f"{file.path}: control batch of {header.size} bytes at {header.position}")
-    data = os.pread(file.fd, header.size, header.position)
+    data = file.pread(header.size, header.position)
     for record in iter_records(data, include_control=True):
         if record.value is None or len(record.value) < 6:
             raise CorruptionError(f"{file.path}: transaction marker without a value at {header.position}")

@@ -38,7 +38,6 @@ def describe(
     segment: Segment, end_offset: int, snapshots: SnapshotFiles, epochs: LeaderEpochs
 ) -> SealedSegment:
     """Facts of a sealed `segment` whose successor begins at `end_offset`."""
-    txn = segment.txn_index_path
     return SealedSegment(
         base_offset=segment.base_offset,
         last_offset=end_offset - 1,
@@ -49,7 +48,7 @@ def describe(
         log_path=segment.log.path,
         offset_index_path=segment.offset_index.handle.path,
         time_index_path=segment.time_index.handle.path,
-        txn_index_path=txn if txn.exists() else None,
+        txn_index_path=segment.txn_index_path,
         producer_snapshot_path=snapshots.path(end_offset),
         leader_epochs=epochs.in_range(segment.base_offset, end_offset),
         log_file=segment.log.peek(),

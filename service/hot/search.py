@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from service.base.errors import CorruptionError
@@ -63,7 +62,7 @@ def max_timestamp_offset(segments: Sequence[Segment]) -> Found | None:
 
 
 def _records(file: SegmentFile, header: BatchHeader) -> list[Record]:
-    data = os.pread(file.fd, header.size, header.position)
+    data = file.pread(header.size, header.position)
     if len(data) != header.size:
         raise CorruptionError(f"{file.path} ends within the batch at {header.position}")
     return list(iter_records(data, include_control=True))

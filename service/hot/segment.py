@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from pathlib import Path
 from typing import NamedTuple
 
-from service.base.errors import CorruptionError, StorageError
+from service.base.disk import DiskError, MissingFile
+from service.base.errors import CorruptionError
+from service.base.files import exists
 from service.base.types import Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
@@ -45,6 +46,7 @@ class Segment:
 
     __slots__ = (
         "_checked",
+        "_disk",
         "_first_timestamp",
         "_max",
         "_sealed_at_ms",
@@ -71,6 +73,7 @@ class Segment:
         """`sizes`: bytes of log, offset index and time index that exist already."""
         log_size, offset_size, time_size = sizes
         path = directory / names.offset_file(base_offset, names.LOG)
+        self._disk = cache.disk
         self.base_offset = base_offset
         self.settings = settings
         self.size = log_size
@@ -93,11 +96,8 @@ class Segment:
     ) -> Segment:
         """A new empty segment on disk. Whatever bears its names is replaced."""
         segment = cls(directory, base_offset, (0, 0, 0), settings, cache, now_ms)
-        try:
-            for handle in segment.handles:
-                handle.create()
-        except OSError as e:
-            raise StorageError(f"cannot create segment {segment.log.path}: {e.strerror}") from e
+        for handle in segment.handles:
+            handle.create()
         segment._checked = True
         return segment
 
@@ -106,12 +106,10 @@ class Segment:
         return self.log, self.offset_index.handle, self.time_index.handle
 
     @property
-    def txn_index_path(self) -> Path:
-        """Where the index of aborted transactions is, if there are any:
-
-        Kafka makes it for the first abort only.
-        """
-        return self.log.path.with_suffix(names.TXN_INDEX)
+    def txn_index_path(self) -> Path | None:
+        """The index of aborted transactions, if there are any (Kafka makes it for the first abort only)."""
+        path = self.log.path.with_suffix(names.TXN_INDEX)
+        return path if exists(self._disk, path) else None
 
     @property
     def max_timestamp(self) -> int:
@@ -129,10 +127,7 @@ class Segment:
         return self._sealed_at_ms
 
     def _written_at_ms(self) -> int:
-        try:
-            return self.log.path.stat().st_mtime_ns // 1_000_000
-        except OSError as e:
-            raise StorageError(f"{self.log.path}: {e.strerror}") from e
+        return self._disk.stat(self.log.path).modified_ms
 
     @property
     def largest_timestamp(self) -> int:
@@ -158,17 +153,15 @@ class Segment:
             self._max = self._largest_after(last[1] if last else 0, self.time_index.last())
 
     def append(self, data: Buffer, last_offset: int, max_timestamp: int) -> None:
-        """Write one batch. `StorageError` leaves the segment as it was."""
+        """Write one batch. `DiskError` leaves the segment as it was."""
         file = self._writing
         assert file is not None
         position, size = self.size, len(data)
         try:
-            written = os.pwrite(file.fd, data, position)
-            if written != size:
-                _write_rest(file.fd, data, position, written)
-        except OSError as e:
+            self._disk.pwrite(file.fd, data, position)
+        except DiskError:
             _cut(file, position)
-            raise StorageError(f"append to {file.path}: {e.strerror}") from e
+            raise
         self.size = file.size = position + size
         if position == 0:
             self._first_timestamp = max_timestamp
@@ -186,7 +179,7 @@ class Segment:
                 self.offset_index.append(last_offset, position)
             if not self.time_index.is_full:
                 self.time_index.maybe_append(*self._max)
-        except OSError as e:
+        except DiskError as e:
             _log.warning("index entry for %s left out: %s", self.log.path, e)
         else:
             self._since_index = 0
@@ -219,16 +212,16 @@ class Segment:
         if self._max is not None:
             # A time index that lacks this entry ends lower than the truth; keeping _max covers this process's
             # life.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(DiskError):
                 self.time_index.maybe_append(*self._max)
         self._sealed_at_ms = now_ms
         self._writing = None
         self.log.unpin()
 
     def flush(self) -> None:
-        """Make everything written so far durable. `OSError` if the device says no."""
+        """Make everything written so far durable. `DiskError` if the device says no."""
         for handle in self.handles:
-            os.fsync(handle.get().fd)
+            handle.get().fsync()
 
     # Reading
 
@@ -255,7 +248,7 @@ class Segment:
         """Whether the indexes can be true of the log as it is (looks at their last entries only)."""
         try:
             return not self._index_problem()
-        except (CorruptionError, StorageError):
+        except (CorruptionError, DiskError):
             return False
 
     def _check_indexes(self) -> None:
@@ -268,7 +261,7 @@ class Segment:
         self._checked = True
         try:
             problem = self._index_problem()
-        except (CorruptionError, StorageError) as e:
+        except (CorruptionError, DiskError) as e:
             problem = str(e)
         if problem:
             _log.warning("rebuilding the indexes of %s: %s", self.log.path, problem)
@@ -341,14 +334,11 @@ class Segment:
 
     def truncate(self, size: int, offset: int) -> None:
         """Cut the log to `size` bytes (a batch border) and the indexes to what lies below `offset`."""
-        try:
-            os.ftruncate(self.log.get().fd, size)
-            self.size = size
-            self.log.resize(size)
-            self.offset_index.truncate_to(offset)
-            self.time_index.truncate_to(offset)
-        except OSError as e:
-            raise StorageError(f"truncating {self.log.path}: {e.strerror}") from e
+        self.log.get().truncate(size)
+        self.size = size
+        self.log.resize(size)
+        self.offset_index.truncate_to(offset)
+        self.time_index.truncate_to(offset)
         self._since_index = 0
         self._first_timestamp = None
         last = self.offset_index.last()
@@ -371,13 +361,13 @@ class Segment:
         paths = []
         for handle in self.handles:
             target = handle.path.with_name(handle.path.name + names.DELETED)
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(MissingFile):
                 handle.rename(target)
                 paths.append(target)
         txn = self.log.path.with_name(names.offset_file(self.base_offset, names.TXN_INDEX))
-        if txn.exists():
+        if exists(self._disk, txn):
             target = txn.with_name(txn.name + names.DELETED)
-            os.replace(txn, target)
+            self._disk.rename(txn, target)
             paths.append(target)
         self._writing = None
         for handle in self.handles:
@@ -403,16 +393,6 @@ def _cut(file: SegmentFile, size: int) -> None:
     its offsets do not go on from the batch before.
     """
     try:
-        os.ftruncate(file.fd, size)
-    except OSError as e:
-        _log.error("%s keeps a torn end after %d bytes: %s", file.path, size, e.strerror)
-
-
-def _write_rest(fd: int, data: Buffer, position: int, written: int) -> None:
-    """Go on after a short write until everything is there or the device says why not."""
-    view = memoryview(data)
-    while written < len(view):
-        count = os.pwrite(fd, view[written:], position + written)
-        if count == 0:
-            raise OSError("device accepts no more bytes")
-        written += count
+        file.truncate(size)
+    except DiskError as e:
+        _log.error("%s keeps a torn end after %d bytes: %s", file.path, size, e)

@@ -7,7 +7,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.base.errors import StorageError
 from service.hot.segment import Segment
 
 _log = logging.getLogger(__name__)
@@ -72,10 +71,7 @@ class Segments:
         for segment in gone:
             _log.info("deleting %s (%d bytes): %s", segment.log.path, segment.size, reason)
             self.size -= segment.size
-            try:
-                paths += segment.mark_deleted()
-            except OSError as e:
-                raise StorageError(f"deleting {segment.log.path}: {e.strerror}") from e
+            paths += segment.mark_deleted()
         return [segment.base_offset for segment in gone if segment.base_offset not in self.bases]
 
     def take_removals(self, now_ms: int) -> list[Path]:

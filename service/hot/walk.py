@@ -7,7 +7,6 @@ no memory. Used by lookups on the loop (a few KiB from an indexed position) and 
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -41,14 +40,14 @@ def find_offset(file: SegmentFile, offset: int, position: int, end: int) -> Batc
 
     `CorruptionError` when what lies there is not a batch.
     """
-    fd = file.fd
+    disk, fd = file.disk, file.fd
     chunk = b""
     start = position
     while position < end:
         at = position - start
         if at + _PLACE.size > len(chunk):
             start, at = position, 0
-            chunk = os.pread(fd, min(LOOKUP_BYTES, end - position), position)
+            chunk = disk.pread(fd, min(LOOKUP_BYTES, end - position), position)
             if len(chunk) < _PLACE.size:
                 raise CorruptionError(f"{file.path}: no whole batch at position {position}")
         base_offset, length, delta = _PLACE.unpack_from(chunk, at)
@@ -95,7 +94,7 @@ def _walk(
             torn = at + size > len(chunk) and size <= chunk_bytes
         if torn:
             start, at = position, 0
-            chunk = memoryview(os.pread(file.fd, min(chunk_bytes, end - position), position))
+            chunk = memoryview(file.pread(min(chunk_bytes, end - position), position))
         header = at_position(read_header(chunk, at), position)
         if position + header.size > end:
             raise CorruptionError(f"{file.path}: the batch at position {position} is cut at {end}")
@@ -114,7 +113,7 @@ def _crc(file: SegmentFile, header: BatchHeader, chunk: memoryview, start: int) 
     crc = crc32c(chunk[at + _CRC_START : at + header.size])
     position, end = start + len(chunk), header.position + header.size
     while position < end:
-        piece = os.pread(file.fd, min(CHUNK_BYTES, end - position), position)
+        piece = file.pread(min(CHUNK_BYTES, end - position), position)
         if not piece:
             raise CorruptionError(f"{file.path} ends at {position}, within a batch")
         crc = crc32c(piece, crc)

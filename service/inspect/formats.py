@@ -21,6 +21,7 @@ _BY_NAME: dict[str, Dumper] = {
     "replication-offset-checkpoint": small.dump_offsets,
     "meta.properties": small.dump_properties,
     "quorum-state": metadata.dump_quorum_state,
+    "durable-offset": metadata.dump_durable_offset,
     ".kafka_cleanshutdown": small.dump_json,
     "HEAD": bucket.dump_head,
     "cluster.json": bucket.dump_cluster,

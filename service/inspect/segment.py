@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Final
 
 from service.base.errors import CorruptionError
+from service.base.world import system_world
 from service.hot import names
 from service.hot.files import SegmentFile
 from service.hot.indexes import OffsetIndex, TimeIndex
@@ -31,10 +31,11 @@ def dump_log(source: Source, *, records: bool = False) -> Dump:
 def iter_batches(source: Source) -> Iterator[tuple[BatchHeader, bytes]]:
     """Header and bytes of each batch. Raises `CorruptionError` where the file stops being a log."""
     path = source.local_path()
-    with closing(SegmentFile(path, source.size, os.open(path, os.O_RDONLY))) as file:
+    disk = system_world().disk
+    with closing(SegmentFile(disk, path, source.size, disk.open(path))) as file:
         for header in iter_verified(file, source.size):
             # its checksum is right: so is its length, and nothing larger than a batch is read
-            data = os.pread(file.fd, header.size, header.position)
+            data = file.pread(header.size, header.position)
             yield header._replace(position=0), data
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from service.base.errors import CorruptionError
 from service.base.files import read_checkpoint
 from service.base.properties import parse_properties
+from service.base.world import system_world
 from service.hot.epochs import LeaderEpochs
 from service.hot.log_dir import encode_uuid, read_topic_id
 from service.inspect.dump import Dump, Row
@@ -18,14 +19,14 @@ MAX_SMALL_BYTES = 1 << 20
 
 def dump_leader_epochs(source: Source) -> Dump:
     """`leader-epoch-checkpoint`: which leader epoch began at which offset."""
-    entries = LeaderEpochs.load(source.local_path().absolute().parent).entries
+    entries = LeaderEpochs.load(system_world().disk, source.local_path().absolute().parent).entries
     rows = ({"epoch": epoch, "start_offset": start} for epoch, start in entries)
     return Dump("leader epoch checkpoint", {}, (("epochs", rows),))
 
 
 def dump_offsets(source: Source) -> Dump:
     """`recovery-point-offset-checkpoint` and its like: an offset for each partition."""
-    lines = read_checkpoint(source.local_path())
+    lines = read_checkpoint(system_world().disk, source.local_path())
 
     def rows() -> Iterator[Row]:
         for line in lines:
@@ -44,7 +45,7 @@ def dump_properties(source: Source) -> Dump:
 
 def dump_partition_metadata(source: Source) -> Dump:
     """`partition.metadata`: the topic id of the partition that lies here."""
-    topic_id = read_topic_id(source.local_path().absolute().parent)
+    topic_id = read_topic_id(system_world().disk, source.local_path().absolute().parent)
     return Dump("partition metadata", {"topic_id": topic_id and encode_uuid(topic_id), "uuid": topic_id})
 
 

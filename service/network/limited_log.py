@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 
 
 class RateLimitedLog:
     """At most `burst` lines per `interval_s` seconds, whatever their text; the next line that passes tells
-    how many were left out. One thread at a time.
+    how many were left out. `now` are seconds that never go back. One thread at a time.
     """
 
     def __init__(
@@ -18,7 +17,7 @@ class RateLimitedLog:
         *,
         burst: int = 10,
         interval_s: float = 10.0,
-        now: Callable[[], float] = time.monotonic,
+        now: Callable[[], float],
     ) -> None:
         self._logger = logger
         self._burst = burst

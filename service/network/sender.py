@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol
@@ -45,7 +46,10 @@ class OpenFile(Protocol):
 
     @property
     def fd(self) -> int:
-        """Descriptor for ``pread`` and ``sendfile``."""
+        """Descriptor for ``sendfile``."""
+
+    def pread(self, size: int, position: int) -> bytes:
+        """Bytes from `position` on, fewer than `size` at the end of the file only. `DiskError`."""
 
 
 class Slice(Protocol):
@@ -68,8 +72,8 @@ class Sender:
     """
 
     __slots__ = (
-        "_at", "_loop", "_on_progress", "_on_sent", "_parts", "_paused", "_socket", "_transport",
-        "_watched",
+        "_at", "_loop", "_on_progress", "_on_sent", "_parts", "_paused", "_small_bytes", "_socket",
+        "_transport", "_watched",
     )  # fmt: skip
 
     def __init__(
@@ -86,7 +90,9 @@ class Sender:
         self._parts: deque[Part] = deque()
         self._at = 0
         self._paused = False
-        self._socket: socket.socket = transport.get_extra_info("socket")
+        self._socket: socket.socket | None = transport.get_extra_info("socket")
+        # Without a socket there is nothing for `sendfile`: every slice is read and handed over.
+        self._small_bytes = SMALL_SLICE_BYTES if self._socket is not None else sys.maxsize
         self._watched = -1
         transport.set_write_buffer_limits(high=0)
 
@@ -143,7 +149,7 @@ class Sender:
             if isinstance(part, (bytes, bytearray, memoryview)):
                 self._write_memory()
                 continue
-            if part.size - self._at <= SMALL_SLICE_BYTES:
+            if part.size - self._at <= self._small_bytes:
                 self._write_memory()
                 continue
             sent = self._send_slice(part)
@@ -164,7 +170,7 @@ class Sender:
                 if self._at or len(part) > room:
                     data = memoryview(part)[self._at : self._at + room]
                 size = len(part)
-            elif part.size - self._at > SMALL_SLICE_BYTES:
+            elif part.size - self._at > self._small_bytes:
                 break
             else:
                 data = _read(part, self._at, room)
@@ -175,6 +181,7 @@ class Sender:
         self._transport.write(piece[0] if len(piece) == 1 else b"".join(piece))
 
     def _send_slice(self, part: Slice) -> int:
+        assert self._socket is not None
         try:
             sent = os.sendfile(
                 self._socket.fileno(),
@@ -186,6 +193,8 @@ class Sender:
             return 0
         except (ConnectionError, TimeoutError) as e:
             raise PeerLost(str(e)) from e
+        except OSError as e:
+            raise StorageError(f"sending a slice of a file: {e.strerror}") from e
         if sent == 0:
             raise StorageError(f"file ends {part.size - self._at} bytes before the slice that is being sent")
         self._advance(sent, part.size)
@@ -199,6 +208,7 @@ class Sender:
             self._parts.popleft()
 
     def _watch(self) -> None:
+        assert self._socket is not None
         if self._watched < 0:
             self._watched = os.dup(self._socket.fileno())
         self._loop.add_writer(self._watched, self._writable)
@@ -206,7 +216,7 @@ class Sender:
 
 def _read(part: Slice, at: int, room: int) -> bytes:
     wanted = min(part.size - at, room)
-    data = os.pread(part.file.fd, wanted, part.position + at)
+    data = part.file.pread(wanted, part.position + at)
     if len(data) != wanted:
         raise StorageError(f"file ends {wanted - len(data)} bytes before the slice that is being sent")
     return data

@@ -19,10 +19,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from service.base.errors import ConfigError, StorageError
+from service.base.printable import printable, quoted
+from service.network.admission import Admission
 from service.network.buffers import BufferPool
 from service.network.connection import Connection, State
 from service.network.limited_log import RateLimitedLog
@@ -31,19 +36,28 @@ from service.wire.errors import WireError
 
 _LOG = logging.getLogger(__name__)
 _SCRATCH_BYTES = 64 << 10
+_BACKLOG = 1024
+"""Connections that the kernel keeps for us, and those that are accepted in one go."""
 
 
 class Response:
     """A whole response frame, its size included, as parts that follow each other on the wire.
 
     `on_done` is called once when nobody needs the parts any more: they are out, or the connection is gone.
+    `on_failed` is called before that when the disk did not give a part, with which the connection ends.
     """
 
-    __slots__ = ("on_done", "parts")
+    __slots__ = ("on_done", "on_failed", "parts")
 
-    def __init__(self, parts: Sequence[Part], on_done: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        on_done: Callable[[], None] | None = None,
+        on_failed: Callable[[], None] | None = None,
+    ) -> None:
         self.parts = parts
         self.on_done = on_done
+        self.on_failed = on_failed
 
 
 class RequestContext:
@@ -70,7 +84,7 @@ class RequestContext:
 
     def __str__(self) -> str:
         return (
-            f"{self.client_host}:{self.client_port} on {self.listener} (client id {self.client_id!r}, "
+            f"{self.client_host}:{self.client_port} on {self.listener} (client id {quoted(self.client_id)}, "
             f"API key {self.api_key} version {self.api_version}, correlation id {self.correlation_id})"
         )
 
@@ -84,7 +98,7 @@ class Counters:
     """What happened so far."""
 
     accepted: int = 0
-    refused: int = 0
+    waited: int = 0
     requests: int = 0
     received_bytes: int = 0
     wire_errors: int = 0
@@ -100,8 +114,6 @@ class Limits:
     """Greatest request (socket.request.max.bytes)."""
     idle_ms: int = 600_000
     """A connection that moves no byte for so long is closed (connections.max.idle.ms)."""
-    max_connections: int = 2**31 - 1
-    """Connections at a time (max.connections)."""
     request_memory_bytes: int = 256 << 20
     """Memory for requests that are still arriving, over all connections (in the role of
     queued.max.request.bytes).
@@ -117,20 +129,25 @@ class _Shared:
     listener: str
     loop: asyncio.AbstractEventLoop
     pool: BufferPool
+    admission: Admission
     counters: Counters = field(default_factory=Counters)
     peers: set[_Peer] = field(default_factory=set)
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
-    warnings: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(_LOG))
-    errors: RateLimitedLog = field(default_factory=lambda: RateLimitedLog(_LOG))
+    warnings: RateLimitedLog = field(init=False)
+    errors: RateLimitedLog = field(init=False)
     stopping: bool = False
+
+    def __post_init__(self) -> None:
+        self.warnings = RateLimitedLog(_LOG, now=self.loop.time)
+        self.errors = RateLimitedLog(_LOG, now=self.loop.time)
 
 
 class _Peer(asyncio.BufferedProtocol):
     """One connection: its machine, its output and its place in the loop."""
 
     __slots__ = (
-        "_connection", "_context", "_eof", "_on_done", "_pausing", "_pending", "_sender", "_shared",
-        "_transport", "_view", "last_move",
+        "_connection", "_context", "_eof", "_on_done", "_on_failed", "_pausing", "_pending", "_sender",
+        "_shared", "_transport", "_turn", "_view", "last_move",
     )  # fmt: skip
 
     def __init__(self, shared: _Shared) -> None:
@@ -140,7 +157,9 @@ class _Peer(asyncio.BufferedProtocol):
         self._pending: asyncio.Future[Answer] | None = None
         self._pausing = False
         self._eof = False
+        self._turn = True
         self._on_done: Callable[[], None] | None = None
+        self._on_failed: Callable[[], None] | None = None
         self.last_move = shared.loop.time()
 
     # -- called by the transport
@@ -150,15 +169,26 @@ class _Peer(asyncio.BufferedProtocol):
         shared = self._shared
         self._transport = transport
         self._sender = Sender(shared.loop, transport, self._sent, self._moved)
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if (own := transport.get_extra_info("socket")) is not None:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = transport.get_extra_info("peername") or ("?", 0)
         shared.counters.accepted += 1
         self._context = RequestContext(shared.counters.accepted, str(peer[0]), int(peer[1]), shared.listener)
         shared.peers.add(self)
-        if len(shared.peers) > shared.limits.max_connections or shared.stopping:
-            shared.counters.refused += 1
-            shared.warnings.warning("refused %s: %d connections are open", peer[0], len(shared.peers) - 1)
+        if not shared.admission.enter(self._admitted):
+            self._turn = False
+            transport.pause_reading()
+            shared.counters.waited += 1
+            shared.warnings.warning("%s waits: %d connections are open", peer[0], shared.admission.count)
+        if shared.stopping:
             transport.abort()
+
+    def _admitted(self) -> None:
+        """Another connection has ended, and this one is next."""
+        self._turn = True
+        self._moved()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         self._view = self._connection.free_space()
@@ -189,6 +219,10 @@ class _Peer(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._shared.peers.discard(self)
+        if self._turn:
+            self._shared.admission.leave()
+        else:
+            self._shared.admission.give_up(self._admitted)
         self._sender.close()
         self._connection.close()
         self._done()
@@ -219,7 +253,7 @@ class _Peer(asyncio.BufferedProtocol):
         if answer is None:
             self._connection.answered()
         elif type(answer) is Response:
-            self._on_done = answer.on_done
+            self._on_done, self._on_failed = answer.on_done, answer.on_failed
             self._connection.answering()
             if self._sender.send(answer.parts):
                 self._done()
@@ -300,10 +334,12 @@ class _Peer(asyncio.BufferedProtocol):
         shared = self._shared
         if isinstance(error, WireError):
             shared.counters.wire_errors += 1
-            shared.warnings.warning("closed %s: %s", self._context, error)
+            shared.warnings.warning("closed %s: %s", self._context, printable(error))
         elif isinstance(error, PeerLost):
             _LOG.debug("lost %s: %s", self._context, error)
         else:
+            if isinstance(error, StorageError) and self._on_failed is not None:
+                self._on_failed()
             shared.counters.handler_errors += 1
             shared.errors.log(logging.ERROR, "request of %s failed", self._context, error=error)
         if self._sender.busy:
@@ -317,8 +353,9 @@ class _Peer(asyncio.BufferedProtocol):
         return self._pending is not None
 
     def finish(self) -> None:
-        """The server stops: close as soon as nothing is under way."""
-        if self._connection.state is State.READING:
+        """The server stops: close as soon as nothing is under way. A long poll promised nothing."""
+        long_poll = self._pending is not None and self._context.cancel_on_disconnect
+        if self._connection.state is State.READING or long_poll:
             self._transport.close()
 
     def abort(self) -> None:
@@ -328,7 +365,7 @@ class _Peer(asyncio.BufferedProtocol):
 
 
 class Server:
-    """Listens on one address. `port` is the real one once started."""
+    """Listens on one address. `port` is the real one once started. Is an `admission.Door`."""
 
     def __init__(
         self,
@@ -338,14 +375,20 @@ class Server:
         *,
         limits: Limits | None = None,
         listener: str = "PLAINTEXT",
+        admission: Admission | None = None,
     ) -> None:
         self.host = host
         self.port = port
         self._handler = handler
         self._limits = limits or Limits()
         self._listener = listener
+        self._admission = admission or Admission(sys.maxsize)
         self._shared: _Shared | None = None
-        self._server: asyncio.Server | None = None
+        self._listening: list[asyncio.Server] = []
+        self._kept: list[socket.socket] = []
+        """listening sockets while the door is shut"""
+        self._shut = False
+        self._reopening: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     @property
@@ -364,31 +407,86 @@ class Server:
     async def bind(self) -> None:
         """Take the address, so that `port` is known; nobody is let in before `start`.
 
-        Raises `OSError` when the address cannot be had.
+        Raises `ConfigError` with the address and the reason when it cannot be had.
         """
         loop = asyncio.get_running_loop()
         pool = BufferPool(self._limits.request_memory_bytes)
-        shared = self._shared = _Shared(self._handler, self._limits, self._listener, loop, pool)
-        self._server = await loop.create_server(
-            lambda: _Peer(shared), self.host, self.port, backlog=1024, start_serving=False
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._shared = _Shared(self._handler, self._limits, self._listener, loop, pool, self._admission)
+        try:
+            server = await loop.create_server(
+                self._peer, self.host, self.port, backlog=_BACKLOG, start_serving=False
+            )
+        except OSError as e:
+            host = f"[{self.host}]" if ":" in self.host else self.host
+            reason = os.strerror(e.errno) if e.errno is not None and e.errno > 0 else e.strerror
+            raise ConfigError(f"listeners: {self._listener}://{host}:{self.port}: {reason}") from e
+        self.port = server.sockets[0].getsockname()[1]
+        self._listening.append(server)
+
+    def _peer(self) -> _Peer:
+        assert self._shared is not None
+        return _Peer(self._shared)
 
     async def start(self) -> None:
         """Serve; binds first if that is not done."""
-        if self._server is None:
+        if not self._listening:
             await self.bind()
-        assert self._server is not None
-        await self._server.start_serving()
+        self._admission.watch(self)
+        for server in self._listening:
+            await server.start_serving()
         self._sweep()
 
+    def shut(self) -> None:
+        """Accept nobody until `open`; the kernel keeps who comes in the socket's queue."""
+        self._shut = True
+        if self._reopening is None:
+            self._pause()
+
+    def open(self) -> None:
+        """Accept connections again."""
+        self._shut = False
+        if self._reopening is None and self._kept and self._shared is not None and not self._shared.stopping:
+            self._reopening = self._shared.loop.create_task(self._resume())
+
+    def _pause(self) -> None:
+        # Closing a server of asyncio's closes its sockets; through duplicates they go on listening.
+        for server in self._listening:
+            self._kept += [one.dup() for one in server.sockets]
+            server.close()
+        self._listening = []
+
+    async def _resume(self) -> None:
+        shared = self._shared
+        assert shared is not None
+        try:
+            while self._kept and not self._shut and not shared.stopping:
+                sock = self._kept[-1]
+                server = await shared.loop.create_server(self._peer, sock=sock, backlog=_BACKLOG)
+                self._kept.pop()
+                self._listening.append(server)
+        except OSError as e:
+            shared.errors.log(logging.ERROR, "cannot listen on %s:%d again yet: %s", self.host, self.port, e)
+            shared.loop.call_later(1.0, self.open)
+        finally:
+            self._reopening = None
+        if self._shut or shared.stopping:
+            self._pause()
+
     async def close(self, grace_s: float = 5.0) -> None:
-        """Stop listening, let requests under way finish for `grace_s` seconds, then cut what is left."""
-        if self._server is None or self._shared is None:
+        """Stop listening, let requests under way finish for `grace_s` seconds, then cut what is left. Long
+        polls are ended at once.
+        """
+        if self._shared is None:
             return
         shared, loop = self._shared, self._shared.loop
         shared.stopping = True
-        self._server.close()
+        if self._reopening is not None:
+            await self._reopening
+        for server in self._listening:
+            server.close()
+        for kept in self._kept:
+            kept.close()
+        self._listening, self._kept = [], []
         if self._sweeper is not None:
             self._sweeper.cancel()
         for peer in list(shared.peers):
@@ -400,7 +498,6 @@ class Server:
             peer.abort()
         while shared.peers:
             await asyncio.sleep(0)
-        self._server = None
 
     def _sweep(self) -> None:
         """Close what has been idle too long: a connection with nothing to do, or a reader that does not

@@ -6,8 +6,6 @@ asks for it. Owned by the event loop.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
@@ -16,7 +14,7 @@ from service.config.settings import LogConfig
 from service.hot.log import AppendInfo, LocalLog
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.partition.waits import Wait
-from service.records.validation import ValidatedBatch, ValidationRules, rules_of
+from service.records.validation import ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
 from service.remote.reading.reader import RemoteReader
 
@@ -37,12 +35,14 @@ class Partition:
         self.unified = UnifiedLog(local, reader)
         self.leader_epoch = leader_epoch
         self.isr_size = isr_size
+        self.replica_count = isr_size
         self.high_watermark = local.log_end_offset
         self.waiters: dict[Wait, None] = {}
         self.published_offset = 0
         """End of what lies in the bucket and is named by HEAD there: local bytes below it may go."""
+        self._held: str | None = None
         self._max_inflated_bytes = max_inflated_bytes
-        self.rules = self._rules(local.config)
+        self.rules = rules_of(local.config, max_inflated_bytes)
 
     @property
     def log(self) -> LocalLog:
@@ -61,11 +61,24 @@ class Partition:
     def configure(self, config: LogConfig) -> None:
         """Take over new topic settings; they hold from the next append on."""
         self.unified.local.config = config
-        self.rules = self._rules(config)
+        self.rules = rules_of(config, self._max_inflated_bytes)
 
-    def _rules(self, config: LogConfig) -> ValidationRules:
-        inflated = max(self._max_inflated_bytes, config.max_message_bytes)
-        return replace(rules_of(config), max_inflated_bytes=inflated)
+    def hold_appends(self, reason: str) -> None:
+        """Take no appends until `head_judged` lets them in: their offsets may lie in the bucket already."""
+        self._held = reason
+
+    def head_judged(self, problem: str | None) -> None:
+        """HEAD was compared with our metadata: None when they agree, otherwise why they do not.
+
+        Where they do not, no more local bytes go because they lie in the bucket, and appends that are held
+        are held on.
+        """
+        if problem is None:
+            self._held = None
+            return
+        self.published_offset = 0
+        if self._held is not None:
+            self._held = problem
 
     def remote_committed(self, entry: CatalogEntry) -> None:
         """`entry` is committed and HEAD names its manifest; offload says so after each commit and after a
@@ -94,18 +107,27 @@ class Partition:
             code, f"leader epoch of {self.tip} is {self.leader_epoch}, not {current_leader_epoch}"
         )
 
-    def append(self, batch: ValidatedBatch, required_acks: int, now_ms: int) -> AppendInfo:
-        """Append one validated batch as leader and let waiting fetches know.
+    def check_replicas(self) -> None:
+        """Whether a batch with acks=all may be appended, asked before the batch is looked at, as in Kafka.
 
-        `RequestError` NOT_ENOUGH_REPLICAS when acks=all asks for more in-sync replicas than there are, and
-        whatever the log's own checks raise (sequence numbers); nothing is written then.
+        `RequestError` NOT_ENOUGH_REPLICAS when fewer replicas are in sync than ``min.insync.replicas``, which
+        counts as the number of replicas where it is greater (Kafka `Partition.effectiveMinIsr`).
         """
-        if required_acks == -1 and self.isr_size < self.config.min_insync_replicas:
+        least = min(self.config.min_insync_replicas, self.replica_count)
+        if self.isr_size < least:
             raise RequestError(
                 ErrorCode.not_enough_replicas,
-                f"{self.isr_size} in-sync replicas of {self.tip}, min.insync.replicas is "
-                f"{self.config.min_insync_replicas}",
+                f"{self.isr_size} in-sync replicas of {self.tip}, there must be {least}",
             )
+
+    def append(self, batch: ValidatedBatch, now_ms: int) -> AppendInfo:
+        """Append one validated batch as leader and let waiting fetches know.
+
+        `RequestError` KAFKA_STORAGE_ERROR while appends are held, and whatever the log's own checks raise
+        (sequence numbers); nothing is written then.
+        """
+        if self._held is not None:
+            raise RequestError(ErrorCode.kafka_storage_error, f"{self.tip} takes no records: {self._held}")
         info = self.unified.append(batch, self.leader_epoch, now_ms)
         if not info.duplicate:
             self.high_watermark = self.unified.end_offset

@@ -18,12 +18,11 @@ from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError
-from service.base.types import Buffer
+from service.base.types import MAX_INFLATED_BATCH_BYTES, Buffer
 from service.records.batch import HEADER_SIZE, BatchHeader, read_header
 from service.records.column_buffers import let_pages_stay
 from service.records.column_kernel import ColumnWriter
 from service.records.compression import decompress
-from service.records.decode import DEFAULT_MAX_INFLATED_BYTES
 from service.records.kernel_status import Pause, Status
 from service.records.scan import scan_batches
 
@@ -107,7 +106,7 @@ class ColumnDecoder:
         max_timestamp: int | None = None,
         aborted: Iterable[tuple[int, int, int]] = (),
         verify_crc: bool = False,
-        max_inflated_bytes: int = DEFAULT_MAX_INFLATED_BYTES,
+        max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES,
     ) -> None:
         """``verify_crc`` checks each batch's own checksum: for data that nothing else has verified."""
         self._want = frozenset(want)

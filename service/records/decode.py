@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError
-from service.base.types import Buffer
+from service.base.types import MAX_INFLATED_BATCH_BYTES, Buffer
 from service.records.batch import HEADER_SIZE, BatchHeader, Codec, iter_headers
 from service.records.compression import decompress
 from service.records.kernel import index_records
@@ -18,7 +18,6 @@ from service.records.kernel_status import MIN_RECORD_SIZE, RECORD_FIELDS, Status
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
-DEFAULT_MAX_INFLATED_BYTES: Final = 256 * 1024 * 1024
 
 
 class Record(NamedTuple):
@@ -36,7 +35,7 @@ class Record(NamedTuple):
 
 
 def iter_records(
-    data: Buffer, *, include_control: bool = False, max_inflated_bytes: int = DEFAULT_MAX_INFLATED_BYTES
+    data: Buffer, *, include_control: bool = False, max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES
 ) -> Iterator[Record]:
     """Every record of the batches that fill ``data`` exactly, control batches left out unless asked for.
 
@@ -49,7 +48,7 @@ def iter_records(
 
 
 def records_of(
-    data: Buffer, header: BatchHeader, *, max_inflated_bytes: int = DEFAULT_MAX_INFLATED_BYTES
+    data: Buffer, header: BatchHeader, *, max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES
 ) -> Iterator[Record]:
     """The records of the one batch that ``header`` describes in ``data``; errors as in `iter_records`."""
     payload, rows = index_batch(data, header, max_inflated_bytes=max_inflated_bytes)
@@ -69,7 +68,7 @@ def records_of(
 
 
 def index_batch(
-    data: Buffer, header: BatchHeader, *, max_inflated_bytes: int = DEFAULT_MAX_INFLATED_BYTES
+    data: Buffer, header: BatchHeader, *, max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES
 ) -> tuple[memoryview, array[int]]:
     """The batch's records, inflated, and where their fields are: `RECORD_FIELDS` numbers for each of them.
 

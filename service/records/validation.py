@@ -43,7 +43,7 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, RequestError
-from service.base.types import NO_TIMESTAMP, Buffer
+from service.base.types import MAX_INFLATED_BATCH_BYTES, NO_TIMESTAMP, Buffer
 from service.config.settings import LogConfig
 from service.records.batch import (
     CODEC_MASK,
@@ -66,7 +66,6 @@ from service.records.compression import InflatedTooLarge, compress, decompress
 from service.records.kernel import check_records, index_records
 from service.records.kernel_status import RECORD_FIELDS, Status
 
-DEFAULT_MAX_INFLATED_BYTES: Final = 64 * 1024 * 1024
 MAX_RECORD_ERRORS: Final = 100
 """Records named one by one in an answer; the batch is refused as a whole anyway."""
 _MIN_LEGACY_LENGTH: Final = 14
@@ -90,18 +89,21 @@ class ValidationRules:
     timestamp_before_max_ms: int = _INT64_MAX
     timestamp_after_max_ms: int = 3_600_000
     compression_type: str = _AS_PRODUCED
-    max_inflated_bytes: int = DEFAULT_MAX_INFLATED_BYTES
+    max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES
 
 
-def rules_of(config: LogConfig) -> ValidationRules:
-    """The rules of a topic; the caller keeps them until its config changes."""
+def rules_of(config: LogConfig, max_inflated_bytes: int) -> ValidationRules:
+    """The rules of a topic; the caller keeps them until its config changes.
+
+    A batch may inflate to `max_inflated_bytes`, or to what the topic takes uncompressed.
+    """
     return ValidationRules(
         max_message_bytes=config.max_message_bytes,
         log_append_time=config.message_timestamp_type == "LogAppendTime",
         timestamp_before_max_ms=config.message_timestamp_before_max_ms,
         timestamp_after_max_ms=config.message_timestamp_after_max_ms,
         compression_type=config.compression_type,
-        max_inflated_bytes=max(DEFAULT_MAX_INFLATED_BYTES, config.max_message_bytes),
+        max_inflated_bytes=min(max(max_inflated_bytes, config.max_message_bytes), MAX_INFLATED_BATCH_BYTES),
     )
 
 

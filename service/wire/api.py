@@ -8,8 +8,8 @@ What is not a plain field-by-field mapping:
 
 - Metadata 0: an empty topic array means all topics, which later versions say with null.
 - DeleteTopics 1-5 list names, 6 lists structs of name or id.
-- Metadata 8-10 carry the cluster's authorized operations: the request's flag is dropped and the answer says
-  "not asked".
+- Metadata 8-10 carry the cluster's authorized operations, which the newest version does not: its canonical
+  messages are ours (`metadata`).
 - ApiVersions: the response header never has tagged fields, and an unknown version is answered as version 0
   (KIP-511).
 - ApiVersions before 4 must not name a feature whose lowest version is 0: clients of the time choke on it
@@ -34,7 +34,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from service.base.types import Buffer
-from service.wire import frames
+from service.wire import frames, metadata
 from service.wire.errors import MalformedMessage, UnsupportedRequest
 from service.wire.primitives import Cursor, write_nullable_string
 from service.wire.schema import Decoder, Encoder, compile_codec, dropped_fields, millis
@@ -196,17 +196,23 @@ def _module(api: Api, version: int, kind: str) -> Any:
 
 
 def request_module(key: int) -> Any:
-    """kio's module with the canonical request's dataclasses. Untyped on purpose: kio's phantom types
-    (``i32``, ``TopicName``) would make every plain integer and string of a handler a type error.
+    """The module with the canonical request's dataclasses: kio's, but for Metadata.
+
+    Untyped on purpose: kio's phantom types (``i32``, ``TopicName``) would make every plain integer and string
+    of a handler a type error.
     """
-    return _module(APIS[key], APIS[key].max_version, "request")
+    return _canonical_module(APIS[key], APIS[key].max_version, "request")
 
 
 def response_module(key: int) -> Any:
-    """kio's module with the canonical response's dataclasses, for example
+    """The module with the canonical response's dataclasses, for example
     ``response_module(ApiKey.METADATA).MetadataResponse``.
     """
-    return _module(APIS[key], APIS[key].max_version, "response")
+    return _canonical_module(APIS[key], APIS[key].max_version, "response")
+
+
+def _canonical_module(api: Api, version: int, kind: str) -> Any:
+    return metadata if api.key == ApiKey.METADATA else _module(api, version, kind)
 
 
 @cache
@@ -214,7 +220,7 @@ def _request_codec(key: int, version: int, canonical_version: int) -> tuple[Deco
     api = APIS[key]
     return compile_codec(
         getattr(_module(api, version, "request"), f"{api.name}Request"),
-        getattr(_module(api, canonical_version, "request"), f"{api.name}Request"),
+        getattr(_canonical_module(api, canonical_version, "request"), f"{api.name}Request"),
     )
 
 

@@ -12,7 +12,7 @@ from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.store import ObjectStore
 from tests.support.stores import ACCESS, SECRET, s3_client
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 
 REGION = "us-east-1"
 PART_BYTES = 5 << 20

@@ -10,7 +10,7 @@ from service.remote.stores.errors import StoreRefused
 from service.remote.stores.obstore_store import open_store
 from tests.contract.backends import REGION, Backend, options
 from tests.support.stores import ACCESS, SECRET
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 from tests.unit.remote.archive import TIP, Archive
 
 

@@ -1,4 +1,4 @@
-"""Conditional writes, on every store: who wins, what a lost answer looks like, how a careless store is found."""
+"""Conditional writes, on every store: who wins, what a lost answer is, how a careless store is found."""
 
 from __future__ import annotations
 

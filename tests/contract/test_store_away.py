@@ -17,7 +17,7 @@ from service.remote.stores.s3_access import S3Access
 from service.remote.stores.store import ObjectStore
 from tests.support.faults import TOKEN, Fault, FaultProxy, Seen, fault_proxy
 from tests.support.stores import ACCESS, SECRET, s3_client
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 
 SERVERS = ["moto", pytest.param("versitygw", marks=pytest.mark.versitygw)]
 KEYS = "aws_access_key_id = {}\naws_secret_access_key = {}\n"

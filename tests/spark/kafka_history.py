@@ -8,6 +8,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from service.base.disk import SystemDisk
 from service.base.files import read_checkpoint
 from tests.spark.filling import CODECS, START_MS, Row, row_of
 from tests.support.processes import wait_until
@@ -129,7 +130,7 @@ def _cut(bootstrap: str, admin: AdminClient, rng: random.Random) -> None:
 def _is_cleaned(data: Path, topic: str) -> bool:
     """Whether the cleaner came to the active segment."""
     path = data / "cleaner-offset-checkpoint"
-    rows = [line.split() for line in read_checkpoint(path)] if path.exists() else []
+    rows = [line.split() for line in read_checkpoint(SystemDisk(), path)] if path.exists() else []
     cleaned = {row[0]: int(row[2]) for row in rows}
     newest = max(int(log.stem) for log in (data / f"{topic}-0").glob("*.log"))
     return newest > 0 and cleaned.get(topic, 0) >= newest

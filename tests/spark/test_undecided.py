@@ -28,7 +28,7 @@ from tests.support.requirements import need_kafka_tools
 from tests.support.spark import need_connector, read_kafka
 from tests.support.stores import Store, folder_store
 from tests.support.tiers import LATEST, offset
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from uuid import uuid4
 
+from service.base.disk import SystemDisk
 from service.base.files import read_checkpoint
 from service.base.types import TopicIdPartition
 from service.hot.files import SegmentFile
@@ -19,10 +20,11 @@ from service.remote.reading.object_reader import Chain
 from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import Progress, copy_segment
+from service.tiering.fence import claim_prefix
 from service.tiering.planner import Copy
-from service.tiering.shared_objects import TopicsSnapshot, claim_prefix, write_topics
+from service.tiering.shared_objects import TopicsSnapshot, write_topics
 from tests.support.kafka_node import CLUSTER_ID
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 
 BLOCK_BYTES = 64 << 10
 """Small, so that small logs have many."""
@@ -62,7 +64,7 @@ def _claimed(
     claim_prefix(store, CLUSTER_ID)
     rows = []
     for topic, partitions in topics.items():
-        topic_id = read_topic_id(data / f"{topic}-0")
+        topic_id = read_topic_id(SystemDisk(), data / f"{topic}-0")
         assert topic_id is not None
         rows.append(TopicRow(topic, topic_id, partitions, {}))
     write_topics(store, CLUSTER_ID, TopicsSnapshot(1, rows))
@@ -72,7 +74,7 @@ def _claimed(
 
 
 def _log_starts(data: Path) -> dict[str, int]:
-    rows = (line.split() for line in read_checkpoint(data / "log-start-offset-checkpoint"))
+    rows = (line.split() for line in read_checkpoint(SystemDisk(), data / "log-start-offset-checkpoint"))
     return {f"{topic}-{partition}": int(offset) for topic, partition, offset in rows}
 
 
@@ -84,7 +86,8 @@ def _offload_log(
     block_bytes: int,
 ) -> None:
     chains = ChainStore(store, CLUSTER_ID, WORLD)
-    head = chains.read_head(tip)
+    seen = chains.look(tip)
+    head = seen.head
     manifest = chains.empty(tip) if head is None else chains.load(tip, head.manifest_key).manifest
     chain: Chain | None = None
     for segment in sealed:
@@ -98,7 +101,7 @@ def _offload_log(
         return
     if log_start > manifest.start_offset:
         chain, _ = chains.drop(manifest, tip, log_start, 0, lambda key: None)
-    chains.write_head(chain.head)
+    chains.write_head(seen, chain.head)
 
 
 def segments(folder: Path) -> list[SealedSegment]:
@@ -127,5 +130,5 @@ def _sealed(log: Path, base_offset: int, end_offset: int) -> SealedSegment:
         txn_index_path=txn_index if txn_index.exists() else None,
         producer_snapshot_path=snapshot if snapshot.exists() else None,
         leader_epochs=(),
-        log_file=SegmentFile(log, size),
+        log_file=SegmentFile(SystemDisk(), log, size),
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.processes import wait_until
+import time
+
 from tests.support.wire import RawConnection, offsets
 
 LATEST, EARLIEST, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -4, -5
@@ -17,16 +18,22 @@ def offset(bootstrap: str, topic: str, partition: int, which: int) -> int:
 def settle(bootstrap: str, topic: str, partition: int, seconds: float = 60) -> int:
     """Waits until all that can be in object storage is there and is gone from the broker; returns the border.
 
-    Wants a topic with `local.retention.bytes=1` or the like. The border is the first local offset.
+    Wants a topic with `local.retention.bytes=1` or the like. The border is the first local offset. Gives up
+    when nothing has moved for `seconds`: how much there is to move, and how fast, is the caller's business.
     """
-    seen = [-1]
-
-    def still() -> bool:
+    seen: list[tuple[int, int]] = []
+    moved = time.monotonic()
+    while True:
         border = offset(bootstrap, topic, partition, EARLIEST_LOCAL)
         tiered = offset(bootstrap, topic, partition, LATEST_TIERED)
-        seen.append(border)
-        return border > 0 and tiered == border - 1 and seen[-10:] == [border] * 10
-
-    wait_until(f"{topic}-{partition} to settle ({set(seen)})", still, seconds, 0.1)
-    assert 0 < seen[-1] < offset(bootstrap, topic, partition, LATEST)
-    return seen[-1]
+        if not seen or seen[-1] != (border, tiered):
+            moved = time.monotonic()
+        seen.append((border, tiered))
+        if border > 0 and tiered == border - 1 and seen[-10:] == [(border, tiered)] * 10:
+            break
+        assert time.monotonic() - moved < seconds, (
+            f"{topic}-{partition} stands still at local start {border} and last tiered {tiered}"
+        )
+        time.sleep(0.1)
+    assert 0 < border < offset(bootstrap, topic, partition, LATEST)
+    return border

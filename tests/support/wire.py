@@ -138,5 +138,7 @@ def offsets(connection: RawConnection, topic: str, partition: int, timestamp: in
 
 def end_offset(bootstrap: str, topic: str, partition: int) -> int:
     with RawConnection(bootstrap) as connection:
-        found: int = offsets(connection, topic, partition, -1).offset
-        return found
+        answer = offsets(connection, topic, partition, -1)
+    assert answer.error_code == 0, answer.error_code
+    found: int = answer.offset
+    return found

@@ -6,8 +6,9 @@ from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
 from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
 from kio.schema.errors import ErrorCode
 
-from service.broker.broker import CLUSTER_OPERATIONS, NO_THROTTLE, OPERATIONS_NOT_ASKED, Broker
+from service.broker.broker import CLUSTER_OPERATIONS, NO_THROTTLE, Broker
 from service.network.server import RequestContext
+from service.wire.metadata import OPERATIONS_NOT_ASKED
 
 BROKERS = 1
 

@@ -9,12 +9,16 @@ A fetch never waits for the bucket when the hot tier has enough for it: the down
 the cache and a later fetch finds it there. A fetch that has nothing else waits up to
 ``remote.fetch.max.wait.ms``.
 
+Bytes of segment files go out by ``sendfile`` after the head of the response, when nobody can be told any
+more that the disk does not give them. So small ones are read before, and for a while after a failure all.
+
 Fetch sessions (KIP-227) are not kept: every full fetch is answered with session id 0, which tells the client
 to send full fetches, and an incremental one is answered FETCH_SESSION_ID_NOT_FOUND.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable
 from concurrent.futures import Future
 from typing import Final, NamedTuple, cast
@@ -24,7 +28,8 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.types import NO_LEADER_EPOCH
 from service.broker.broker import Broker
-from service.network.sender import Part
+from service.hot.files import FileSlice
+from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES, Part
 from service.network.server import RequestContext, Response
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
@@ -34,6 +39,7 @@ from service.wire.fetch import (
     FetchPartition,
     FetchPartitionResult,
     FetchRequestView,
+    RecordsPart,
     encode_fetch_response,
 )
 from service.wire.produce import TopicKey
@@ -41,6 +47,10 @@ from service.wire.produce import TopicKey
 FULL_FETCH_EPOCHS: Final = (0, -1)
 FIRST_VERSION_WITH_ZSTD: Final = 10
 READ_COMMITTED: Final = 1
+IN_HAND_BYTES: Final = PIECE_BYTES
+"""Bytes of small slices that are read before a response is begun: those that the sender would join anyway."""
+CAREFUL_BYTES: Final = 1 << 20
+"""Most bytes of a response while all of them are read before."""
 
 AnsweredTopic = tuple[TopicKey, list[FetchPartitionResult]]
 
@@ -81,9 +91,34 @@ def _refusal(context: RequestContext, error: ErrorCode) -> Response:
 
 
 def _response(broker: Broker, context: RequestContext, reading: Reading) -> Response:
+    _have_in_hand(broker, reading.topics)
     parts = encode_fetch_response(context.api_version, context.correlation_id, reading.topics)
     on_done = broker.hold_cold_bytes(reading.held) if reading.held else None
-    return Response(cast("list[Part]", parts), on_done)
+    return Response(cast("list[Part]", parts), on_done, broker.read_carefully)
+
+
+def _have_in_hand(broker: Broker, topics: list[AnsweredTopic]) -> None:
+    """Replace slices of files by their bytes, as far as they are small or the disk is not to be trusted."""
+    largest, room = SMALL_SLICE_BYTES, IN_HAND_BYTES
+    if broker.reads_carefully:
+        largest = room = sys.maxsize
+    for topic, answers in topics:
+        for n, answer in enumerate(answers):
+            if not answer.records:
+                continue
+            parts: list[RecordsPart] = []
+            try:
+                for part in answer.records:
+                    if isinstance(part, FileSlice) and part.size <= min(largest, room):
+                        room -= part.size
+                        parts.append(part.read())
+                    else:
+                        parts.append(part)
+            except StorageError as e:
+                code = _storage_code(broker, topic, answer.partition, e)
+                answers[n] = FetchPartitionResult(answer.partition, code)
+            else:
+                answers[n] = answer._replace(records=parts)
 
 
 def _enough(fetch: FetchRequestView, reading: Reading) -> bool:
@@ -115,6 +150,8 @@ async def _wait(
 def _read(broker: Broker, version: int, fetch: FetchRequestView, started: RemoteReads) -> Reading:
     """One pass; `started` are downloads of an earlier pass, so that none is asked for twice."""
     room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
+    if broker.reads_carefully:
+        room = min(room, CAREFUL_BYTES)
     reading = Reading([], [], 0, False, {}, 0)
     size, held, final = 0, 0, False
     cold = broker.has_room_for_cold_bytes

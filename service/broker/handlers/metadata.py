@@ -6,18 +6,11 @@ from collections.abc import Iterable
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
-from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopic
-from kio.schema.metadata.v13.response import (
-    MetadataResponse,
-    MetadataResponseBroker,
-    MetadataResponsePartition,
-    MetadataResponseTopic,
-)
 
 from service.broker.broker import (
+    CLUSTER_OPERATIONS,
     INTERNAL_TOPICS,
     NO_THROTTLE,
-    OPERATIONS_NOT_ASKED,
     TOPIC_OPERATIONS,
     Broker,
 )
@@ -25,6 +18,15 @@ from service.metadata.controller.requests import CreateTopic
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.metadata.image import PartitionImage, TopicImage
 from service.network.server import RequestContext
+from service.wire.metadata import (
+    OPERATIONS_NOT_ASKED,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 
 
 async def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
@@ -41,6 +43,7 @@ async def handle(broker: Broker, context: RequestContext, request: MetadataReque
         if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
             await _create_missing(broker, request.topics)
         topics = [_asked(broker, one, operations) for one in _distinct(request.topics)]
+    of_cluster = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
     host, port = broker.endpoint(context.listener)
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
@@ -53,6 +56,7 @@ async def handle(broker: Broker, context: RequestContext, request: MetadataReque
         controller_id=broker.config.node_id,
         topics=tuple(topics),
         error_code=ErrorCode.none,
+        cluster_authorized_operations=of_cluster,
     )
 
 

@@ -13,7 +13,7 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
     OffsetForLeaderTopicResult,
 )
 
-from service.base.errors import RequestError
+from service.base.errors import CorruptionError, RequestError, StorageError
 from service.broker.broker import NO_THROTTLE, Broker
 from service.network.server import RequestContext
 
@@ -38,9 +38,12 @@ def _end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEn
     try:
         partition = broker.replicas.find(topic, asked.partition)
         partition.check_epoch(asked.current_leader_epoch)
+        epoch, end_offset = partition.unified.end_offset_of_epoch(asked.leader_epoch)
     except RequestError as e:
         return EpochEndOffset(error_code=e.code, partition=asked.partition)
-    epoch, end_offset = partition.unified.end_offset_of_epoch(asked.leader_epoch)
+    except (StorageError, CorruptionError) as e:
+        broker.log_storage_error("OffsetForLeaderEpoch", topic, asked.partition, e)
+        return EpochEndOffset(error_code=ErrorCode.kafka_storage_error, partition=asked.partition)
     return EpochEndOffset(
         error_code=ErrorCode.none, partition=asked.partition, leader_epoch=epoch, end_offset=end_offset
     )

@@ -82,11 +82,16 @@ def _alter_resource(
 def validate(
     image: MetadataImage, rules: ConfigRules, kind: ResourceType, name: str, values: Mapping[str, str]
 ) -> None:
-    """Ask the rules about all overrides of one resource. Raises `RequestError` INVALID_CONFIG."""
+    """Ask the rules about all overrides of one resource.
+
+    Raises `RequestError`: INVALID_CONFIG for a topic, INVALID_REQUEST for a broker, which Kafka keeps for the
+    sake of its clients (KAFKA-13609).
+    """
     try:
         rules.validate(image, kind, name, values)
     except ConfigError as e:
-        raise RequestError(ErrorCode.invalid_config, str(e)) from e
+        code = ErrorCode.invalid_request if kind is ResourceType.BROKER else ErrorCode.invalid_config
+        raise RequestError(code, str(e)) from e
 
 
 def _check_changes(changes: Sequence[AlterConfig]) -> None:
@@ -140,10 +145,11 @@ def _apply(kind: ResourceType, change: AlterConfig, old: str | None, rules: Conf
     if operation is ConfigOperation.SET:
         return change.value
     if not rules.is_list(kind, change.name):
-        raise RequestError(
-            ErrorCode.invalid_config,
-            f"Can't {operation.name} to key {change.name} because its type is not LIST.",
-        )
+        reason = f"Can't {operation.name} to key {change.name} because its type is not LIST."
+        if kind is ResourceType.BROKER:
+            verb = operation.name.lower()
+            reason = f"Config value {verb} is not allowed for config key: {change.name}"
+        raise RequestError(ErrorCode.invalid_config, reason)
     base = rules.default(kind, change.name) if old is None else old
     parts = [part for part in (base or "").split(",") if part]
     for value in change.value.split(","):

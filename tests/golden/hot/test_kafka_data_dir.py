@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from pathlib import Path
 from uuid import UUID
@@ -17,6 +18,7 @@ from service.hot.manager import LogManager
 from service.hot.producer_snapshot import decode_snapshot
 from service.records.batch import iter_headers
 from service.records.decode import iter_records
+from tests.support.world import make_world
 
 GOLDEN = Path(__file__).parent / "kafka-data"
 PARTITION = "golden-0"
@@ -37,12 +39,12 @@ def files(directory: Path, *suffixes: str) -> dict[str, bytes]:
 
 def opened(directory: Path, *, clean: bool) -> LocalLog:
     tip = TopicIdPartition(TOPIC_ID, "golden", 0)
-    return LocalLog.open(directory, tip, CONFIG, clock=ManualClock(WRITTEN_MS), clean=clean)
+    return LocalLog.open(directory, tip, CONFIG, world=make_world(ManualClock(WRITTEN_MS)), clean=clean)
 
 
 def test_a_directory_of_kafkas_opens(data: Path) -> None:
-    logs = LogManager([data], ManualClock(WRITTEN_MS))
-    logs.open_all(lambda _: CONFIG)
+    logs = LogManager([data], make_world(ManualClock(WRITTEN_MS)))
+    asyncio.run(logs.open_all(lambda _: CONFIG))
     (meta,) = logs.claim("4L6g3nShT-eMCtK--X86sw", 1)
     assert meta.directory_id != UUID(int=0)
     log = logs.get(TOPIC_ID, 0)
@@ -50,7 +52,7 @@ def test_a_directory_of_kafkas_opens(data: Path) -> None:
     assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (524, 800, 800)
     assert [(s.base_offset, s.last_offset) for s in log.sealed_segments()] == [(524, 599), (600, 767)]
     assert len(log.producers) == 2
-    logs.close()
+    asyncio.run(logs.close())
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -88,7 +90,9 @@ def test_what_we_write_is_what_kafka_wrote(data: Path, tmp_path: Path) -> None:
     kafka = files(data / PARTITION, ".log", ".index", ".timeindex", ".snapshot")
     ours = tmp_path / PARTITION
     tip = TopicIdPartition(TOPIC_ID, "golden", 0)
-    log = LocalLog.open(ours, tip, CONFIG, clock=ManualClock(WRITTEN_MS), log_start_offset=524, clean=True)
+    log = LocalLog.open(
+        ours, tip, CONFIG, world=make_world(ManualClock(WRITTEN_MS)), log_start_offset=524, clean=True
+    )
     for name in sorted(name for name in kafka if name.endswith(".log")):
         for header in iter_headers(kafka[name]):
             log.append_raw(memoryview(kafka[name])[header.position : header.end])

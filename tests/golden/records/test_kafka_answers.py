@@ -64,7 +64,7 @@ def log_config(case: dict[str, Any]) -> LogConfig:
 def test_a_bad_batch_gets_kafkas_error(name: str) -> None:
     case = CASES[name]
     with pytest.raises(RequestError) as raised:
-        validate_produced(produced_bytes(case), rules_of(log_config(case)), ANSWERS["now_ms"])
+        validate_produced(produced_bytes(case), rules_of(log_config(case), 64 << 20), ANSWERS["now_ms"])
     assert raised.value.code.name == NOT_AS_KAFKA.get(name, case["error"])
     assert raised.value.message
 
@@ -77,7 +77,7 @@ def test_a_good_batch_is_stored_with_kafkas_bytes(name: str) -> None:
     stored = bytes.fromhex(case["stored"])
     kafka = read_header(stored)
     now_ms = kafka.max_timestamp if kafka.is_log_append_time else ANSWERS["now_ms"]
-    batch = validate_produced(produced_bytes(case), rules_of(log_config(case)), now_ms)
+    batch = validate_produced(produced_bytes(case), rules_of(log_config(case), 64 << 20), now_ms)
     stamp(batch.data, 0, kafka.base_offset, kafka.partition_leader_epoch)
     if "compression.type" not in case["config"]:
         assert bytes(batch.data) == stored

@@ -36,7 +36,7 @@ from tests.golden.remote.generate import (
     readable,
 )
 from tests.support.older_format import version_1
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 
 VERSIONS = sorted(FOLDERS)
 

@@ -47,12 +47,7 @@ def test_a_real_request_is_read_and_written_again(line: dict[str, Any]) -> None:
     again = encode_request(
         header.api_key, header.api_version, header.correlation_id, header.client_id, message
     )
-    if header.api_key == ApiKey.METADATA and header.api_version in (8, 9, 10):
-        # The flag for the cluster's authorized operations is dropped; its place is the last byte but the
-        # tags'.
-        assert len(again) == len(request) + 4
-    else:
-        assert again == frame(request)
+    assert again == frame(request)
 
 
 @pytest.mark.parametrize("line", _lines(hot=False))

@@ -11,7 +11,7 @@ import random
 import sys
 from pathlib import Path
 
-from service.base.clock import SystemClock
+from service.base.world import system_world
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
@@ -24,9 +24,10 @@ SETTINGS = LogConfig(
 
 async def append_for_ever(directory: Path, seed: int) -> None:
     rng = random.Random(seed)
-    clock = SystemClock()
-    logs = LogManager([directory], clock, checkpoint_interval_ms=20)
-    logs.open_all(lambda _: SETTINGS)
+    world = system_world()
+    clock = world.clock
+    logs = LogManager([directory], world, checkpoint_interval_ms=20)
+    await logs.open_all(lambda _: SETTINGS)
     log = logs.get_or_create(TIP, SETTINGS)
     background = asyncio.create_task(logs.run())
     epoch = log.epochs.latest + 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from service.base.clock import SystemClock
+from service.base.world import system_world
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from tests.property.hot.appender import SETTINGS
@@ -62,9 +63,9 @@ def test_no_acknowledged_record_is_lost_to_a_kill(tmp_path: Path) -> None:
     rng = random.Random(seed)
     for _ in range(ROUNDS):
         acknowledged = run_and_kill(tmp_path, rng.randrange(1 << 30), rng.uniform(0, 0.25))
-        logs = LogManager([tmp_path], SystemClock())
-        logs.open_all(lambda _: SETTINGS)
+        logs = LogManager([tmp_path], system_world())
+        asyncio.run(logs.open_all(lambda _: SETTINGS))
         log = logs.get(TIP.topic_id, TIP.partition)
         assert log is not None
         check(log, acknowledged)
-        logs.close(clean=rng.random() < 0.3)
+        asyncio.run(logs.close(clean=rng.random() < 0.3))

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import ManualClock
+from service.base.disk import SystemDisk
 from service.base.errors import RequestError
 from service.hot.files import FileCache
 from service.hot.log import LocalLog
@@ -65,7 +66,7 @@ class LogMachine(RuleBasedStateMachine):
             clean=clean,
             recovery_point=point,
             log_start_offset=self.start,
-            files=FileCache(3),
+            files=FileCache(SystemDisk(), 3),
             **self.settings,
         )
 

@@ -31,7 +31,7 @@ from service.metadata.features import bootstrap_frames
 from service.metadata.frames import Frame
 from service.metadata.image import MetadataImage
 from service.metadata.image_frames import image_frames
-from service.metadata.raft.log import apply_batch
+from service.metadata.publication import apply_batch
 from service.remote.catalog import CatalogCommit, CatalogEntry
 from tests.unit.metadata.controllers import CLUSTER_ID, AnyConfig, registration
 
@@ -167,7 +167,7 @@ def test_a_snapshot_and_the_log_after_it_say_what_the_whole_log_says(
     same(image, snapshot)
     for encoded in history.encoded(cut):
         (batch,) = decode_batches(encoded)
-        image = apply_batch(image, batch)
+        image, _ = apply_batch(image, batch)
     same(image, history.image)
 
 
@@ -179,7 +179,7 @@ def test_an_image_never_changes_once_it_is_built(script: list[tuple[Any, ...]]) 
     for number, encoded in enumerate(history.encoded(0)):
         (batch,) = decode_batches(encoded)
         same(image, history.images[number])
-        image = apply_batch(image, batch)
+        image, _ = apply_batch(image, batch)
     same(image, history.image)
 
 

@@ -26,7 +26,7 @@ from service.remote.reading.chunk import verify_chunk
 from service.remote.reading.reader import RemoteReader
 from service.remote.reading.resources import split_chunks
 from service.remote.stores.memory_store import MemoryStore
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 from tests.unit.remote.archive import TIP, Archive, batch_of, plan_segment
 
 TOPIC = UUID(int=5)

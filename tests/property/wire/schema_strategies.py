@@ -53,13 +53,11 @@ def kio_bytes(message: Any) -> bytes:
     return out.getvalue()
 
 
-def project(message: Any, entity: type[Any], missing: dict[str, object] | None = None) -> Any:
-    """`message` as `entity`, field by field name; top-level fields it lacks come from `missing`."""
+def project(message: Any, entity: type[Any]) -> Any:
+    """`message` as `entity`, field by field name."""
     values = {}
     for field in fields(entity):
         if not hasattr(message, field.name):
-            if missing is not None and field.name in missing:
-                values[field.name] = missing[field.name]
             continue
         value = getattr(message, field.name)
         kind = classify_field(field)

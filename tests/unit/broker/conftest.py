@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from service.base.world import World, system_world
 from service.broker.node import Node
 from service.broker.supervisor import Supervisor
 from service.config.settings import BrokerConfig
@@ -28,7 +29,9 @@ BRISK = {
 class NodeThread:
     """`Node` as `run_server` runs it, without signals: `stop` is what SIGTERM does."""
 
-    def __init__(self, directory: Path, **settings: str) -> None:
+    def __init__(self, directory: Path, world: World | None = None, **settings: str) -> None:
+        self._world = world or system_world()
+        self.data = directory
         self.settings = {
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "log.dirs": str(directory),
@@ -49,7 +52,7 @@ class NodeThread:
 
     async def _run(self) -> None:
         self._supervisor, self._loop = Supervisor(), asyncio.get_running_loop()
-        node = Node(BrokerConfig.from_properties(self.settings), self._supervisor)
+        node = Node(BrokerConfig.from_properties(self.settings), self._supervisor, self._world)
         try:
             async with AsyncExitStack() as stack:
                 await node.start(stack)
@@ -148,11 +151,11 @@ class Talk:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
-    """`start(**settings)` starts a node on the test's folder; what still runs at the end is stopped."""
+    """`start(world, **settings)` starts a node on the test's folder; what still runs is stopped."""
     nodes: list[NodeThread] = []
 
-    def make(**settings: str) -> NodeThread:
-        node = NodeThread(tmp_path / "data", **settings)
+    def make(world: World | None = None, **settings: str) -> NodeThread:
+        node = NodeThread(tmp_path / "data", world, **settings)
         nodes.append(node)
         return node.start()
 

@@ -9,15 +9,16 @@ from uuid import UUID
 
 from service.base.clock import ManualClock
 from service.base.types import TopicIdPartition
+from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.records.batch import BatchHeader, complete_headers, iter_headers, read_header, stamp
 from service.records.builder import BatchBuilder
 from service.records.decode import Record, iter_records
 from service.records.validation import ValidatedBatch
+from tests.support.world import START_MS, make_world
 
 TIP = TopicIdPartition(UUID(int=7), "events", 0)
-START_MS = 1_600_000_000_000
 
 
 def batch(
@@ -48,12 +49,14 @@ def raw(*batches: tuple[int, int, int], timestamp: int = START_MS) -> memoryview
     return memoryview(data)
 
 
-def open_log(directory: Path, clock: ManualClock | None = None, **options: Any) -> LocalLog:
+def open_log(
+    directory: Path, clock: ManualClock | None = None, *, world: World | None = None, **options: Any
+) -> LocalLog:
     """Open a log; options that `LocalLog.open` does not know are the topic's settings."""
-    known = {"recovery_point", "log_start_offset", "clean", "files", "rng", "producer_expiration_ms"}
+    known = {"recovery_point", "log_start_offset", "clean", "files", "producer_expiration_ms"}
     opening = {key: options.pop(key) for key in known & options.keys()}
     return LocalLog.open(
-        directory / "events-0", TIP, LogConfig(**options), clock=clock or ManualClock(START_MS), **opening
+        directory / "events-0", TIP, LogConfig(**options), world=world or make_world(clock), **opening
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import ManualClock
+from service.base.disk import SystemDisk
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.hot.files import FileCache
 from service.records.batch import iter_headers, read_header, set_log_append_time
@@ -112,7 +113,9 @@ def test_a_consumer_at_the_end_sees_each_batch_as_it_comes(tmp_path: Path) -> No
 
 def test_a_slice_outlives_the_deletion_of_its_segment(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
-    log = open_log(tmp_path, clock, segment_bytes=300, file_delete_delay_ms=0, files=FileCache(2))
+    log = open_log(
+        tmp_path, clock, segment_bytes=300, file_delete_delay_ms=0, files=FileCache(SystemDisk(), 2)
+    )
     for _ in range(20):
         log.append(batch(2), 0, START_MS)
     found = log.read(0, 1 << 20).slice
@@ -127,7 +130,7 @@ def test_a_slice_outlives_the_deletion_of_its_segment(tmp_path: Path) -> None:
 
 
 def test_sealed_segments_hold_no_descriptors_beyond_the_cache(tmp_path: Path) -> None:
-    files = FileCache(8)
+    files = FileCache(SystemDisk(), 8)
     log = open_log(tmp_path, segment_bytes=120, files=files)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(200):

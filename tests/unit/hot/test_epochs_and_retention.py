@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from service.base.clock import ManualClock
+from service.base.disk import SystemDisk
 from service.base.errors import CorruptionError
 from service.config.settings import LogConfig
 from service.hot.epochs import LeaderEpochs
@@ -15,7 +16,7 @@ from tests.unit.hot.logs import START_MS, batch, open_log
 
 
 def epochs(path: Path, *entries: tuple[int, int]) -> LeaderEpochs:
-    made = LeaderEpochs(path)
+    made = LeaderEpochs(SystemDisk(), path)
     for epoch, start in entries:
         made.assign(epoch, start)
     return made
@@ -24,7 +25,7 @@ def epochs(path: Path, *entries: tuple[int, int]) -> LeaderEpochs:
 def test_epochs_are_written_as_kafka_does_and_read_back(tmp_path: Path) -> None:
     epochs(tmp_path, (0, 0), (3, 17))
     assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n0 0\n3 17\n"
-    assert LeaderEpochs.load(tmp_path).entries == ((0, 0), (3, 17))
+    assert LeaderEpochs.load(SystemDisk(), tmp_path).entries == ((0, 0), (3, 17))
 
 
 def test_an_epoch_without_records_is_replaced(tmp_path: Path) -> None:
@@ -59,7 +60,7 @@ def test_truncation_at_either_end(tmp_path: Path) -> None:
     assert made.truncate_end(20)
     assert made.entries == ((1, 15),)
     assert made.latest == 1
-    assert LeaderEpochs.load(tmp_path).entries == ((1, 15),)
+    assert LeaderEpochs.load(SystemDisk(), tmp_path).entries == ((1, 15),)
 
 
 def test_epochs_of_a_range_and_of_an_offset(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_epochs_of_a_range_and_of_an_offset(tmp_path: Path) -> None:
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_bytes(text.encode("latin1"))
     with pytest.raises(CorruptionError):
-        LeaderEpochs.load(tmp_path)
+        LeaderEpochs.load(SystemDisk(), tmp_path)
 
 
 NO_LIMIT = RetentionLimits(-1, -1, False)

@@ -14,22 +14,29 @@ from uuid import UUID
 import pytest
 
 from service.base.clock import ManualClock
+from service.base.disk import SystemDisk
 from service.base.errors import ConfigError, StorageError
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log_dir import LogDir, cluster_id_of, decode_uuid, encode_uuid, read_meta, read_topic_id
 from service.hot.manager import LogManager
+from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, batch
 
+DISK = SystemDisk()
 CONFIG = LogConfig(segment_bytes=1000)
 A = TopicIdPartition(UUID(int=1), "a", 0)
 B = TopicIdPartition(UUID(int=2), "b", 3)
 
 
 def manager(*dirs: Path, clock: ManualClock | None = None, **options: int) -> LogManager:
-    made = LogManager(dirs, clock or ManualClock(START_MS), **options)
-    made.open_all(lambda _: CONFIG)
+    made = LogManager(dirs, make_world(clock), **options)
+    asyncio.run(made.open_all(lambda _: CONFIG))
     return made
+
+
+def close(logs: LogManager, *, clean: bool = True, broker_epoch: int = -1) -> None:
+    asyncio.run(logs.close(clean, broker_epoch))
 
 
 def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
@@ -37,7 +44,7 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
     for n in range(30):
         logs.get_or_create(A, CONFIG).append(batch(2), n // 10, START_MS)
     logs.get_or_create(B, CONFIG).append(batch(1), 0, START_MS)
-    logs.close(broker_epoch=17)
+    close(logs, broker_epoch=17)
     assert json.loads((tmp_path / ".kafka_cleanshutdown").read_text()) == {"version": 0, "brokerEpoch": 17}
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n2\na 0 60\nb 3 1\n"
     again = manager(tmp_path)
@@ -48,18 +55,18 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
     }
     assert again.get(A.topic_id, 0).recovery_point == 60  # type: ignore[union-attr]
     assert again.get_or_create(A, CONFIG) is again.get(A.topic_id, 0)
-    again.close()
+    close(again)
 
 
 def test_logs_come_back_after_a_hard_stop(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     for _ in range(30):
         logs.get_or_create(A, CONFIG).append(batch(2), 0, START_MS)
-    logs.close(clean=False)
+    close(logs, clean=False)
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     again = manager(tmp_path)
     assert again.get(A.topic_id, 0).log_end_offset == 60  # type: ignore[union-attr]
-    again.close()
+    close(again)
 
 
 def test_a_start_offset_survives_any_stop_after_a_checkpoint(tmp_path: Path) -> None:
@@ -69,62 +76,62 @@ def test_a_start_offset_survives_any_stop_after_a_checkpoint(tmp_path: Path) -> 
         log.append(batch(2), 0, START_MS)
     log.advance_log_start(33)
     logs.checkpoint()
-    logs.close(clean=False)
+    close(logs, clean=False)
     again = manager(tmp_path)
     assert again.get(A.topic_id, 0).log_start_offset == 33  # type: ignore[union-attr]
-    again.close()
+    close(again)
 
 
 def test_damaged_checkpoints_cost_a_recovery_and_nothing_else(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     logs.get_or_create(A, CONFIG).append(batch(2), 0, START_MS)
-    logs.close(clean=False)
+    close(logs, clean=False)
     for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
         (tmp_path / name).write_text("0\n1\na 0\n")
     again = manager(tmp_path)
     assert again.get(A.topic_id, 0).log_end_offset == 2  # type: ignore[union-attr]
-    again.close()
+    close(again)
 
 
 def test_a_directory_in_use_is_refused_by_name(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     with pytest.raises(StorageError, match=r"in use"):
-        LogManager([tmp_path], ManualClock())
+        LogManager([tmp_path], make_world())
     script = "import fcntl,sys;fcntl.lockf(open(sys.argv[1],'r+'),fcntl.LOCK_EX|fcntl.LOCK_NB)"
     other = subprocess.run(
         [sys.executable, "-c", script, tmp_path / ".lock"], capture_output=True, check=False
     )
     assert other.returncode != 0, "a JVM's lock would have been granted"
-    logs.close()
-    manager(tmp_path).close()
+    close(logs)
+    close(manager(tmp_path))
 
 
 def test_a_failed_start_gives_its_other_directories_back(tmp_path: Path) -> None:
-    taken = LogDir(tmp_path / "two")
+    taken = LogDir(tmp_path / "two", make_world())
     with pytest.raises(StorageError):
-        LogManager([tmp_path / "one", tmp_path / "two"], ManualClock())
+        LogManager([tmp_path / "one", tmp_path / "two"], make_world())
     taken.close()
-    manager(tmp_path / "one", tmp_path / "two").close()
+    close(manager(tmp_path / "one", tmp_path / "two"))
 
 
 def test_directories_know_their_node_and_cluster(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     logs = manager(one)
-    assert cluster_id_of([one, two]) is None
+    assert cluster_id_of(DISK, [one, two]) is None
     (meta,) = logs.claim("cluster-x", 3)
-    assert read_meta(one) == meta
-    assert cluster_id_of([one, two]) == "cluster-x"
-    logs.close()
+    assert read_meta(DISK, one) == meta
+    assert cluster_id_of(DISK, [one, two]) == "cluster-x"
+    close(logs)
     logs = manager(one, two)
     assert logs.claim("cluster-x", 3)[0] == meta
     with pytest.raises(ConfigError, match=r"node\.id"):
         logs.claim("cluster-x", 4)
     with pytest.raises(ConfigError, match=r"cluster\.id"):
         logs.claim("cluster-y", 3)
-    logs.close()
+    close(logs)
     (one / "meta.properties").write_text("version=1\nnode.id=x\n")
     with pytest.raises(StorageError, match=r"meta\.properties"):
-        read_meta(one)
+        read_meta(DISK, one)
 
 
 def test_new_logs_go_where_the_fewest_are(tmp_path: Path) -> None:
@@ -132,7 +139,7 @@ def test_new_logs_go_where_the_fewest_are(tmp_path: Path) -> None:
     for n in range(4):
         logs.get_or_create(TopicIdPartition(A.topic_id, "a", n), CONFIG)
     assert [len(list((tmp_path / d).glob("a-*"))) for d in ("one", "two")] == [2, 2]
-    logs.close()
+    close(logs)
 
 
 def test_a_deleted_log_goes_after_its_delay_and_its_name_is_free_at_once(tmp_path: Path) -> None:
@@ -152,7 +159,7 @@ def test_a_deleted_log_goes_after_its_delay_and_its_name_is_free_at_once(tmp_pat
     assert len(list(tmp_path.glob("a-0*"))) == 2
     clock.advance(1)
     _while_running(logs, lambda: _until(lambda: len(list(tmp_path.glob("a-0*"))) == 1))
-    logs.close()
+    close(logs)
 
 
 def test_a_deletion_is_soon_in_the_checkpoint(tmp_path: Path) -> None:
@@ -163,15 +170,15 @@ def test_a_deletion_is_soon_in_the_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "recovery-point-offset-checkpoint"
     _while_running(logs, lambda: _until(path.exists))
     assert path.read_text() == "0\n1\nb 3 0\n"
-    logs.close()
+    close(logs)
 
 
 def test_what_was_being_deleted_is_removed_at_the_next_start(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     logs.get_or_create(A, CONFIG)
     logs.delete(A)
-    logs.close()
-    manager(tmp_path).close()
+    close(logs)
+    close(manager(tmp_path))
     assert list(tmp_path.glob("a-0*")) == []
 
 
@@ -181,12 +188,12 @@ def test_a_topic_made_again_does_not_inherit_records(tmp_path: Path) -> None:
     successor = A._replace(topic_id=UUID(int=99))
     assert logs.get_or_create(successor, CONFIG).log_end_offset == 0
     assert logs.get(A.topic_id, 0) is None
-    assert read_topic_id(tmp_path / "a-0") == UUID(int=99)
+    assert read_topic_id(DISK, tmp_path / "a-0") == UUID(int=99)
     assert [p.name.endswith("-stray") for p in tmp_path.glob("a-0.*")] == [True]
-    logs.close()
+    close(logs)
     again = manager(tmp_path)
     assert list(again.logs()) == [(UUID(int=99), 0)]
-    again.close()
+    close(again)
 
 
 def test_a_topic_made_again_is_not_cut_by_its_predecessors_checkpoint(tmp_path: Path) -> None:
@@ -199,7 +206,7 @@ def test_a_topic_made_again_is_not_cut_by_its_predecessors_checkpoint(tmp_path: 
     logs.delete(A)
     successor = A._replace(topic_id=UUID(int=99))
     logs.get_or_create(successor, CONFIG).append(batch(5), 0, START_MS)
-    logs.close(clean=False)
+    close(logs, clean=False)
     again = manager(tmp_path).get(successor.topic_id, 0)
     assert again is not None
     assert (again.log_start_offset, again.log_end_offset) == (0, 5)
@@ -211,7 +218,7 @@ def test_logs_that_the_metadata_does_not_know_are_set_aside(tmp_path: Path) -> N
     logs.get_or_create(B, CONFIG)
     logs.set_aside_unknown(lambda topic_id, _: topic_id == B.topic_id)
     assert list(logs.logs()) == [(B.topic_id, 3)]
-    logs.close()
+    close(logs)
 
 
 def test_long_topic_names_can_be_deleted(tmp_path: Path) -> None:
@@ -219,7 +226,7 @@ def test_long_topic_names_can_be_deleted(tmp_path: Path) -> None:
     tip = A._replace(topic="t" * 249)
     logs.get_or_create(tip, CONFIG)
     assert logs.delete(tip)
-    logs.close()
+    close(logs)
 
 
 def test_flushes_that_come_together_share_their_fsyncs(tmp_path: Path) -> None:
@@ -238,7 +245,7 @@ def test_flushes_that_come_together_share_their_fsyncs(tmp_path: Path) -> None:
     asyncio.run(many())
     assert log.recovery_point == 50
     assert not log.flush_due
-    logs.close()
+    close(logs)
 
 
 def test_sealed_segments_are_flushed_in_the_background(tmp_path: Path) -> None:
@@ -251,7 +258,7 @@ def test_sealed_segments_are_flushed_in_the_background(tmp_path: Path) -> None:
         await _until(lambda: log.recovery_point == log.active_base_offset > 0)
 
     _while_running(logs, scenario)
-    logs.close()
+    close(logs)
 
 
 def test_flush_ms_and_checkpoints_happen_in_the_background(tmp_path: Path) -> None:
@@ -271,7 +278,7 @@ def test_flush_ms_and_checkpoints_happen_in_the_background(tmp_path: Path) -> No
         await _until((tmp_path / "recovery-point-offset-checkpoint").exists)
 
     _while_running(logs, checkpointed)
-    logs.close(clean=False)
+    close(logs, clean=False)
     assert manager(tmp_path).get(A.topic_id, 0).recovery_point == 2  # type: ignore[union-attr]
 
 

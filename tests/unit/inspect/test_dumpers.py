@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.base.disk import SystemDisk
 from service.base.errors import ConfigError, CorruptionError, FirnError
 from service.base.files import write_checkpoint
 from service.cli.main import main
@@ -26,9 +27,11 @@ from service.inspect.formats import dump
 from service.inspect.source import open_source
 from service.metadata.batches import encode_batch
 from service.metadata.frames import Frame, UnknownRecord, newest
+from service.metadata.raft.durable_offset import encode_durable_offset
 from service.metadata.raft.snapshots import SnapshotId, write_snapshot
-from service.metadata.raft.state_file import QuorumState, encode_state
+from service.metadata.raft.state import QuorumState, encode_state
 from service.metadata.records import RemoteLogRecord, RemoveTombstoneRecord, TombstoneRecord, TopicRecord
+from service.metadata.snapshot_codec import encode_snapshot as encode_image_snapshot
 from service.records.batch import Codec
 from service.records.builder import BatchBuilder, build_batch
 from service.remote.format import manifest_codec as codec
@@ -88,6 +91,12 @@ def manifest(segments: int, limits: Limits | None = None) -> tuple[Manifest, lis
         entries, leader_epoch=3, new_uuid=uuid4, encode_page=codec.encode_page, limits=limits or Limits()
     )
     return change.manifest, [(ref.key, data) for _, ref, data in change.pages]
+
+
+def snapshot_file(root: Path, snapshot: SnapshotId) -> int:
+    """A snapshot of one topic; returns its size."""
+    batches = encode_image_snapshot([TestMetadata.TOPIC], epoch=snapshot.epoch, last_timestamp_ms=5, now_ms=6)
+    return write_snapshot(SystemDisk(), root, snapshot, batches)
 
 
 def put(root: Path, name: str, data: bytes) -> Path:
@@ -183,16 +192,16 @@ class TestSegmentFiles:
 
 class TestSmallFiles:
     def test_checkpoints(self, tmp_path: Path) -> None:
-        write_checkpoint(tmp_path / "leader-epoch-checkpoint", ["0 0", "3 100"])
+        write_checkpoint(SystemDisk(), tmp_path / "leader-epoch-checkpoint", ["0 0", "3 100"])
         assert shown(tmp_path / "leader-epoch-checkpoint")["epochs"][1] == {"epoch": 3, "start_offset": 100}
-        write_checkpoint(tmp_path / "recovery-point-offset-checkpoint", ["my topic 2 17"])
+        write_checkpoint(SystemDisk(), tmp_path / "recovery-point-offset-checkpoint", ["my topic 2 17"])
         assert shown(tmp_path / "recovery-point-offset-checkpoint")["partitions"] == [
             {"topic": "my topic", "partition": 2, "offset": 17}
         ]
 
     @pytest.mark.parametrize("line", ["x", "t 1", "t x 1", "t 1 -1"])
     def test_a_checkpoint_line_that_cannot_be_is_an_error(self, tmp_path: Path, line: str) -> None:
-        write_checkpoint(tmp_path / "log-start-offset-checkpoint", [line])
+        write_checkpoint(SystemDisk(), tmp_path / "log-start-offset-checkpoint", [line])
         with pytest.raises(CorruptionError, match="expected topic, partition and offset"):
             shown(tmp_path / "log-start-offset-checkpoint")
 
@@ -225,7 +234,7 @@ class TestMetadata:
 
     def test_a_snapshot_from_header_to_footer(self, tmp_path: Path) -> None:
         snapshot = SnapshotId(64, 3)
-        write_snapshot(tmp_path, snapshot, [self.TOPIC], last_timestamp_ms=5, now_ms=6)
+        snapshot_file(tmp_path, snapshot)
         document = shown(tmp_path / snapshot.file_name)
         assert (document["end_offset"], document["epoch"]) == (64, 3)
         assert [row["type"] for row in document["records"]] == [
@@ -236,7 +245,7 @@ class TestMetadata:
 
     def test_a_snapshot_without_its_footer_is_an_error(self, tmp_path: Path) -> None:
         snapshot = SnapshotId(64, 3)
-        size = write_snapshot(tmp_path, snapshot, [self.TOPIC], last_timestamp_ms=5, now_ms=6)
+        size = snapshot_file(tmp_path, snapshot)
         path = tmp_path / snapshot.file_name
         data = path.read_bytes()
         footer = 61 + len(encode_batch([self.TOPIC], base_offset=1, epoch=3, timestamp_ms=6)) - 61
@@ -314,7 +323,7 @@ def test_a_file_of_no_known_format_is_refused_with_what_is_known(tmp_path: Path)
 
 
 def _created(path: Path) -> FileHandle:
-    handle = FileHandle(path, 0, FileCache())
+    handle = FileHandle(path, 0, FileCache(SystemDisk()))
     handle.create()
     return handle
 
@@ -324,7 +333,7 @@ def every_file(root: Path) -> list[Path]:
     made, pages = manifest(7, Limits(entries=3))
     data = codec.encode_manifest(made)
     planned = segment_object()
-    write_snapshot(root, SnapshotId(64, 3), [TestMetadata.TOPIC], last_timestamp_ms=5, now_ms=6)
+    snapshot_file(root, SnapshotId(64, 3))
     metadata = encode_batch(
         [TestMetadata.TOPIC, TestMetadata.REMOTE], base_offset=100, epoch=2, timestamp_ms=5
     )
@@ -402,3 +411,9 @@ def test_tombstones_are_shown_by_name(tmp_path: Path) -> None:
     rows = shown(put(tmp_path, f"__cluster_metadata-0/{0:020d}.log", bytes(data)))["records"]
     assert [row["type"] for row in rows] == ["TombstoneRecord", "RemoveTombstoneRecord"]
     assert (rows[0]["data"]["name"], rows[0]["data"]["partitions"]) == ("gone", 3)
+
+
+def test_the_durable_offset_of_the_metadata_log(tmp_path: Path) -> None:
+    assert shown(put(tmp_path, "durable-offset", encode_durable_offset(17)))["offset"] == 17
+    with pytest.raises(CorruptionError, match="checksum"):
+        shown(put(tmp_path, "durable-offset", encode_durable_offset(17)[:-2] + b"0\n"))

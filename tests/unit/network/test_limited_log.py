@@ -26,7 +26,7 @@ def test_lines_beyond_the_burst_are_counted_and_told(caplog: pytest.LogCaptureFi
 
 
 def test_a_percent_sign_in_an_argument_is_harmless(caplog: pytest.LogCaptureFixture) -> None:
-    log = RateLimitedLog(logging.getLogger("limited"))
+    log = RateLimitedLog(logging.getLogger("limited"), now=lambda: 0.0)
     with caplog.at_level(logging.WARNING, "limited"):
         log.warning("closed %s", "100% %s %d")
     assert caplog.records[0].getMessage() == "closed 100% %s %d"

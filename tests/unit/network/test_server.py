@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from service.base.errors import ConfigError
 from service.network import sender
+from service.network.admission import Admission
 from service.network.server import Limits, RequestContext, Response, Server
 from service.wire.errors import MalformedMessage
 from service.wire.frames import frame
@@ -29,6 +31,9 @@ class File:
         self._file.write(content)
         self._file.flush()
         self.fd = self._file.fileno()
+
+    def pread(self, size: int, position: int) -> bytes:
+        return os.pread(self.fd, size, position)
 
     def close(self) -> None:
         self._file.close()
@@ -105,9 +110,11 @@ FILE_ANSWER = CONTENT[5 : 5 + (1 << 20)] + b"<middle>" + CONTENT[77:177] + CONTE
 
 
 @asynccontextmanager
-async def serving(limits: Limits | None = None) -> AsyncIterator[tuple[Server, Echo]]:
+async def serving(
+    limits: Limits | None = None, admission: Admission | None = None
+) -> AsyncIterator[tuple[Server, Echo]]:
     echo = Echo()
-    server = Server("127.0.0.1", 0, echo, limits=limits)
+    server = Server("127.0.0.1", 0, echo, limits=limits, admission=admission)
     await server.start()
     try:
         yield server, echo
@@ -437,24 +444,80 @@ def test_hundreds_of_idle_connections_hold_no_buffers() -> None:
     run(scenario())
 
 
-def test_connections_over_the_limit_are_refused() -> None:
+def test_connections_over_the_limit_wait_for_one_to_end() -> None:
     async def scenario() -> None:
-        async with serving(Limits(max_connections=2)) as (server, _):
+        async with serving(admission=Admission(2)) as (server, _):
             one, two = await connect(server), await connect(server)
             two[1].write(frame(b"e"))
             assert await receive(two[0]) == b"e"
-            reader, writer = await connect(server)
-            with suppress(ConnectionResetError):
-                assert await reader.read() == b""
-            assert server.counters.refused == 1
+            waiting = [await connect(server) for _ in range(3)]
+            for n, (_, writer) in enumerate(waiting):
+                writer.write(frame(b"e%d" % n))
+            first = asyncio.ensure_future(receive(waiting[0][0]))
+            await asyncio.sleep(0.05)
+            assert not first.done()
+            assert server.counters.requests == 1
             one[1].close()
-            await until(lambda: server.connection_count == 1)
-            writer.close()
-            reader, writer = await connect(server)
-            writer.write(frame(b"e"))
-            assert await receive(reader) == b"e"
-            writer.close()
+            assert await first == b"e0"
+            for n in (1, 2):
+                waiting[n - 1][1].close()
+                assert await receive(waiting[n][0]) == b"e%d" % n
+            for _, writer in (two, waiting[2]):
+                writer.close()
+            await until(lambda: server.connection_count == 0)
+            again = await connect(server)
+            again[1].write(frame(b"e"))
+            assert await receive(again[0]) == b"e"
+            again[1].close()
+
+    run(scenario())
+
+
+def test_the_limit_on_connections_is_one_over_all_listeners() -> None:
+    async def scenario() -> None:
+        admission = Admission(2)
+        async with serving(admission=admission) as (a, _), serving(admission=admission) as (b, _):
+            one, two = await connect(a), await connect(a)
+            await until(lambda: admission.count == 2)
+            third = await connect(b)
+            third[1].write(frame(b"e"))
+            await asyncio.sleep(0.05)
+            assert b.counters.requests == 0
             two[1].close()
+            assert await receive(third[0]) == b"e"
+            for _, writer in (one, third):
+                writer.close()
+
+    run(scenario())
+
+
+def test_no_more_descriptors_are_taken_than_the_limit_allows() -> None:
+    async def scenario() -> None:
+        async with serving(admission=Admission(2)) as (server, _):
+            let_in = [await connect(server) for _ in range(2)]
+            await until(lambda: server.connection_count == 2)
+            before = len(os.listdir("/proc/self/fd"))
+            outside = [await connect(server) for _ in range(50)]
+            await asyncio.sleep(0.05)
+            assert len(os.listdir("/proc/self/fd")) == before + len(outside)
+            assert server.connection_count == 2
+            for _, writer in (*let_in, *outside):
+                writer.close()
+
+    run(scenario())
+
+
+def test_who_leaves_while_waiting_is_not_waited_for() -> None:
+    async def scenario() -> None:
+        async with serving(admission=Admission(1)) as (server, _):
+            # All come before any is let in: some are accepted at once and wait on this side.
+            streams = await asyncio.gather(*(connect(server) for _ in range(4)))
+            for _, writer in streams:
+                writer.write(frame(b"e"))
+            for _, writer in streams[:3]:
+                writer.close()
+            assert await receive(streams[3][0]) == b"e"
+            streams[3][1].close()
 
     run(scenario())
 
@@ -524,10 +587,32 @@ def test_closing_cuts_what_does_not_finish() -> None:
     run(scenario())
 
 
-def test_an_address_in_use_is_an_error() -> None:
+def test_closing_does_not_wait_for_long_polls() -> None:
     async def scenario() -> None:
         async with serving() as (server, echo):
-            with pytest.raises(OSError, match="in use"):
+            reader, writer = await connect(server)
+            writer.write(frame(b"p"))
+            await until(lambda: bool(echo.contexts))
+            async with asyncio.timeout(2):
+                await server.close(grace_s=60)
+            assert await reader.read() == b""
+            assert echo.cancelled == ["poll"]
+            writer.close()
+
+    run(scenario())
+
+
+def test_an_address_that_cannot_be_had_is_named_in_one_line() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, echo):
+            with pytest.raises(ConfigError) as refused:
                 await Server("127.0.0.1", server.port, echo).start()
+            assert str(refused.value) == (
+                f"listeners: PLAINTEXT://127.0.0.1:{server.port}: Address already in use"
+            )
+            with pytest.raises(
+                ConfigError, match=r"^listeners: PLAINTEXT://no\.such\.host\.invalid:1: [^\n]+$"
+            ):
+                await Server("no.such.host.invalid", 1, echo).start()
 
     run(scenario())

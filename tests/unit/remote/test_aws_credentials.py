@@ -8,7 +8,7 @@ from service.base.errors import ConfigError
 from service.remote.stores.aws_credentials import credential_provider, read_profile
 from service.remote.stores.errors import StoreRefused, StoreUnavailable
 from service.remote.stores.obstore_store import StoreOptions, open_store
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 
 FILES = {
     "credentials": "[default]\naws_access_key_id = d\naws_secret_access_key = ds\n"

@@ -19,7 +19,7 @@ from service.remote.stores.credentials import RenewedCredentials
 from service.remote.stores.errors import CredentialsMissing, StoreRefused, StoreUnavailable
 from service.remote.stores.obstore_store import open_store
 from service.remote.stores.s3_access import S3Access
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential

@@ -43,7 +43,7 @@ from service.remote.reading.object_reader import (
 )
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.chain import ChainStore
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 from tests.unit.remote.archive import CLUSTER, TIP, Archive, batch_of, blocks_of, plan_segment
 
 TOPIC, CLONE = UUID(int=3), UUID(int=4)

@@ -36,7 +36,7 @@ from service.remote.reading.object_reader import (
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.chain import ChainStore
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 from tests.unit.remote.archive import CLUSTER, TIP, TOPIC_ID, Archive
 
 KEY = HeadKey(TOPIC_ID, TIP.partition)
@@ -163,8 +163,8 @@ def test_the_head_of_another_partition_is_no_head(store: BusyStore, archive: Arc
     with pytest.raises(CorruptionError, match=f"{head_key(*other)}: the HEAD of .*/3"):
         open_head(store, other)
     chains = ChainStore(store, CLUSTER, WORLD)
-    assert chains.read_head(TIP) is not None
-    assert chains.read_head(TIP._replace(partition=4)) is None
+    assert chains.look(TIP).head is not None
+    assert chains.look(TIP._replace(partition=4)).head is None
 
 
 def test_whatever_is_found_corrupt_names_its_object(store: BusyStore, archive: Archive) -> None:

@@ -28,7 +28,7 @@ from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.patience import Patience
 from service.remote.stores.patient_store import PatientStore, open_patient_store
 from service.remote.stores.store import ObjectInfo
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 
 
 class Failing(MemoryStore):

@@ -19,7 +19,7 @@ from service.remote.format.manifest import EpochEnd, Limits
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.errors import ObjectNotFound, ReaderClosed, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
-from tests.support.worlds import seeded_world
+from tests.support.world import make_world
 from tests.unit.remote.archive import START_MS, TIP, Archive
 from tests.unit.remote.slow_store import SlowStore
 
@@ -37,7 +37,7 @@ class World:
 
     def new_reader(self, **options: Any) -> RemoteReader:
         settings = {"threads": 3, "cache_bytes": 64 * CHUNK, "chunk_bytes": CHUNK, "attempts": 2, **options}
-        return RemoteReader(self.store, seeded_world(self.clock, 5), **settings)
+        return RemoteReader(self.store, make_world(self.clock, seed=5), **settings)
 
     def start(self, offset: int, max_bytes: int = CHUNK) -> Future[Any]:
         return self.reader.read(TIP, self.archive.manifest_key, offset, max_bytes)

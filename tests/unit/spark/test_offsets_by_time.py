@@ -18,7 +18,7 @@ from service.remote.reading.object_reader import open_head
 from service.remote.reading.reader import RemoteReader
 from service.spark.options import Subscribe
 from service.spark.plan.archive import Archive
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 from tests.unit.spark.bucket import START_MS, Bucket, plain
 
 

@@ -21,7 +21,7 @@ from service.remote.format.manifest_codec import (
 from service.remote.reading.chain_proof import proved_segments
 from service.remote.reading.object_reader import Chain, open_chain, open_page
 from service.remote.stores.obstore_store import open_store
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 from tests.unit.tiering.world import World
 
 

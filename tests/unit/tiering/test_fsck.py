@@ -22,7 +22,7 @@ from service.remote.reading.object_reader import entry_of, open_footer_of, open_
 from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.obstore_store import open_store
 from service.tiering.steps import Step
-from tests.support.worlds import WORLD
+from tests.support.world import WORLD
 from tests.unit.tiering.world import Fault, World, crash_at
 
 

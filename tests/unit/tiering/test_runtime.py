@@ -17,9 +17,10 @@ from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
 from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.commits import CommitQueue
+from service.tiering.fence import claim_prefix
 from service.tiering.offload import OffloadPool, Stalled
 from service.tiering.ports import TieringMetrics
-from service.tiering.shared_objects import claim_prefix, read_topics
+from service.tiering.shared_objects import read_topics
 from service.tiering.slots import PrioritySlots
 from tests.unit.hot.logs import TIP
 from tests.unit.tiering.world import CLUSTER, SETTINGS, Fault, MemoryCatalog, World, once

@@ -1,0 +1,52 @@
+"""One line of the log per message, and a traceback that nobody can write into."""
+
+from __future__ import annotations
+
+import io
+import logging
+
+from service.cli.log_lines import MOST_CHARACTERS, OneLineFormatter
+
+FORGED = "2026-01-01 00:00:00,000 CRITICAL root: the disk is on fire"
+NASTY = f"t\n{FORGED}\x1b[2J"
+
+
+def logged(message: str, *args: object, error: BaseException | None = None) -> str:
+    out = io.StringIO()
+    handler = logging.StreamHandler(out)
+    handler.setFormatter(OneLineFormatter("%(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("lines")
+    logger.addHandler(handler)
+    try:
+        logger.error(message, *args, exc_info=error)
+    finally:
+        logger.removeHandler(handler)
+    return out.getvalue()
+
+
+def test_a_name_with_a_line_feed_stays_in_its_line() -> None:
+    assert logged("topic %s", NASTY) == f"ERROR lines: topic t\\n{FORGED}\\x1b[2J\n"
+
+
+def test_a_long_message_is_cut() -> None:
+    assert len(logged("key %s", "k" * 1_000_000)) < MOST_CHARACTERS + 100
+
+
+def test_the_words_of_an_exception_stay_in_one_line_and_its_frames_are_told() -> None:
+    try:
+        try:
+            raise KeyError(NASTY)
+        except KeyError as e:
+            raise ValueError(NASTY) from e
+    except ValueError as e:
+        text = logged("it failed", error=e)
+    assert FORGED not in text.splitlines()
+    assert "\x1b" not in text
+    assert text.count("test_log_lines.py") == 2
+    assert text.index("KeyError: ") < text.index("which was the cause of:") < text.index("ValueError: ")
+
+
+def test_exceptions_that_lead_to_each_other_end() -> None:
+    one, two = ValueError("one"), ValueError("two")
+    one.__context__, two.__context__ = two, one
+    assert logged("it failed", error=one).endswith("ValueError: one\n")
