@@ -32,7 +32,7 @@ from service.remote.format.keys import (
 from service.remote.format.manifest import Page, PageRef, SegmentEntry
 from service.remote.format.manifest_codec import Topics
 from service.remote.reading.chain_proof import proved_footer, proved_segments, published_chain
-from service.remote.reading.object_reader import Chain, open_cluster, open_page
+from service.remote.reading.object_reader import Chain, open_cluster, open_metadata, open_page
 from service.remote.reading.segment_proof import prove_segment
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectInfo, ObjectStore
@@ -82,6 +82,7 @@ class _Check:
     def _cluster(self) -> None:
         try:
             self.report.cluster_id = open_cluster(self.store)
+            open_metadata(self.store)
         except (ObjectNotFound, CorruptionError) as e:
             self.report.error(CLUSTER_KEY, str(e))
 
