@@ -27,6 +27,7 @@ from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
 from service.tiering.fence import Displaced, Fence
+from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
 from service.tiering.offload import OffloadPool
 from service.tiering.partition_work import CommitRefused, PartitionWork, Tools
 from service.tiering.ports import AbandonedUploads, TieredPartition, TieringMetrics, TieringSettings
@@ -60,6 +61,7 @@ class TieringManager:
         partitions: Callable[[], Iterable[TieredPartition]],
         topics: Callable[[], TopicsSnapshot | None],
         world: World,
+        metadata: Callable[[], MetadataSnapshot | None] = lambda: None,
         is_conditional: bool = True,
         abandoned_uploads: AbandonedUploads | None = None,
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
@@ -132,6 +134,17 @@ class TieringManager:
         self._told: dict[str, str] = {}
         self._sweep_due_ms = clock.monotonic_ms() + settings.sweep_interval_ms
         self._heads_due_ms = clock.monotonic_ms() + self._heads_interval_ms
+        self._metadata = MetadataCopies(
+            store,
+            cluster_id,
+            writer,
+            metadata,
+            world.new_uuid,
+            self._pool,
+            self._fence,
+            clock,
+            settings.metadata_interval_ms,
+        )
         self._house_failures = 0
         self._house_not_before_ms = 0
         self._task: asyncio.Task[None] | None = None
@@ -162,6 +175,7 @@ class TieringManager:
         """The image has other topics or settings: `topics.json` is written when it has been quiet for a
         moment."""
         self._topics_due_ms = self._clock.monotonic_ms() + self.settings.topics_debounce_ms
+        self._metadata.changed(self.settings.metadata_debounce_ms)
         self._housekeeping.set()
 
     def topics_deleted(self) -> None:
@@ -289,6 +303,7 @@ class TieringManager:
                 due.append(self._heads_due_ms)
             if self._fence.is_ours:
                 due += [self._sweep_due_ms, self._eraser.next_due_ms, self._topics_due_ms]
+                due.append(self._metadata.due_ms)
             soonest = min(at for at in due if at is not None)
             await self._pause(self._housekeeping, max(soonest, self._house_not_before_ms))
 
@@ -303,6 +318,7 @@ class TieringManager:
         if self._fence.is_ours:
             if self._topics_due_ms is not None and now_ms >= self._topics_due_ms:
                 await self._attempt(self._write_topics, failures)
+            await self._attempt(partial(self._metadata.run_due, now_ms), failures)
             await self._attempt(partial(self._eraser.run_due, now_ms), failures)
             if now_ms >= self._sweep_due_ms:
                 await self._attempt(self.sweep, failures)
