@@ -22,6 +22,7 @@ from service.broker.takeover import Adopted, fit_to_archive
 from service.config.settings import BrokerConfig, LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
+from service.hot.producer_snapshot import decode_snapshot
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -207,7 +208,8 @@ class Applier:
         """Let a log go on where its archive ends, with the epochs and producers that are known there."""
         assert self._reader is not None
         try:
-            await asyncio.wrap_future(self._reader.archive_end(tip, remote.manifest_key))
+            end = await asyncio.wrap_future(self._reader.archive_end(tip, remote.manifest_key))
+            producers = decode_snapshot(end.producer_snapshot) if end.producer_snapshot else []
             local = self._logs.get(tip.topic_id, tip.partition)
             if self._behind.get(tip) != remote or self._entry(tip) != remote or local is None:
                 return  # it was deleted meanwhile
@@ -215,7 +217,7 @@ class Applier:
                 "%s ends at %d, its archive at %d: it goes on from there",
                 tip, local.log_end_offset, remote.end_offset,
             )  # fmt: skip
-            local.restart_at(remote.end_offset, remote.start_offset)
+            local.restart_at(remote.end_offset, remote.start_offset, epochs=end.epochs, producers=producers)
         except (StorageError, CorruptionError, RequestError) as e:
             self._take_offline(tip, f"the end of its archive cannot be read: {e}", passes=False)
             return

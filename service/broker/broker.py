@@ -10,7 +10,7 @@ from typing import Final
 from uuid import UUID
 
 from service.base.clock import Clock
-from service.base.errors import RequestError, StorageError
+from service.base.errors import RequestError
 from service.base.printable import printable
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
@@ -96,15 +96,10 @@ class Broker:
         return await self.controller.allocate_producer_ids(self.config.node_id, self.epoch)
 
     async def flush(self, log: LocalLog) -> None:
-        """Have `log` written through to the device, off the loop. `StorageError` if the device refuses, which
-        ends the node: after a failed fsync nobody knows what is on the disk, so nothing more may be
-        promised.
+        """Have `log` written through to the device, off the loop. `StorageError` if the device refuses: then
+        nothing is promised of it any more.
         """
-        try:
-            await self._logs.flush(log)
-        except StorageError as e:
-            self._on_fatal(f"flush of {log.tip}", e)
-            raise
+        await self._logs.flush(log)
 
     @property
     def has_room_for_cold_bytes(self) -> bool:

@@ -108,6 +108,7 @@ class Node:
         self._clock = world.clock
         self._open_files = open_files
         self._servers: list[Server] = []
+        self._failed_dirs: set[Path] = set()
         self._applier: Applier | None = None
 
     @property
@@ -129,6 +130,7 @@ class Node:
             max_open_files=budget.sealed_files if budget else descriptors.SEALED_FILES,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
+            on_directory_failed=self._directory_failed,
         )
         # A node that fails half-way has not shut down cleanly: no marker is left then.
         closing = _LogsClosing(logs, self._supervisor)
@@ -177,6 +179,13 @@ class Node:
         for server in self._servers:
             await server.start()
             stack.push_async_callback(server.close)
+
+    def _directory_failed(self, path: Path, error: StorageError) -> None:
+        """Others go on; but not without the metadata, nor with no directory at all."""
+        self._failed_dirs.add(path)
+        log_dirs = self._static_config.log_dirs
+        if path == log_dirs[0] or self._failed_dirs.issuperset(log_dirs):
+            self._supervisor.fail(f"log directory {path}", error)
 
     async def _start_metadata(self, stack: AsyncExitStack) -> Publisher:
         config = self._static_config

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, InvariantError, RequestError
-from service.base.types import TopicIdPartition
+from service.base.types import TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.remote.format.block_table import BlockTable
 from service.remote.format.manifest import (
@@ -41,7 +41,7 @@ from service.remote.reading.resources import (
     SectionResource,
     SegmentResource,
 )
-from service.remote.reading.time_search import TimestampedOffset, search_log
+from service.remote.reading.time_search import search_log
 from service.remote.stores.errors import ReaderClosed
 from service.remote.stores.store import ObjectStore
 
