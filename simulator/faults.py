@@ -87,7 +87,7 @@ class DrawnStoreFaults:
             if kind not in self.on:
                 continue
             for verdict, odds in odds_of.items():
-                if verdict in (Verdict.CUT, Verdict.FLIPPED) and call not in _READ_CALLS:
+                if verdict is Verdict.CUT and call not in _READ_CALLS:
                     continue
                 if self._random.random() < odds:
                     self.struck += 1

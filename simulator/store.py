@@ -81,7 +81,7 @@ class Verdict(Enum):
     REFUSED = "is refused"
     THROTTLED = "is throttled"
     CUT = "brings less than there is"
-    FLIPPED = "brings a bit that is wrong"
+    FLIPPED = "brings a bit that is wrong, either way"
 
 
 class StoreFaults(Protocol):
@@ -128,11 +128,15 @@ class SimStore:
         self._now_ms = now_ms
         self.calls = 0
 
+    def verifies_uploads(self) -> bool:
+        """It takes what arrives, so what was sent has to be proved."""
+        return False
+
     # Writes
 
     def put(self, key: str, data: Buffer) -> None:
         content = bytes(data)
-        self._write("put", key, lambda: self.bucket.write(key, content, self._now_ms()))
+        self._write("put", key, content, lambda sent: self.bucket.write(key, sent, self._now_ms()))
 
     def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
         data = bytearray()
@@ -141,33 +145,33 @@ class SimStore:
             self._threads.spend_up_to(_CALL_S)
         if len(data) != size:
             raise CorruptionError(f"{key}: {len(data)} bytes given, {size} announced")
-        self._write("put_stream", key, lambda: self.bucket.write(key, bytes(data), self._now_ms()))
+        self._write("put_stream", key, bytes(data), lambda sent: self.bucket.write(key, sent, self._now_ms()))
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
         content = bytes(data)
 
-        def write() -> bool:
+        def write(sent: bytes) -> bool:
             if key in self.bucket.objects:
                 return False
-            self.bucket.write(key, content, self._now_ms())
+            self.bucket.write(key, sent, self._now_ms())
             return True
 
-        return self._write("put_if_absent", key, write)
+        return self._write("put_if_absent", key, content, write)
 
     def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
         content = bytes(data)
 
-        def write() -> None:
+        def write(sent: bytes) -> None:
             found = self.bucket.objects.get(key)
             if found is None or found.tag != tag:
                 raise PreconditionFailed(f"{key}: not the object of tag {tag}")
-            self.bucket.write(key, content, self._now_ms())
+            self.bucket.write(key, sent, self._now_ms())
 
-        self._write("put_if_match", key, write)
+        self._write("put_if_match", key, content, write)
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
-            self._write("delete", key, lambda key=key: self.bucket.delete(key, self._process.name))
+            self._write("delete", key, b"", lambda _, key=key: self.bucket.delete(key, self._process.name))
 
     # Reads
 
@@ -212,13 +216,14 @@ class SimStore:
 
     # All calls
 
-    def _write(self, call: str, key: str, write: Callable[[], bool | None]) -> bool:
+    def _write(self, call: str, key: str, data: bytes, write: Callable[[bytes], bool | None]) -> bool:
         verdict = self._begin(call, key)
+        sent = self._flipped(data) if verdict is Verdict.FLIPPED else data
         if verdict is Verdict.LATE:
             later = self._random.random() * _LATEST_S
-            self._loop.call_later(later, _late, self._trace, f"late {call} {key}", write)
+            self._loop.call_later(later, _late, self._trace, f"late {call} {key}", lambda: write(sent))
             raise StoreUnavailable(f"{call} {key}: no answer in time")
-        done = write()
+        done = write(sent)
         self._threads.spend_up_to(_CALL_S)
         if verdict is Verdict.LOST:
             raise StoreUnavailable(f"{call} {key}: the answer was lost")
@@ -251,10 +256,13 @@ class SimStore:
         self._threads.spend_up_to(_CALL_S)
         if verdict in (Verdict.LOST, Verdict.LATE) or (verdict is Verdict.CUT and whole):
             raise StoreUnavailable(f"get {key}: the body ends early")
-        if verdict is Verdict.FLIPPED and data:
-            at = self._random.randrange(len(data))
-            return data[:at] + bytes([data[at] ^ 1 << self._random.randrange(8)]) + data[at + 1 :]
-        return data
+        return self._flipped(data) if verdict is Verdict.FLIPPED else data
+
+    def _flipped(self, data: bytes) -> bytes:
+        if not data:
+            return data
+        at = self._random.randrange(len(data))
+        return data[:at] + bytes([data[at] ^ 1 << self._random.randrange(8)]) + data[at + 1 :]
 
 
 def _late(trace: Trace, what: str, write: Callable[[], object]) -> None:

@@ -326,7 +326,9 @@ def store_cases(calls: Sequence[tuple[str, str]]) -> Iterable[Case]:
     for number, (name, _) in enumerate(calls, 1):
         verdicts = [one for one in Verdict if one is not Verdict.DONE]
         if name not in _READS:
-            verdicts = [one for one in verdicts if one not in (Verdict.CUT, Verdict.FLIPPED)]
+            verdicts.remove(Verdict.CUT)
+        if name in ("delete", "list", "head"):
+            verdicts.remove(Verdict.FLIPPED)
         for verdict in verdicts:
             for forever in (False, True):
                 for ending in ENDINGS:

@@ -17,7 +17,6 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -30,7 +29,7 @@ from service.base.world import World, system_world
 from service.broker import descriptors
 from service.broker.applier import Applier
 from service.broker.broker import Broker
-from service.broker.cold import ColdTier, open_configured_store
+from service.broker.cold import ColdTier, OpenStore, open_configured_store
 from service.broker.config_rules import NodeConfigRules
 from service.broker.descriptors import Budget
 from service.broker.dispatch import Dispatcher
@@ -47,7 +46,6 @@ from service.metadata.controller.requests import Endpoint, PartitionLimit, Regis
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.network.admission import Admission
 from service.network.server import Limits, Server
-from service.remote.stores.store import ObjectStore
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +100,7 @@ class Node:
         world: World,
         *,
         open_files: int | None = None,
-        open_store: Callable[[BrokerConfig, World], ObjectStore] = open_configured_store,
+        open_store: OpenStore = open_configured_store,
     ) -> None:
         """`open_files`: descriptors that this process may have; None: no bound is known. `open_store` makes a
         client of the bucket."""

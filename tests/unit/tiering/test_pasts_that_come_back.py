@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from service.base.threads import SystemThreads
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import HeadKey, SegmentKey, head_key, segment_key
-from service.remote.reading.object_reader import open_cluster, open_head
+from service.remote.reading.object_reader import open_cluster, open_head, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.judgement import Verdict, judge, judge_damaged
+from service.tiering.offload import OffloadPool, Stalled
+from service.tiering.ports import TieringMetrics
+from service.tiering.recovery import read_archive
 from service.tiering.store_clock import MAX_SKEW_MS
-from tests.unit.tiering.world import GRACE_MS, MemoryCatalog, World
+from tests.unit.tiering.world import CLUSTER, GRACE_MS, MemoryCatalog, World
 
 MANY_SWEEPS = 4
 
@@ -303,6 +309,56 @@ class _Beside:
 
     def now_ms(self) -> int:
         return self._world.clock.now_ms() - self.jumped_ms
+
+
+def test_metadata_that_took_over_the_archive_goes_on_from_it(world: World) -> None:
+    [replica] = world.replicas
+    world.metadata_offset = 500
+    world.fill(4)
+    world.run()
+    world.run()
+    head = world.entry(replica)
+    world.catalog.entries.clear()
+    world.metadata_offset = 20
+    world.reboot()
+    be_swept(world)
+    archived = read_archive(world.bucket, CLUSTER).topics[0].partitions[0]
+    assert archived.entry == head
+    assert archived.epochs == ((0, 0),)
+    world.catalog.entries[replica.tip.topic_id, 0] = archived.entry
+    world.is_recovered = True
+    world.reboot()
+    world.fill(2)
+    world.settle()
+    world.manager.topics_changed()
+    world.clock.advance(world.settings.topics_debounce_ms)
+    world.run()
+    assert open_topics(world.bucket).metadata_offset == 20
+    world.is_recovered = False
+    world.reboot()
+    world.fill(1)
+    world.settle()
+    world.sweep()
+    world.check_at_rest()
+
+
+def test_a_call_that_was_given_up_in_the_queue_is_never_made() -> None:
+    done: list[str] = []
+
+    async def scenario() -> None:
+        pool = OffloadPool(SystemThreads(), 1, 50, TieringMetrics())
+        go_on = threading.Event()
+        hanging = [asyncio.create_task(pool.run(go_on.wait, 20)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Stalled):
+            await pool.run(done.append, "delete")
+        go_on.set()
+        await asyncio.wait(hanging)
+        assert await pool.run(lambda: "later") == "later"
+        await pool.close(1000)
+
+    asyncio.run(scenario())
+    assert not done
 
 
 def test_the_judge_lets_go_on_only_who_is_not_behind() -> None:
