@@ -68,7 +68,9 @@ class Archive:
     def owner(self, key: str) -> UUID | None:
         """The topic whose object it is."""
         parsed = parse_key(key)
-        return None if parsed is None or isinstance(parsed, SharedKey) else parsed.topic_id
+        if isinstance(parsed, SegmentKey | ManifestKey | PageKey | HeadKey):
+            return parsed.topic_id
+        return None
 
     def problems(self) -> list[str]:
         """What `firn fsck` finds wrong."""

@@ -110,9 +110,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
             world.check()
         await world.revive()
         world.check()
-        problems = world.archive.problems()
-        if problems and not world.excuse and not world.bucket_damaged:
-            raise Violation(f"fsck: {problems[0]}")
+        await world.archive_is_sound()
 
     try:
         world.run(main())

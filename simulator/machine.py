@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from enum import Enum
@@ -177,7 +178,7 @@ class Run:
             self._trace.tell(self.name, "ready")
             await supervisor.stopped()
         if supervisor.failure is not None:
-            self.reason = f"{type(supervisor.failure).__name__}: {supervisor.failure}"
+            self.reason = _in_words(supervisor.failure)
             return State.FAILED
         return State.STOPPED
 
@@ -208,7 +209,15 @@ class NodeLogs(logging.Handler):
             return
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
-            error = record.exc_info[1]
-            text += f" [{type(error).__name__}: {error}]"
+            text += f" [{_in_words(record.exc_info[1])}]"
         self._trace.tell(process.name, f"{record.levelname.lower()}: {text}")
         self.on_line(process.name, text)
+
+
+def _in_words(error: BaseException) -> str:
+    """An error and where it comes from; of a group the errors in it."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(map(_in_words, error.exceptions))
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -272,9 +272,7 @@ def run_case(case: Case) -> Result:
         if run is not None and run.state is State.REFUSED:
             outcome = "start refused"
         world.check()
-        problems = world.archive.problems()
-        if problems and not world.bucket_damaged:
-            raise Violation(f"fsck: {problems[0]}")
+        await world.archive_is_sound()
 
     try:
         world.run(main())

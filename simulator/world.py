@@ -351,6 +351,16 @@ class SimWorld:
             await asyncio.sleep(0.5)
         return False
 
+    async def archive_is_sound(self) -> None:
+        """T10: `firn fsck` finds nothing wrong, once what was damaged on its way was written again."""
+        deadline = self.loop.time() + ALIVE_S
+        while problems := self.archive.problems():
+            if self.excuse or self.bucket_damaged:
+                return
+            if self.loop.time() > deadline:
+                raise Violation(f"fsck: {problems[0]}")
+            await asyncio.sleep(1.0)
+
     def _deleted(self, deletion: Deletion) -> None:
         """T8: nothing live is ever deleted."""
         owner = self.archive.owner(deletion.key)
