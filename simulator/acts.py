@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 from service.records.batch import Codec
 from simulator import pasts
 from simulator.client import NoAnswer
-from simulator.faults import DISK_KINDS, SLOW_FSYNC, SLOW_STORE, STORE_KINDS
+from simulator.faults import DISK_KINDS, SHARED, SLOW_FSYNC, SLOW_STORE, STORE_KINDS
 from simulator.machine import State
 from simulator.model import PartitionModel, TopicModel
 from simulator.platter import Loss
@@ -260,7 +260,16 @@ async def disk_heals(world: SimWorld, random: Random) -> None:
 
 
 async def store_faults(world: SimWorld, random: Random) -> None:
-    kind = random.choice((*STORE_KINDS, SLOW_STORE))
+    kind = random.choice((*(kind for kind in STORE_KINDS if kind != SHARED), SLOW_STORE))
+    await _store_fault(world, kind)
+
+
+async def damage_shared(world: SimWorld, random: Random) -> None:
+    """Bits of cluster.json and topics.json flip on their way up. Not among the acts that are drawn."""
+    await _store_fault(world, SHARED)
+
+
+async def _store_fault(world: SimWorld, kind: str) -> None:
     if kind in world.store_faults.on:
         world.store_faults.on.discard(kind)
         world.tell(f"no more {kind}")
@@ -281,6 +290,7 @@ ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
     for one in (
         create_topic, produce, produce_idempotent, delete_topic, alter_topic, alter_cluster, wait, examine,
         kill, lose_power, stop, pause, jump_clock, disk_faults, disk_heals, store_faults, store_heals,
+        damage_shared,
         pasts.copy_disk, pasts.restore_disk, pasts.lose_partition, pasts.lose_metadata, pasts.flip_bit,
         pasts.clone_disk, pasts.copy_bucket, pasts.roll_back_bucket, pasts.empty_bucket, pasts.without_url,
     )

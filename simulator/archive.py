@@ -29,7 +29,8 @@ class Archive:
         self._live: dict[tuple[UUID, int], tuple[str, frozenset[str], int]] = {}
 
     def live(self, topic_id: UUID, partition: int) -> tuple[frozenset[str], int]:
-        """Keys of all that HEAD stands for, and the first offset behind it; nothing where HEAD says nothing."""
+        """Keys of all that HEAD stands for, and the first offset behind it; nothing where HEAD says
+        nothing."""
         head = self._bucket.objects.get(head_key(topic_id, partition))
         if head is None:
             return frozenset(), 0

@@ -1,4 +1,4 @@
-"""`service.base.disk.Disk` of one process, on a `Platter`: descriptors, locks, faults, and time on threads."""
+"""The disk of one process (`service.base.disk.Disk`) on a `Platter`: descriptors, locks, faults, and time."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ class NoFaults:
 
 
 class SimDisk:
-    """A process's disk. Calls on the loop take no time; those on threads take some, and others come between."""
+    """A process's disk. Calls on the loop take no time; those on threads take some, and others come
+    between."""
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ DISK_KINDS: Final[Mapping[str, tuple[tuple[str, ...], int, float]]] = {
 """Calls, errno, and how often each call fails while it is on."""
 SLOW_FSYNC: Final = "slow fsync"
 
+SHARED: Final = "flipped bits of shared objects"
 STORE_KINDS: Final[Mapping[str, Mapping[Verdict, float]]] = {
     "store errors": {Verdict.FAILS: 0.2},
     "lost answers": {Verdict.LOST: 0.2},
@@ -36,6 +37,7 @@ STORE_KINDS: Final[Mapping[str, Mapping[Verdict, float]]] = {
     "store away": {Verdict.FAILS: 1.0},
     "cut bodies": {Verdict.CUT: 0.3},
     "flipped bits on the way": {Verdict.FLIPPED: 0.2},
+    SHARED: {Verdict.FLIPPED_SHARED: 0.2},
 }
 SLOW_STORE: Final = "slow store"
 
@@ -88,6 +90,10 @@ class DrawnStoreFaults:
                 continue
             for verdict, odds in odds_of.items():
                 if verdict is Verdict.CUT and call not in _READ_CALLS:
+                    continue
+                if verdict is Verdict.FLIPPED and call not in _READ_CALLS and "/" not in key:
+                    continue  # cluster.json and topics.json: FLIPPED_SHARED
+                if verdict is Verdict.FLIPPED_SHARED and (call in _READ_CALLS or "/" in key):
                     continue
                 if self._random.random() < odds:
                     self.struck += 1

@@ -1,7 +1,7 @@
 """A history: which acts there are is drawn first (swarm testing), then which come, then they are done.
 
-One history runs in a process of its own, forked for it: what it leaves behind ends with it, it begins where all
-others begin, and the collector need not run.
+One history runs in a process of its own, forked for it: what it leaves behind ends with it, it begins
+where all others begin, and the collector need not run.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ SELDOM: Final = {
     "without_url": 2,
 }
 """Those of which a history has one or none: after some of them little is left to be judged."""
+UNDRAWN: Final = {"damage_shared": 5}
+"""Those that come only where `only` names them."""
 _WITH: Final = {
     "disk_faults": ("disk_heals", 4),
     "store_faults": ("store_heals", 4),
@@ -83,8 +85,8 @@ def draw(seed: int, only: Sequence[str] | None = None) -> Plan:
     random = Random(seed)
     odds = dict(ALWAYS)
     seldom = random.choice((*SELDOM, *[""] * len(SELDOM)))
-    for kind, weight in {**SOMETIMES, **SELDOM}.items():
-        exists = kind == seldom if kind in SELDOM else random.random() < 0.5
+    for kind, weight in {**SOMETIMES, **SELDOM, **UNDRAWN}.items():
+        exists = kind == seldom if kind not in SOMETIMES else random.random() < 0.5
         if exists if only is None else kind in only:
             odds[kind] = weight
             if kind in _WITH:

@@ -1,9 +1,9 @@
 """An event loop under virtual time: nothing waits, time jumps to what comes next.
 
 Ready callbacks run in order. Timers run by their time, those of the same time in a drawn order. Threads
-(`simulator/threads.py`) are greenlets that ask to be woken; the loop wakes them between its turns. Code on the
-loop that blocks for a thread, as a lock can make it, lets threads alone run until it may go on, as the real
-thing would. Futures and tasks are hashed by number, so that no set of them depends on addresses.
+(`simulator/threads.py`) are greenlets that ask to be woken; the loop wakes them between its turns. Code on
+the loop that blocks for a thread, as a lock can make it, lets threads alone run until it may go on, as the
+real thing would. Futures and tasks are hashed by number, so that no set of them depends on addresses.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Loop(asyncio.BaseEventLoop):
         self.hub: greenlet = getcurrent()
         self.network: Network | None = None
         self.default_pool: Callable[[Process], Any] | None = None
-        self.set_task_factory(_make_task)
+        self.set_task_factory(_make_task)  # type: ignore[arg-type]
 
     # What asyncio asks
 
@@ -84,7 +84,7 @@ class Loop(asyncio.BaseEventLoop):
     def create_future(self) -> Future:
         return Future(loop=self)
 
-    def call_at(
+    def call_at(  # type: ignore[override]
         self,
         when: float,
         callback: Callable[..., object],
@@ -95,7 +95,7 @@ class Loop(asyncio.BaseEventLoop):
         heapq.heappush(self._timers, (when, self._draw(), next(self._order), handle))
         return handle
 
-    def call_later(
+    def call_later(  # type: ignore[override]
         self,
         delay: float,
         callback: Callable[..., object],
@@ -114,7 +114,9 @@ class Loop(asyncio.BaseEventLoop):
         self.hub = getcurrent()
         super().run_forever()
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> Any:
         if executor is None:
             assert self.default_pool is not None, "there are no threads"
             executor = self.default_pool(CURRENT.get())

@@ -1,7 +1,7 @@
 """What is known of the records: which were acknowledged, which refused, which nobody knows. [P]
 
-A `PartitionModel` is told what the client was told, and judges what a reader finds. It allows a loss only where
-an act told it exactly what may be gone.
+A `PartitionModel` is told what the client was told, and judges what a reader finds. It allows a loss only
+where an act told it exactly what may be gone.
 """
 
 from __future__ import annotations
@@ -135,9 +135,8 @@ class PartitionModel:
             record = found.get(offset)
             if record is not None:
                 if record.value != value:
-                    raise Violation(
-                        f"{self}: offset {offset} was acknowledged as {brief(value)} and reads {brief(record.value)}"
-                    )
+                    read = brief(record.value)
+                    raise Violation(f"{self}: {offset} was acknowledged as {brief(value)} and reads {read}")
             elif offset >= log_start:
                 raise Violation(
                     f"{self}: {brief(value)} at {offset} was acknowledged, and the log ends at {end_offset}"

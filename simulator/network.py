@@ -242,7 +242,7 @@ class Transport(asyncio.Transport):
             self.protocol.data_received(chunk)
             return
         while chunk and not self._closing:
-            buffer = self.protocol.get_buffer(-1)
+            buffer = memoryview(self.protocol.get_buffer(-1))
             count = min(len(buffer), len(chunk))
             buffer[:count] = chunk[:count]
             del buffer

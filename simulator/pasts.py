@@ -1,8 +1,8 @@
-"""Acts that bring a past back, or take a part of the world away: disks and buckets restored, cloned, lost, damaged.
+"""Acts that bring a past back or take a part of the world away: what is restored, cloned, lost, damaged.
 
-Each tells the model precisely what may be gone by it: what was neither committed to the bucket nor on the disk
-that is left. What the bucket held is never deleted and its offsets never given out again; a partition that can
-no longer be told from another one may refuse, and says so.
+Each tells the model precisely what may be gone by it: what was neither committed to the bucket nor on the
+disk that is left. What the bucket held is never deleted and its offsets never given out again; a partition
+that can no longer be told from another one may refuse, and says so.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Known defects, put back one at a time, to see whether the simulator finds them: `python -m simulator.plant`.
+"""Known defects, put back one at a time, to see whether they are found: `python -m simulator.plant`.
 
-A defect is a patch of the running process alone (of a history's own child), made here and nowhere else. A name
-that is no longer there to be patched is an error, so that a defect that cannot be planted is not taken for one
-that is found.
+A defect is a patch of the running process alone (of a history's own child), made here and nowhere else. A
+name that is no longer there to be patched is an error, so that a defect that cannot be planted is not
+taken for one that is found.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from typing import Any, Final
 
 from service.base.disk import DiskError
 from service.base.errors import ConfigError, StorageError
+from service.broker import effective_settings
+from service.broker.applier import Applier
 from service.hot import log as hot_log
 from service.hot import log_dir, recovery, retention
 from service.hot import manager as hot_manager
@@ -26,7 +28,7 @@ from service.hot import producers as hot_producers
 from service.hot import segment as hot_segment
 from service.hot.epochs import LeaderEpochs
 from service.hot.log_dir import LogDir
-from service.metadata import image_frames, snapshot_codec
+from service.metadata import snapshot_codec
 from service.metadata.raft.log import MetadataLog
 from service.partition.partition import Partition
 from service.remote.format.keys import topic_prefix
@@ -81,9 +83,9 @@ def flush_messages_ignored() -> None:
 def index_error_after_the_write() -> None:
     """An index entry that cannot be written refuses a batch that is in the file already."""
 
-    def index(self: Any, last_offset: int, position: int) -> None:
+    def index(self: Any, last_offset: int, position: int, newest: tuple[int, int]) -> None:
         self.offset_index.append(last_offset, position)
-        self.time_index.maybe_append(*self._max)
+        self.time_index.maybe_append(*newest)
         self._since_index = 0
 
     _swap(hot_segment.Segment, "_index", lambda _: index)
@@ -317,9 +319,7 @@ def appends_not_held() -> None:
 
 def archive_not_fitted() -> None:
     """A log whose disk was lost begins at 0 again, whatever the archive holds."""
-    from service.broker import applier
-
-    _swap(applier, "_fit", lambda _: _nothing)
+    _swap(Applier, "_entry", lambda _: lambda self, tip: None)
 
 
 # The metadata
@@ -341,13 +341,11 @@ def snapshot_without_the_archive() -> None:
 
         return forgetful
 
-    assert image_frames.image_frames is snapshot_codec.image_frames
     _swap(snapshot_codec, "image_frames", make)
 
 
 def overrides_dropped() -> None:
     """Topic settings that do not hold on this node are dropped, and the node's defaults rule."""
-    from service.broker import applier
 
     def make(topic_config: Any) -> Any:
         def lenient(overrides: Any, broker: Any) -> Any:
@@ -358,7 +356,7 @@ def overrides_dropped() -> None:
 
         return lenient
 
-    _swap(applier, "topic_config", make)
+    _swap(effective_settings, "topic_config", make)
 
 
 DEFECTS: Final[tuple[Defect, ...]] = (
@@ -380,7 +378,7 @@ def find(defect: Defect, most: int, first: int = 1) -> tuple[int, str] | None:
         if outcome.problem is None:
             continue
         if "bug" in outcome.problem or "Error" in outcome.problem.split(":")[0]:
-            raise RuntimeError(f"{defect.__name__} is not planted well: {outcome.problem}")
+            return count, f"NOT PLANTED WELL: {outcome.problem.splitlines()[0]}"
         if play_apart(plan).problem is None:
             return count, outcome.problem.splitlines()[0]
     return None

@@ -1,9 +1,9 @@
 """What a disk holds: what the system shows, and what of it is still there after the power failed.
 
-A file is durable as of its last fsync, a directory's names as of their last `fsync_dir`. What came after may be
-lost, torn at any byte or kept, by draw: all of it up to some moment, or of each file and directory by itself;
-changes of names are whole. A failed fsync may drop what it should have written: it can be read until the power fails, and no later
-fsync writes it.
+A file is durable as of its last fsync, a directory's names as of their last `fsync_dir`. What came after
+may be lost, torn at any byte or kept, by draw: all of it up to some moment, or of each file and directory
+by itself; changes of names are whole. A failed fsync may drop what it should have written: it can be read
+until the power fails, and no later fsync writes it.
 """
 
 from __future__ import annotations

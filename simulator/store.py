@@ -82,6 +82,7 @@ class Verdict(Enum):
     THROTTLED = "is throttled"
     CUT = "brings less than there is"
     FLIPPED = "brings a bit that is wrong, either way"
+    FLIPPED_SHARED = "leaves a bit that is wrong in an object that has one name for ever"
 
 
 class StoreFaults(Protocol):
@@ -171,7 +172,10 @@ class SimStore:
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
-            self._write("delete", key, b"", lambda _, key=key: self.bucket.delete(key, self._process.name))
+            self._delete(key)
+
+    def _delete(self, key: str) -> None:
+        self._write("delete", key, b"", lambda _: self.bucket.delete(key, self._process.name))
 
     # Reads
 
@@ -218,7 +222,8 @@ class SimStore:
 
     def _write(self, call: str, key: str, data: bytes, write: Callable[[bytes], bool | None]) -> bool:
         verdict = self._begin(call, key)
-        sent = self._flipped(data) if verdict is Verdict.FLIPPED else data
+        damaged = verdict in (Verdict.FLIPPED, Verdict.FLIPPED_SHARED)
+        sent = self._flipped(data) if damaged else data
         if verdict is Verdict.LATE:
             later = self._random.random() * _LATEST_S
             self._loop.call_later(later, _late, self._trace, f"late {call} {key}", lambda: write(sent))

@@ -1,4 +1,4 @@
-"""A failing history as a person reads it: what was done, what was said, what was wrong, how to see it again."""
+"""A failing history as a person reads it: what was done and said, what was wrong, how to see it again."""
 
 from __future__ import annotations
 
