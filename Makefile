@@ -28,13 +28,13 @@ demo: install ## Two minutes: produce real data, watch it settle into S3, read i
 	@$(BIN)/python -m demo
 
 test: install ## Every test: the pure ones first, then real clients, then crashes and bad input
-	$(PYTEST) tests/unit tests/property tests/golden tests/contract
+	$(PYTEST) tests/test_tidy.py tests/unit tests/property tests/golden tests/contract
 	$(PYTEST) tests/process
 	$(PYTEST) tests/clients
 	$(PYTEST) tests/cluster -m "not soak"
 
 test-unit: install ## Unit and golden tests (half a minute)
-	$(PYTEST) tests/unit tests/golden
+	$(PYTEST) tests/test_tidy.py tests/unit tests/golden
 
 test-process: install ## What takes processes of their own: the command, the compiler, Apache Kafka's own dump tool
 	$(PYTEST) tests/process

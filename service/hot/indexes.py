@@ -1,5 +1,6 @@
-"""Sparse indexes of one segment, in Kafka's byte formats. No checksum: whatever is doubtful is rebuilt from
-the log.
+"""Sparse indexes of one segment, in Kafka's byte formats.
+
+They bear no checksum: whatever is doubtful is rebuilt from the log.
 
     offset index   i32 last offset of a batch, relative to the base   i32 position of the batch in the log
     time index     i64 greatest timestamp so far   i32 offset of it (its batch's last), relative to the base
@@ -155,7 +156,6 @@ class TimeIndex(_Index):
 
     def lookup(self, timestamp: int) -> int:
         """An offset before which every timestamp is less than or equal to `timestamp`;
-
         the base if none is known.
         """
         found = self._floor(0, timestamp)

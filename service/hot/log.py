@@ -1,5 +1,6 @@
-"""The local log of one partition: segments, and the state that goes with them (Kafka `UnifiedLog`,
-`LocalLog`).
+"""The local log of one partition: segments, and the state that goes with them.
+
+Source: Kafka `UnifiedLog`, `LocalLog`.
 
 Owned by the event loop, on which everything here runs, but for `open` and `flush`: those may run on a
 `log-io` thread. The append path writes with one `pwrite` and never fsyncs. Checks come before any change: a
@@ -257,7 +258,6 @@ class LocalLog:
 
     def roll(self, base_offset: int | None = None) -> bool:
         """Seal the active segment and begin a new one at `base_offset` (the log's end);
-
         False if it is empty already.
         """
         base = self.log_end_offset if base_offset is None else base_offset
@@ -524,7 +524,6 @@ class LocalLog:
 
     def close(self, clean: bool = True) -> None:
         """Let go of all files; with `clean`, everything is on disk and says so (blocks;
-
         may raise `DiskError`).
         """
         if self._closed:

@@ -108,7 +108,6 @@ class LogDir:
 
     def claim(self, cluster_id: str, node_id: int) -> MetaProperties:
         """Write meta.properties where it is missing;
-
         `ConfigError` if the directory is another node's or cluster's.
         """
         known = read_meta(self.disk, self.path)
@@ -198,7 +197,6 @@ def _write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
 
 def read_topic_id(disk: Disk, directory: Path) -> UUID | None:
     """Topic id in a replica's partition.metadata, None if the file is missing;
-
     `StorageError` if it is not one.
     """
     path = directory / names.PARTITION_METADATA

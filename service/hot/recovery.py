@@ -99,7 +99,6 @@ def load_log(request: OpenRequest) -> LoadedLog:
 
 def _tidy(disk: Disk, directory: Path) -> dict[int, tuple[int, int, int]]:
     """Remove what a crash left half done;
-
     (log, index, timeindex) sizes of each segment, 0 for missing indexes.
     """
     found: dict[int, dict[str, int]] = {}

@@ -253,7 +253,6 @@ class Segment:
 
     def _check_indexes(self) -> None:
         """Once per life: the indexes are of whole entries and their last ones are true of the log;
-
         else rebuild.
         """
         if self._checked:
@@ -355,7 +354,6 @@ class Segment:
 
     def mark_deleted(self) -> list[Path]:
         """Rename all files to ``*.deleted``;
-
         returns what is to be removed later. Readers keep what they have open.
         """
         paths = []

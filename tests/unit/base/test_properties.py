@@ -3,7 +3,8 @@
 import pytest
 
 from service.base.errors import ConfigError
-from service.base.properties import load_properties, parse_properties
+from service.base.properties import parse_properties
+from service.base.properties_file import load_properties
 
 
 @pytest.mark.parametrize(
