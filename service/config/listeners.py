@@ -131,7 +131,7 @@ def _check_protocols(own: Sequence[Listener], every: Sequence[Listener], value: 
             raise ConfigError(f"listeners: {listener.name} is {protocol}; only PLAINTEXT is supported")
 
 
-def _advertised(own: Sequence[Listener], value: Value) -> tuple[Listener, ...]:
+def _advertised(own: tuple[Listener, ...], value: Value) -> tuple[Listener, ...]:
     advertised = own if value is None else _parse_list("advertised.listeners", value)
     names = [listener.name for listener in advertised]
     known = [listener.name for listener in own]

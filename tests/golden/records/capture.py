@@ -33,7 +33,7 @@ from service.records.builder import BatchBuilder, build_batch, encode_record
 HERE = Path(__file__).parent
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 T0 = int(time.time() * 1000)
-SENT = [
+SENT: list[dict[str, Any]] = [
     {"timestamp": T0, "key": "tail-N14228", "value": "EWR-IAH", "headers": []},
     {
         "timestamp": T0 + 5,
