@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+from service.base.world import system_world
 from service.remote.format.keys import TOPICS_KEY, SegmentKey, head_key, segment_key
 from service.remote.format.manifest import Manifest, SegmentEntry
 from service.remote.format.manifest_codec import (
@@ -53,7 +54,7 @@ MONTH_USD_PER_GB: Final = 0.023
 
 def fill(folder: Path, segments: int) -> None:
     """A topic `years` of so many segments, its manifests as offloads would have left them."""
-    store = open_store(f"file://{folder}")
+    store = open_store(f"file://{folder}", world=system_world())
     rng = random.Random(11)
 
     def new_uuid() -> UUID:
@@ -95,7 +96,7 @@ def plan(folder: Path, **options: str) -> dict[str, Any]:
     read = parse_options({"url": f"file://{folder}", "subscribe": "years", **options})
     before = _peak_mb()
     started = time.monotonic()
-    with Archive(open_store(read.url)) as archive:
+    with Archive(open_store(read.url, world=system_world())) as archive:
         splits = plan_batch(archive, read, parallelism=CORES)
     planned = time.monotonic() - started
     sent = sum(len(pickle.dumps(split)) for split in splits)

@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple
 
 from bench import columns
 from bench.peers import KafkaPeer, kafka_is_here
+from service.base.world import system_world
 from service.records.batch import Codec
 from service.records.columns import ColumnDecoder
 from service.remote.stores.obstore_store import open_store
@@ -129,7 +130,13 @@ def _logs(folder: Path, records: int) -> Iterator[tuple[str, Store]]:
         with server(folder) as endpoint:
             store = new_bucket(endpoint, "bench")
             topics = {"even": PARTITIONS, "skewed": 1 + SMALL_PARTITIONS}
-            cold = open_store(store.url, endpoint=endpoint, access_key_id=ACCESS, secret_access_key=SECRET)
+            cold = open_store(
+                store.url,
+                endpoint=endpoint,
+                access_key_id=ACCESS,
+                secret_access_key=SECRET,
+                world=system_world(),
+            )
             offload(kafka.data, cold, topics, block_bytes=TieringSettings().block_bytes)
             kafka.start()
             yield kafka.bootstrap, store

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from typing import Final
 
-from service.base.clock import Clock
 from service.base.errors import StorageError
+from service.base.world import World
 from service.broker.abandoned_uploads import UploadsChild
 from service.broker.broker import Broker
 from service.config.settings import BrokerConfig
@@ -18,12 +18,14 @@ from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.remote.format.manifest_codec import TopicRow
+from service.remote.format.stamp import Writer
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.obstore_store import ObstoreStore, open_store
 from service.remote.stores.s3_address import is_s3
+from service.tiering.fence import claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.ports import TieringSettings
-from service.tiering.shared_objects import TopicsSnapshot, claim_prefix
+from service.tiering.shared_objects import TopicsSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -39,19 +41,21 @@ SWEEP_AT_MOST_EVERY_MS: Final = 10_000
 class ColdTier:
     """Everything of this node that knows the bucket. Owned by the event loop."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock, cluster_id: str) -> None:
+    def __init__(self, config: BrokerConfig, world: World, cluster_id: str) -> None:
         """Raises `ConfigError` for a URL that names no store. Nothing is sent yet."""
         self._config = config
-        self._clock = clock
+        self._world = world
+        self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
-        self._store = _open(config)
+        self._writer = Writer(config.node_id, world.new_uuid())
+        self._store = _open(config, world)
         self._claim: asyncio.Future[None] | None = None
         self.reader = RemoteReader(
-            _open(config),
+            _open(config, world),
+            world,
             threads=config.remote_log_reader_threads,
             cache_bytes=config.remote_cache_bytes,
             chunk_bytes=config.remote_chunk_bytes,
-            clock=clock,
         )
 
     async def claim(self) -> None:
@@ -63,7 +67,8 @@ class ColdTier:
             await self._claimed(self._claim)
 
     async def _ask(self) -> None:
-        await asyncio.to_thread(claim_prefix, self._store, self._cluster_id)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._pool, claim_prefix, self._store, self._cluster_id)
 
     async def _claimed(self, claim: asyncio.Future[None]) -> bool:
         try:
@@ -83,9 +88,10 @@ class ColdTier:
             self._store,
             broker.controller,
             cluster_id=self._cluster_id,
+            writer=self._writer,
             partitions=lambda: broker.replicas,
             topics=lambda: _topics(broker.image),
-            clock=self._clock,
+            world=self._world,
             abandoned_uploads=_uploads_child(config),
             settings=TieringSettings(
                 interval_ms=config.remote_log_manager_task_interval_ms,
@@ -96,13 +102,13 @@ class ColdTier:
         )
 
         def changed(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
-            for topic_id in delta.deleted_topics:
-                manager.topic_deleted(topic_id)
+            if delta.deleted_topics:
+                manager.topics_deleted()
             if delta.topics or delta.deleted_topics or delta.configs:
                 manager.topics_changed()
                 manager.wake()
 
-        broker.controller.subscribe(changed)
+        broker.metadata.subscribe(changed)
         try:
             await manager.start()
         finally:
@@ -110,12 +116,18 @@ class ColdTier:
 
     async def close(self) -> None:
         """Fail the reads under way and join their threads."""
-        await asyncio.to_thread(self.reader.close)
+        await asyncio.get_running_loop().run_in_executor(self._pool, self.reader.close)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _open(config: BrokerConfig) -> ObstoreStore:
+def _open(config: BrokerConfig, world: World) -> ObstoreStore:
     assert config.remote_url is not None
-    return open_store(config.remote_url, endpoint=config.remote_s3_endpoint, region=config.remote_s3_region)
+    return open_store(
+        config.remote_url,
+        world=world,
+        endpoint=config.remote_s3_endpoint,
+        region=config.remote_s3_region,
+    )
 
 
 def _uploads_child(config: BrokerConfig) -> UploadsChild | None:

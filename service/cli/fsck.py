@@ -29,13 +29,14 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     from service.base.errors import ConfigError
+    from service.base.world import system_world
     from service.config.tables import store_url_problem
     from service.inspect.fsck import fsck
     from service.remote.stores.obstore_store import open_store
 
     if problem := store_url_problem(args.url):
         raise ConfigError(f"{args.url}: {problem}")
-    store = open_store(args.url, endpoint=endpoint_of(args), region=args.region)
+    store = open_store(args.url, world=system_world(), endpoint=endpoint_of(args), region=args.region)
     progress = _show_progress if sys.stderr.isatty() else None
     report = fsck(store, topic=args.topic, deep=not args.shallow, progress=progress)
     if progress is not None:

@@ -145,13 +145,14 @@ def _cold_sizes(
 ) -> tuple[dict[int, tuple[int | None, int | None]], str | None]:
     """Bytes and objects by partition, and why they are not known if so."""
     from service.base.errors import FirnError
+    from service.base.world import system_world
     from service.remote.stores.obstore_store import StoreOptions, open_store
 
     if url is None:
         return {p.partition: (0, 0) for p in info.partitions}, None
     options = StoreOptions(connect_timeout_s=3, request_timeout_s=10, max_retries=1, retry_timeout_s=10)
     try:
-        store = open_store(url, endpoint=endpoint, region=region, options=options)
+        store = open_store(url, world=system_world(), endpoint=endpoint, region=region, options=options)
         return {
             p.partition: _manifest_sizes(store, info.topic_id, p.partition) for p in info.partitions
         }, None

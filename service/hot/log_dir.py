@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from crc32c import crc32c
+
 from service.base.disk import Disk, LockHeld, MissingFile
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import (
@@ -33,12 +35,15 @@ from service.base.files import (
 )
 from service.base.world import World
 from service.hot import names
+from service.hot.durability import Latch
+from service.records.checkpoint_lines import decode_offsets, encode_offsets
 
 _log = logging.getLogger(__name__)
 
 LOCK: Final = ".lock"
 META: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+_META_CHECKSUM: Final = "#firn.crc32c="
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 
@@ -83,7 +88,7 @@ def random_id(world: World) -> UUID:
 
 
 class LogDir:
-    """A locked log directory; `close` gives it up."""
+    """A locked log directory; `close` gives it up. ``latch``: whether it can still be relied on."""
 
     def __init__(self, path: Path, world: World) -> None:
         """Make the directory if it is not there and lock it.
@@ -93,6 +98,7 @@ class LogDir:
         self.path = path
         self.disk = world.disk
         self._world = world
+        self.latch = Latch()
         make_directory(world.disk, path)
         try:
             self._lock_fd = world.disk.lock(path / LOCK)
@@ -142,18 +148,13 @@ class LogDir:
         """An offset checkpoint; an unreadable one counts as empty, which costs a longer recovery."""
         path = self.path / name
         try:
-            offsets: Offsets = {}
-            for line in read_checkpoint(self.disk, path):
-                topic, partition, offset = line.split()
-                offsets[topic, int(partition)] = int(offset)
-        except (CorruptionError, ValueError) as e:
+            return decode_offsets(read_checkpoint(self.disk, path))
+        except CorruptionError as e:
             _log.warning("ignoring %s: %s", path, e)
             return {}
-        return offsets
 
-    def write_offsets(self, name: str, offsets: Mapping[tuple[str, int], int], *, fsync: bool = True) -> None:
-        lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-        write_checkpoint(self.disk, self.path / name, lines, fsync=fsync)
+    def write_offsets(self, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        write_checkpoint(self.disk, self.path / name, encode_offsets(offsets))
 
 
 def cluster_id_of(disk: Disk, paths: Sequence[Path]) -> str | None:
@@ -173,6 +174,7 @@ def read_meta(disk: Disk, path: Path) -> MetaProperties | None:
         return None
     except (CorruptionError, UnicodeDecodeError) as e:
         raise StorageError(f"{file}: {e}") from e
+    _check_meta(file, text)
     pairs = (line.partition("=") for line in text.splitlines() if line.strip() and line[0] not in "#!")
     fields = {key.strip(): value.strip() for key, _, value in pairs}
     try:
@@ -185,6 +187,15 @@ def read_meta(disk: Disk, path: Path) -> MetaProperties | None:
         raise StorageError(f"{file} is not what it must be: {e}") from e
 
 
+def _check_meta(file: Path, text: str) -> None:
+    """Compare with the checksum in the last line, a comment to Kafka, where there is one."""
+    body, marker, rest = text.rpartition(_META_CHECKSUM)
+    if marker and rest != f"{crc32c(body.encode()):08x}\n":
+        raise StorageError(
+            f"{file} is damaged: its checksum is wrong. Who changed it on purpose takes the last line away"
+        )
+
+
 def _write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
     lines = (
         "version=1",
@@ -192,17 +203,22 @@ def _write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
         f"node.id={meta.node_id}",
         f"directory.id={encode_uuid(meta.directory_id)}",
     )
-    write_atomically(disk, path / META, ("\n".join(lines) + "\n").encode())
+    body = "\n".join(lines) + "\n"
+    checksum = f"{crc32c(body.encode()):08x}"
+    write_atomically(disk, path / META, f"{body}{_META_CHECKSUM}{checksum}\n".encode())
 
 
 def read_topic_id(disk: Disk, directory: Path) -> UUID | None:
-    """Topic id in a replica's partition.metadata, None if the file is missing;
-    `StorageError` if it is not one.
+    """Topic id in a replica's partition.metadata, None if the file is missing or empty.
+
+    A crash while a replica is made leaves such a one. `CorruptionError` if the file says anything else.
     """
     path = directory / names.PARTITION_METADATA
     try:
         text = read_file(disk, path, MAX_SMALL_BYTES).decode("utf-8", "replace")
     except MissingFile:
+        return None
+    if not text.strip("\0 \n"):
         return None
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     try:
@@ -210,7 +226,7 @@ def read_topic_id(disk: Disk, directory: Path) -> UUID | None:
             raise ValueError(f"version {fields['version']}")
         return decode_uuid(fields["topic_id"])
     except (KeyError, ValueError) as e:
-        raise StorageError(f"{path} is not what it must be: {e}") from e
+        raise CorruptionError(f"{path} is not what it must be: {e}") from e
 
 
 def write_topic_id(disk: Disk, directory: Path, topic_id: UUID) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-import zstandard
-
 from service.base.errors import CorruptionError
 from service.inspect.dump import Dump, Row
 from service.inspect.source import Source
 from service.remote.format import manifest_codec as codec
+from service.remote.format.documents import MAX_STORED_BYTES, unpack
 from service.remote.format.fields import int_field, objects_field, parse_json_object, uuid_field
 from service.remote.format.manifest import MAX_LEVELS, MAX_MANIFEST_ENTRIES, PageRef
 from service.remote.format.segment_object import SUFFIX_HINT, Footer, decode_footer, tail_length
+from service.remote.format.stamp import stamp_fields
 
-_SUFFIX: Final = ".json.zst"
+PACKED: Final = (".json.gz", ".json.zst")
+"""How names of manifests and pages end: version 2 writes the first, version 1 wrote the second."""
 
 
 def dump_segment(source: Source) -> Dump:
@@ -23,8 +24,11 @@ def dump_segment(source: Source) -> Dump:
     footer = read_footer(source)
     identity = footer.identity
     head = {
+        "format_version": footer.format_version,
         "log_length": footer.log_length,
         **identity._asdict(),
+        "generation": footer.generation,
+        **stamp_fields(footer.stamp),
         "record_count": footer.record_count,
         "batch_count": footer.batch_count,
         "transactional_batch_count": footer.transactional_batch_count,
@@ -51,7 +55,7 @@ def read_footer(source: Source) -> Footer:
 
 
 def dump_manifest(source: Source) -> Dump:
-    manifest = codec.decode_manifest(source.read(codec.MAX_STORED_BYTES))
+    manifest = codec.decode_manifest(source.read(MAX_STORED_BYTES))
     head = {
         "cluster_id": manifest.cluster_id,
         "topic_id": manifest.topic_id,
@@ -59,6 +63,8 @@ def dump_manifest(source: Source) -> Dump:
         "partition": manifest.partition,
         "version": manifest.version,
         "parent_version": manifest.parent_version,
+        "parent_key": manifest.parent_key,
+        **stamp_fields(manifest.stamp),
         "leader_epoch": manifest.leader_epoch,
         "start_offset": manifest.start_offset,
         "end_offset": manifest.end_offset,
@@ -72,35 +78,39 @@ def dump_manifest(source: Source) -> Dump:
 
 def dump_page(source: Source) -> Dump:
     """A manifest page, checked as if a manifest had named it: sums, chain, keys."""
-    data = source.read(codec.MAX_STORED_BYTES)
+    data = source.read(MAX_STORED_BYTES)
     document = _inflated_json(data, source.name)
     topic_id = uuid_field(document, "topic_id")
     partition = int_field(document, "partition", 0, 2**31 - 1)
     page = codec.decode_page(data, _reference(document, data), topic_id, partition)
-    head = {"topic_id": topic_id, "partition": partition, "level": page.level}
+    head = {"topic_id": topic_id, "partition": partition, "level": page.level, **stamp_fields(page.stamp)}
     return Dump("manifest page", head, (("children", _rows(page.children)),))
 
 
 def dump_head(source: Source) -> Dump:
-    return Dump("HEAD", codec.decode_head(source.read(codec.MAX_SMALL_BYTES))._asdict())
+    head = codec.decode_head(source.read(codec.MAX_SMALL_BYTES))
+    return Dump("HEAD", _stamped(head._asdict()))
 
 
 def dump_cluster(source: Source) -> Dump:
-    cluster_id = codec.decode_cluster(source.read(codec.MAX_SMALL_BYTES))
-    return Dump("cluster", {"layout_version": codec.LAYOUT_VERSION, "cluster_id": cluster_id})
+    cluster = codec.decode_cluster(source.read(codec.MAX_SMALL_BYTES))
+    metadata = cluster.metadata
+    head = {**cluster._asdict(), "metadata": metadata._asdict() if metadata is not None else None}
+    return Dump("cluster", _stamped(head))
 
 
 def dump_topics(source: Source) -> Dump:
     topics = codec.decode_topics(source.read(codec.MAX_TOPICS_BYTES))
-    head = {"cluster_id": topics.cluster_id, "metadata_offset": topics.metadata_offset}
-    return Dump("topics", head, (("topics", _rows(topics.topics)),))
+    head = {**topics._asdict()}
+    del head["topics"]
+    return Dump("topics", _stamped(head), (("topics", _rows(topics.topics)),))
 
 
 def is_page(source: Source) -> bool:
-    """Whether a `.json.zst` is a page rather than a manifest: by its folder, else by what it says it is."""
+    """Whether a packed document is a page, not a manifest: by its folder, else by what it says it is."""
     if source.folder in ("manifest", "page"):
         return source.folder == "page"
-    document = _inflated_json(source.read(codec.MAX_STORED_BYTES), source.name)
+    document = _inflated_json(source.read(MAX_STORED_BYTES), source.name)
     return document.get("format") == codec.PAGE_FORMAT
 
 
@@ -108,15 +118,14 @@ def _rows(items: Iterable[Any]) -> Iterator[Row]:
     return (item._asdict() for item in items)
 
 
+def _stamped(head: dict[str, Any]) -> Row:
+    """The row with its stamp's fields in the place of the stamp."""
+    stamp = head.pop("stamp")
+    return {**head, **stamp_fields(stamp)}
+
+
 def _inflated_json(data: bytes, name: str) -> dict[str, Any]:
-    try:
-        size = zstandard.get_frame_parameters(data).content_size
-        if not 0 < size <= codec.MAX_INFLATED_BYTES:
-            raise CorruptionError(f"{name}: a zstd frame of {size} bytes")
-        body = zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(data, max_output_size=size)
-    except zstandard.ZstdError as e:
-        raise CorruptionError(f"{name}: {e}") from e
-    return parse_json_object(body, name)
+    return parse_json_object(unpack(data, name), name)
 
 
 def _reference(document: dict[str, Any], data: bytes) -> PageRef:

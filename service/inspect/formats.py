@@ -9,7 +9,7 @@ from service.hot import names
 from service.inspect import bucket, metadata, segment, small
 from service.inspect.dump import Dump
 from service.inspect.source import Source
-from service.remote.format.segment_object import MAGIC
+from service.remote.format.segment_object import MAGIC, MAGICS
 
 Dumper = Callable[[Source], Dump]
 
@@ -21,6 +21,7 @@ _BY_NAME: dict[str, Dumper] = {
     "replication-offset-checkpoint": small.dump_offsets,
     "meta.properties": small.dump_properties,
     "quorum-state": metadata.dump_quorum_state,
+    "durable-offset": metadata.dump_durable_offset,
     ".kafka_cleanshutdown": small.dump_json,
     "HEAD": bucket.dump_head,
     "cluster.json": bucket.dump_cluster,
@@ -47,12 +48,12 @@ def dump(source: Source, *, records: bool = False) -> Dump:
         if source.folder == names.CLUSTER_METADATA_DIR:
             return metadata.dump_metadata_log(source)
         return segment.dump_log(source, records=records)
-    if name.endswith(".json.zst"):
+    if name.endswith(bucket.PACKED):
         return bucket.dump_page(source) if bucket.is_page(source) else bucket.dump_manifest(source)
     for suffix, dumper in _BY_SUFFIX.items():
         if name.endswith(suffix):
             return dumper(source)
-    if source.read_suffix(len(MAGIC)) == MAGIC:
+    if source.read_suffix(len(MAGIC)) in MAGICS:
         return bucket.dump_segment(source)
-    known = ", ".join((names.LOG, *_BY_SUFFIX, ".json.zst", *_BY_NAME))
+    known = ", ".join((names.LOG, *_BY_SUFFIX, *bucket.PACKED, *_BY_NAME))
     raise ConfigError(f"{source.name}: of no format that Firn writes; known are {known}")

@@ -10,8 +10,9 @@ from service.inspect.segment import base_offset_of, iter_batches
 from service.inspect.source import Source
 from service.metadata.batches import ControlRecord, ControlType, MetadataBatch, decode_batches
 from service.metadata.frames import Frame, UnknownRecord
+from service.metadata.raft.durable_offset import decode_durable_offset
 from service.metadata.raft.snapshots import parse_name
-from service.metadata.raft.state_file import decode_state
+from service.metadata.raft.state import decode_state
 
 MAX_STATE_BYTES = 1 << 20
 
@@ -34,6 +35,14 @@ def dump_metadata_snapshot(source: Source) -> Dump:
 
 def dump_quorum_state(source: Source) -> Dump:
     return Dump("quorum state", decode_state(source.read(MAX_STATE_BYTES))._asdict())
+
+
+def dump_durable_offset(source: Source) -> Dump:
+    """`durable-offset`: up to where the metadata log was flushed."""
+    offset = decode_durable_offset(source.read(MAX_STATE_BYTES))
+    if offset is None:
+        raise CorruptionError(f"{source.name}: not 20 digits and their checksum")
+    return Dump("durable offset", {"offset": offset})
 
 
 def _snapshot_rows(source: Source) -> Iterator[Row]:

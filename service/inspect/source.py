@@ -88,9 +88,12 @@ def open_source(target: str, *, endpoint: str | None = None, region: str | None 
     prefix, _, key = target.rstrip("/").rpartition("/")
     if not parts.path.strip("/"):
         raise ConfigError(f"{target} names a bucket; name one of its objects")
+    from service.base.world import system_world
     from service.remote.stores.obstore_store import open_store
 
     try:
-        return ObjectSource(open_store(prefix, endpoint=endpoint, region=region), target, key)
+        return ObjectSource(
+            open_store(prefix, world=system_world(), endpoint=endpoint, region=region), target, key
+        )
     except ObjectNotFound as e:
         raise StorageError(f"{target}: no such object") from e

@@ -42,12 +42,14 @@ from service.metadata.records import (
     RegisterBrokerRecord,
     RegisterControllerRecord,
     RemoteLogRecord,
+    RemoveTombstoneRecord,
     RemoveTopicRecord,
+    TombstoneRecord,
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
-from service.remote.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry, Tombstone
 
 ZERO_UUID: Final = UUID(int=0)
 
@@ -86,6 +88,7 @@ class MetadataDelta:
         self._controllers: dict[int, ControllerImage] | None = None
         self._features: dict[str, int] | None = None
         self._remote: dict[tuple[UUID, int], CatalogEntry | Removed] = {}
+        self._tombstones: dict[UUID, Tombstone | Removed] = {}
         self._next_producer_id = self.image.next_producer_id
 
     @property
@@ -130,6 +133,7 @@ class MetadataDelta:
             features=image.features if self._features is None else self._features,
             next_producer_id=self._next_producer_id,
             remote=image.remote.with_changes(self._remote),
+            tombstones=image.tombstones.with_changes(self._tombstones),
         )
 
     def _build_collisions(self) -> PersistentMap[str, tuple[str, ...]]:
@@ -242,6 +246,19 @@ class MetadataDelta:
             size_bytes=record.size_bytes,
         )
         self.remote.add((topic_id, record.partition_id))
+
+    def _tombstone(self, record: TombstoneRecord) -> None:
+        topic_id = record.topic_id or ZERO_UUID
+        alive = topic_id in self.image.topics_by_id and topic_id not in self.deleted_topics
+        if alive or topic_id in self._topics:
+            raise CorruptionError(f"tombstone of topic {record.name!r} ({topic_id}), which is there")
+        self._tombstones[topic_id] = Tombstone(topic_id, record.name, record.partitions, record.deleted_ms)
+
+    def _remove_tombstone(self, record: RemoveTombstoneRecord) -> None:
+        topic_id = record.topic_id or ZERO_UUID
+        if self._tombstones.get(topic_id, self.image.tombstones.get(topic_id, REMOVED)) is REMOVED:
+            raise CorruptionError(f"metadata record removes the tombstone of {topic_id}, which is not there")
+        self._tombstones[topic_id] = REMOVED
 
     # -- configs, features, producer ids
 
@@ -362,6 +379,8 @@ _APPLY: Final[Mapping[type[Any], Callable[[MetadataDelta, Any], None]]] = {
     PartitionChangeRecord: MetadataDelta._partition_change,
     RemoveTopicRecord: MetadataDelta._remove_topic,
     RemoteLogRecord: MetadataDelta._remote_log,
+    TombstoneRecord: MetadataDelta._tombstone,
+    RemoveTombstoneRecord: MetadataDelta._remove_tombstone,
     ConfigRecord: MetadataDelta._config,
     FeatureLevelRecord: MetadataDelta._feature_level,
     ProducerIdsRecord: MetadataDelta._producer_ids,

@@ -14,7 +14,7 @@ from uuid import UUID
 from service.base.types import NO_TIMESTAMP
 from service.metadata.persistent import PartitionMap, PersistentMap
 from service.metadata.records import NO_LEADER
-from service.remote.catalog import CatalogEntry
+from service.remote.catalog import CatalogEntry, Tombstone
 
 METADATA_VERSION: Final = "metadata.version"
 
@@ -115,6 +115,8 @@ class MetadataImage:
     features: Mapping[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
     remote: PersistentMap[tuple[UUID, int], CatalogEntry] = field(default_factory=PersistentMap)
+    tombstones: PersistentMap[UUID, Tombstone] = field(default_factory=PersistentMap)
+    """deleted topics that may still have objects in the bucket"""
 
     def partition(self, topic_id: UUID, partition: int) -> PartitionImage | None:
         """One partition, or None where the topic or the partition is not there."""

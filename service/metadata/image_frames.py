@@ -1,7 +1,8 @@
 """An image written out as records: what a snapshot holds. [P]
 
 Order as in Apache Kafka's ``MetadataImage.write``: features, brokers, controllers, topics, configs, producer
-ids; then the remote catalog. Within a kind, by name or id, so that equal images make equal bytes.
+ids; then the remote catalog and the tombstones. Within a kind, by name or id, so that equal images make equal
+bytes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from service.metadata.records import (
     RegisterBrokerRecord,
     RegisterControllerRecord,
     RemoteLogRecord,
+    TombstoneRecord,
     TopicRecord,
 )
 
@@ -59,6 +61,8 @@ def _records(image: MetadataImage) -> Iterator[MetadataRecord]:
         )
     for key in sorted(image.remote):
         yield RemoteLogRecord(topic_id=key[0], partition_id=key[1], **image.remote[key]._asdict())
+    for topic_id in sorted(image.tombstones):
+        yield TombstoneRecord(**image.tombstones[topic_id]._asdict())
 
 
 def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:

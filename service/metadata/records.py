@@ -310,6 +310,25 @@ class RemoteLogRecord(MetadataRecord):
     size_bytes: int = field(metadata={"kafka_type": "int64"})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TombstoneRecord(MetadataRecord):
+    """Firn's: a topic is gone, and the bucket may still hold its objects (`remote.catalog.Tombstone`)."""
+
+    API_KEY: ClassVar[int] = FIRST_OWN_ID + 1
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+    name: str = field(metadata={"kafka_type": "string"})
+    partitions: int = field(metadata={"kafka_type": "int32"})
+    deleted_ms: int = field(metadata={"kafka_type": "int64"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveTombstoneRecord(MetadataRecord):
+    """Firn's: the bucket holds nothing of a deleted topic any more."""
+
+    API_KEY: ClassVar[int] = FIRST_OWN_ID + 2
+    topic_id: UUID | None = field(metadata={"kafka_type": "uuid"})
+
+
 RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
     record_type.API_KEY: record_type
     for record_type in (
@@ -331,6 +350,8 @@ RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
         AbortTransactionRecord,
         RegisterControllerRecord,
         RemoteLogRecord,
+        TombstoneRecord,
+        RemoveTombstoneRecord,
     )
 }
 """Every record type that this software reads and writes, by its id."""

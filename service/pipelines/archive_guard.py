@@ -207,7 +207,7 @@ def _output(args: argparse.Namespace, checkpoint: Checkpoint) -> str:
 def _cluster_id(store: ObjectStore) -> str | None:
     """None where the bucket does not say, or not so that it can be read, which is for an audit to tell."""
     try:
-        return decode_cluster(store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES))
+        return decode_cluster(store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES)).cluster_id
     except (ObjectNotFound, CorruptionError):
         return None
 

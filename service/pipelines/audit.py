@@ -101,7 +101,9 @@ def check_options(given: Mapping[str, str]) -> None:
 def _cluster(options: ReadOptions) -> tuple[str | None, str | None]:
     """The cluster's id, or what is wrong with where it should be said."""
     try:
-        return decode_cluster(open_store_of(options).get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES)), None
+        return decode_cluster(
+            open_store_of(options).get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
+        ).cluster_id, None
     except (ObjectNotFound, CorruptionError) as e:
         return None, f"{CLUSTER_KEY}: {e}"
 

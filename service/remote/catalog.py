@@ -18,7 +18,7 @@ function.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 from uuid import UUID
@@ -44,6 +44,15 @@ class CatalogEntry(NamedTuple):
     end_offset: int
     segments: int
     size_bytes: int
+
+
+class Tombstone(NamedTuple):
+    """A deleted topic of which the bucket may still hold objects: partitions 0 to `partitions` - 1."""
+
+    topic_id: UUID
+    name: str
+    partitions: int
+    deleted_ms: int
 
 
 class CatalogCommit(NamedTuple):
@@ -78,6 +87,15 @@ class Catalog(Protocol):
 
     def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
         """The committed entry as this node's image has it; None where nothing was ever committed."""
+
+    def tombstones(self) -> Mapping[UUID, Tombstone]:
+        """Deleted topics that may still have objects, by topic id, as this node's image has them."""
+
+    async def forget_topics(self, topic_ids: Collection[UUID]) -> None:
+        """Take away the tombstones of topics whose last object is gone; ids without one are passed over.
+
+        Raises `StorageError` when the outcome is unknown; asking again does no harm.
+        """
 
 
 def decide_commit(

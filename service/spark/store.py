@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from service.base.errors import ConfigError
+from service.base.world import World, system_world
 from service.remote.stores.patient_store import open_patient_store
 from service.remote.stores.s3_access import S3Access
 from service.remote.stores.s3_address import is_s3
@@ -27,6 +28,7 @@ def open_beside(url: str, options: ReadOptions) -> ObjectStore:
     access = options.access if is_s3(url) else S3Access()
     return open_patient_store(
         url,
+        world=_world(os.getpid()),
         endpoint=options.endpoint,
         region=options.region,
         access=access,
@@ -36,9 +38,17 @@ def open_beside(url: str, options: ReadOptions) -> ObjectStore:
 
 @lru_cache(maxsize=8)
 def _opened(
-    url: str, endpoint: str | None, region: str | None, access: S3Access, timeout_s: float, _pid: int
+    url: str, endpoint: str | None, region: str | None, access: S3Access, timeout_s: float, pid: int
 ) -> ObjectStore:
     parts = urlsplit(url)
     if parts.scheme == "file" and not Path(unquote(parts.path)).is_dir():
         raise ConfigError(f"option url: there is no folder {parts.path}")
-    return open_patient_store(url, endpoint=endpoint, region=region, access=access, timeout_s=timeout_s)
+    return open_patient_store(
+        url, world=_world(pid), endpoint=endpoint, region=region, access=access, timeout_s=timeout_s
+    )
+
+
+@lru_cache(maxsize=1)
+def _world(_pid: int) -> World:
+    """Of this process: a forked one has not sent what its parent has."""
+    return system_world()

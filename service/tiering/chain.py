@@ -8,43 +8,73 @@ A manifest of the newest thousand segments is about a megabyte of objects, so th
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
-from uuid import UUID
+from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
-from service.remote.format.keys import HeadKey, head_key
+from service.base.world import World
+from service.remote.format.keys import HeadKey, ManifestKey, head_key, manifest_prefix, parse_key
 from service.remote.format.manifest import Limits, Manifest, ManifestDrop, Page, PageRef, SegmentEntry
-from service.remote.format.manifest_codec import Head, encode_head, encode_manifest, encode_page, head_of
-from service.remote.reading.object_reader import Chain, open_chain, open_head, open_page
-from service.remote.stores.errors import ObjectNotFound
-from service.remote.stores.store import ObjectStore
+from service.remote.format.manifest_codec import (
+    MAX_SMALL_BYTES,
+    Head,
+    decode_head,
+    encode_head,
+    encode_manifest,
+    encode_page,
+    head_of,
+)
+from service.remote.format.stamp import Stamp, no_stamp
+from service.remote.reading.object_reader import Chain, open_chain, open_page
+from service.remote.stores import conditional
+from service.remote.stores.errors import naming
+from service.remote.stores.store import ObjectStore, Tagged
 
 MAX_CACHED_CHILDREN: Final = 8192
 
 
+class HeadMoved(StorageError):
+    """HEAD is another than the one that was to be replaced."""
+
+
+class SeenHead(NamedTuple):
+    """HEAD at one moment: what it says, the object as it was (None: there is none), and what is wrong.
+
+    `newest_version` is looked up only where it is damaged: the newest manifest's in the bucket.
+    """
+
+    head: Head | None
+    stored: Tagged | None
+    damage: str | None
+    newest_version: int
+
+
 class ChainStore:
-    """Reads and writes chains of one bucket. Safe from any thread."""
+    """Reads and writes chains of one bucket. Safe from any thread. `stamps` says who writes, and when."""
 
     def __init__(
         self,
         store: ObjectStore,
         cluster_id: str,
-        new_uuid: Callable[[], UUID],
+        world: World,
         *,
+        stamps: Callable[[], Stamp | None] = no_stamp,
         limits: Limits = Limits(),  # noqa: B008  # immutable
         max_cached_children: int = MAX_CACHED_CHILDREN,
+        is_conditional: bool = True,
     ) -> None:
+        """`is_conditional`: the store honours conditional writes, by which HEAD is written then."""
         self._store = store
         self._cluster_id = cluster_id
-        self._new_uuid = new_uuid
+        self._new_uuid = world.new_uuid
+        self._stamps = stamps
         self._limits = limits
+        self._is_conditional = is_conditional
         self._max_cached_children = max_cached_children
-        self._lock = threading.Lock()
+        self._lock = world.threads.lock()
         self._cache: OrderedDict[str, Chain | Page] = OrderedDict()
         self._cached_children = 0
 
@@ -92,6 +122,7 @@ class ChainStore:
             new_uuid=self._new_uuid,
             encode_page=encode_page,
             limits=self._limits,
+            stamp=self._stamps(),
         )
         for _, ref, data in change.pages:
             on_key(ref.key)
@@ -107,7 +138,9 @@ class ChainStore:
         on_key: Callable[[str], None],
     ) -> tuple[Chain, ManifestDrop]:
         """Write the version whose log starts at `offset`, and say what it no longer names."""
-        drop = parent.drop_before(offset, leader_epoch=leader_epoch, load=self.loader(tip))
+        drop = parent.drop_before(
+            offset, leader_epoch=leader_epoch, load=self.loader(tip), stamp=self._stamps()
+        )
         return self._write(drop.manifest, on_key), drop
 
     def _write(self, manifest: Manifest, on_key: Callable[[str], None]) -> Chain:
@@ -115,36 +148,51 @@ class ChainStore:
         data = encode_manifest(manifest)
         on_key(key)
         self._store.put(key, data)
-        chain = Chain(manifest, head_of(manifest, key, data))
+        chain = Chain(replace(manifest, stored_key=key), head_of(manifest, key, data))
         self._remember(key, chain)
         return chain
 
-    def read_head(self, tip: TopicIdPartition) -> Head | None:
-        """HEAD as it lies there; None when there is none, or none that makes sense."""
+    def look(self, tip: TopicIdPartition) -> SeenHead:
+        """HEAD as it lies there, with what it takes to replace exactly that. Raises what the store raises."""
+        key = HeadKey(tip.topic_id, tip.partition)
+        name = head_key(*key)
         try:
-            return open_head(self._store, HeadKey(tip.topic_id, tip.partition))
-        except (ObjectNotFound, CorruptionError):
-            return None
+            stored = conditional.tagged_or_none(self._store, name, max_size=MAX_SMALL_BYTES)
+        except CorruptionError as e:
+            # It is larger than any HEAD. Nothing can replace it but a repair.
+            return SeenHead(None, None, f"{name}: {e}", self._newest_version(tip))
+        if stored is None:
+            return SeenHead(None, None, None, 0)
+        try:
+            with naming(name):
+                head = decode_head(stored.data)
+                if (head.topic_id, head.partition) != key:
+                    raise CorruptionError(f"the HEAD of {head.topic_id}/{head.partition}")
+        except CorruptionError as e:
+            return SeenHead(None, stored, str(e), self._newest_version(tip))
+        return SeenHead(head, stored, None, 0)
 
-    def write_head(self, head: Head) -> None:
-        self._store.put(head_key(head.topic_id, head.partition), encode_head(head))
+    def _newest_version(self, tip: TopicIdPartition) -> int:
+        """The newest version of which there is a manifest, committed or not; 0 for none."""
+        keys = (
+            parse_key(info.key) for info in self._store.list(manifest_prefix(tip.topic_id, tip.partition))
+        )
+        return max((key.version for key in keys if isinstance(key, ManifestKey)), default=0)
 
-    def repair_head(self, tip: TopicIdPartition, chain: Chain) -> bool:
-        """Make HEAD name `chain`, the newest committed one that is known here; True when it did not.
+    def write_head(self, seen: SeenHead, head: Head) -> None:
+        """Write `head` where `seen` was. `HeadMoved` when somebody else has written there since."""
+        key, data = head_key(head.topic_id, head.partition), encode_head(head)
+        if not self._is_conditional:
+            self._store.put(key, data)
+        elif not conditional.write(self._store, key, data, seen.stored):
+            raise HeadMoved(f"{key} was written by somebody else at the same moment")
 
-        A HEAD of a later version was written after a later commit: `StorageError`, as whoever calls must
-        catch up with the catalog before anything else.
-        """
-        head = self.read_head(tip)
-        if head == chain.head:
-            return False
-        if head is not None and head.version > chain.head.version:
-            raise StorageError(
-                f"HEAD of {tip} is of version {head.version}, the catalog as known here lags at "
-                f"{chain.head.version}"
-            )
-        self.write_head(chain.head)
-        return True
+    def forget(self, key: str) -> None:
+        """Read what is under `key` anew next time: somebody doubts that it is still there."""
+        with self._lock:
+            found = self._cache.pop(key, None)
+            if found is not None:
+                self._cached_children -= _children(found)
 
     def _cached(self, key: str) -> Chain | Page | None:
         with self._lock:

@@ -1,9 +1,12 @@
 """Deletes what nobody names any more: after a grace period, in batches, again until it works.
 
-What is scheduled here is known to be dead: dropped by a commit, or written by a try that was never proposed.
-Everything else that should go (whatever a crash left behind) is the sweeper's to find. The schedule is
-only in memory: losing it costs time, not bytes. `guard` protects keys that this node is writing, or may be
-about to commit.
+What is scheduled here is known to be dead: dropped by a commit that HEAD names, or written by a try that
+was never proposed; and every object of a topic whose tombstone says that it was deleted. It is looked at
+once more before it goes: this process must be the prefix's writer still, and the partition's HEAD must be
+what our metadata says, otherwise the keys are left for the sweeper. Everything else that should go
+(whatever a crash left behind) is the sweeper's to find. The schedule is only in memory: losing it costs
+time, not bytes, and tombstones are in the metadata. `guard` protects keys that this node is writing, or may
+be about to commit.
 
 Owned by the event loop; `guard` is also called from offload threads.
 """
@@ -11,34 +14,67 @@ Owned by the event loop; `guard` is also called from offload threads.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from service.base.clock import Clock
+from service.base.errors import StorageError
+from service.base.types import TopicIdPartition
+from service.remote.catalog import Catalog, CatalogEntry, Tombstone
 from service.remote.format.keys import topic_prefix
 from service.remote.stores.store import ObjectStore
+from service.tiering.chain import ChainStore
+from service.tiering.copier import Progress
+from service.tiering.fence import Fence
+from service.tiering.judgement import Verdict, judge
 from service.tiering.offload import OffloadPool
 from service.tiering.ports import TieringMetrics
 
 DELETE_BATCH: Final = 1000
 
 
+class _Due(NamedTuple):
+    due_ms: int
+    order: int
+    tip: TopicIdPartition
+    keys: tuple[str, ...]
+
+
 class Eraser:
     """The schedule of deletions and the guarded keys of one node. Times are monotonic milliseconds."""
 
-    def __init__(self, store: ObjectStore, pool: OffloadPool, metrics: TieringMetrics) -> None:
+    def __init__(
+        self,
+        store: ObjectStore,
+        chains: ChainStore,
+        catalog: Catalog,
+        pool: OffloadPool,
+        fence: Fence,
+        metrics: TieringMetrics,
+        clock: Clock,
+        grace_ms: int,
+    ) -> None:
         self._store = store
+        self._chains = chains
+        self._catalog = catalog
         self._pool = pool
+        self._fence = fence
         self._metrics = metrics
+        self._clock = clock
+        self._grace_ms = grace_ms
         self._order = count()
-        self._due: list[tuple[int, int, tuple[str, ...], UUID | None]] = []
+        self._due: list[_Due] = []
+        self._topics_due: dict[UUID, int] = {}
         self._guarded: set[str] = set()
 
     @property
     def next_due_ms(self) -> int | None:
         """When there is something to delete next."""
-        return self._due[0][0] if self._due else None
+        due = [*self._topics_due.values(), *(one.due_ms for one in self._due[:1])]
+        return min(due, default=None)
 
     def guard(self, key: str) -> None:
         self._guarded.add(key)
@@ -50,36 +86,63 @@ class Eraser:
         """The keys that are guarded at this moment."""
         return frozenset(self._guarded)
 
-    def schedule(self, keys: Sequence[str], due_ms: int) -> None:
-        """Delete `keys`, which are dead, at `due_ms`."""
+    def schedule(self, tip: TopicIdPartition, keys: Sequence[str], due_ms: int) -> None:
+        """Delete `keys` of the partition `tip`, which are dead, at `due_ms`."""
         if keys:
-            heapq.heappush(self._due, (due_ms, next(self._order), tuple(keys), None))
+            heapq.heappush(self._due, _Due(due_ms, next(self._order), tip, tuple(keys)))
 
-    def schedule_topic(self, topic_id: UUID, due_ms: int) -> None:
-        """Delete everything of a deleted topic at `due_ms`. Topic ids are never used again."""
-        heapq.heappush(self._due, (due_ms, next(self._order), (), topic_id))
+    def schedule_deleted(self, tombstones: Mapping[UUID, Tombstone]) -> None:
+        """Delete the topics of `tombstones`, a grace after each was deleted, and no others.
+
+        That was some time ago by the wall clock, which may have jumped: it is waited for no longer than the
+        grace from now, which is for readers of the topic and not for its safety.
+        """
+        now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.now_ms()
+        for topic_id in [one for one in self._topics_due if one not in tombstones]:
+            del self._topics_due[topic_id]
+        for topic_id, tombstone in tombstones.items():
+            left_ms = tombstone.deleted_ms + self._grace_ms - wall_ms
+            self._topics_due.setdefault(topic_id, now_ms + min(max(left_ms, 0), self._grace_ms))
 
     async def run_due(self, now_ms: int) -> None:
-        """Delete what is due. What fails stays due; raises what the store raised."""
-        while self._due and self._due[0][0] <= now_ms:
-            item = self._due[0]
-            _, _, keys, topic_id = item
-            deleted = await self._pool.run(self._delete, keys, topic_id)
-            self._metrics.objects_deleted += deleted
-            self._due.remove(item)
+        """Delete what is due. What fails stays due; raises what the store or the catalog raised."""
+        while self._due and self._due[0].due_ms <= now_ms:
+            await self._fence.check()
+            one = self._due[0]
+            entry = self._catalog.entry(one.tip.topic_id, one.tip.partition)
+            self._metrics.objects_deleted += await self._pool.run(self._delete_dead, one, entry)
+            self._due.remove(one)
             heapq.heapify(self._due)
+        for topic_id in [one for one, due_ms in self._topics_due.items() if due_ms <= now_ms]:
+            await self._fence.check()
+            self._metrics.objects_deleted += await self._pool.watch(partial(self._delete_topic, topic_id))
+            await self._catalog.forget_topics([topic_id])
+            self._topics_due.pop(topic_id, None)
 
-    def _delete(self, keys: Sequence[str], topic_id: UUID | None) -> int:
-        """On an offload thread."""
-        found = keys if topic_id is None else (info.key for info in self._store.list(topic_prefix(topic_id)))
-        batch: list[str] = []
+    def _delete_dead(self, one: _Due, entry: CatalogEntry | None) -> int:
+        """On an offload thread: what HEAD and entry agree about, otherwise nothing."""
+        seen = self._chains.look(one.tip)
+        if seen.damage is not None or judge(entry, seen.head) is not Verdict.EQUAL:
+            return 0
+        dead = [key for key in one.keys if entry is None or key != entry.manifest_key]
+        self._store.delete(dead)
+        return len(dead)
+
+    def _delete_topic(self, topic_id: UUID, progress: Progress) -> int:
+        """On an offload thread: everything of a deleted topic, until a listing shows nothing."""
         deleted = 0
-        for key in found:
-            batch.append(key)
+        batch: list[str] = []
+        for info in self._store.list(topic_prefix(topic_id)):
+            batch.append(info.key)
             if len(batch) == DELETE_BATCH:
+                progress.advance(len(batch))
                 self._store.delete(batch)
                 deleted += len(batch)
                 batch = []
         if batch:
+            progress.advance(len(batch))
             self._store.delete(batch)
-        return deleted + len(batch)
+            deleted += len(batch)
+        if deleted and next(iter(self._store.list(topic_prefix(topic_id))), None) is not None:
+            raise StorageError(f"objects of the deleted topic {topic_id} are still there")
+        return deleted

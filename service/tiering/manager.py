@@ -1,36 +1,39 @@
 """Runs the tiering of all partitions of a node: who works when, retries, housekeeping, start and stop.
 
-One asyncio task. It looks at every partition once per interval, and sooner when somebody wakes it, starts
-a task for each one that has work to do, and lets at most `copier_threads` of them work at a time, the one
+One asyncio task. It looks at every partition once per interval, and sooner when somebody wakes it, starts a
+task for each one that has work to do, and lets at most `copier_threads` of them work at a time, the one
 that has waited longest first. A partition whose work fails backs off alone. Beside them one housekeeper
-deletes what is due, sweeps, and writes `topics.json`. An error that is neither the store's nor the data's
-is a bug and ends `run`, and so the node.
+takes the prefix over, deletes what is due, sweeps, and writes `topics.json`. An error that is neither the
+store's nor the data's is a bug and ends `run`, and so the node.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
-from random import Random
-from uuid import UUID, uuid4
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from uuid import UUID
 
-from service.base.clock import Clock
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
+from service.base.world import World
 from service.remote.catalog import Catalog
 from service.remote.format.manifest import Limits
+from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores.errors import StoreRefused
 from service.remote.stores.store import ObjectStore
 from service.tiering.backoff import backoff_ms
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
+from service.tiering.fence import Displaced, Fence
 from service.tiering.offload import OffloadPool
 from service.tiering.partition_work import CommitRefused, PartitionWork, Tools
 from service.tiering.ports import AbandonedUploads, TieredPartition, TieringMetrics, TieringSettings
-from service.tiering.shared_objects import TopicsSnapshot, read_topics, write_topics
+from service.tiering.shared_objects import Refusal, TopicsSnapshot, compare_topics, write_topics
 from service.tiering.slots import PrioritySlots
 from service.tiering.steps import Probe, no_probe
+from service.tiering.store_clock import StoreClock
 from service.tiering.sweeper import Sweeper
 
 log = logging.getLogger(__name__)
@@ -41,9 +44,10 @@ Key = tuple[UUID, int]
 class TieringManager:
     """Tiering of one node. Owned by the event loop.
 
-    `partitions` gives those that this node leads, whenever it is asked; `topics` the topics of the
-    committed image, or None while this node is not the one to write `topics.json` and to sweep deleted
-    topics. `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever.
+    `writer` is this process, which is told in all that is written. `partitions` gives those that this node
+    leads, whenever it is asked; `topics` the topics of the committed image, or None while this node is not
+    the one to write `topics.json`. `is_conditional` says that the store honours conditional writes.
+    `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever.
     """
 
     def __init__(
@@ -52,13 +56,13 @@ class TieringManager:
         catalog: Catalog,
         *,
         cluster_id: str,
+        writer: Writer,
         partitions: Callable[[], Iterable[TieredPartition]],
         topics: Callable[[], TopicsSnapshot | None],
-        clock: Clock,
+        world: World,
+        is_conditional: bool = True,
         abandoned_uploads: AbandonedUploads | None = None,
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
-        random: Random | None = None,
-        new_uuid: Callable[[], UUID] = uuid4,
         manifest_limits: Limits = Limits(),  # noqa: B008  # immutable
         probe: Probe = no_probe,
     ) -> None:
@@ -66,15 +70,30 @@ class TieringManager:
         self.settings = settings
         self._store = store
         self._cluster_id = cluster_id
+        self._catalog = catalog
+        self._is_conditional = is_conditional
         self._partitions = partitions
         self._topics = topics
-        self._clock = clock
-        self._random = random or Random()
-        self._pool = OffloadPool(settings.copier_threads + 1, settings.watchdog_ms, self.metrics)
+        self._clock = clock = world.clock
+        self._random = world.random
+        self._pool = OffloadPool(
+            world.threads, settings.copier_threads + 1, settings.watchdog_ms, self.metrics
+        )
         self._slots = PrioritySlots(settings.copier_threads)
         self._commits = CommitQueue(catalog)
-        self._eraser = Eraser(store, self._pool, self.metrics)
-        chains = ChainStore(store, cluster_id, new_uuid, limits=manifest_limits)
+        self._writer = writer
+        chains = ChainStore(
+            store,
+            cluster_id,
+            world,
+            stamps=self._stamp,
+            limits=manifest_limits,
+            is_conditional=is_conditional,
+        )
+        self._fence = Fence(store, cluster_id, writer, clock, self._pool, is_conditional=is_conditional)
+        self._eraser = Eraser(
+            store, chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms
+        )
         self._tools = Tools(
             cluster_id=cluster_id,
             store=store,
@@ -86,8 +105,11 @@ class TieringManager:
             clock=clock,
             settings=settings,
             metrics=self.metrics,
-            new_uuid=new_uuid,
+            new_uuid=world.new_uuid,
+            stamps=self._stamp,
             probe=probe,
+            fence=self._fence,
+            store_clock=StoreClock(store, world),
         )
         self._sweeper = Sweeper(
             store,
@@ -95,6 +117,7 @@ class TieringManager:
             catalog,
             self._pool,
             self._eraser,
+            self._fence,
             self.metrics,
             self._leader_epoch,
             self._live_topics,
@@ -106,12 +129,15 @@ class TieringManager:
         self._wake = asyncio.Event()
         self._housekeeping = asyncio.Event()
         self._topics_due_ms: int | None = clock.monotonic_ms()
-        self._bucket_checked = False
+        self._told: dict[str, str] = {}
         self._sweep_due_ms = clock.monotonic_ms() + settings.sweep_interval_ms
         self._heads_due_ms = clock.monotonic_ms() + self._heads_interval_ms
         self._house_failures = 0
         self._house_not_before_ms = 0
         self._task: asyncio.Task[None] | None = None
+
+    def _stamp(self) -> Stamp:
+        return Stamp(self._clock.now_ms(), self._writer)
 
     # -- what the node calls ---------------------------------------------------------------------------------
 
@@ -138,9 +164,9 @@ class TieringManager:
         self._topics_due_ms = self._clock.monotonic_ms() + self.settings.topics_debounce_ms
         self._housekeeping.set()
 
-    def topic_deleted(self, topic_id: UUID) -> None:
-        """Delete everything of this topic after the grace period."""
-        self._eraser.schedule_topic(topic_id, self._clock.monotonic_ms() + self.settings.grace_ms)
+    def topics_deleted(self) -> None:
+        """The image has other tombstones: what they name is deleted after the grace period."""
+        self._eraser.schedule_deleted(self._catalog.tombstones())
         self._housekeeping.set()
 
     # -- scheduling ------------------------------------------------------------------------------------------
@@ -158,6 +184,10 @@ class TieringManager:
         """Do all there is to do now, housekeeping included, and return."""
         async with asyncio.TaskGroup() as tasks:
             self._dispatch(tasks)
+        if not self._fence.is_ours:
+            await self._house_round()
+            async with asyncio.TaskGroup() as tasks:
+                self._dispatch(tasks)
         await self._house_round()
 
     async def _pause(self, event: asyncio.Event, until_ms: int) -> None:
@@ -182,6 +212,7 @@ class TieringManager:
                 gone.abandon()
         self.metrics.lag_segments = self.metrics.lag_bytes = 0
         self.metrics.blocked = {}
+        self.metrics.stopped = {}
         for key, partition in current.items():
             work = self._works.get(key)
             if work is None:
@@ -196,6 +227,8 @@ class TieringManager:
                 tasks.create_task(self._work(key, work), name=f"tiering-{partition.tip}")
 
     def _count_lag(self, work: PartitionWork) -> None:
+        if work.stopped is not None:
+            self.metrics.stopped[work.partition.tip] = work.stopped
         if work.plan is not None:
             self.metrics.lag_segments += work.plan.lag_segments
             self.metrics.lag_bytes += work.plan.lag_bytes
@@ -210,6 +243,8 @@ class TieringManager:
                     await work.turn()
                 work.failures = 0
                 self._housekeeping.set()
+        except Displaced as e:
+            self._displaced(e)
         except (StorageError, CorruptionError, RequestError) as e:
             self._failed(work, e)
         finally:
@@ -249,30 +284,95 @@ class TieringManager:
         while True:
             self._housekeeping.clear()
             await self._house_round()
-            due = [self._sweep_due_ms, self._heads_due_ms, self._eraser.next_due_ms, self._topics_due_ms]
+            due: list[int | None] = [self._clock.monotonic_ms() + self._heads_interval_ms]
+            if self._fence.displaced is None:
+                due.append(self._heads_due_ms)
+            if self._fence.is_ours:
+                due += [self._sweep_due_ms, self._eraser.next_due_ms, self._topics_due_ms]
             soonest = min(at for at in due if at is not None)
             await self._pause(self._housekeeping, max(soonest, self._house_not_before_ms))
 
     async def _house_round(self) -> None:
-        """Whatever is due; a failure is logged, counted and tried again later."""
+        """Whatever is due, each by itself; a failure is logged, counted and tried again later."""
         now_ms = self._clock.monotonic_ms()
-        if now_ms < self._house_not_before_ms:
+        if now_ms < self._house_not_before_ms or self._fence.displaced is not None:
             return
-        try:
+        failures: list[FirnError] = []
+        if not self._fence.is_ours:
+            await self._attempt(self._take_over, failures)
+        if self._fence.is_ours:
             if self._topics_due_ms is not None and now_ms >= self._topics_due_ms:
-                await self._write_topics()
-            if now_ms >= self._heads_due_ms:
-                self._doubt_heads(now_ms)
-            await self._eraser.run_due(now_ms)
+                await self._attempt(self._write_topics, failures)
+            await self._attempt(partial(self._eraser.run_due, now_ms), failures)
             if now_ms >= self._sweep_due_ms:
-                await self.sweep()
+                await self._attempt(self.sweep, failures)
+        if now_ms >= self._heads_due_ms:
+            self._doubt_heads(now_ms)
+        if not failures:
             self._house_failures = 0
-        except (StorageError, CorruptionError) as e:
-            self._house_failures += 1
-            self._house_not_before_ms = now_ms + self._backoff(self._house_failures)
-            self.metrics.delete_errors += 1
-            if self._house_failures & (self._house_failures - 1) == 0:
-                log.warning("housekeeping of the bucket failed, %d in a row: %s", self._house_failures, e)
+            return
+        self._house_failures += 1
+        self._house_not_before_ms = now_ms + self._backoff(self._house_failures)
+        self.metrics.delete_errors += 1
+        if self._house_failures & (self._house_failures - 1) == 0:
+            for error in failures:
+                log.warning("housekeeping of the bucket failed, %d in a row: %s", self._house_failures, error)
+
+    async def _attempt(self, step: Callable[[], Awaitable[object]], failures: list[FirnError]) -> None:
+        try:
+            await step()
+        except Displaced as e:
+            self._displaced(e)
+        except (StorageError, CorruptionError, RequestError) as e:
+            failures.append(e)
+
+    def _displaced(self, error: Displaced) -> None:
+        """Never again: whoever displaced this process knows what is live, and we do not."""
+        if self.metrics.displaced is None:
+            self.metrics.displaced = str(error)
+            log.error("%s", error)
+
+    async def _take_over(self) -> None:
+        """Become the writer of the prefix, once every HEAD was looked at and none is ahead of our metadata.
+
+        A node whose past is older than the bucket does not displace the one that wrote it.
+        """
+        current = {(one.tip.topic_id, one.tip.partition) for one in self._partitions()}
+        works = [work for key, work in self._works.items() if key in current]
+        # One whose HEAD cannot be read holds up no other; it is looked at before anything of it is written.
+        if len(works) < len(current) or not all(work.was_looked_at or work.failures for work in works):
+            return
+        stopped = [str(work.partition.tip) for work in works if work.stopped is not None]
+        if stopped:
+            self._tell_once(
+                "take-over",
+                f"the bucket is ahead of this node's metadata in {len(stopped)} partitions "
+                f"({', '.join(stopped[:5])}): nothing is copied, expired or swept by this node",
+            )
+            return
+        snapshot = self._topics()
+        if snapshot is not None:
+            refusal = await self._pool.run(
+                compare_topics, self._store, self._cluster_id, snapshot, self._deleted()
+            )
+            if refusal is not None and refusal.is_behind:
+                self._refused(refusal)
+                return
+        await self._fence.take_over()
+        self._told.pop("take-over", None)
+        self._eraser.schedule_deleted(self._catalog.tombstones())
+        self._wake.set()
+
+    def _deleted(self) -> frozenset[UUID]:
+        return frozenset(self._catalog.tombstones())
+
+    def _tell_once(self, about: str, what: str) -> None:
+        if self._told.get(about) != what:
+            self._told[about] = what
+            log.error("%s", what)
+
+    def _refused(self, refusal: Refusal) -> None:
+        self._tell_once("topics.json", f"topics.json is left as it is: {refusal.why}")
 
     async def sweep(self) -> int:
         """Look for orphans now; how many were deleted."""
@@ -299,33 +399,27 @@ class TieringManager:
         due_ms, self._topics_due_ms = self._topics_due_ms, None
         try:
             snapshot = self._topics()
-            if snapshot is not None and await self._may_judge(snapshot):
-                await self._pool.run(write_topics, self._store, self._cluster_id, snapshot)
+            if snapshot is None:
+                return
+            await self._fence.check(self.settings.fence_age_ms)
+            refusal = await self._pool.run(
+                write_topics,
+                self._store,
+                self._cluster_id,
+                snapshot,
+                self._stamp(),
+                self._deleted(),
+                is_conditional=self._is_conditional,
+            )
         except StorageError:
             self._topics_due_ms = due_ms
             raise
-
-    async def _may_judge(self, snapshot: TopicsSnapshot) -> bool:
-        """False when the bucket was written from later metadata than ours.
-
-        A node that lost its metadata log must not take the archive of the topics it forgot for garbage.
-        """
-        if not self._bucket_checked:
-            stored = await self._pool.run(read_topics, self._store)
-            if stored is not None and stored.metadata_offset > snapshot.metadata_offset:
-                log.error(
-                    "topics.json is of metadata offset %d, this node's image of %d: "
-                    "objects of topics unknown here are kept until that is cleared up",
-                    stored.metadata_offset,
-                    snapshot.metadata_offset,
-                )
-                return False
-            self._bucket_checked = True
-        return True
+        if refusal is not None:
+            self._refused(refusal)
 
     def _live_topics(self) -> frozenset[UUID] | None:
         snapshot = self._topics()
-        return snapshot.ids if snapshot is not None and self._bucket_checked else None
+        return snapshot.ids if snapshot is not None else None
 
     def _leader_epoch(self, topic_id: UUID, partition: int) -> int | None:
         work = self._works.get((topic_id, partition))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
 from service.base.errors import StorageError
-from service.tiering.copier import Progress
+from service.base.threads import Threads
+from service.tiering.copier import GivenUp, Progress
 from service.tiering.ports import TieringMetrics
 
 P = ParamSpec("P")
@@ -22,11 +22,12 @@ class Stalled(StorageError):
 class OffloadPool:
     """Runs blocking calls on bounded threads. A call that hangs keeps its thread, but not its partition.
 
-    There are twice as many threads as callers at a time, so that hanging calls first cost spare threads.
+    There are twice as many threads as callers at a time, so that hanging calls first cost spare threads. A
+    call that was given up while it waited for a thread never begins: what it would do was planned for then.
     """
 
-    def __init__(self, concurrency: int, watchdog_ms: int, metrics: TieringMetrics) -> None:
-        self._pool = ThreadPoolExecutor(2 * concurrency, thread_name_prefix="offload")
+    def __init__(self, threads: Threads, concurrency: int, watchdog_ms: int, metrics: TieringMetrics) -> None:
+        self._pool = threads.pool("offload", 2 * concurrency)
         self._watchdog_s = watchdog_ms / 1000
         self._metrics = metrics
         self._running: dict[asyncio.Future[Any], Progress] = {}
@@ -38,7 +39,7 @@ class OffloadPool:
     async def watch(self, call: Callable[[Progress], T]) -> T:
         """As `run` for a call that reports its progress: only the time since the last byte counts."""
         progress = Progress()
-        future = asyncio.get_running_loop().run_in_executor(self._pool, call, progress)
+        future = asyncio.get_running_loop().run_in_executor(self._pool, _begin, call, progress)
         self._running[future] = progress
         future.add_done_callback(self._ended)
         seen = -1
@@ -68,3 +69,10 @@ class OffloadPool:
         self._pool.shutdown(wait=False, cancel_futures=True)
         if running:
             await asyncio.wait(running, timeout=timeout_ms / 1000)
+
+
+def _begin(call: Callable[[Progress], T], progress: Progress) -> T:
+    """On an offload thread, at last."""
+    if progress.cancelled:
+        raise GivenUp("given up before it began")
+    return call(progress)

@@ -1,17 +1,20 @@
 """The tiering work of one partition: one unit at a time, each safe to be cut off anywhere.
 
+    look      at start, now and then, and after a change by others: HEAD must name the committed manifest
     settle    a proposal that is not answered yet: ask again, then HEAD, then tell the partition
-    publish   at start, or after a change by others: HEAD must name the committed manifest
     expire    drop what total retention no longer keeps: manifest, commit, HEAD; objects go after a grace
     copy      object, manifest, commit, HEAD; only then does the partition hear that its bytes are remote
 
-What is committed is told by the catalog alone. Everything before the commit may be lost or repeated: it
-leaves orphans behind, never damage. Everything after it is done again until it succeeds, here or after the
-next start. Owned by the event loop; whatever blocks runs on the offload pool.
+Nothing is written while HEAD says something else than our metadata (`judgement`): the first look comes
+before anything else, and each manifest is made from a HEAD that was read right before. What is committed is
+told by the catalog alone. Everything before the commit may be lost or repeated: it leaves orphans behind,
+never damage. Everything after it is done again until it succeeds, here or after the next start. Owned by
+the event loop; whatever blocks runs on the offload pool.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -23,20 +26,26 @@ from service.base.types import TopicIdPartition
 from service.remote.catalog import NO_VERSION, Catalog, CatalogCommit, CatalogEntry, CatalogResult
 from service.remote.format.manifest import ManifestDrop, SegmentEntry, live_segments
 from service.remote.format.segment_object import SegmentIdentity
+from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
-from service.tiering.chain import ChainStore
+from service.tiering.chain import ChainStore, HeadMoved, SeenHead
 from service.tiering.commits import CommitQueue
 from service.tiering.copier import copy_segment
 from service.tiering.eraser import Eraser
 from service.tiering.expiry import UNLIMITED, Expiry, Retention, plan_expiry
+from service.tiering.fence import Fence
+from service.tiering.judgement import MAY_GO_ON, Verdict, judge, judge_damaged, problem
 from service.tiering.lifecycle import SegmentState, move
 from service.tiering.offload import OffloadPool
 from service.tiering.planner import Copy, CopyPlan, plan_copies, priority
 from service.tiering.ports import Sealed, TieredPartition, TieringMetrics, TieringSettings
 from service.tiering.slots import Priority
 from service.tiering.steps import Probe, Step
+from service.tiering.store_clock import MAX_SKEW_MS, StoreClock
+
+log = logging.getLogger(__name__)
 
 MAINTENANCE: Priority = (False, 0, 0)
 """Settling, publishing and expiry are short and go before any upload."""
@@ -57,7 +66,10 @@ class Tools:
     settings: TieringSettings
     metrics: TieringMetrics
     new_uuid: Callable[[], UUID]
+    stamps: Callable[[], Stamp]
     probe: Probe
+    fence: Fence
+    store_clock: StoreClock
 
 
 @dataclass(slots=True)
@@ -94,17 +106,25 @@ class PartitionWork:
         self.failures = 0
         self.not_before_ms = 0
         self.published: CatalogEntry | None = None
+        self.stopped: str | None = None
+        """why nothing of this partition is written or deleted: HEAD and our metadata are of two pasts"""
         self.plan: CopyPlan[Sealed] | None = None
         self._tools = tools
         self._known: CatalogEntry | None = None
         self._proposal: Proposal | None = None
         self._oldest: Oldest | None = None
-        self._is_head_doubtful = False
+        self._is_head_doubtful = True
+        self._looked: CatalogEntry | None = None
+        self._has_looked = False
 
     def assess(self) -> Priority | None:
         """Whether there is something to do now, and how pressing it is. Refreshes the lag in `plan`."""
         entry = self._entry()
         self.plan = self._plan(entry)
+        if self._must_look(entry):
+            return MAINTENANCE
+        if self.stopped is not None or not self._tools.fence.is_ours:
+            return None
         if self._proposal is not None or self._is_unpublished(entry) or self._may_expire(entry):
             return MAINTENANCE
         return priority(self.plan) if self.plan.copies else None
@@ -114,12 +134,15 @@ class PartitionWork:
 
         Raises `StorageError` or `CorruptionError` when it failed; the state then says what is left to do.
         """
+        entry = self._entry()
+        if self._must_look(entry):
+            await self._look(entry)
+            return
+        await self._tools.fence.check(self._tools.settings.fence_age_ms)
         if self._proposal is not None:
             await self._settle(self._proposal)
-            return
-        entry = self._entry()
-        if entry is not None and self._is_unpublished(entry):
-            await self._publish(entry)
+        elif entry is not None and self._is_unpublished(entry):
+            await self._publish(entry, None)
         elif entry is None or not self._may_expire(entry) or not await self._expire(entry):
             plan = self._plan(entry)
             if plan.copies:
@@ -143,8 +166,23 @@ class PartitionWork:
             self._known = entry
         return self._known
 
+    @property
+    def was_looked_at(self) -> bool:
+        """Whether HEAD has been compared with our entry since the start, where there can be one."""
+        return self._has_looked or not self._is_tiered(self._entry())
+
+    def _must_look(self, entry: CatalogEntry | None) -> bool:
+        """A change by others, as the image tells it, calls for another look; our own commits do not."""
+        if not self._is_tiered(entry):
+            return False
+        is_news = self._proposal is None and entry not in (self._looked, self.published)
+        return self._is_head_doubtful or is_news
+
+    def _is_tiered(self, entry: CatalogEntry | None) -> bool:
+        return entry is not None or self.partition.config.remote_storage_enable
+
     def _is_unpublished(self, entry: CatalogEntry | None) -> bool:
-        return entry is not None and (self._is_head_doubtful or entry != self.published)
+        return entry is not None and entry != self.published
 
     def _plan(self, entry: CatalogEntry | None) -> CopyPlan[Sealed]:
         config = self.partition.config
@@ -173,7 +211,7 @@ class PartitionWork:
             tools.probe(Step.BEFORE_UPLOAD, tip)
             segment = await tools.pool.watch(
                 lambda progress: copy_segment(
-                    tools.store, copy, identity, progress, tools.settings.block_bytes
+                    tools.store, copy, identity, progress, tools.settings.block_bytes, tools.stamps()
                 )
             )
             state = move(state, SegmentState.UPLOADED)
@@ -181,7 +219,7 @@ class PartitionWork:
             chain = await tools.pool.run(self._append, entry, segment, identity.leader_epoch, attempt.writes)
         except (StorageError, CorruptionError):
             move(state, SegmentState.ABANDONED)
-            attempt.failed(self._grace_over())
+            attempt.failed(tip, self._grace_over())
             raise
         retired = (entry.manifest_key,) if entry is not None else ()
         commit = _commit_of(tip, entry, chain)
@@ -213,6 +251,7 @@ class PartitionWork:
     ) -> Chain:
         """On an offload thread: the next manifest, written."""
         chains = self._tools.chains
+        self._check_head(entry)
         parent = self._load(entry).manifest if entry is not None else chains.empty(self.partition.tip)
         return chains.append(parent, segment, leader_epoch, writes)
 
@@ -239,14 +278,14 @@ class PartitionWork:
         entry = proposal.commit.entry
         if self._known is None or entry.version >= self._known.version:
             self._known = entry
-        if self._entry() == entry:
-            await tools.pool.run(tools.chains.write_head, proposal.chain.head)
+        is_newest = self._entry() == entry
+        if is_newest:
+            await self._publish(entry, proposal.chain)
             tools.probe(Step.HEAD_WRITTEN, tip)
         # Otherwise somebody has committed a later version meanwhile, and HEAD is theirs.
         proposal.state = move(proposal.state, SegmentState.PUBLISHED)
         self._proposal = None
-        self._tell(entry)
-        self._account(proposal)
+        self._account(proposal, is_newest)
 
     def _refused(self, proposal: Proposal, result: CatalogResult) -> None:
         """Nothing is deleted here: an earlier call whose answer was lost may have committed, and later
@@ -258,10 +297,11 @@ class PartitionWork:
             self._tools.metrics.fenced_commits += 1
         raise CommitRefused(f"commit of {proposal.commit.entry.manifest_key}: {result.value}")
 
-    def _account(self, proposal: Proposal) -> None:
+    def _account(self, proposal: Proposal, is_newest: bool) -> None:
         tools, metrics = self._tools, self._tools.metrics
         tools.eraser.release(proposal.written)
-        tools.eraser.schedule(proposal.retired, self._grace_over())
+        if is_newest:
+            tools.eraser.schedule(self.partition.tip, proposal.retired, self._grace_over())
         if proposal.copied is not None:
             metrics.segments_copied += 1
             metrics.bytes_copied += proposal.copied.size
@@ -275,13 +315,65 @@ class PartitionWork:
         self.partition.remote_committed(entry)
         self._tools.probe(Step.PUBLISHED, self.partition.tip)
 
-    async def _publish(self, entry: CatalogEntry) -> None:
-        tools = self._tools
-        chain = await tools.pool.run(self._load, entry)
-        if await tools.pool.run(tools.chains.repair_head, self.partition.tip, chain):
-            tools.metrics.heads_repaired += 1
+    # -- HEAD ------------------------------------------------------------------------------------------------
+
+    async def _look(self, entry: CatalogEntry | None) -> None:
+        """Compare HEAD with our entry, and let the partition know what that means for it."""
+        seen = await self._tools.pool.run(self._tools.chains.look, self.partition.tip)
+        verdict = verdict_on(entry, seen)
         self._is_head_doubtful = False
+        self._looked, self._has_looked = entry, True
+        if verdict not in MAY_GO_ON:
+            self._stop(verdict, entry, seen)
+            return
+        if self.stopped is not None:
+            log.warning("%s: HEAD and metadata agree again", self.partition.tip)
+            self.stopped = None
+        self.partition.head_judged(None)
+        if verdict is Verdict.EQUAL and entry is not None:
+            self._tell(entry)
+        elif entry is not None and entry == self.published:
+            self.published = None  # it is to be written again
+
+    def _stop(self, verdict: Verdict, entry: CatalogEntry | None, seen: SeenHead) -> None:
+        """Two pasts: do nothing more until HEAD or our metadata change."""
+        why = problem(verdict, self.partition.tip, entry, seen.head)
+        if why != self.stopped:
+            log.error("%s", why)
+        self.stopped = why
+        self.partition.head_judged(why)
+
+    async def _publish(self, entry: CatalogEntry, chain: Chain | None) -> None:
+        """Have HEAD name `entry`; `chain` where it is at hand, otherwise its manifest is looked at first."""
+        tools, tip = self._tools, self.partition.tip
+        seen = await tools.pool.run(tools.chains.look, tip)
+        verdict = verdict_on(entry, seen)
+        if verdict not in MAY_GO_ON:
+            self._stop(verdict, entry, seen)
+            raise HeadMoved(f"HEAD of {tip} is not ours to write")
+        if verdict is Verdict.OURS_NEWER:
+            if chain is None:
+                chain = await self._still_there(entry)
+                tools.metrics.heads_repaired += 1
+            await tools.pool.run(tools.chains.write_head, seen, chain.head)
         self._tell(entry)
+
+    async def _still_there(self, entry: CatalogEntry) -> Chain:
+        """The committed manifest, read anew: HEAD lost what it said, so the bucket may have lost more."""
+        tools = self._tools
+        tools.chains.forget(entry.manifest_key)
+        try:
+            return await tools.pool.run(self._load, entry)
+        except CorruptionError as e:
+            self.partition.head_judged(str(e))
+            raise
+
+    def _check_head(self, entry: CatalogEntry | None) -> None:
+        """On an offload thread, before a manifest is made from `entry`: `HeadMoved` unless HEAD names it."""
+        verdict = verdict_on(entry, self._tools.chains.look(self.partition.tip))
+        if verdict is not Verdict.EQUAL:
+            self._is_head_doubtful = True
+            raise HeadMoved(f"HEAD of {self.partition.tip} is not what was published: {verdict.value}")
 
     # -- expire ----------------------------------------------------------------------------------------------
 
@@ -334,7 +426,7 @@ class PartitionWork:
                 self._drop, entry, expiry.start_offset, leader_epoch, attempt.writes
             )
         except (StorageError, CorruptionError):
-            attempt.failed(self._grace_over())
+            attempt.failed(tip, self._grace_over())
             raise
         self._oldest = None
         self._proposal = Proposal(
@@ -363,28 +455,50 @@ class PartitionWork:
                 uploaded[segment.key] = self._tools.store.head(segment.key).last_modified_ms
             return uploaded[segment.key]
 
-        expiry = plan_expiry(
-            live_segments(chain.manifest, load),
-            retention,
-            now_ms=now_ms,
-            log_start_offset=log_start,
-            total_bytes=total_bytes,
-            uploaded_at_ms=uploaded_at_ms,
-        )
+        def plan(retention: Retention) -> Expiry | None:
+            return plan_expiry(
+                live_segments(chain.manifest, load),
+                retention,
+                now_ms=now_ms,
+                log_start_offset=log_start,
+                total_bytes=total_bytes,
+                uploaded_at_ms=uploaded_at_ms,
+            )
+
+        expiry = plan(retention)
         if expiry is not None:
+            without_time = plan(retention._replace(ms=UNLIMITED))
+            if expiry != without_time and (skew_ms := self._distrusted_skew_ms()) is not None:
+                if without_time is None:
+                    raise ClockDoubted(
+                        f"this node's clock and the store's disagree by {skew_ms} ms: "
+                        f"nothing expires by its age until they agree"
+                    )
+                expiry = without_time
             return expiry, None
         first = next(live_segments(chain.manifest, load))
         return None, Oldest(entry.start_offset, first, uploaded.get(first.key, now_ms))
+
+    def _distrusted_skew_ms(self) -> int | None:
+        """By how much our clock and the store's disagree, None when little enough. On an offload thread."""
+        skew_ms = self._tools.store_clock.skew_ms()
+        self._tools.metrics.clock_skew_ms = skew_ms
+        return skew_ms if abs(skew_ms) > MAX_SKEW_MS else None
 
     def _drop(
         self, entry: CatalogEntry, offset: int, leader_epoch: int, writes: Callable[[str], None]
     ) -> tuple[Chain, ManifestDrop]:
         """On an offload thread: the next manifest, without what lies below `offset`, written."""
+        self._check_head(entry)
         parent = self._load(entry).manifest
         return self._tools.chains.drop(parent, self.partition.tip, offset, leader_epoch, writes)
 
     def _grace_over(self) -> int:
         return self._tools.clock.monotonic_ms() + self._tools.settings.grace_ms
+
+
+class ClockDoubted(StorageError):
+    """Our clock and the store's disagree, so that neither decides what is deleted."""
 
 
 class CommitRefused(StorageError):
@@ -403,14 +517,19 @@ class _Attempt:
         self.keys = (*self.keys, key)
         self._eraser.guard(key)
 
-    def failed(self, due_ms: int) -> None:
+    def failed(self, tip: TopicIdPartition, due_ms: int) -> None:
         """Nothing of it was ever proposed, so it may go; what arrives later still is the sweeper's."""
         self._eraser.release(self.keys)
-        self._eraser.schedule(self.keys, due_ms)
+        self._eraser.schedule(tip, self.keys, due_ms)
 
 
 def _commit_of(tip: TopicIdPartition, entry: CatalogEntry | None, chain: Chain) -> CatalogCommit:
     return CatalogCommit(tip, entry.version if entry is not None else NO_VERSION, catalog_entry(chain))
+
+
+def verdict_on(entry: CatalogEntry | None, seen: SeenHead) -> Verdict:
+    """How what was seen stands to `entry`."""
+    return judge(entry, seen.head) if seen.damage is None else judge_damaged(entry, seen.newest_version)
 
 
 def catalog_entry(chain: Chain) -> CatalogEntry:

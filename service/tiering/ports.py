@@ -16,6 +16,7 @@ from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.files import SegmentFile
 from service.hot.retention import SegmentFacts
+from service.records.segment_indexes import IndexBytes
 from service.remote.catalog import CatalogEntry
 from service.tiering.planner import SegmentSpan
 
@@ -23,10 +24,9 @@ from service.tiering.planner import SegmentSpan
 class Sealed(SegmentSpan, Protocol):
     """A local segment that is closed for writing (`hot` has the class). Sizes in bytes, offsets inclusive."""
 
-    @property
-    def offset_index_path(self) -> Path: ...
-    @property
-    def time_index_path(self) -> Path: ...
+    def prove_indexes(self) -> IndexBytes:
+        """Both indexes, held against the log and made anew where they are not true. For an offload thread."""
+
     @property
     def txn_index_path(self) -> Path | None: ...
     @property
@@ -62,6 +62,12 @@ class TieredPartition(Protocol):
     def last_stable_offset(self) -> int: ...
     @property
     def config(self) -> LogConfig: ...
+    def head_judged(self, problem: str | None) -> None:
+        """HEAD was compared with our metadata. None: they agree, appends are safe. Otherwise why they do
+        not: local bytes that were let go because they lie in the bucket are not any more, and a partition
+        that took
+        no appends yet goes on taking none."""
+
     def remote_committed(self, entry: CatalogEntry) -> None:
         """Take over a committed and published entry: its manifest is the remote part of the log from now
         on."""
@@ -91,6 +97,8 @@ class TieringSettings(NamedTuple):
     watchdog_ms: int = 120_000
     """An upload that moves no byte for so long, or a smaller call that does not return, is given up."""
     topics_debounce_ms: int = 1_000
+    fence_age_ms: int = 10_000
+    """So old may be what was seen of `cluster.json` when a unit of work begins; deletions look again."""
     block_bytes: int = 1 << 20
     """Target of the block table and size of a read: what an upload holds in memory is a few of these."""
     stop_timeout_ms: int = 5_000
@@ -115,6 +123,16 @@ class TieringMetrics:
     fenced_commits: int = 0
     heads_repaired: int = 0
     stalled_calls: int = 0
+    sweep_errors: int = 0
+    """Partitions that a sweep could not judge: their manifest, or a page of it, cannot be read."""
+    clock_skew_ms: int = 0
+    """How far this node's clock was ahead of the store's when it was last compared."""
+    displaced: str | None = None
+    """Why this process writes to the bucket no more, for good."""
+    stopped: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """Partitions whose HEAD and metadata are of two pasts, and what is wrong."""
+    unknown_topics: int = 0
+    """Topics with objects in the bucket that the metadata knows neither as live nor as deleted."""
     lag_segments: int = 0
     lag_bytes: int = 0
     blocked: dict[TopicIdPartition, str] = field(default_factory=dict)

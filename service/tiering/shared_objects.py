@@ -1,20 +1,30 @@
-"""The two objects that a whole cluster shares: `cluster.json`, which claims the prefix, and `topics.json`.
+"""`topics.json`, which the whole cluster shares: for readers without a broker, and for who restores it.
 
+It names topics that nobody can find again otherwise, so a node writes over it only what it knows to be of its
+own past: damaged, of later metadata, or with topics that this node knows nothing of, it stays as it is.
 Functions here block; they run on an offload thread or before the loop starts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from service.base.errors import ConfigError
-from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY
-from service.remote.format.manifest_codec import TopicRow, Topics, encode_cluster, encode_topics
-from service.remote.reading.object_reader import open_cluster, open_topics
-from service.remote.stores.errors import ObjectNotFound
-from service.remote.stores.store import ObjectStore
+from service.base.errors import CorruptionError
+from service.remote.format.keys import TOPICS_KEY, topic_prefix
+from service.remote.format.manifest_codec import (
+    MAX_TOPICS_BYTES,
+    TopicRow,
+    Topics,
+    decode_topics,
+    encode_topics,
+)
+from service.remote.format.stamp import Stamp
+from service.remote.reading.object_reader import open_topics
+from service.remote.stores import conditional
+from service.remote.stores.errors import ObjectNotFound, StoreUnavailable, naming
+from service.remote.stores.store import ObjectStore, Tagged
 
 
 class TopicsSnapshot(NamedTuple):
@@ -28,30 +38,88 @@ class TopicsSnapshot(NamedTuple):
         return frozenset(topic.topic_id for topic in self.topics)
 
 
-def claim_prefix(store: ObjectStore, cluster_id: str) -> None:
-    """Make the prefix this cluster's, or find that it is.
+class Refusal(NamedTuple):
+    """Why `topics.json` is left as it is; `is_behind` when our metadata is older than the bucket's."""
 
-    `ConfigError` when it belongs to another cluster; `CorruptionError` when its layout is one that we do
-    not know; `StorageError` when the store does not answer. Two clusters that claim an empty prefix at
-    once cannot both win.
+    why: str
+    is_behind: bool
+
+
+def write_topics(
+    store: ObjectStore,
+    cluster_id: str,
+    snapshot: TopicsSnapshot,
+    stamp: Stamp | None = None,
+    deleted: Collection[UUID] = (),
+    *,
+    is_conditional: bool = True,
+) -> Refusal | None:
+    """Replace `topics.json`, or say why not; `deleted` are topics that we know to be deleted.
+
+    `StoreUnavailable` when somebody else wrote it at the same moment: look again.
     """
-    if store.put_if_absent(CLUSTER_KEY, encode_cluster(cluster_id)):
-        return
-    owner = open_cluster(store)
-    if owner != cluster_id:
-        raise ConfigError(
-            f"firn.remote.url: the prefix belongs to cluster {owner}, this node's is {cluster_id}; "
-            f"give each cluster a prefix of its own"
+    seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
+    refusal = _compare(store, cluster_id, snapshot, deleted, seen)
+    if refusal is not None:
+        return refusal
+    data = encode_topics(cluster_id, snapshot.metadata_offset, snapshot.topics, stamp)
+    if not is_conditional:
+        store.put(TOPICS_KEY, data)
+    elif not conditional.write(store, TOPICS_KEY, data, seen):
+        raise StoreUnavailable(f"{TOPICS_KEY} was written by somebody else at the same moment")
+    return None
+
+
+def compare_topics(
+    store: ObjectStore, cluster_id: str, snapshot: TopicsSnapshot, deleted: Collection[UUID]
+) -> Refusal | None:
+    """Whether `topics.json` may be replaced by `snapshot`: None when it may."""
+    seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
+    return _compare(store, cluster_id, snapshot, deleted, seen)
+
+
+def _compare(
+    store: ObjectStore,
+    cluster_id: str,
+    snapshot: TopicsSnapshot,
+    deleted: Collection[UUID],
+    seen: Tagged | None,
+) -> Refusal | None:
+    if seen is None:
+        return None
+    try:
+        with naming(TOPICS_KEY):
+            stored = decode_topics(seen.data)
+    except CorruptionError as e:
+        return Refusal(f"it is damaged and is not written over (firn repair): {e}", is_behind=False)
+    if stored.cluster_id != cluster_id:
+        return Refusal(f"it is of cluster {stored.cluster_id}", is_behind=True)
+    is_later = stored.metadata_offset > snapshot.metadata_offset
+    known = snapshot.ids.union(deleted)
+    lacking = [
+        row for row in stored.topics if row.topic_id not in known and (is_later or _has_objects(store, row))
+    ]
+    if not lacking and not is_later:
+        return None
+    named = ", ".join(f"{row.name} ({row.topic_id})" for row in lacking[:5])
+    if is_later:
+        return Refusal(
+            f"it is of metadata offset {stored.metadata_offset}, this node's metadata ends at "
+            f"{snapshot.metadata_offset}" + (f" and lacks {len(lacking)} topics: {named}" if lacking else ""),
+            is_behind=True,
         )
+    return Refusal(
+        f"it names {len(lacking)} topics that this node's metadata lacks: {named}", is_behind=False
+    )
 
 
-def write_topics(store: ObjectStore, cluster_id: str, snapshot: TopicsSnapshot) -> None:
-    """Replace `topics.json`."""
-    store.put(TOPICS_KEY, encode_topics(cluster_id, snapshot.metadata_offset, snapshot.topics))
+def _has_objects(store: ObjectStore, row: TopicRow) -> bool:
+    """A topic that never was tiered leaves no tombstone when it is deleted, and nothing in the bucket."""
+    return next(iter(store.list(topic_prefix(row.topic_id))), None) is not None
 
 
 def read_topics(store: ObjectStore) -> Topics | None:
-    """`topics.json` as it lies there, None where there is none."""
+    """`topics.json` as it lies there, None where there is none. `CorruptionError` when it is damaged."""
     try:
         return open_topics(store)
     except ObjectNotFound:

@@ -1,14 +1,14 @@
 """Finds objects that no committed chain names and no running upload will: orphans, by their keys alone.
 
 Crashes, lost leaderships and late answers leave orphans; none of them is part of any log. A key is judged
-only by a node that can know:
+only by a node that can know: the writer of the prefix, of a partition that it leads, whose HEAD is what our
+metadata says. There it is an object whose epoch (in its key) is not above ours, that this node is not
+writing, and that the chain committed *after* the key was listed does not name. Uploads of earlier epochs
+can no longer be committed, those of ours are guarded, and those of later epochs are left to their leader.
 
-- of a partition that this node leads: an object whose epoch (in its key) is not above ours, that this node
-is not
-  writing, and that the chain committed *after* the key was listed does not name. Uploads of earlier epochs
-  can no longer be committed, those of ours are guarded, and those of later epochs are left to their leader;
-- of a topic that the committed image does not know: everything;
-- anything else, and every key that is not of this layout: left alone.
+Everything else is left alone: keys that are not of this layout; deleted topics, which the eraser deletes by
+their tombstones; and topics that the metadata knows neither as live nor as deleted. Those are reported: they
+may be all that is left of somebody's archive.
 
 The order makes it safe without a clock: list, then look at what is guarded, then load the chain. A key
 listed before and guarded after is skipped; one that was committed in between is in the chain. An orphan is
@@ -28,13 +28,14 @@ from itertools import groupby, islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.base.errors import StorageError
+from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
 from service.remote.catalog import Catalog, CatalogEntry
 from service.remote.format.keys import (
     DATA_PREFIX,
     HeadKey,
     ManifestKey,
+    MetadataKey,
     PageKey,
     SegmentKey,
     SharedKey,
@@ -42,9 +43,12 @@ from service.remote.format.keys import (
     parse_segment_key,
 )
 from service.remote.format.manifest import Child, Manifest, PageRef
+from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectInfo, ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.eraser import DELETE_BATCH, Eraser
+from service.tiering.fence import Fence
+from service.tiering.judgement import Verdict, judge
 from service.tiering.offload import OffloadPool
 from service.tiering.ports import AbandonedUploads, TieringMetrics
 
@@ -56,7 +60,7 @@ MAX_REMEMBERED: Final = 200_000
 LeaderEpochOf = Callable[[UUID, int], int | None]
 """Our leader epoch of a partition; None where this node does not lead it."""
 LiveTopics = Callable[[], frozenset[UUID] | None]
-"""Topics of the committed image; None while this node is not to judge (image not loaded, not its turn)."""
+"""Topics of the committed image; None while it is not known."""
 
 
 class Listed(NamedTuple):
@@ -76,6 +80,7 @@ class Sweeper:
         catalog: Catalog,
         pool: OffloadPool,
         eraser: Eraser,
+        fence: Fence,
         metrics: TieringMetrics,
         leader_epoch_of: LeaderEpochOf,
         live_topics: LiveTopics,
@@ -87,21 +92,30 @@ class Sweeper:
         self._catalog = catalog
         self._pool = pool
         self._eraser = eraser
+        self._fence = fence
         self._metrics = metrics
         self._leader_epoch_of = leader_epoch_of
         self._live_topics = live_topics
         self._grace_ms = grace_ms
         self._abandoned_uploads = abandoned_uploads
         self._first_seen: dict[str, int] = {}
+        self._unknown: frozenset[UUID] = frozenset()
 
     async def sweep(self, now_ms: int) -> int:
-        """One walk over the bucket at monotonic `now_ms`; how many orphans were deleted."""
+        """One walk over the bucket at monotonic `now_ms`; how many orphans were deleted.
+
+        None are while this process is not the prefix's writer. Raises what the store raises, and `Displaced`.
+        """
+        if not self._fence.is_ours:
+            return 0
+        await self._fence.check()
         await self._abort_uploads()
         listing = self._store.list(DATA_PREFIX)
         seen: dict[str, int] = {}
+        unknown: set[UUID] = set()
         deleted = 0
         while chunk := await self._pool.run(_next_chunk, listing):
-            orphans = await self._orphans(chunk)
+            orphans = await self._orphans(chunk, unknown)
             overdue = []
             for key in orphans:
                 first = self._first_seen.get(key, now_ms)
@@ -110,9 +124,11 @@ class Sweeper:
                 elif len(seen) < MAX_REMEMBERED:
                     seen[key] = first
             if overdue:
+                await self._fence.check()
                 await self._pool.run(self._store.delete, overdue)
                 deleted += len(overdue)
         self._first_seen = seen
+        self._report(frozenset(unknown))
         self._metrics.orphans_swept += deleted
         return deleted
 
@@ -139,36 +155,53 @@ class Sweeper:
         segment = parse_segment_key(key)
         if segment is None:
             return False  # nothing else is ever uploaded in parts
-        live_topics = self._live_topics()
-        if live_topics is not None and segment.topic_id not in live_topics:
+        if segment.topic_id in self._catalog.tombstones():
             return True
         epoch = self._leader_epoch_of(segment.topic_id, segment.partition)
         return epoch is not None and segment.leader_epoch <= epoch
 
-    async def _orphans(self, chunk: list[ObjectInfo]) -> list[str]:
+    def _report(self, unknown: frozenset[UUID]) -> None:
+        """Say it once, and again when others come."""
+        self._metrics.unknown_topics = len(unknown)
+        if not unknown <= self._unknown:
+            log.error(
+                "the bucket has objects of %d topics that this node's metadata knows neither as live "
+                "nor as deleted; they are not touched: %s",
+                len(unknown),
+                ", ".join(map(str, sorted(unknown)[:20])),
+            )
+        self._unknown = unknown
+
+    async def _orphans(self, chunk: list[ObjectInfo], unknown: set[UUID]) -> list[str]:
         guarded = self._eraser.guarded()
         live_topics = self._live_topics()
         listed = [one for info in chunk if info.key not in guarded and (one := _listed(info.key))]
         orphans: list[str] = []
         for (topic_id, partition), group in groupby(listed, lambda one: one.parsed[:2]):
             if live_topics is not None and topic_id not in live_topics:
-                orphans += [one.key for one in group]
+                if topic_id not in self._catalog.tombstones():
+                    unknown.add(topic_id)
                 continue
             epoch = self._leader_epoch_of(topic_id, partition)
             if epoch is None:
                 continue
             entry = self._catalog.entry(topic_id, partition)
             tip = TopicIdPartition(topic_id, "", partition)
-            orphans += await self._pool.run(self._unnamed, tip, entry, epoch, list(group))
+            try:
+                orphans += await self._pool.run(self._unnamed, tip, entry, epoch, list(group))
+            except (CorruptionError, ObjectNotFound) as e:
+                # What this chain names is not known; the others are not worse off for it.
+                self._metrics.sweep_errors += 1
+                log.error("%s/%d cannot be swept (firn fsck, firn repair): %s", topic_id, partition, e)
         return orphans
 
     def _unnamed(
         self, tip: TopicIdPartition, entry: CatalogEntry | None, epoch: int, listed: list[Listed]
     ) -> list[str]:
         """On an offload thread: the keys that the committed chain does not name."""
-        head = self._chains.read_head(tip)
-        if head is not None and head.leader_epoch > epoch:
-            return []  # we are deposed and do not know it yet: ours is not the chain to judge by
+        seen = self._chains.look(tip)
+        if seen.damage is not None or judge(entry, seen.head) is not Verdict.EQUAL:
+            return []  # ours is not the chain to judge by; the partition's own work says so
         manifest = self._chains.load(tip, entry.manifest_key).manifest if entry is not None else None
         unnamed = []
         for key, parsed in listed:
@@ -210,4 +243,4 @@ def _next_chunk(listing: Iterator[ObjectInfo]) -> list[ObjectInfo]:
 def _listed(key: str) -> Listed | None:
     """The key with what it names, None for what is not a partition's (and so never an orphan)."""
     parsed = parse_key(key)
-    return None if parsed is None or isinstance(parsed, SharedKey) else Listed(key, parsed)
+    return None if parsed is None or isinstance(parsed, (SharedKey, MetadataKey)) else Listed(key, parsed)

@@ -11,6 +11,7 @@ from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.store import ObjectStore
 from tests.support.stores import ACCESS, SECRET, s3_client
+from tests.support.world import WORLD
 
 REGION = "us-east-1"
 PART_BYTES = 5 << 20
@@ -37,7 +38,7 @@ def folder_backend(root: Path) -> Backend:
     def leftovers() -> list[str]:
         return [str(path) for path in root.rglob("*#*")]
 
-    return Backend("folder", open_store(root.as_uri(), options=options()), leftovers)
+    return Backend("folder", open_store(root.as_uri(), options=options(), world=WORLD), leftovers)
 
 
 def s3_backend(name: str, endpoint: str) -> Backend:
@@ -55,5 +56,6 @@ def s3_backend(name: str, endpoint: str) -> Backend:
         access_key_id=ACCESS,
         secret_access_key=SECRET,
         options=options(),
+        world=WORLD,
     )
     return Backend(name, store, unfinished)

@@ -10,13 +10,14 @@ from service.remote.stores.errors import StoreRefused
 from service.remote.stores.obstore_store import open_store
 from tests.contract.backends import REGION, Backend, options
 from tests.support.stores import ACCESS, SECRET
+from tests.support.world import WORLD
 from tests.unit.remote.archive import TIP, Archive
 
 
 def test_what_was_archived_is_read_back_through_every_store(backend: Backend) -> None:
     archive = Archive(backend.store, block_bytes=64 << 10)
     entries = [archive.add_segment(60, value_bytes=1_500, epoch=epoch) for epoch in range(4)]
-    reader = RemoteReader(backend.store, threads=3, cache_bytes=4 << 20, chunk_bytes=256 << 10)
+    reader = RemoteReader(backend.store, WORLD, threads=3, cache_bytes=4 << 20, chunk_bytes=256 << 10)
     try:
         offset, got = 0, bytearray()
         while offset < archive.next_offset:
@@ -43,6 +44,7 @@ def test_a_bucket_that_does_not_exist_is_a_refusal(server: str, request: pytest.
         access_key_id=ACCESS,
         secret_access_key=SECRET,
         options=options(),
+        world=WORLD,
     )
     for call in (
         lambda: store.get("k", max_size=10),
@@ -66,6 +68,7 @@ def test_wrong_credentials_are_a_refusal(versitygw_contract_endpoint: str) -> No
             access_key_id=key,
             secret_access_key=secret,
             options=options(),
+            world=WORLD,
         )
         with pytest.raises(StoreRefused):
             store.get("k", max_size=10)
@@ -84,6 +87,7 @@ def test_credentials_and_region_may_come_from_the_environment(moto_contract_endp
         secret_access_key=SECRET,
         options=options(),
         environ=environ,
+        world=WORLD,
     )
     store.put("k", b"x")
     assert store.get("k", max_size=1) == b"x"

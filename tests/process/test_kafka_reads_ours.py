@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from service.metadata.raft.log import DIRECTORY_NAME
+from service.base.disk import SystemDisk
+from service.hot.names import CLUSTER_METADATA_DIR
 from service.metadata.raft.snapshots import list_snapshots
 from service.metadata.records import FIRST_OWN_ID
 from tests.support.kafka_tools import tool
@@ -17,21 +18,21 @@ from tests.unit.metadata.controllers import catalog_commit, create, join, runnin
 
 @pytest.mark.java
 def test_kafka_dump_log_reads_the_log_and_the_snapshot(tmp_path: Path) -> None:
-    directory = tmp_path / DIRECTORY_NAME
+    directory = tmp_path / CLUSTER_METADATA_DIR
 
     async def fill() -> int:
-        async with running(tmp_path, snapshot_interval_ms=50) as controller:
+        async with running(tmp_path, snapshot_interval_ms=1000) as controller:
             epoch = await join(controller)
             topic_id = await create(controller, "events", 3)
             await controller.commit([catalog_commit(topic_id, 0, 1, 0)])
             await controller.allocate_producer_ids(1, epoch)
             await controller.fence_broker(1, epoch)
-            while not list_snapshots(directory):
+            while not list_snapshots(SystemDisk(), directory):
                 await asyncio.sleep(0.01)
             return controller.image.offset + 1
 
     records = asyncio.run(fill())
-    (snapshot,) = list_snapshots(directory)
+    (snapshot,) = list_snapshots(SystemDisk(), directory)
     files = [directory / "00000000000000000000.log", directory / snapshot.file_name]
     lines = tool("dump-log", "--cluster-metadata-decoder", "--files", ",".join(map(str, files))).splitlines()
     assert not any("isvalid: false" in line or "invalid bytes" in line for line in lines)

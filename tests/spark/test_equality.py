@@ -27,6 +27,7 @@ from tests.support.requirements import need_kafka_tools
 from tests.support.spark import connector_jars, need_connector, read_kafka
 from tests.support.stores import Store, folder_store
 from tests.support.tiers import EARLIEST, offset, settle
+from tests.support.world import WORLD
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
 
@@ -60,7 +61,7 @@ def kafka_made(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> KafkaMad
                     )
     finally:
         node.stop()
-    offload(node.data, open_store(made.store.url), PARTITIONS)
+    offload(node.data, open_store(made.store.url, world=WORLD), PARTITIONS)
     return made
 
 

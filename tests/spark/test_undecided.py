@@ -28,6 +28,7 @@ from tests.support.requirements import need_kafka_tools
 from tests.support.spark import need_connector, read_kafka
 from tests.support.stores import Store, folder_store
 from tests.support.tiers import LATEST, offset
+from tests.support.world import WORLD
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: make spark")
 
@@ -131,7 +132,7 @@ class Ledger:
     def offload(self) -> None:
         offload_sealed(
             self.kafka.data,
-            open_store(self.store.url),
+            open_store(self.store.url, world=WORLD),
             {self.topic: 2},
             with_snapshots=self._with_snapshots,
         )

@@ -14,15 +14,18 @@ from service.hot.files import SegmentFile
 from service.hot.log_dir import read_topic_id
 from service.hot.sealed import SealedSegment
 from service.records.batch import iter_headers
+from service.records.segment_indexes import IndexBytes
 from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.segment_object import SegmentIdentity
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import Progress, copy_segment
+from service.tiering.fence import claim_prefix
 from service.tiering.planner import Copy
-from service.tiering.shared_objects import TopicsSnapshot, claim_prefix, write_topics
+from service.tiering.shared_objects import TopicsSnapshot, write_topics
 from tests.support.kafka_node import CLUSTER_ID
+from tests.support.world import WORLD
 
 BLOCK_BYTES = 64 << 10
 """Small, so that small logs have many."""
@@ -83,8 +86,9 @@ def _offload_log(
     log_start: int,
     block_bytes: int,
 ) -> None:
-    chains = ChainStore(store, CLUSTER_ID, uuid4)
-    head = chains.read_head(tip)
+    chains = ChainStore(store, CLUSTER_ID, WORLD)
+    seen = chains.look(tip)
+    head = seen.head
     manifest = chains.empty(tip) if head is None else chains.load(tip, head.manifest_key).manifest
     chain: Chain | None = None
     for segment in sealed:
@@ -98,7 +102,7 @@ def _offload_log(
         return
     if log_start > manifest.start_offset:
         chain, _ = chains.drop(manifest, tip, log_start, 0, lambda key: None)
-    chains.write_head(chain.head)
+    chains.write_head(seen, chain.head)
 
 
 def segments(folder: Path) -> list[SealedSegment]:
@@ -122,10 +126,11 @@ def _sealed(log: Path, base_offset: int, end_offset: int) -> SealedSegment:
         max_timestamp_offset=-1,
         sealed_at_ms=0,
         log_path=log,
-        offset_index_path=log.with_suffix(".index"),
-        time_index_path=log.with_suffix(".timeindex"),
         txn_index_path=txn_index if txn_index.exists() else None,
         producer_snapshot_path=snapshot if snapshot.exists() else None,
         leader_epochs=(),
         log_file=SegmentFile(SystemDisk(), log, size),
+        prove_indexes=lambda: IndexBytes(
+            log.with_suffix(".index").read_bytes(), log.with_suffix(".timeindex").read_bytes()
+        ),
     )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.metadata.controller.decision import Decision, decided
+from service.metadata.frames import newest
 from service.metadata.image import MetadataImage
-from service.metadata.records import RemoteLogRecord
+from service.metadata.records import RemoteLogRecord, RemoveTombstoneRecord
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, decide_commit
 
 
@@ -48,3 +49,10 @@ def commit_catalog(image: MetadataImage, commits: Sequence[CatalogCommit]) -> De
 def remote_log_record(topic_id: UUID, partition: int, entry: CatalogEntry) -> RemoteLogRecord:
     """The record that says `entry`."""
     return RemoteLogRecord(topic_id=topic_id, partition_id=partition, **entry._asdict())
+
+
+def forget_topics(image: MetadataImage, topic_ids: Iterable[UUID]) -> Decision[None]:
+    """Take tombstones away; an id that has none was forgotten before, and is passed over."""
+    known = dict.fromkeys(topic_id for topic_id in topic_ids if topic_id in image.tombstones)
+    frames = tuple(newest(RemoveTombstoneRecord(topic_id=topic_id)) for topic_id in known)
+    return Decision(frames, None, is_atomic=False)

@@ -21,16 +21,18 @@ from service.metadata.controller.requests import (
     CreateTopicResult,
     DeleteTopic,
     DeleteTopicResult,
+    PartitionLimit,
     ResourceType,
     TopicDefaults,
 )
 from service.metadata.controller.topic_names import CLUSTER_METADATA_TOPIC, what_is_wrong_with
-from service.metadata.image import BrokerImage, MetadataImage, collision_key
+from service.metadata.image import BrokerImage, MetadataImage, TopicImage, collision_key
 from service.metadata.records import (
     ConfigRecord,
     MetadataRecord,
     PartitionRecord,
     RemoveTopicRecord,
+    TombstoneRecord,
     TopicRecord,
 )
 
@@ -45,17 +47,20 @@ def create_topics(
     defaults: TopicDefaults,
     rules: ConfigRules,
     new_uuid: Callable[[], UUID],
+    limit: PartitionLimit | None = None,
     validate_only: bool = False,
 ) -> Decision[list[CreateTopicResult]]:
     """Create each topic wholly or not at all; one that is refused does not hold up the others.
 
     Answers come in the request's order, then those for names that were given twice, then for reserved names.
-    Raises `RequestError` POLICY_VIOLATION where all of it makes more than 10,000 records.
+    A topic that would lead beyond `limit` is refused with POLICY_VIOLATION. Raises `RequestError`
+    POLICY_VIOLATION where all of it makes more than 10,000 records.
     """
     if _total_partitions(requests, defaults) > MAX_RECORDS_PER_OPERATION:
         message = "Excessively large number of partitions per request."
         return Decision((), [_refusal(r.name, ErrorCode.policy_violation, message) for r in requests])
     times = Counter(request.name for request in requests)
+    room = None if limit is None else limit.partitions - _partitions_of(image)
     records: list[MetadataRecord] = []
     results = []
     for request in requests:
@@ -63,6 +68,8 @@ def create_topics(
             continue
         try:
             new, result = _create(image, request, defaults, rules, new_uuid)
+            if limit is not None and room is not None:
+                room = _take_room(room, result.num_partitions, limit)
         except RequestError as e:
             results.append(_refusal(request.name, e.code, e.message))
             continue
@@ -77,6 +84,20 @@ def create_topics(
         message = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
         results.append(_refusal(CLUSTER_METADATA_TOPIC, ErrorCode.invalid_request, message))
     return decided(() if validate_only else records, results)
+
+
+def _partitions_of(image: MetadataImage) -> int:
+    return sum(len(topic.partitions) for topic in image.topics_by_id.values())
+
+
+def _take_room(room: int, partitions: int, limit: PartitionLimit) -> int:
+    if partitions > room:
+        raise RequestError(
+            ErrorCode.policy_violation,
+            f"The topic would bring this node to {limit.partitions - room + partitions} partitions: "
+            f"{limit.reason}.",
+        )
+    return room - partitions
 
 
 def _total_partitions(requests: Sequence[CreateTopic], defaults: TopicDefaults) -> int:
@@ -241,10 +262,13 @@ def _partition(
     )
 
 
-def delete_topics(image: MetadataImage, requests: Sequence[DeleteTopic]) -> Decision[list[DeleteTopicResult]]:
+def delete_topics(
+    image: MetadataImage, requests: Sequence[DeleteTopic], *, now_ms: int
+) -> Decision[list[DeleteTopicResult]]:
     """Delete topics by name or id; what the remote catalog holds of them goes with the same record.
 
-    Raises `RequestError` POLICY_VIOLATION for more than 10,000 topics.
+    A topic that may have objects in the bucket leaves a tombstone. Raises `RequestError` POLICY_VIOLATION
+    where all of it makes more than 10,000 records.
     """
     results: list[DeleteTopicResult] = []
     names: Counter[str] = Counter()
@@ -280,7 +304,25 @@ def delete_topics(image: MetadataImage, requests: Sequence[DeleteTopic]) -> Deci
         else:
             doomed[topic.id] = name
     results += [DeleteTopicResult(name, topic_id, ErrorCode.none) for topic_id, name in doomed.items()]
-    return decided([RemoveTopicRecord(topic_id=topic_id) for topic_id in doomed], results)
+    records: list[MetadataRecord] = []
+    for topic_id in doomed:
+        records.append(RemoveTopicRecord(topic_id=topic_id))
+        topic = image.topics_by_id[topic_id]
+        if _has_archive(image, topic):
+            records.append(
+                TombstoneRecord(
+                    topic_id=topic_id, name=topic.name, partitions=len(topic.partitions), deleted_ms=now_ms
+                )
+            )
+    return decided(records, results)
+
+
+def _has_archive(image: MetadataImage, topic: TopicImage) -> bool:
+    """Whether objects of the topic may lie in the bucket: an upload is there before its commit is."""
+    enabled = image.config(ResourceType.TOPIC, topic.name).get("remote.storage.enable", "")
+    return enabled.strip().lower() == "true" or any(
+        (topic.id, partition) in image.remote for partition in topic.partitions
+    )
 
 
 def _cannot(name: str | None, topic_id: UUID, message: str) -> DeleteTopicResult:

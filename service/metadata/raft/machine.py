@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError, InvariantError
-from service.metadata.raft.state_file import QuorumState
+from service.metadata.raft.state import QuorumState
 
 
 class Role(Enum):

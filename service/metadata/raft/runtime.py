@@ -1,13 +1,13 @@
 """The Raft machine's shell: does its effects on the metadata log, on the event loop and a `log-io` thread.
 
 Owned by the event loop. Appends are written at once; one flush runs at a time, and what is appended meanwhile
-shares the next one.
+shares the next one. It knows bytes and offsets; what the bytes say is the publisher's business.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Executor
 
 from kio.schema.errors import ErrorCode
@@ -16,10 +16,8 @@ from kio.schema.types import BrokerId
 from kio.static.primitive import i16, i32
 
 from service.base.clock import Clock
-from service.base.disk import Disk
 from service.base.errors import InvariantError, RequestError
-from service.metadata.batches import MAX_BATCH_BYTES, encode_batch, encode_control_batch
-from service.metadata.frames import Frame
+from service.metadata.batches import MAX_BATCH_BYTES, encode_control_batch
 from service.metadata.raft.log import MetadataLog
 from service.metadata.raft.machine import (
     Appended,
@@ -34,7 +32,7 @@ from service.metadata.raft.machine import (
     Start,
     Stop,
 )
-from service.metadata.raft.state_file import QuorumState, write_state
+from service.metadata.raft.state import QuorumState
 
 
 class Quorum:
@@ -49,7 +47,6 @@ class Quorum:
         machine: RaftMachine,
         log: MetadataLog,
         clock: Clock,
-        disk: Disk,
         log_io: Executor,
         *,
         on_commit: Callable[[int], None],
@@ -58,7 +55,6 @@ class Quorum:
         self._machine = machine
         self._log = log
         self._clock = clock
-        self._disk = disk
         self._log_io = log_io
         self._on_commit = on_commit
         self._on_fatal = on_fatal
@@ -83,23 +79,18 @@ class Quorum:
         loop = asyncio.get_running_loop()
         for effect in self._machine.handle(Start(state, self._log.end_offset, self._log.last_epoch)):
             if isinstance(effect, Persist):
-                await loop.run_in_executor(
-                    self._log_io, write_state, self._disk, self._log.directory, effect.state
-                )
+                await loop.run_in_executor(self._log_io, self._log.write_state, effect.state)
             else:
                 self._execute(effect)
 
-    def append(self, frames: Sequence[Frame], now_ms: int) -> int:
-        """Write one batch of records; returns its size in bytes. It counts once it is committed.
+    def append(self, batch: bytearray) -> None:
+        """Write a batch that was made for `next_offset` and `epoch`. It counts once it is committed.
 
-        Raises `RequestError` RECORD_LIST_TOO_LARGE beyond 8 MiB and `StorageError` where the disk refuses;
-        nothing is written then.
+        Raises `RequestError` NOT_CONTROLLER where this node does not lead, RECORD_LIST_TOO_LARGE beyond
+        8 MiB: nothing is written then. Of a `StorageError` the log does not recover.
         """
         if not self.is_leader:
             raise RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")
-        batch = encode_batch(
-            frames, base_offset=self._log.end_offset, epoch=self._machine.epoch, timestamp_ms=now_ms
-        )
         if len(batch) > MAX_BATCH_BYTES:
             raise RequestError(
                 ErrorCode.record_list_too_large,
@@ -107,7 +98,6 @@ class Quorum:
             )
         self._log.append(batch)
         self._handle(Appended(self._log.end_offset))
-        return len(batch)
 
     async def stop(self) -> None:
         """Wait for what is being flushed, and resign."""

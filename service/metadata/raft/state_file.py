@@ -1,78 +1,28 @@
-"""The ``quorum-state`` file: in which epoch we are and whom we voted for in it.
-
-One line of JSON without a line end, as Apache Kafka 4.3 ``FileQuorumStateStore`` writes it. Version 0 goes
-with kraft.version 0 (voters named by configuration), version 1 with kraft.version 1.
-"""
+"""The ``quorum-state`` file on disk; `raft.state` has its bytes. Blocking; for a `log-io` thread."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from service.base.disk import Disk, MissingFile
 from service.base.errors import CorruptionError
 from service.base.files import read_file, write_atomically
+from service.metadata.raft.state import QuorumState, decode_state, encode_state
 
 FILE_NAME: Final = "quorum-state"
-NOBODY: Final = -1
 _MAX_BYTES: Final = 1 << 20
 
 
-class QuorumState(NamedTuple):
-    """What must be on disk before anyone is told of it. `leader_id` and `voted_id` are -1 for nobody."""
-
-    epoch: int
-    leader_id: int = NOBODY
-    voted_id: int = NOBODY
-    voters: tuple[int, ...] = ()
-
-
-def encode_state(state: QuorumState) -> bytes:
-    """The file's content.
-
-    >>> encode_state(QuorumState(epoch=1, leader_id=1, voters=(1,)))[:46]
-    b'{"clusterId":"","leaderId":1,"leaderEpoch":1,"'
-    """
-    fields = {
-        "clusterId": "",
-        "leaderId": state.leader_id,
-        "leaderEpoch": state.epoch,
-        "votedId": state.voted_id,
-        "appliedOffset": 0,
-        "currentVoters": [{"voterId": voter} for voter in state.voters],
-        "data_version": 0,
-    }
-    return json.dumps(fields, separators=(",", ":")).encode()
-
-
-def decode_state(data: bytes) -> QuorumState:
-    """Read either version. Raises `CorruptionError` for anything else."""
-    try:
-        fields: Any = json.loads(data)
-        version = fields["data_version"]
-        if version not in (0, 1):
-            raise CorruptionError(f"quorum-state: data_version {version} is neither 0 nor 1")
-        state = QuorumState(
-            epoch=int(fields["leaderEpoch"]),
-            leader_id=int(fields["leaderId"]),
-            voted_id=int(fields["votedId"]),
-            voters=tuple(int(voter["voterId"]) for voter in fields.get("currentVoters") or ()),
-        )
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise CorruptionError(f"quorum-state: not as written: {type(e).__name__}: {e}") from e
-    if state.epoch < 0:
-        raise CorruptionError(f"quorum-state: epoch {state.epoch} is negative")
-    return state
-
-
 def read_state(disk: Disk, directory: Path) -> QuorumState | None:
-    """The state in `directory`, None where none was ever written."""
+    """The state in `directory`, None where none was ever written; `CorruptionError` names the file."""
+    path = directory / FILE_NAME
     try:
-        data = read_file(disk, directory / FILE_NAME, _MAX_BYTES)
+        return decode_state(read_file(disk, path, _MAX_BYTES))
     except MissingFile:
         return None
-    return decode_state(data)
+    except CorruptionError as e:
+        raise CorruptionError(f"{path}: {e}") from e
 
 
 def write_state(disk: Disk, directory: Path, state: QuorumState) -> None:

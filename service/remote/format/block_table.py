@@ -8,7 +8,7 @@ A block is a run of whole batches. One row is 56 bytes, big-endian::
 
 Rows lie in log order and cover it without a gap. `min_timestamp` is -1 when it is not known (or when a record
 has no timestamp): such a block must not be skipped by its lower bound. `max_timestamp` is the largest
-timestamp of any record, -1 when none has one.
+timestamp of any record, -1 when none has one. A later writer may put more into a row, behind these fields.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from service.base.errors import CorruptionError
 from service.base.types import Buffer
 
 ROW: Final = struct.Struct(">qIIqqqqII")
+MAX_ROW_BYTES: Final = 4096
 DEFAULT_BLOCK_BYTES: Final = 1 << 20
 
 
@@ -80,10 +81,15 @@ class BlockTable(Sequence[Block]):
         return cls(b"".join(ROW.pack(*block) for block in blocks))
 
     @classmethod
-    def decode(cls, data: Buffer) -> BlockTable:
-        """Rows from bytes, not verified yet. `CorruptionError` when they are not whole rows."""
-        if len(data) % ROW.size:
-            raise CorruptionError(f"block table: {len(data)} bytes are not whole rows of {ROW.size}")
+    def decode(cls, data: Buffer, row_bytes: int = ROW.size) -> BlockTable:
+        """Rows from bytes, not verified yet; of longer rows what we know is taken.
+
+        `CorruptionError` when they are not whole rows.
+        """
+        if row_bytes < ROW.size or len(data) % row_bytes:
+            raise CorruptionError(f"block table: {len(data)} bytes are not whole rows of {row_bytes}")
+        if row_bytes > ROW.size:
+            return cls(b"".join(data[at : at + ROW.size] for at in range(0, len(data), row_bytes)))
         return cls(bytes(data))
 
     def __len__(self) -> int:

@@ -7,9 +7,11 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from service.base.errors import CorruptionError
-from service.remote.format.keys import MAX_EPOCH, MAX_OFFSET
+from service.remote.format.keys import MAX_EPOCH
 
 T = TypeVar("T")
+MAX_INTEGER = (1 << 53) - 1
+"""Greater ones are not carried exactly by every JSON parser: since version 2 none is written."""
 MAX_STRING = 4096
 MAX_LEADER_EPOCHS = 100_000
 
@@ -45,6 +47,11 @@ def optional_int_field(document: dict[str, Any], name: str, high: int) -> int:
 def later_int_field(document: dict[str, Any], name: str, low: int, high: int, absent: T) -> int | T:
     """As `int_field`; `absent` where it is not there, as the writer did not know the field yet."""
     return int_field(document, name, low, high) if name in document else absent
+
+
+def saturated(timestamp: int) -> int:
+    """A timestamp as JSON carries it: the greatest integer stands for itself and whatever is later."""
+    return min(timestamp, MAX_INTEGER)
 
 
 def str_field(document: dict[str, Any], name: str) -> str:
@@ -88,13 +95,13 @@ def objects_field(document: dict[str, Any], name: str, max_length: int) -> list[
     return values
 
 
-def epochs_field(document: dict[str, Any], name: str) -> tuple[tuple[int, int], ...]:
-    """Pairs of leader epoch and first offset, both strictly rising."""
+def epochs_field(document: dict[str, Any], name: str, most: int = MAX_INTEGER) -> tuple[tuple[int, int], ...]:
+    """Pairs of leader epoch and first offset of at most `most`, both strictly rising."""
     pairs: list[tuple[int, int]] = []
     for item in list_field(document, name, MAX_LEADER_EPOCHS):
         if not isinstance(item, list) or len(item) != 2:
             raise CorruptionError(f"{name}: {_shown(item)} is not a pair of epoch and offset")
-        epoch, start = _integer(item[0], "epoch", 0, MAX_EPOCH), _integer(item[1], "offset", 0, MAX_OFFSET)
+        epoch, start = _integer(item[0], "epoch", 0, MAX_EPOCH), _integer(item[1], "offset", 0, most)
         if pairs and (epoch <= pairs[-1][0] or start <= pairs[-1][1]):
             raise CorruptionError(f"{name}: epoch {epoch} at offset {start} does not rise")
         pairs.append((epoch, start))

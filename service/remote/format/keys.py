@@ -4,14 +4,15 @@ Layout (docs/bucket-format.md), relative to the prefix::
 
     cluster.json
     topics.json
+    metadata/<offset>-<epoch>-<uuid>.checkpoint
     data/<topic-id>/<partition>/<base>-<last>-<epoch>-<uuid>.seg
-    data/<topic-id>/<partition>/manifest/<version>-<epoch>-<uuid>.json.zst
-    data/<topic-id>/<partition>/page/<base>-<last>-<level>-<uuid>.json.zst
+    data/<topic-id>/<partition>/manifest/<version>-<epoch>-<uuid>.json.gz
+    data/<topic-id>/<partition>/page/<base>-<last>-<level>-<uuid>.json.gz
     data/<topic-id>/<partition>/HEAD
 
 Offsets and versions have 20 digits, epochs 10, so that byte order of keys is numeric order; ids are
 lower-case UUIDs with hyphens. The key alone says what an object is: a sweeper finds orphans
-without opening anything.
+without opening anything. Layout version 1 wrote manifests and pages as `.json.zst`: they are parsed alike.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from uuid import UUID
 CLUSTER_KEY = "cluster.json"
 TOPICS_KEY = "topics.json"
 DATA_PREFIX = "data"
+METADATA_PREFIX = "metadata"
 HEAD_NAME = "HEAD"
 
 MAX_OFFSET = (1 << 63) - 1
@@ -33,9 +35,10 @@ MAX_LEVEL = 99
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 _PARTITION = re.compile(rf"data/({_UUID})/(0|[1-9][0-9]{{0,9}})/(.+)", re.ASCII)
 _SEGMENT = re.compile(rf"([0-9]{{20}})-([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.seg", re.ASCII)
-_MANIFEST = re.compile(rf"manifest/([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.json\.zst", re.ASCII)
+_MANIFEST = re.compile(rf"manifest/([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.json\.(?:gz|zst)", re.ASCII)
+_METADATA = re.compile(rf"metadata/([0-9]{{20}})-([0-9]{{10}})-({_UUID})\.checkpoint", re.ASCII)
 _SEGMENT_END = re.compile(rf"([0-9]{{10}})-{_UUID}\.seg", re.ASCII)
-_PAGE = re.compile(rf"page/([0-9]{{20}})-([0-9]{{20}})-([0-9]{{2}})-({_UUID})\.json\.zst", re.ASCII)
+_PAGE = re.compile(rf"page/([0-9]{{20}})-([0-9]{{20}})-([0-9]{{2}})-({_UUID})\.json\.(?:gz|zst)", re.ASCII)
 
 
 class SegmentKey(NamedTuple):
@@ -79,7 +82,15 @@ class SharedKey(NamedTuple):
     name: str
 
 
-ParsedKey = SegmentKey | ManifestKey | PageKey | HeadKey | SharedKey
+class MetadataKey(NamedTuple):
+    """A snapshot of the cluster's metadata up to `offset`, exclusive, the last record's epoch `epoch`."""
+
+    offset: int
+    epoch: int
+    uuid: UUID
+
+
+ParsedKey = SegmentKey | ManifestKey | PageKey | HeadKey | SharedKey | MetadataKey
 
 
 def topic_prefix(topic_id: UUID) -> str:
@@ -109,14 +120,18 @@ def manifest_prefix(topic_id: UUID, partition: int) -> str:
 
 def manifest_key(key: ManifestKey) -> str:
     prefix = manifest_prefix(key.topic_id, key.partition)
-    return f"{prefix}/{key.version:020d}-{key.leader_epoch:010d}-{key.uuid}.json.zst"
+    return f"{prefix}/{key.version:020d}-{key.leader_epoch:010d}-{key.uuid}.json.gz"
 
 
 def page_key(key: PageKey) -> str:
     return (
         f"{partition_prefix(key.topic_id, key.partition)}/page/"
-        f"{key.base_offset:020d}-{key.last_offset:020d}-{key.level:02d}-{key.uuid}.json.zst"
+        f"{key.base_offset:020d}-{key.last_offset:020d}-{key.level:02d}-{key.uuid}.json.gz"
     )
+
+
+def metadata_key(key: MetadataKey) -> str:
+    return f"{METADATA_PREFIX}/{key.offset:020d}-{key.epoch:010d}-{key.uuid}.checkpoint"
 
 
 def parse_key(key: str) -> ParsedKey | None:
@@ -129,7 +144,7 @@ def parse_key(key: str) -> ParsedKey | None:
         return SharedKey(key)
     match = _PARTITION.fullmatch(key)
     if match is None:
-        return None
+        return _parse_metadata(key)
     topic_id, partition, rest = UUID(match[1]), int(match[2]), match[3]
     if partition > MAX_PARTITION:
         return None
@@ -148,6 +163,13 @@ def parse_key(key: str) -> ParsedKey | None:
         if base <= last <= MAX_OFFSET:
             return PageKey(topic_id, partition, base, last, int(found[3]), UUID(found[4]))
     return None
+
+
+def _parse_metadata(key: str) -> MetadataKey | None:
+    found = _METADATA.fullmatch(key)
+    if found is None or int(found[1]) > MAX_OFFSET or int(found[2]) > MAX_EPOCH:
+        return None
+    return MetadataKey(int(found[1]), int(found[2]), UUID(found[3]))
 
 
 def is_segment_of(key: str, prefix: str, base_offset: int, last_offset: int) -> bool:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -27,11 +27,20 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP
+from service.remote.format.fields import saturated
 from service.remote.format.keys import ManifestKey, PageKey, manifest_key, page_key
+from service.remote.format.stamp import Stamp
 
 MAX_MANIFEST_ENTRIES: Final = 1024
 MAX_PAGE_REFS: Final = 64
 MAX_LEVELS: Final = 16
+
+
+class Owner(NamedTuple):
+    """The partition that an object's key belongs to, and that alone may delete it."""
+
+    topic_id: UUID
+    partition: int
 
 
 class SegmentEntry(NamedTuple):
@@ -40,7 +49,8 @@ class SegmentEntry(NamedTuple):
     `footer_position` is where the object's tail begins (`segment_object.Footer.tail_position`), `footer_crc`
     the checksum in its trailer. `leader_epochs` are (epoch, first offset) pairs that cover the segment; the
     first may begin below it. `max_timestamp` is -1 where no record has one, `min_timestamp` where it is not
-    known: any record may be older then.
+    known: any record may be older then. `generation` counts how often the range was written anew, 0 for the
+    segment as it was uploaded. `owner` is None where the key is the partition's own that lists it.
     """
 
     base_offset: int
@@ -54,6 +64,8 @@ class SegmentEntry(NamedTuple):
     footer_position: int
     footer_crc: int
     min_timestamp: int = NO_TIMESTAMP
+    generation: int = 0
+    owner: Owner | None = None
 
     @property
     def segments(self) -> int:
@@ -76,7 +88,7 @@ class PageRef(NamedTuple):
     """A page and the sums over all it lists, itself or through further pages.
 
     `min_timestamp` is -1 where it is not known of every segment. `stored_size` and `crc32c` are of the object
-    as it lies in the bucket.
+    as it lies in the bucket, `owner` as a segment's.
     """
 
     base_offset: int
@@ -91,6 +103,7 @@ class PageRef(NamedTuple):
     stored_size: int
     crc32c: int
     min_timestamp: int = NO_TIMESTAMP
+    owner: Owner | None = None
 
 
 Child = SegmentEntry | PageRef
@@ -104,6 +117,7 @@ class Page:
     partition: int
     level: int
     children: tuple[Child, ...]
+    stamp: Stamp | None = None
 
     def key(self, uuid: UUID) -> str:
         first, last = self.children[0].base_offset, self.children[-1].last_offset
@@ -132,7 +146,7 @@ class ManifestChange(NamedTuple):
 
 
 class ManifestDrop(NamedTuple):
-    """The next version, and what it no longer names: deletable once committed and a grace has passed."""
+    """The next version, and what it no longer names."""
 
     manifest: Manifest
     segments: tuple[SegmentEntry, ...]
@@ -140,7 +154,9 @@ class ManifestDrop(NamedTuple):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        return (*(entry.key for entry in self.segments), *(ref.key for ref in self.pages))
+        """Deletable once committed and a grace has passed: what belongs to others is not among them."""
+        gone: tuple[Child, ...] = (*self.segments, *self.pages)
+        return tuple(child.key for child in gone if child.owner is None)
 
 
 class Limits(NamedTuple):
@@ -158,7 +174,9 @@ class Manifest:
     """One version of one partition's chain. `version` counts from 1; `parent_version` is 0 for the first.
 
     `start_offset` is the first live offset; `dropped_segments` and `dropped_bytes` are those of the first
-    page that lie below it. `leader_epoch` is the writer's.
+    page that lie below it. `leader_epoch` is the writer's, `parent_key` where the version lies that this one
+    replaces (None for the first, and where it is not known). `stored_key` is where this version lies itself,
+    None as long as it is not written.
     """
 
     cluster_id: str
@@ -173,6 +191,9 @@ class Manifest:
     entries: tuple[SegmentEntry, ...] = ()
     dropped_segments: int = 0
     dropped_bytes: int = 0
+    parent_key: str | None = None
+    stamp: Stamp | None = None
+    stored_key: str | None = field(default=None, compare=False)
 
     @property
     def children(self) -> tuple[Child, ...]:
@@ -208,6 +229,7 @@ class Manifest:
         new_uuid: Callable[[], UUID],
         encode_page: PageEncoder,
         limits: Limits = Limits(),  # noqa: B008  # immutable
+        stamp: Stamp | None = None,
     ) -> ManifestChange:
         """The next version with `entries` at its end. `ValueError` when they do not continue the chain."""
         previous = self.end_offset if self.children or self.version else entries[0].base_offset
@@ -222,7 +244,7 @@ class Manifest:
         written: list[tuple[Page, PageRef, bytes]] = []
 
         def spill(level: int, children: Sequence[Child]) -> PageRef:
-            page = Page(self.topic_id, self.partition, level, tuple(children))
+            page = Page(self.topic_id, self.partition, level, tuple(children), stamp)
             data = encode_page(page)
             ref = page_ref(page, page.key(new_uuid()), data)
             written.append((page, ref, data))
@@ -233,14 +255,16 @@ class Manifest:
             del chain[: limits.entries]
             _merge_levels(refs, spill, limits.page_refs)
         manifest = replace(
-            self._next(leader_epoch),
+            self._next(leader_epoch, stamp),
             start_offset=self.start_offset if self.children else entries[0].base_offset,
             pages=tuple(refs),
             entries=tuple(chain),
         )
         return ManifestChange(manifest, tuple(written))
 
-    def drop_before(self, offset: int, *, leader_epoch: int, load: Load) -> ManifestDrop:
+    def drop_before(
+        self, offset: int, *, leader_epoch: int, load: Load, stamp: Stamp | None = None
+    ) -> ManifestDrop:
         """The next version with the log starting at `offset`: segments wholly below it are no longer live.
 
         An `offset` below `start_offset` changes nothing but the version; one beyond the end drops everything.
@@ -256,7 +280,7 @@ class Manifest:
         entries = tuple(entry for entry in self.entries if entry.last_offset >= start)
         masked = _masked(pages[0], start, load) if pages and pages[0].base_offset < start else (0, 0)
         manifest = replace(
-            self._next(leader_epoch),
+            self._next(leader_epoch, stamp),
             start_offset=start,
             pages=pages,
             entries=entries,
@@ -265,8 +289,16 @@ class Manifest:
         )
         return ManifestDrop(manifest, tuple(gone), gone_pages)
 
-    def _next(self, leader_epoch: int) -> Manifest:
-        return replace(self, version=self.version + 1, parent_version=self.version, leader_epoch=leader_epoch)
+    def _next(self, leader_epoch: int, stamp: Stamp | None) -> Manifest:
+        return replace(
+            self,
+            version=self.version + 1,
+            parent_version=self.version,
+            leader_epoch=leader_epoch,
+            parent_key=self.stored_key,
+            stamp=stamp,
+            stored_key=None,
+        )
 
     def find(self, offset: int, load: Load) -> SegmentEntry | None:
         """The live segment that holds `offset`; None outside ``start_offset <= offset < end_offset``."""
@@ -282,7 +314,8 @@ class Manifest:
 
         The segment may turn out to hold it only below `from_offset`: then ask again from the next segment.
         """
-        return _first_newer(self.children, timestamp, max(from_offset, self.start_offset), load)
+        start = max(from_offset, self.start_offset)
+        return _first_newer(self.children, saturated(timestamp), start, load)
 
     def max_timestamp(self, load: Load) -> int:
         """The largest timestamp of any live segment, -1 when none has one."""
@@ -330,7 +363,7 @@ def page_ref(page: Page, key: str, data: bytes) -> PageRef:
         level=page.level,
         segments=sum(child.segments for child in children),
         size_bytes=sum(child.size_bytes for child in children),
-        max_timestamp=max(child.max_timestamp for child in children),
+        max_timestamp=saturated(max(child.max_timestamp for child in children)),
         first_epoch=children[0].first_epoch,
         last_epoch=children[-1].last_epoch,
         key=key,

@@ -1,41 +1,42 @@
 """Bytes of manifests, pages, HEAD, cluster.json and topics.json. [P]
 
-All are JSON in UTF-8 with a `format` and a `format_version`; manifests and pages are compressed as one zstd
-frame that carries its content size and checksum. Whatever is decoded is bounded before it is inflated and
-verified before it is used: names, numbers, keys that belong to the partition, a chain without gaps.
-`CorruptionError` otherwise.
+Whatever is decoded is bounded before it is inflated and verified before it is used: names, numbers, keys that
+belong to the partition, a chain without gaps. `CorruptionError` otherwise. Version 2 is written, 1 is read.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import zstandard
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP
+from service.remote.format.documents import (
+    FORMAT_VERSION,
+    MAX_STORED_BYTES,
+    dump,
+    open_document,
+    pack,
+    unpack,
+)
 from service.remote.format.fields import (
-    epochs_field,
+    MAX_INTEGER,
     int_field,
-    later_int_field,
     object_field,
     objects_field,
     optional_int_field,
-    parse_json_object,
+    saturated,
     str_field,
     uuid_field,
 )
 from service.remote.format.keys import (
     MAX_EPOCH,
-    MAX_OFFSET,
     MAX_PARTITION,
     ManifestKey,
-    PageKey,
-    is_segment_of,
+    MetadataKey,
     parse_key,
     partition_prefix,
 )
@@ -45,31 +46,31 @@ from service.remote.format.manifest import (
     MAX_PAGE_REFS,
     Child,
     Manifest,
+    Owner,
     Page,
     PageRef,
     SegmentEntry,
     check_chain,
     oldest,
 )
+from service.remote.format.rows import entry_row, parse_entry, parse_ref, ref_row
+from service.remote.format.stamp import Stamp, stamp_fields, stamp_of
 
 MANIFEST_FORMAT: Final = "firn-manifest"
 PAGE_FORMAT: Final = "firn-manifest-page"
 HEAD_FORMAT: Final = "firn-head"
 CLUSTER_FORMAT: Final = "firn-cluster"
 TOPICS_FORMAT: Final = "firn-topics"
-FORMAT_VERSION: Final = 1
-LAYOUT_VERSION: Final = 1
+LAYOUT_VERSION: Final = 2
 
-MAX_STORED_BYTES: Final = 16 << 20
-MAX_INFLATED_BYTES: Final = 64 << 20
 MAX_SMALL_BYTES: Final = 64 << 10
 MAX_TOPICS_BYTES: Final = 64 << 20
 MAX_TOPICS: Final = 1_000_000
-MAX_SEGMENT_BYTES: Final = 1 << 40
+MAX_METADATA_BYTES: Final = 1 << 30
 
 
 class Head(NamedTuple):
-    """What HEAD says: the last committed manifest, its stored size and crc32c."""
+    """What HEAD says: the last committed manifest, its stored size and crc32c; `stamp` is the manifest's."""
 
     topic_id: UUID
     partition: int
@@ -78,6 +79,25 @@ class Head(NamedTuple):
     leader_epoch: int
     stored_size: int
     crc32c: int
+    stamp: Stamp | None = None
+
+
+class MetadataRef(NamedTuple):
+    """A snapshot of the cluster's metadata: all below `end_offset`, whose last record is of `epoch`."""
+
+    key: str
+    end_offset: int
+    epoch: int
+    size: int
+    crc32c: int
+
+
+class ClusterFile(NamedTuple):
+    """`cluster.json`: whose prefix it is, who claimed it last, and the newest snapshot of its metadata."""
+
+    cluster_id: str
+    stamp: Stamp | None = None
+    metadata: MetadataRef | None = None
 
 
 class TopicRow(NamedTuple):
@@ -89,107 +109,13 @@ class TopicRow(NamedTuple):
     configs: Mapping[str, str]
 
 
-def _dump(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def _compress(document: Mapping[str, Any]) -> bytes:
-    body = _dump(document)
-    if len(body) > MAX_INFLATED_BYTES:
-        raise ValueError(f"{document['format']} of {len(body)} bytes, at most {MAX_INFLATED_BYTES} fit")
-    data = zstandard.ZstdCompressor(level=3, write_checksum=True, write_content_size=True).compress(body)
-    if len(data) > MAX_STORED_BYTES:
-        raise ValueError(
-            f"{document['format']} compresses to {len(data)} bytes, at most {MAX_STORED_BYTES} fit"
-        )
-    return data
-
-
-def _inflate(data: bytes, what: str) -> bytes:
-    """One zstd frame with content size and checksum, and nothing after it."""
-    if len(data) > MAX_STORED_BYTES:
-        raise CorruptionError(f"{what}: {len(data)} bytes, at most {MAX_STORED_BYTES} are read")
-    try:
-        frame = zstandard.get_frame_parameters(data)
-        size = frame.content_size
-        if not frame.has_checksum or not 0 < size <= MAX_INFLATED_BYTES:
-            raise CorruptionError(f"{what}: zstd frame of {size} bytes, checksum {frame.has_checksum}")
-        # Allocates the claimed size, bounded above, and never more; refuses bytes after the frame.
-        return zstandard.ZstdDecompressor(max_window_size=1 << 27).decompress(data, allow_extra_data=False)
-    except zstandard.ZstdError as e:
-        raise CorruptionError(f"{what}: {e}") from e
-
-
-def _open(data: bytes, expected_format: str) -> dict[str, Any]:
-    document = parse_json_object(data, expected_format)
-    found = (document.get("format"), document.get("format_version"))
-    if found != (expected_format, FORMAT_VERSION):
-        raise CorruptionError(f"expected {expected_format} {FORMAT_VERSION}, found {str(found)[:120]}")
-    return document
-
-
-def _entry_json(entry: SegmentEntry) -> dict[str, Any]:
-    document = entry._asdict()
-    document["leader_epochs"] = [list(pair) for pair in entry.leader_epochs]
-    return document
-
-
-def _entry(document: dict[str, Any], prefix: str) -> SegmentEntry:
-    base = int_field(document, "base_offset", 0, MAX_OFFSET)
-    last = int_field(document, "last_offset", base, MAX_OFFSET)
-    key = str_field(document, "key")
-    if not is_segment_of(key, prefix, base, last):
-        raise CorruptionError(f"{key!r} is not the key of segment {base} to {last} of {prefix}")
-    size = int_field(document, "size", 1, MAX_SEGMENT_BYTES)
-    log_length = int_field(document, "log_length", 1, size)
-    epochs = epochs_field(document, "leader_epochs")
-    if not epochs or epochs[0][1] > base or epochs[-1][1] > last:
-        raise CorruptionError(f"{key}: leader epochs do not cover it")
-    newest = optional_int_field(document, "max_timestamp", MAX_OFFSET)
-    return SegmentEntry(
-        base_offset=base,
-        last_offset=last,
-        size=size,
-        log_length=log_length,
-        max_timestamp=newest,
-        max_timestamp_offset=optional_int_field(document, "max_timestamp_offset", MAX_OFFSET),
-        leader_epochs=epochs,
-        key=key,
-        footer_position=int_field(document, "footer_position", log_length, size),
-        footer_crc=int_field(document, "footer_crc", 0, 0xFFFFFFFF),
-        min_timestamp=later_int_field(document, "min_timestamp", NO_TIMESTAMP, newest, NO_TIMESTAMP),
-    )
-
-
-def _ref(document: dict[str, Any], topic_id: UUID, partition: int) -> PageRef:
-    base = int_field(document, "base_offset", 0, MAX_OFFSET)
-    last = int_field(document, "last_offset", base, MAX_OFFSET)
-    level = int_field(document, "level", 0, MAX_LEVELS)
-    key = str_field(document, "key")
-    parsed = parse_key(key)
-    if not isinstance(parsed, PageKey) or parsed[:5] != (topic_id, partition, base, last, level):
-        raise CorruptionError(f"{key!r} is not the key of page {base} to {last} of {topic_id}/{partition}")
-    first_epoch = int_field(document, "first_epoch", 0, MAX_EPOCH)
-    newest = optional_int_field(document, "max_timestamp", MAX_OFFSET)
-    return PageRef(
-        base_offset=base,
-        last_offset=last,
-        level=level,
-        segments=int_field(document, "segments", 1, MAX_OFFSET),
-        size_bytes=int_field(document, "size_bytes", 1, MAX_OFFSET),
-        max_timestamp=newest,
-        first_epoch=first_epoch,
-        last_epoch=int_field(document, "last_epoch", first_epoch, MAX_EPOCH),
-        key=key,
-        stored_size=int_field(document, "stored_size", 1, MAX_STORED_BYTES),
-        crc32c=int_field(document, "crc32c", 0, 0xFFFFFFFF),
-        min_timestamp=later_int_field(document, "min_timestamp", NO_TIMESTAMP, newest, NO_TIMESTAMP),
-    )
-
-
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The object's bytes. The same manifest gives the same JSON; zstd's bytes may vary with its version."""
-    return _compress(
+    """The object's bytes. The same manifest gives the same JSON; gzip's bytes may vary with zlib's version.
+
+    `ValueError` when it is too large, or a number of it, for a reader to take it.
+    """
+    _carried(manifest.version, manifest.end_offset, manifest.size_bytes)
+    return pack(
         {
             "format": MANIFEST_FORMAT,
             "format_version": FORMAT_VERSION,
@@ -199,42 +125,65 @@ def encode_manifest(manifest: Manifest) -> bytes:
             "partition": manifest.partition,
             "version": manifest.version,
             "parent_version": manifest.parent_version,
+            "parent_key": manifest.parent_key,
             "leader_epoch": manifest.leader_epoch,
+            **stamp_fields(manifest.stamp),
             "start_offset": manifest.start_offset,
             "end_offset": manifest.end_offset,
             "dropped_segments": manifest.dropped_segments,
             "dropped_bytes": manifest.dropped_bytes,
-            "pages": [ref._asdict() for ref in manifest.pages],
-            "segments": [_entry_json(entry) for entry in manifest.entries],
+            "pages": [ref_row(ref) for ref in manifest.pages],
+            "segments": [entry_row(entry) for entry in manifest.entries],
         }
     )
 
 
+def _carried(*numbers: int) -> None:
+    """Of what only ever grows the greatest stands for all others."""
+    for number in numbers:
+        if number > MAX_INTEGER:
+            raise ValueError(f"{number} is beyond {MAX_INTEGER}, the greatest integer of the format")
+
+
 def decode_manifest(data: bytes) -> Manifest:
     """Parse and verify a manifest."""
-    document = _open(_inflate(data, MANIFEST_FORMAT), MANIFEST_FORMAT)
-    topic_id = uuid_field(document, "topic_id")
-    partition = int_field(document, "partition", 0, MAX_PARTITION)
-    version = int_field(document, "version", 1, MAX_OFFSET)
-    refs = objects_field(document, "pages", MAX_PAGE_REFS * (MAX_LEVELS + 1))
-    rows = objects_field(document, "segments", MAX_MANIFEST_ENTRIES)
-    prefix = partition_prefix(topic_id, partition)
+    document = open_document(unpack(data, MANIFEST_FORMAT), MANIFEST_FORMAT)
+    fields, most = document.fields, document.most
+    topic_id = uuid_field(fields, "topic_id")
+    partition = int_field(fields, "partition", 0, MAX_PARTITION)
+    version = int_field(fields, "version", 1, most)
+    parent_version = int_field(fields, "parent_version", 0, version - 1)
+    refs = objects_field(fields, "pages", MAX_PAGE_REFS * (MAX_LEVELS + 1))
+    rows = objects_field(fields, "segments", MAX_MANIFEST_ENTRIES)
+    home = partition_prefix(topic_id, partition)
     manifest = Manifest(
-        cluster_id=str_field(document, "cluster_id"),
+        cluster_id=str_field(fields, "cluster_id"),
         topic_id=topic_id,
-        topic=str_field(document, "topic"),
+        topic=str_field(fields, "topic"),
         partition=partition,
         version=version,
-        parent_version=int_field(document, "parent_version", 0, version - 1),
-        leader_epoch=int_field(document, "leader_epoch", 0, MAX_EPOCH),
-        start_offset=int_field(document, "start_offset", 0, MAX_OFFSET),
-        pages=tuple(_ref(ref, topic_id, partition) for ref in refs),
-        entries=tuple(_entry(row, prefix) for row in rows),
-        dropped_segments=int_field(document, "dropped_segments", 0, MAX_OFFSET),
-        dropped_bytes=int_field(document, "dropped_bytes", 0, MAX_OFFSET),
+        parent_version=parent_version,
+        leader_epoch=int_field(fields, "leader_epoch", 0, MAX_EPOCH),
+        start_offset=int_field(fields, "start_offset", 0, most),
+        pages=tuple(parse_ref(ref, topic_id, partition, most) for ref in refs),
+        entries=tuple(parse_entry(row, home, most) for row in rows),
+        dropped_segments=int_field(fields, "dropped_segments", 0, most),
+        dropped_bytes=int_field(fields, "dropped_bytes", 0, most),
+        parent_key=_parent_key(fields, topic_id, partition, parent_version),
+        stamp=stamp_of(fields),
     )
-    _check_manifest(manifest, int_field(document, "end_offset", 0, MAX_OFFSET))
+    _check_manifest(manifest, int_field(fields, "end_offset", 0, most))
     return manifest
+
+
+def _parent_key(fields: dict[str, Any], topic_id: UUID, partition: int, version: int) -> str | None:
+    if fields.get("parent_key") is None:
+        return None
+    key = str_field(fields, "parent_key")
+    parsed = parse_key(key)
+    if not isinstance(parsed, ManifestKey) or parsed[:3] != (topic_id, partition, version):
+        raise CorruptionError(f"{key!r} is not the key of manifest {version} of {topic_id}/{partition}")
+    return key
 
 
 def _check_manifest(manifest: Manifest, end_offset: int) -> None:
@@ -255,55 +204,67 @@ def _check_manifest(manifest: Manifest, end_offset: int) -> None:
 
 def encode_page(page: Page) -> bytes:
     """The object's bytes; `Manifest.append` takes this function."""
-    children: list[dict[str, Any]] = [
-        _entry_json(child) if isinstance(child, SegmentEntry) else child._asdict() for child in page.children
+    children = [
+        entry_row(child) if isinstance(child, SegmentEntry) else ref_row(child) for child in page.children
     ]
-    return _compress(
+    return pack(
         {
             "format": PAGE_FORMAT,
             "format_version": FORMAT_VERSION,
             "topic_id": str(page.topic_id),
             "partition": page.partition,
             "level": page.level,
+            **stamp_fields(page.stamp),
             "children": children,
         }
     )
 
 
 def decode_page(data: bytes, ref: PageRef, topic_id: UUID, partition: int) -> Page:
-    """Parse and verify the page that `ref` names: its checksum, and that it sums up to what `ref` says."""
+    """Parse and verify the page that `ref` names: its checksum, and that it sums up to what `ref` says.
+
+    The page of another partition tells its own keys as its own: here they become that owner's.
+    """
     if len(data) != ref.stored_size or crc32c(data) != ref.crc32c:
         raise CorruptionError(f"{ref.key}: {len(data)} bytes with another checksum than the manifest's")
-    document = _open(_inflate(data, PAGE_FORMAT), PAGE_FORMAT)
-    if uuid_field(document, "topic_id") != topic_id:
+    document = open_document(unpack(data, PAGE_FORMAT), PAGE_FORMAT)
+    fields, most = document.fields, document.most
+    home = ref.owner if ref.owner is not None else Owner(topic_id, partition)
+    if uuid_field(fields, "topic_id") != home.topic_id:
         raise CorruptionError(f"{ref.key}: the page of another topic")
-    int_field(document, "partition", partition, partition)
-    level = int_field(document, "level", ref.level, ref.level)
-    rows = objects_field(document, "children", MAX_MANIFEST_ENTRIES if level == 0 else MAX_PAGE_REFS)
-    children: Sequence[Child]
+    int_field(fields, "partition", home.partition, home.partition)
+    level = int_field(fields, "level", ref.level, ref.level)
+    rows = objects_field(fields, "children", MAX_MANIFEST_ENTRIES if level == 0 else MAX_PAGE_REFS)
+    children: list[Child]
     if level == 0:
-        prefix = partition_prefix(topic_id, partition)
-        children = [_entry(row, prefix) for row in rows]
+        folder = partition_prefix(*home)
+        children = [parse_entry(row, folder, most) for row in rows]
     else:
-        children = [_ref(row, topic_id, partition) for row in rows]
+        children = [parse_ref(row, *home, most) for row in rows]
         if any(child.level >= level for child in children if isinstance(child, PageRef)):
             raise CorruptionError(f"{ref.key}: lists a page of its own level")
+    _check_page(ref, children)
+    if ref.owner is not None:
+        children = [c if c.owner is not None else c._replace(owner=ref.owner) for c in children]
+    return Page(topic_id, partition, level, tuple(children), stamp_of(fields))
+
+
+def _check_page(ref: PageRef, children: Sequence[Child]) -> None:
     check_chain(children)
     if not children:
         raise CorruptionError(f"{ref.key}: lists nothing")
     sums = (
         sum(child.segments for child in children),
         sum(child.size_bytes for child in children),
-        max(child.max_timestamp for child in children),
+        saturated(max(child.max_timestamp for child in children)),
         # A writer of before that field drops it from the reference and not from the page.
-        ref.min_timestamp if ref.min_timestamp == NO_TIMESTAMP else oldest(children),
+        ref.min_timestamp if ref.min_timestamp == NO_TIMESTAMP else saturated(oldest(children)),
     )
-    if sums != (ref.segments, ref.size_bytes, ref.max_timestamp, ref.min_timestamp):
+    if sums != (ref.segments, ref.size_bytes, saturated(ref.max_timestamp), saturated(ref.min_timestamp)):
         raise CorruptionError(f"{ref.key}: sums {sums} are not the manifest's")
     first, last = children[0], children[-1]
     if (first.base_offset, last.last_offset) != (ref.base_offset, ref.last_offset):
         raise CorruptionError(f"{ref.key}: holds offsets {first.base_offset} to {last.last_offset}")
-    return Page(topic_id, partition, level, tuple(children))
 
 
 def head_of(manifest: Manifest, key: str, data: bytes) -> Head:
@@ -316,11 +277,13 @@ def head_of(manifest: Manifest, key: str, data: bytes) -> Head:
         manifest.leader_epoch,
         len(data),
         crc32c(data),
+        manifest.stamp,
     )
 
 
 def encode_head(head: Head) -> bytes:
-    return _dump(
+    """HEAD."""
+    return dump(
         {
             "format": HEAD_FORMAT,
             "format_version": FORMAT_VERSION,
@@ -331,21 +294,24 @@ def encode_head(head: Head) -> bytes:
             "leader_epoch": head.leader_epoch,
             "stored_size": head.stored_size,
             "crc32c": head.crc32c,
+            **stamp_fields(head.stamp),
         }
     )
 
 
 def decode_head(data: bytes) -> Head:
     """Parse and verify HEAD."""
-    document = _open(data, HEAD_FORMAT)
+    document = open_document(data, HEAD_FORMAT)
+    fields = document.fields
     head = Head(
-        topic_id=uuid_field(document, "topic_id"),
-        partition=int_field(document, "partition", 0, MAX_PARTITION),
-        manifest_key=str_field(document, "manifest"),
-        version=int_field(document, "version", 1, MAX_OFFSET),
-        leader_epoch=int_field(document, "leader_epoch", 0, MAX_EPOCH),
-        stored_size=int_field(document, "stored_size", 1, MAX_STORED_BYTES),
-        crc32c=int_field(document, "crc32c", 0, 0xFFFFFFFF),
+        topic_id=uuid_field(fields, "topic_id"),
+        partition=int_field(fields, "partition", 0, MAX_PARTITION),
+        manifest_key=str_field(fields, "manifest"),
+        version=int_field(fields, "version", 1, document.most),
+        leader_epoch=int_field(fields, "leader_epoch", 0, MAX_EPOCH),
+        stored_size=int_field(fields, "stored_size", 1, MAX_STORED_BYTES),
+        crc32c=int_field(fields, "crc32c", 0, 0xFFFFFFFF),
+        stamp=stamp_of(fields),
     )
     key = parse_key(head.manifest_key)
     expected = (head.topic_id, head.partition, head.version, head.leader_epoch)
@@ -354,26 +320,46 @@ def decode_head(data: bytes) -> Head:
     return head
 
 
-def encode_cluster(cluster_id: str) -> bytes:
+def encode_cluster(cluster: ClusterFile) -> bytes:
     """`cluster.json`."""
-    return _dump(
+    metadata = cluster.metadata
+    return dump(
         {
             "format": CLUSTER_FORMAT,
             "format_version": FORMAT_VERSION,
             "layout_version": LAYOUT_VERSION,
-            "cluster_id": cluster_id,
+            "cluster_id": cluster.cluster_id,
+            **stamp_fields(cluster.stamp),
+            **({"metadata": metadata._asdict()} if metadata is not None else {}),
         }
     )
 
 
-def decode_cluster(data: bytes) -> str:
-    """The cluster id of `cluster.json`. `CorruptionError` when the layout is one we do not know."""
-    document = _open(data, CLUSTER_FORMAT)
-    int_field(document, "layout_version", LAYOUT_VERSION, LAYOUT_VERSION)
-    return str_field(document, "cluster_id")
+def decode_cluster(data: bytes) -> ClusterFile:
+    """Parse and verify `cluster.json`. `CorruptionError` when the layout is one we do not know."""
+    fields, _ = open_document(data, CLUSTER_FORMAT)
+    int_field(fields, "layout_version", 1, LAYOUT_VERSION)
+    metadata = _metadata_ref(object_field(fields, "metadata")) if "metadata" in fields else None
+    return ClusterFile(str_field(fields, "cluster_id"), stamp_of(fields), metadata)
 
 
-def encode_topics(cluster_id: str, metadata_offset: int, topics: Sequence[TopicRow]) -> bytes:
+def _metadata_ref(fields: dict[str, Any]) -> MetadataRef:
+    ref = MetadataRef(
+        key=str_field(fields, "key"),
+        end_offset=int_field(fields, "end_offset", 0, MAX_INTEGER),
+        epoch=int_field(fields, "epoch", 0, MAX_EPOCH),
+        size=int_field(fields, "size", 1, MAX_METADATA_BYTES),
+        crc32c=int_field(fields, "crc32c", 0, 0xFFFFFFFF),
+    )
+    parsed = parse_key(ref.key)
+    if not isinstance(parsed, MetadataKey) or parsed[:2] != (ref.end_offset, ref.epoch):
+        raise CorruptionError(f"{ref.key!r} is not the key of the metadata up to {ref.end_offset}")
+    return ref
+
+
+def encode_topics(
+    cluster_id: str, metadata_offset: int, topics: Sequence[TopicRow], stamp: Stamp | None = None
+) -> bytes:
     """`topics.json`: the committed image up to `metadata_offset`, sorted by name."""
     rows = [
         {
@@ -384,12 +370,13 @@ def encode_topics(cluster_id: str, metadata_offset: int, topics: Sequence[TopicR
         }
         for topic in sorted(topics, key=lambda topic: topic.name)
     ]
-    return _dump(
+    return dump(
         {
             "format": TOPICS_FORMAT,
             "format_version": FORMAT_VERSION,
             "cluster_id": cluster_id,
             "metadata_offset": metadata_offset,
+            **stamp_fields(stamp),
             "topics": rows,
         }
     )
@@ -401,13 +388,15 @@ class Topics(NamedTuple):
     cluster_id: str
     metadata_offset: int
     topics: tuple[TopicRow, ...]
+    stamp: Stamp | None = None
 
 
 def decode_topics(data: bytes) -> Topics:
     """Parse and verify `topics.json`."""
-    document = _open(data, TOPICS_FORMAT)
+    document = open_document(data, TOPICS_FORMAT)
+    fields = document.fields
     rows = []
-    for row in objects_field(document, "topics", MAX_TOPICS):
+    for row in objects_field(fields, "topics", MAX_TOPICS):
         configs = object_field(row, "configs")
         rows.append(
             TopicRow(
@@ -418,7 +407,8 @@ def decode_topics(data: bytes) -> Topics:
             )
         )
     return Topics(
-        str_field(document, "cluster_id"),
-        optional_int_field(document, "metadata_offset", MAX_OFFSET),
+        str_field(fields, "cluster_id"),
+        optional_int_field(fields, "metadata_offset", document.most),
         tuple(rows),
+        stamp_of(fields),
     )

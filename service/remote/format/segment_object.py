@@ -10,10 +10,13 @@ Byte layout (docs/bucket-format.md; integers big-endian)::
     [leader epochs]              text as in Kafka's leader-epoch-checkpoint
     [block table]                rows of 56 bytes, see `block_table`
     [JSON footer]                UTF-8
-    [u32 length of the JSON][u32 crc32c of JSON and length][8 bytes b"FIRNSEG1"]
+    [u32 length of the JSON][u32 crc32c of JSON and length][8 bytes b"FIRNSEG2"]
 
 The *tail* is what a reader needs: block table, JSON, trailer. It lies at the end, so one suffix GET opens the
 object; a manifest entry names where it begins, so one ranged GET of the exact size does, too.
+
+Version 2 is written. Its footer may name sections that we do not know, anywhere behind the log, and longer
+rows of the block table: both are passed over. Version 1 (b"FIRNSEG1") has exactly the sections above.
 """
 
 from __future__ import annotations
@@ -30,26 +33,32 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
-from service.remote.format.block_table import Block, BlockTable
+from service.remote.format.block_table import MAX_ROW_BYTES, ROW, Block, BlockTable
 from service.remote.format.fields import (
+    MAX_INTEGER,
     epochs_field,
     int_field,
     later_int_field,
     object_field,
     optional_int_field,
     parse_json_object,
+    saturated,
     str_field,
     uuid_field,
 )
 from service.remote.format.keys import MAX_EPOCH, MAX_OFFSET, MAX_PARTITION, SegmentKey, segment_key
+from service.remote.format.rows import MAX_GENERATION
+from service.remote.format.stamp import Stamp, stamp_fields, stamp_of
 
-MAGIC: Final = b"FIRNSEG1"
+MAGICS: Final = {b"FIRNSEG1": 1, b"FIRNSEG2": 2}
+MAGIC: Final = b"FIRNSEG2"
 TRAILER: Final = struct.Struct(">II8s")
 FORMAT: Final = "firn-segment"
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 
 MAX_LOG_LENGTH: Final = (1 << 31) - 1  # Kafka keeps positions in a segment as int32
 MAX_SECTION_LENGTH: Final = 1 << 30
+MAX_SECTIONS: Final = 64
 MAX_JSON_LENGTH: Final = 1 << 20
 MAX_TAIL_LENGTH: Final = 256 << 20
 SUFFIX_HINT: Final = 64 << 10
@@ -113,7 +122,8 @@ class Footer:
 
     `transactional_batch_count` counts the batches with the transactional or the control bit; None where that
     is not known, as objects of before that field have none. `max_timestamp` is -1 when no record has one;
-    `max_timestamp_offset` is the offset of a record that has it, -1 where that is not known.
+    `max_timestamp_offset` is the offset of a record that has it, -1 where that is not known. `sections` are
+    those that we know.
     """
 
     identity: SegmentIdentity
@@ -128,6 +138,9 @@ class Footer:
     blocks: BlockTable
     object_size: int
     crc: int
+    generation: int = 0
+    stamp: Stamp | None = None
+    format_version: int = FORMAT_VERSION
 
     @property
     def tail_position(self) -> int:
@@ -176,6 +189,8 @@ def plan_object(
     leader_epochs: LeaderEpochs,
     transactional_batch_count: int | None,
     max_timestamp_offset: int = -1,
+    generation: int = 0,
+    stamp: Stamp | None = None,
 ) -> PlannedObject:
     """Lay out one object. Nothing of the log is read until `PlannedObject.parts` is iterated.
 
@@ -211,13 +226,15 @@ def plan_object(
         record_count=totals.record_count,
         batch_count=totals.batch_count,
         transactional_batch_count=transactional_batch_count,
-        max_timestamp=totals.max_timestamp,
+        max_timestamp=saturated(totals.max_timestamp),
         max_timestamp_offset=max_timestamp_offset,
         leader_epochs=leader_epochs,
         sections=sections,
         blocks=table,
         object_size=0,
         crc=0,
+        generation=generation,
+        stamp=stamp,
     )
     ending = encode_footer(draft)
     size = position + len(ending)
@@ -243,6 +260,8 @@ def _check_plan(
 ) -> None:
     if not 0 < log_length <= MAX_LOG_LENGTH:
         raise ValueError(f"a segment of {log_length} bytes cannot be offloaded")
+    if identity.last_offset > MAX_INTEGER:
+        raise ValueError(f"offset {identity.last_offset} is beyond {MAX_INTEGER}, the format's greatest")
     try:
         table.verify(log_length, identity.base_offset, identity.last_offset)
         _check_epochs(leader_epochs, identity)
@@ -260,7 +279,7 @@ def _check_epochs(epochs: LeaderEpochs, identity: SegmentIdentity) -> None:
 
 
 def encode_footer(footer: Footer) -> bytes:
-    """JSON footer and trailer. The same footer always gives the same bytes."""
+    """JSON footer and trailer, in version 2. The same footer always gives the same bytes."""
     identity = footer.identity
     transactional = footer.transactional_batch_count
     document = {
@@ -275,12 +294,15 @@ def encode_footer(footer: Footer) -> bytes:
         "last_offset": identity.last_offset,
         "leader_epoch": identity.leader_epoch,
         "uuid": str(identity.uuid),
+        "generation": footer.generation,
+        **stamp_fields(footer.stamp),
         "record_count": footer.record_count,
         "batch_count": footer.batch_count,
         **({} if transactional is None else {"transactional_batch_count": transactional}),
         "max_timestamp": footer.max_timestamp,
         "max_timestamp_offset": footer.max_timestamp_offset,
         "leader_epochs": [list(pair) for pair in footer.leader_epochs],
+        "block_row_bytes": ROW.size,
         "sections": {
             name: {"position": section.position, "length": section.length, "crc32c": section.crc32c}
             for name, section in footer.sections.items()
@@ -294,10 +316,11 @@ def encode_footer(footer: Footer) -> bytes:
 
 
 class Trailer(NamedTuple):
-    """The last 16 bytes: how long the JSON before them is, and its checksum."""
+    """The last 16 bytes: how long the JSON before them is, its checksum, and the format's version."""
 
     json_length: int
     crc: int
+    version: int
 
 
 def decode_trailer(suffix: Buffer, object_size: int) -> Trailer:
@@ -305,13 +328,14 @@ def decode_trailer(suffix: Buffer, object_size: int) -> Trailer:
     if len(suffix) < TRAILER.size or object_size < TRAILER.size:
         raise CorruptionError(f"{object_size} bytes are too few for a segment object")
     length, crc, magic = TRAILER.unpack_from(suffix, len(suffix) - TRAILER.size)
-    if magic != MAGIC:
+    version = MAGICS.get(bytes(magic))
+    if version is None:
         raise CorruptionError(
             f"ends in {bytes(magic)!r}, not in {MAGIC!r}: not a segment object, or cut short"
         )
     if not 2 <= length <= min(MAX_JSON_LENGTH, object_size - TRAILER.size):
         raise CorruptionError(f"claims a JSON footer of {length} bytes in {object_size} bytes")
-    return Trailer(length, crc)
+    return Trailer(length, crc, version)
 
 
 def tail_length(suffix: Buffer, object_size: int) -> int:
@@ -325,6 +349,7 @@ def tail_length(suffix: Buffer, object_size: int) -> int:
         return needed
     document = _document(suffix, trailer)
     section = _section(object_field(document, "sections"), "block_table")
+    # What we do not know may lie behind the block table: it is part of the tail, and not looked at.
     length = object_size - section.position
     if not needed <= length <= MAX_TAIL_LENGTH:
         raise CorruptionError(f"the tail of a {object_size}-byte object cannot begin at {section.position}")
@@ -344,37 +369,45 @@ def decode_footer(suffix: Buffer, object_size: int) -> Footer:
     if needed > len(view):
         raise CorruptionError(f"the tail has {needed} bytes, {len(view)} given")
     document = _document(view, trailer)
-    identity = _identity(document)
+    most = MAX_OFFSET if trailer.version == 1 else MAX_INTEGER
+    identity = _identity(document, most)
     log_length = int_field(document, "log_length", 1, MAX_LOG_LENGTH)
     end = object_size - trailer.json_length - TRAILER.size
-    sections = _sections(object_field(document, "sections"), log_length, end)
+    sections = _sections(object_field(document, "sections"), log_length, end, trailer.version)
     section = sections["block_table"]
     start = len(view) - (object_size - section.position)
     encoded = view[start : start + section.length]
     if crc32c(encoded) != section.crc32c:
         raise CorruptionError("block table: wrong checksum")
-    table = BlockTable.decode(encoded)
+    row_bytes = ROW.size
+    if trailer.version > 1:
+        row_bytes = int_field(document, "block_row_bytes", ROW.size, MAX_ROW_BYTES)
+    table = BlockTable.decode(encoded, row_bytes)
     table.verify(log_length, identity.base_offset, identity.last_offset)
-    epochs = epochs_field(document, "leader_epochs")
+    epochs = epochs_field(document, "leader_epochs", most)
     _check_epochs(epochs, identity)
     totals = table.totals()
     footer = Footer(
         identity=identity,
         log_length=log_length,
-        record_count=int_field(document, "record_count", 0, MAX_OFFSET),
-        batch_count=int_field(document, "batch_count", 0, MAX_OFFSET),
+        record_count=int_field(document, "record_count", 0, most),
+        batch_count=int_field(document, "batch_count", 0, most),
         transactional_batch_count=later_int_field(
             document, "transactional_batch_count", 0, totals.batch_count, None
         ),
-        max_timestamp=optional_int_field(document, "max_timestamp", MAX_OFFSET),
-        max_timestamp_offset=optional_int_field(document, "max_timestamp_offset", MAX_OFFSET),
+        max_timestamp=optional_int_field(document, "max_timestamp", most),
+        max_timestamp_offset=optional_int_field(document, "max_timestamp_offset", most),
         leader_epochs=epochs,
         sections=sections,
         blocks=table,
         object_size=object_size,
         crc=trailer.crc,
+        generation=later_int_field(document, "generation", 0, MAX_GENERATION, 0),
+        stamp=stamp_of(document),
+        format_version=trailer.version,
     )
-    if (footer.record_count, footer.batch_count, footer.max_timestamp) != totals:
+    counted = (footer.record_count, footer.batch_count, footer.max_timestamp)
+    if counted != totals._replace(max_timestamp=min(totals.max_timestamp, most)):
         raise CorruptionError("the footer's totals are not the block table's")
     return footer
 
@@ -386,23 +419,23 @@ def _document(suffix: Buffer, trailer: Trailer) -> dict[str, Any]:
     if crc32c(trailer.json_length.to_bytes(4, "big"), crc32c(body)) != trailer.crc:
         raise CorruptionError("footer: wrong checksum")
     document = parse_json_object(bytes(body), "footer")
-    if document.get("format") != FORMAT or document.get("format_version") != FORMAT_VERSION:
+    if document.get("format") != FORMAT or document.get("format_version") != trailer.version:
         raise CorruptionError(
             f"footer of format {document.get('format')!r} {document.get('format_version')!r}, "
-            f"not {FORMAT!r} {FORMAT_VERSION}"
+            f"not {FORMAT!r} {trailer.version}"
         )
     return document
 
 
-def _identity(document: dict[str, Any]) -> SegmentIdentity:
-    base_offset = int_field(document, "base_offset", 0, MAX_OFFSET)
+def _identity(document: dict[str, Any], most: int) -> SegmentIdentity:
+    base_offset = int_field(document, "base_offset", 0, most)
     return SegmentIdentity(
         cluster_id=str_field(document, "cluster_id"),
         topic_id=uuid_field(document, "topic_id"),
         topic=str_field(document, "topic"),
         partition=int_field(document, "partition", 0, MAX_PARTITION),
         base_offset=base_offset,
-        last_offset=int_field(document, "last_offset", base_offset, MAX_OFFSET),
+        last_offset=int_field(document, "last_offset", base_offset, most),
         leader_epoch=int_field(document, "leader_epoch", 0, MAX_EPOCH),
         uuid=uuid_field(document, "uuid"),
     )
@@ -411,22 +444,24 @@ def _identity(document: dict[str, Any]) -> SegmentIdentity:
 def _section(document: dict[str, Any], name: str) -> Section:
     fields = object_field(document, name)
     return Section(
-        int_field(fields, "position", 1, MAX_OFFSET),
+        int_field(fields, "position", 1, MAX_INTEGER),
         int_field(fields, "length", 0, MAX_SECTION_LENGTH),
         int_field(fields, "crc32c", 0, 0xFFFFFFFF),
     )
 
 
-def _sections(document: dict[str, Any], log_length: int, end: int) -> dict[str, Section]:
-    """The sections, which must follow the log and each other, in order and without a gap, up to the JSON."""
-    position = log_length
-    sections = {}
+def _sections(document: dict[str, Any], log_length: int, end: int, version: int) -> dict[str, Section]:
+    """The sections that we know; all must lie behind the log and each other without a gap, up to the JSON."""
     for name in SECTION_NAMES:
-        section = _section(document, name)
+        object_field(document, name)
+    if len(document) > MAX_SECTIONS or (version == 1 and len(document) != len(SECTION_NAMES)):
+        raise CorruptionError(f"{len(document)} sections")
+    found = {name: _section(document, name) for name in document}
+    position = log_length
+    for name, section in sorted(found.items(), key=lambda item: item[1][:2]):
         if section.position != position:
             raise CorruptionError(f"{name} begins at {section.position}, expected {position}")
         position = section.end
-        sections[name] = section
     if position != end:
         raise CorruptionError(f"sections end at {position}, the JSON footer begins at {end}")
-    return sections
+    return {name: found[name] for name in SECTION_NAMES}

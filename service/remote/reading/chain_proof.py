@@ -103,6 +103,8 @@ def proved_footer(
     footer = open_footer_of(store, entry)
     check_entry(entry, footer)
     identity = footer.identity
-    if (identity.cluster_id, identity.topic) != (cluster_id, topic):
+    # A segment that belongs to another partition says its owner's topic.
+    named = identity.topic if entry.owner is None else topic
+    if (identity.cluster_id, named) != (cluster_id, topic):
         raise CorruptionError(f"of cluster {identity.cluster_id}, topic {identity.topic!r}")
     return footer

@@ -11,14 +11,13 @@ is called, a future is resolved or anything is decoded. Callbacks of flights run
 
 from __future__ import annotations
 
-import random
-import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
+from service.base.world import World
 from service.remote.stores.errors import ReaderClosed, StoreUnavailable
 from service.remote.stores.store import ObjectStore
 
@@ -102,23 +101,24 @@ class Flights:
     def __init__(
         self,
         store: ObjectStore,
+        world: World,
         *,
         threads: int,
         chunk_budget_bytes: int,
         metadata_budget_bytes: int,
         attempts: int,
-        rng: random.Random,
     ) -> None:
         self._store = store
         self._max_threads = threads
         self._chunk_budget = chunk_budget_bytes
         self._metadata_budget = metadata_budget_bytes
         self._attempts = attempts
-        self._rng = rng
-        self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
-        self._stopped = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._random = world.random
+        self._pool: Executor = world.threads.pool("remote-read", threads)
+        self._work = world.threads.condition()  # its lock guards all of the state below
+        self._pause = world.threads.condition()  # where retries wait, woken by `close`
+        self._is_closed = False
+        self._serving = 0
         self._idle = 0
         self._urgent: deque[Callable[[], None] | Flight] = deque()
         self._ahead: deque[Flight] = deque()
@@ -136,12 +136,12 @@ class Flights:
 
         Raises `ReaderClosed`.
         """
-        with self._lock:
+        with self._work:
             value = self._cached(resource)
             if value is not None:
                 self._counts["hits"] += 1
                 return value
-            if self._stopped.is_set():
+            if self._is_closed:
                 raise ReaderClosed("the reader is closed")
             self._counts["misses"] += 1
             flight = self._flights.get(resource.key)
@@ -153,68 +153,67 @@ class Flights:
 
     def peek(self, resource: Resource) -> Any | None:
         """The value when it is cached; starts nothing."""
-        with self._lock:
+        with self._work:
             return self._cached(resource)
 
     def ahead(self, resource: Resource) -> Any | Flight | None:
         """As `get`, at low priority; None when the budget has no room for it now, or the reader is closed."""
-        with self._lock:
+        with self._work:
             found = self._cached(resource) or self._flights.get(resource.key)
             if found is not None:
                 return found
-            if self._stopped.is_set() or self._waiting or not self._has_room(resource.reserve):
+            if self._is_closed or self._waiting or not self._has_room(resource.reserve):
                 return None
             self._counts["read_ahead"] += 1
             return self._launch(resource, urgent=False)
 
     def call_soon(self, work: Callable[[], None]) -> None:
         """Run `work` on a pool thread, before any read-ahead. Raises `ReaderClosed`."""
-        with self._lock:
-            if self._stopped.is_set():
+        with self._work:
+            if self._is_closed:
                 raise ReaderClosed("the reader is closed")
             self._urgent.append(work)
             self._wake()
 
     def stats(self) -> FlightStats:
-        with self._lock:
+        with self._work:
             return FlightStats(
                 **self._counts,
                 cached_bytes=self._chunks.size,
                 in_flight_bytes=self._in_flight_bytes,
                 metadata_bytes=self._metadata.size,
                 in_flight=len(self._flights),
-                busy_threads=len(self._threads) - self._idle,
+                busy_threads=self._serving - self._idle,
             )
 
     def close(self, timeout_s: float) -> None:
-        """Give up what has not started, let running downloads end, join the threads.
+        """Give up what has not started, let running downloads end, wait for the threads.
 
         A download cannot be interrupted; what still runs after `timeout_s` is abandoned. Every future is
         resolved in any case, with `ReaderClosed` where nothing else came of it.
         """
-        with self._lock:
-            self._stopped.set()
+        with self._work:
+            self._is_closed = True
             queued = [*self._urgent, *self._ahead, *self._waiting]
             self._urgent.clear()
             self._ahead.clear()
             self._waiting.clear()
             self._work.notify_all()
-            threads = list(self._threads)
+        with self._pause:
+            self._pause.notify_all()
         for item in queued:
             if isinstance(item, Flight):
                 self._land(item, None, ReaderClosed("the reader is closed"), 0)
             else:
                 item()  # finds the reader closed, and says so to whoever waits
-        share = timeout_s / max(len(threads), 1)
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join(share)
-        with self._lock:
+        with self._work:
+            have_ended = self._work.wait_for(lambda: not self._serving, timeout_s)
             stranded = list(self._flights.values())
             self._chunks.shrink(0)
             self._metadata.shrink(0)
         for flight in stranded:
             self._land(flight, None, ReaderClosed("the reader is closed"), 0)
+        self._pool.shutdown(wait=have_ended)
 
     # Below, callers hold the lock unless it says otherwise.
 
@@ -254,19 +253,19 @@ class Flights:
 
     def _wake(self) -> None:
         queued = len(self._urgent) + len(self._ahead)
-        if queued > self._idle and len(self._threads) < self._max_threads:
-            number = len(self._threads)
-            thread = threading.Thread(target=self._serve, name=f"remote-read-{number}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        if queued > self._idle and self._serving < self._max_threads:
+            self._serving += 1
+            self._pool.submit(self._serve)
         self._work.notify()
 
     def _serve(self) -> None:
-        """A thread's life. Called without the lock."""
+        """A thread's life: one job of the pool that lasts until `close`. Called without the lock."""
         while True:
-            with self._lock:
+            with self._work:
                 while not self._urgent and not self._ahead:
-                    if self._stopped.is_set():
+                    if self._is_closed:
+                        self._serving -= 1
+                        self._work.notify_all()
                         return
                     self._idle += 1
                     self._work.wait()
@@ -293,17 +292,18 @@ class Flights:
                 return resource.load(self._store)
             except StoreUnavailable:
                 backoff = min(_FIRST_BACKOFF_S * 2 ** (attempt - 1), _MAX_BACKOFF_S)
-                with self._lock:
+                with self._work:
                     self._counts["retries"] += 1
-                    backoff *= self._rng.uniform(0.5, 1.0)
-                if self._stopped.wait(backoff):
-                    raise
+                    backoff *= self._random.uniform(0.5, 1.0)
+                with self._pause:
+                    if self._pause.wait_for(lambda: self._is_closed, backoff):
+                        raise
         return resource.load(self._store)
 
     def _land(self, flight: Flight, value: Any, error: BaseException | None, cost: int) -> None:
         """End a flight, start what waited for its room, then tell who waits for it. Without the lock."""
         resource = flight.resource
-        with self._lock:
+        with self._work:
             if self._flights.get(resource.key) is not flight:
                 return  # given up by close() while it was under way
             del self._flights[resource.key]
@@ -311,7 +311,7 @@ class Flights:
                 self._in_flight_bytes -= resource.reserve
             if error is not None:
                 self._counts["failures"] += 1
-            elif not self._stopped.is_set():
+            elif not self._is_closed:
                 self._counts["downloaded_bytes"] += resource.reserve
                 self._keep(resource, value, cost)
             while self._waiting and self._has_room(self._waiting[0].resource.reserve):

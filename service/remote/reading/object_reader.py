@@ -7,18 +7,21 @@ manifest, a footer by its entry. Every `CorruptionError` names the object.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP, Buffer, TopicIdPartition
+from service.remote.format.documents import MAX_STORED_BYTES
+from service.remote.format.fields import saturated
 from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, HeadKey, ManifestKey, head_key, parse_key
 from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
 from service.remote.format.manifest_codec import (
     MAX_SMALL_BYTES,
-    MAX_STORED_BYTES,
     MAX_TOPICS_BYTES,
+    ClusterFile,
     Head,
     Topics,
     decode_cluster,
@@ -93,25 +96,30 @@ def entry_of(footer: Footer) -> SegmentEntry:
         last_offset=identity.last_offset,
         size=footer.object_size,
         log_length=footer.log_length,
-        max_timestamp=footer.max_timestamp,
+        max_timestamp=saturated(footer.max_timestamp),
         max_timestamp_offset=footer.max_timestamp_offset,
         leader_epochs=footer.leader_epochs,
         key=identity.key,
         footer_position=footer.tail_position,
         footer_crc=footer.crc,
-        min_timestamp=footer.min_timestamp,
+        min_timestamp=saturated(footer.min_timestamp),
+        generation=footer.generation,
     )
 
 
 def check_entry(entry: SegmentEntry, footer: Footer) -> None:
     """`CorruptionError` unless the manifest says of a segment what its footer says.
 
-    A least timestamp may be missing from the manifest: a writer of before that field does not hand it on.
+    A least timestamp may be missing from the manifest: a writer of before that field does not hand it on. Of
+    owners footers say nothing.
     """
-    expected = entry_of(footer)
+    expected = entry_of(footer)._replace(owner=entry.owner)
     if entry.min_timestamp == NO_TIMESTAMP:
         expected = expected._replace(min_timestamp=NO_TIMESTAMP)
-    if entry != expected:
+    said = entry._replace(
+        max_timestamp=saturated(entry.max_timestamp), min_timestamp=saturated(entry.min_timestamp)
+    )
+    if said != expected:
         raise CorruptionError(f"the footer says {expected}, the manifest {entry}")
 
 
@@ -168,7 +176,7 @@ def _decode_named(data: bytes, key: str) -> Manifest:
             f"holds version {manifest.version} of {manifest.topic_id}/{manifest.partition}, "
             f"leader epoch {manifest.leader_epoch}"
         )
-    return manifest
+    return replace(manifest, stored_key=key)
 
 
 def _unknown(head: Head) -> Manifest | None:
@@ -210,6 +218,11 @@ def open_page(store: ObjectStore, ref: PageRef, owner: Manifest | TopicIdPartiti
 
 def open_cluster(store: ObjectStore) -> str:
     """The id of the cluster that the prefix belongs to; `ObjectNotFound` where it is nobody's."""
+    return open_cluster_file(store).cluster_id
+
+
+def open_cluster_file(store: ObjectStore) -> ClusterFile:
+    """`cluster.json`; `ObjectNotFound` where the prefix is nobody's."""
     with naming(CLUSTER_KEY):
         return decode_cluster(store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES))
 

@@ -11,19 +11,25 @@ cannot be cancelled.
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from service.base.clock import Clock, SystemClock
 from service.base.errors import CorruptionError, InvariantError, RequestError
-from service.base.types import TopicIdPartition
+from service.base.types import TimestampedOffset, TopicIdPartition
+from service.base.world import World
 from service.remote.format.block_table import BlockTable
-from service.remote.format.manifest import EpochEnd, Load, Manifest, Page, PageRef, SegmentEntry
+from service.remote.format.manifest import (
+    EpochEnd,
+    Load,
+    Manifest,
+    Page,
+    PageRef,
+    SegmentEntry,
+    live_segments,
+)
 from service.remote.reading.chunk import Chunk, chunk_of_block
 from service.remote.reading.flights import Flight, Flights, FlightStats, Resource
 from service.remote.reading.read_ahead import ReadAhead, Stream
@@ -32,9 +38,10 @@ from service.remote.reading.resources import (
     ManifestResource,
     OpenSegment,
     PageResource,
+    SectionResource,
     SegmentResource,
 )
-from service.remote.reading.time_search import TimestampedOffset, search_log
+from service.remote.reading.time_search import search_log
 from service.remote.stores.errors import ReaderClosed
 from service.remote.stores.store import ObjectStore
 
@@ -55,6 +62,15 @@ class RemoteRead(NamedTuple):
 
     data: tuple[memoryview, ...]
     next_offset: int
+
+
+class ArchiveEnd(NamedTuple):
+    """State at the end of the remote log: (epoch, first offset) of its leader epochs, oldest first, and its
+    producers as Kafka's producer snapshot, empty where none was kept.
+    """
+
+    epochs: tuple[tuple[int, int], ...]
+    producer_snapshot: bytes
 
 
 class ReaderStats(NamedTuple):
@@ -118,31 +134,30 @@ class RemoteReader:
     def __init__(
         self,
         store: ObjectStore,
+        world: World,
         *,
         threads: int = 4,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         chunk_bytes: int = DEFAULT_CHUNK_BYTES,
         attempts: int = 4,
-        clock: Clock | None = None,
-        rng: random.Random | None = None,
     ) -> None:
         chunk_budget = cache_bytes - cache_bytes // _METADATA_SHARE
         self.chunk_bytes = chunk_bytes
-        self._clock = clock or SystemClock()
+        self._clock = world.clock
         self._flights = Flights(
             store,
+            world,
             threads=threads,
             chunk_budget_bytes=chunk_budget,
             metadata_budget_bytes=cache_bytes // _METADATA_SHARE,
             attempts=attempts,
-            rng=rng or random.Random(),
         )
         self._plan = ReadAhead(
             chunk_bytes=chunk_bytes,
             max_window_bytes=_MAX_WINDOW_CHUNKS * chunk_bytes,
             budget_bytes=chunk_budget,
         )
-        self._plan_lock = threading.Lock()
+        self._plan_lock = world.threads.lock()
 
     def read(
         self, tip: TopicIdPartition, manifest_key: str, offset: int, max_bytes: int
@@ -194,6 +209,22 @@ class RemoteReader:
         def compute(at: _At) -> EpochEnd | None:
             manifest = self._manifest(at, tip, manifest_key)
             return manifest.epoch_end(leader_epoch, at.load(manifest))
+
+        return self._start(compute)
+
+    def archive_end(self, tip: TopicIdPartition, manifest_key: str) -> Future[ArchiveEnd]:
+        """What a log must know that goes on where the remote log ends. Fails as `read` does."""
+
+        def compute(at: _At) -> ArchiveEnd:
+            manifest = self._manifest(at, tip, manifest_key)
+            epochs: list[tuple[int, int]] = []
+            last: SegmentEntry | None = None
+            for last in live_segments(manifest, at.load(manifest)):
+                epochs += [one for one in last.leader_epochs if not epochs or one[0] > epochs[-1][0]]
+            if last is None:
+                return ArchiveEnd((), b"")
+            snapshot: bytes = at.need(SectionResource(self._segment(at, last), "producer_snapshot"))
+            return ArchiveEnd(tuple(epochs), snapshot)
 
         return self._start(compute)
 

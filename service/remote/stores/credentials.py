@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from datetime import UTC
 from typing import TYPE_CHECKING, Final, Protocol
 
 from service.base.clock import Clock
 from service.base.errors import FirnError
+from service.base.threads import Threads
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -35,10 +35,10 @@ class CredentialSource(Protocol):
 class RenewedCredentials:
     """obstore's credential provider over a source. Thread-safe: one thread fetches, others wait for it."""
 
-    def __init__(self, source: CredentialSource, clock: Clock) -> None:
+    def __init__(self, source: CredentialSource, clock: Clock, threads: Threads) -> None:
         self.source = source
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._held: S3Credential | None = None
         self._ends_ms: int | None = None
         self._asked_ms: int | None = None

@@ -7,6 +7,7 @@
 - `StoreRefused`: credentials, permissions, a bucket that does not exist; an operator has to act.
   `CredentialsMissing` is the kind of it that no store has answered: there is nothing to sign with.
 - `ObjectTruncated`: the object is there but ends before the bytes that were asked for.
+- `PreconditionFailed`: the object is not the one that the write was to replace; somebody else was there.
 - `ReaderClosed`: the reader was closed while the read was under way.
 """
 
@@ -48,6 +49,10 @@ class CredentialsMissing(StoreRefused):
 
 class ObjectTruncated(CorruptionError):
     """The object ends before the range that was asked for."""
+
+
+class PreconditionFailed(StorageError):
+    """Another object lies there than the one that was to be replaced; nothing was written."""
 
 
 class ReaderClosed(StorageError):

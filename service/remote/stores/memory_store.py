@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
+from service.base.clock import Clock
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
-from service.remote.stores.errors import ObjectNotFound, ObjectTruncated
-from service.remote.stores.store import ObjectInfo
+from service.remote.stores.errors import ObjectNotFound, ObjectTruncated, PreconditionFailed
+from service.remote.stores.store import ObjectInfo, Tagged
+
+_BEGAN_MS: Final = 1_700_000_000_000
 
 
 class MemoryStore:
-    """Keeps whole objects; every call is atomic. Owned by nobody: any thread may call it."""
+    """Keeps whole objects; every call is atomic. Owned by nobody: any thread may call it.
 
-    def __init__(self) -> None:
+    `clock` is the store's own, which may differ from those of its clients; without one a millisecond goes
+    by with each write. The lock is a real one in every world: nothing waits while it is held.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
         self._writes = 0
@@ -31,26 +39,20 @@ class MemoryStore:
         self.put(key, data)
 
     def get(self, key: str, *, max_size: int) -> bytes:
-        data = self._data(key)
-        if len(data) > max_size:
-            raise CorruptionError(f"{key}: {len(data)} bytes, at most {max_size} expected")
-        return data
+        return self.get_tagged(key, max_size=max_size).data
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
-        data = self._data(key)
+        data = self._found(key)[0]
         if start + length > len(data):
             raise ObjectTruncated(f"{key}: ends at {len(data)}, bytes {start} to {start + length} asked for")
         return data[start : start + length]
 
     def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
-        data = self._data(key)
+        data = self._found(key)[0]
         return data[-length:], len(data)
 
     def head(self, key: str) -> ObjectInfo:
-        with self._lock:
-            if key not in self._objects:
-                raise ObjectNotFound(key)
-            return self._objects[key][1]
+        return self._found(key)[1]
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         folder = f"{prefix}/" if prefix else ""
@@ -70,13 +72,26 @@ class MemoryStore:
             self._store(key, bytes(data))
             return True
 
+    def get_tagged(self, key: str, *, max_size: int) -> Tagged:
+        data, info = self._found(key)
+        if len(data) > max_size:
+            raise CorruptionError(f"{key}: {len(data)} bytes, at most {max_size} expected")
+        return Tagged(data, info.etag)
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        with self._lock:
+            found = self._objects.get(key)
+            if found is None or found[1].etag != tag:
+                raise PreconditionFailed(f"{key}: not the object of tag {tag}")
+            self._store(key, bytes(data))
+
     def _store(self, key: str, data: bytes) -> None:
         self._writes += 1
-        info = ObjectInfo(key, len(data), time.time_ns() // 1_000_000, str(self._writes))
-        self._objects[key] = (data, info)
+        now_ms = self._clock.now_ms() if self._clock is not None else _BEGAN_MS + self._writes
+        self._objects[key] = (data, ObjectInfo(key, len(data), now_ms, str(self._writes)))
 
-    def _data(self, key: str) -> bytes:
+    def _found(self, key: str) -> tuple[bytes, ObjectInfo]:
         with self._lock:
             if key not in self._objects:
                 raise ObjectNotFound(key)
-            return self._objects[key][0]
+            return self._objects[key]

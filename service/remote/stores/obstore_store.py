@@ -19,11 +19,16 @@ from urllib.parse import unquote, urlsplit
 import obstore
 from obstore import exceptions
 
-from service.base.clock import Clock, SystemClock
-from service.base.disk import DiskError, SystemDisk
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.types import Buffer
-from service.remote.stores.answers import is_wordless, may_be_past_the_end, no_credentials, store_error
+from service.base.world import World
+from service.remote.stores.answers import (
+    answer_in,
+    is_wordless,
+    may_be_past_the_end,
+    no_credentials,
+    store_error,
+)
 from service.remote.stores.aws_credentials import KeysGiven, asks_metadata_service, credential_source
 from service.remote.stores.credentials import CredentialSource, RenewedCredentials
 from service.remote.stores.errors import (
@@ -31,16 +36,17 @@ from service.remote.stores.errors import (
     CredentialsMissing,
     ObjectNotFound,
     ObjectTruncated,
+    PreconditionFailed,
     StoreRefused,
     StoreUnavailable,
 )
 from service.remote.stores.s3_access import S3Access
 from service.remote.stores.s3_address import S3Address, is_s3, s3_address
-from service.remote.stores.store import ObjectInfo
+from service.remote.stores.store import ObjectInfo, Tagged
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta
-    from obstore.store import ClientConfig, LocalStore, RetryConfig, S3Credential, S3Store
+    from obstore import ObjectMeta, UpdateVersion
+    from obstore.store import ClientConfig, RetryConfig, S3Credential, S3Store
     from obstore.store import ObjectStore as Client
 
 _REFUSED: Final = (
@@ -49,6 +55,7 @@ _REFUSED: Final = (
     exceptions.NotSupportedError,
     exceptions.UnknownConfigurationKeyError,
 )
+_TAG_SEPARATOR: Final = "\n"
 _OTHER_URLS: Final = ("gs", "az", "azure", "abfs", "abfss", "adl")
 
 
@@ -71,6 +78,7 @@ class StoreOptions:
 def open_store(
     url: str,
     *,
+    world: World,
     endpoint: str | None = None,
     region: str | None = None,
     access_key_id: str | None = None,
@@ -94,7 +102,9 @@ def open_store(
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost") or not parts.path:
             raise ConfigError(f"{url}: a folder is written as file:///absolute/path")
-        return FolderStore(Path(unquote(parts.path)), options)
+        from service.remote.stores.folder_store import FolderStore
+
+        return FolderStore(Path(unquote(parts.path)), options, world)
     if not parts.netloc or parts.query or parts.fragment:
         raise ConfigError(f"{url}: not the URL of an object store")
     if is_s3(url):
@@ -104,14 +114,14 @@ def open_store(
             source = KeysGiven(access_key_id, secret_access_key)
         else:
             source = credential_source(environ, access, address.region)
-        return S3Bucket(address, source, options, environ)
+        return S3Bucket(address, source, options, environ, world)
     if parts.scheme in _OTHER_URLS:
         from obstore.store import from_url
 
         try:
             other = from_url(url, client_options=_client_options(options), retry_config=_retries(options))
         except (exceptions.BaseError, ValueError) as e:
-            raise ConfigError(f"{url}: {_short(e)}") from e
+            raise ConfigError(f"{url}: {short(e)}") from e
         return ObstoreStore(other, options, url)
     raise ConfigError(f"{url}: no such kind of object store; there are s3, file, gs and az")
 
@@ -154,10 +164,10 @@ def _s3_client(address: S3Address, credentials: RenewedCredentials | None, optio
             **config,
         )
     except (exceptions.BaseError, ValueError) as e:
-        raise ConfigError(f"s3://{address.bucket}: {_short(e)}") from e
+        raise ConfigError(f"s3://{address.bucket}: {short(e)}") from e
 
 
-def _short(error: BaseException) -> str:
+def short(error: BaseException) -> str:
     """obstore's message without its debug dump."""
     return str(error).split("\n\nDebug source", 1)[0].strip()[:1000]
 
@@ -219,12 +229,7 @@ class ObstoreStore:
             raise watched.failure from None
 
     def get(self, key: str, *, max_size: int) -> bytes:
-        with self._sending(key) as client:
-            result = obstore.get(client, key)
-            size = result.meta["size"]
-            if size > max_size:
-                raise CorruptionError(f"{key}: {size} bytes, at most {max_size} expected")
-            return bytes(result.buffer())
+        return self.get_tagged(key, max_size=max_size).data
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
         try:
@@ -300,6 +305,29 @@ class ObstoreStore:
             raise
         return True
 
+    def get_tagged(self, key: str, *, max_size: int) -> Tagged:
+        with self._sending(key) as client:
+            result = obstore.get(client, key)
+            size = result.meta["size"]
+            if size > max_size:
+                raise CorruptionError(f"{key}: {size} bytes, at most {max_size} expected")
+            return Tagged(bytes(result.buffer()), tag_of(result.meta))
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        e_tag, _, version = tag.partition(_TAG_SEPARATOR)
+        mode: UpdateVersion = {"e_tag": e_tag} if e_tag else {}
+        if version:
+            mode["version"] = version
+        try:
+            with self._sending(key) as client:
+                obstore.put(client, key, data, mode=mode, use_multipart=False)
+        except ObjectNotFound as e:
+            raise PreconditionFailed(f"{key}: is gone") from e
+        except StorageError as e:
+            if isinstance(e.__cause__, exceptions.PreconditionError) or _is_conflict(e):
+                raise PreconditionFailed(f"{key}: is another by now") from e
+            raise
+
 
 class S3Bucket(ObstoreStore):
     """A bucket, or a part of one. Credentials that it calls expired are fetched anew for the next call."""
@@ -310,10 +338,12 @@ class S3Bucket(ObstoreStore):
         source: CredentialSource | None,
         options: StoreOptions,
         environ: Mapping[str, str],
-        clock: Clock | None = None,
+        world: World,
     ) -> None:
         """Without a `source` obstore finds credentials by itself."""
-        self._credentials = RenewedCredentials(source, clock or SystemClock()) if source is not None else None
+        self._credentials = (
+            RenewedCredentials(source, world.clock, world.threads) if source is not None else None
+        )
         self._address = address
         self._has_answered = False
         """Somebody has: so there are credentials, and a metadata service that fails now will come round."""
@@ -361,54 +391,6 @@ class S3Bucket(ObstoreStore):
             self._client = _s3_client(self._address, self._credentials, self._options)
 
 
-class FolderStore(ObstoreStore):
-    """A folder as an object store: made when it is not there, durable when a put returns, listed in order."""
-
-    def __init__(self, root: Path, options: StoreOptions) -> None:
-        from obstore.store import LocalStore
-
-        try:
-            client: LocalStore = LocalStore(root, mkdir=True)
-        except (exceptions.BaseError, OSError, ValueError) as e:
-            raise ConfigError(f"{root}: {_short(e)}") from e
-        super().__init__(client, options, root.as_uri())
-        self._root = root
-
-    def put(self, key: str, data: Buffer) -> None:
-        super().put(key, data)
-        self._sync(key)
-
-    def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
-        super().put_stream(key, parts, size)
-        if size > self._options.part_bytes:
-            self._sync(key)
-
-    def put_if_absent(self, key: str, data: Buffer) -> bool:
-        created = super().put_if_absent(key, data)
-        if created:
-            self._sync(key)
-        return created
-
-    def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        return iter(sorted(super().list(prefix), key=lambda info: info.key.encode()))
-
-    def _sync(self, key: str) -> None:
-        """Make the file and the names on its path durable: local segments are deleted trusting that."""
-        path = self._root / key
-        try:
-            fd = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            for folder in path.parents:
-                SystemDisk().fsync_dir(folder)
-                if folder == self._root:
-                    break
-        except (OSError, DiskError) as e:
-            raise StoreUnavailable(f"{key}: {e}") from e
-
-
 def _may_be_past_the_end(error: StorageError) -> bool:
     cause = error.__cause__
     return isinstance(cause, exceptions.BaseError) and may_be_past_the_end(str(cause))
@@ -454,3 +436,14 @@ def _info(meta: ObjectMeta) -> ObjectInfo:
         last_modified_ms=int(meta["last_modified"].timestamp() * 1000),
         etag=meta["e_tag"] or "",
     )
+
+
+def tag_of(meta: ObjectMeta) -> str:
+    """Which version of the object it is: S3 and Azure go by the ETag, Google by the generation."""
+    return f"{meta['e_tag'] or ''}{_TAG_SEPARATOR}{meta['version'] or ''}"
+
+
+def _is_conflict(error: StorageError) -> bool:
+    """S3's 409 to a conditional write: another one was under way at that moment."""
+    cause = error.__cause__
+    return isinstance(cause, exceptions.BaseError) and answer_in(str(cause)).status in (409, 412)

@@ -7,19 +7,15 @@ For jobs that should outlive a store that is away for a minute or two. What a ca
 from __future__ import annotations
 
 import logging
-import os
-import random
-import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-from service.base.clock import Clock, SystemClock
 from service.base.errors import StorageError
 from service.base.types import Buffer
+from service.base.world import World
 from service.remote.stores.errors import (
     CredentialsExpired,
     CredentialsMissing,
@@ -30,7 +26,7 @@ from service.remote.stores.errors import (
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.patience import Patience, RequestRate
 from service.remote.stores.s3_access import S3Access
-from service.remote.stores.store import ObjectInfo, ObjectStore
+from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
 
 log = logging.getLogger(__name__)
 
@@ -40,47 +36,30 @@ _SHORT: Final = 5.0
 _T = TypeVar("_T")
 
 
-class World:
-    """Clock, sleep and chance, for tests to bring their own."""
-
-    def __init__(
-        self,
-        clock: Clock | None = None,
-        sleep: Callable[[float], None] = time.sleep,
-        uniform: Callable[[], float] = random.random,
-    ) -> None:
-        self.clock = clock or SystemClock()
-        self.sleep = sleep
-        self.uniform = uniform
-
-    def now_s(self) -> float:
-        return self.clock.monotonic_ms() / 1000
-
-
 class RequestBudget:
     """`RequestRate` for the threads of a process that ask one store. Thread-safe."""
 
     def __init__(self, patience: Patience, world: World) -> None:
         self._rate = RequestRate(patience)
         self._world = world
-        self._lock = threading.Lock()
+        self._lock = world.threads.lock()
         self._told_ms: int | None = None
 
     def enter(self, until_s: float) -> float:
         """Wait until a request may go, but no longer than `until_s`; returns when it goes."""
         while True:
-            now = self._world.now_s()
+            now = _now_s(self._world)
             with self._lock:
                 wait = self._rate.wait_s(now)
             if wait <= 0 or now >= until_s:
                 return now
-            self._world.sleep(min(wait, until_s - now))
+            self._world.threads.sleep(min(wait, until_s - now))
 
     def left(self, began_s: float, error: BaseException | None) -> None:
         """A request that went at `began_s` has ended."""
         with self._lock:
             if isinstance(error, StoreThrottled):
-                self._rate.throttled(began_s, self._world.now_s(), self._world.uniform())
+                self._rate.throttled(began_s, _now_s(self._world), self._world.random.random())
             elif not isinstance(error, StoreUnavailable):
                 self._rate.answered(began_s)
 
@@ -98,20 +77,20 @@ class PatientStore:
     """`ObjectStore` over another one, all threads of which share `budget`. Thread-safe.
 
     Repeated are reads and `put`, which puts the same again. What cannot be repeated without knowing whether
-    it was done (`put_if_absent`), whose data is gone (`put_stream`) or what nobody waits for (`delete`) is
-    tried once.
+    it was done (`put_if_absent`, `put_if_match`), whose data is gone (`put_stream`) or what nobody waits for
+    (`delete`) is tried once.
     """
 
     def __init__(
         self,
         store: ObjectStore,
         patience: Patience,
-        world: World | None = None,
+        world: World,
         budget: RequestBudget | None = None,
     ) -> None:
         self._store = store
         self._patience = patience
-        self._world = world or World()
+        self._world = world
         self._budget = budget or RequestBudget(patience, self._world)
 
     def put(self, key: str, data: Buffer) -> None:
@@ -142,7 +121,7 @@ class PatientStore:
                     last = one.key.encode()
                     yield one
             except StoreUnavailable as e:
-                self._budget.left(self._world.now_s(), e)
+                self._budget.left(_now_s(self._world), e)
             else:
                 return
 
@@ -158,8 +137,14 @@ class PatientStore:
     def put_if_absent(self, key: str, data: Buffer) -> bool:
         return self._once(lambda: self._store.put_if_absent(key, data))
 
+    def get_tagged(self, key: str, *, max_size: int) -> Tagged:
+        return self._patiently(lambda: self._store.get_tagged(key, max_size=max_size))
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        self._once(lambda: self._store.put_if_match(key, data, tag))
+
     def _once(self, call: Callable[[], _T]) -> _T:
-        began = self._budget.enter(self._world.now_s() + self._patience.timeout_s)
+        began = self._budget.enter(_now_s(self._world) + self._patience.timeout_s)
         error: BaseException | None = None
         try:
             return call()
@@ -170,7 +155,7 @@ class PatientStore:
             self._budget.left(began, error)
 
     def _patiently(self, call: Callable[[], _T]) -> _T:
-        first = self._world.now_s()
+        first = _now_s(self._world)
         until = first + self._patience.timeout_s
         failures = 0
         while True:
@@ -191,7 +176,7 @@ class PatientStore:
             else:
                 self._budget.left(began, None)
                 return result
-            self._world.sleep(pause)
+            self._world.threads.sleep(pause)
 
     def _pause_s(self, error: StorageError, failures: int, first: float) -> float | None:
         """None where it is enough.
@@ -199,14 +184,14 @@ class PatientStore:
         Expired credentials are renewed by now, so the second try is at once. Where the store throttles, the
         budget makes everybody wait.
         """
-        patience, elapsed = self._patience, self._world.now_s() - first
+        patience, elapsed = self._patience, _now_s(self._world) - first
         most = patience.missing_credentials_s if isinstance(error, CredentialsMissing) else None
-        pause = patience.pause_s(failures, elapsed, self._world.uniform(), timeout_s=most)
+        pause = patience.pause_s(failures, elapsed, self._world.random.random(), timeout_s=most)
         is_renewed = isinstance(error, CredentialsExpired) and failures == 1
         return 0.0 if pause is not None and (is_renewed or isinstance(error, StoreThrottled)) else pause
 
     def _given_up(self, error: StorageError, failures: int, first: float) -> StorageError:
-        tries = f"{failures} tries in {self._world.now_s() - first:.0f} s"
+        tries = f"{failures} tries in {_now_s(self._world) - first:.0f} s"
         kind = StoreRefused if isinstance(error, CredentialsMissing) else StoreUnavailable
         return kind(f"{error} (given up after {tries})" if failures > 1 else str(error))
 
@@ -214,6 +199,7 @@ class PatientStore:
 def open_patient_store(
     url: str,
     *,
+    world: World,
     endpoint: str | None = None,
     region: str | None = None,
     access: S3Access | None = None,
@@ -221,19 +207,23 @@ def open_patient_store(
 ) -> ObjectStore:
     """`open_store` with patience; a folder is opened as it is, its errors do not heal by waiting.
 
-    Every store that a process opens of one bucket shares one budget of requests.
+    All stores that are opened of one bucket in one world share one budget of requests: a process has one
+    world, and one that was forked makes its own.
     """
     patience = Patience() if timeout_s is None else Patience(timeout_s=timeout_s)
     # One request at a time is ours to repeat: time would not bound what obstore repeats within a call.
     options = StoreOptions(max_retries=0, request_timeout_s=max(_SHORT, min(60.0, patience.timeout_s)))
-    store = open_store(url, endpoint=endpoint, region=region, access=access, options=options)
+    store = open_store(url, world=world, endpoint=endpoint, region=region, access=access, options=options)
     parts = urlsplit(url)
     if parts.scheme == "file":
         return store
-    return PatientStore(store, patience, budget=_shared_budget(endpoint, parts.netloc, os.getpid()))
+    return PatientStore(store, patience, world, _shared_budget(endpoint, parts.netloc, world))
 
 
 @lru_cache(maxsize=64)
-def _shared_budget(_endpoint: str | None, _bucket: str, _pid: int) -> RequestBudget:
-    """Of this process: a forked one has not sent what its parent has."""
-    return RequestBudget(Patience(), World())
+def _shared_budget(_endpoint: str | None, _bucket: str, world: World) -> RequestBudget:
+    return RequestBudget(Patience(), world)
+
+
+def _now_s(world: World) -> float:
+    return world.clock.monotonic_ms() / 1000

@@ -22,6 +22,13 @@ class ObjectInfo(NamedTuple):
     etag: str
 
 
+class Tagged(NamedTuple):
+    """A whole object and what `put_if_match` knows this version of it by; only the store reads `tag`."""
+
+    data: bytes
+    tag: str
+
+
 class ObjectStore(Protocol):
     """A flat map from keys to immutable byte strings.
 
@@ -61,4 +68,17 @@ class ObjectStore(Protocol):
         """Delete objects; a key that is not there is no error."""
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
-        """Write one object unless the key exists; False (and nothing written) when it does."""
+        """Write one object unless the key exists; False (and nothing written) when it does.
+
+        Where the first of two requests was done and its answer lost, False may stand for our own object:
+        `conditional.create` tells the two apart.
+        """
+
+    def get_tagged(self, key: str, *, max_size: int) -> Tagged:
+        """The whole object with its tag. Raises as `get`."""
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        """Replace the object if it still is the one of `tag`; else `PreconditionFailed`, nothing written.
+
+        After a lost answer that error, too, may stand for our own object: see `conditional.replace`.
+        """

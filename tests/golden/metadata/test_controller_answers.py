@@ -21,7 +21,7 @@ from service.metadata.controller.requests import (
     DeleteTopic,
 )
 from service.metadata.image import MetadataImage
-from service.metadata.raft.log import apply_batch
+from service.metadata.publication import apply_batch
 from tests.unit.metadata.controllers import AnyConfig, join, running
 
 KAFKA = Path(__file__).parent / "kafka-4.3.1"
@@ -95,7 +95,7 @@ class Replay:
 def kafkas_image() -> MetadataImage:
     image = MetadataImage()
     for batch in decode_batches((KAFKA / "00000000000000000000.log").read_bytes()):
-        image = apply_batch(image, batch)
+        image, _ = apply_batch(image, batch)
     return image
 
 

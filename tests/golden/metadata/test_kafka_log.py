@@ -16,10 +16,11 @@ from service.metadata.batches import MetadataBatch, decode_batches, encode_batch
 from service.metadata.frames import Frame
 from service.metadata.image import MetadataImage
 from service.metadata.image_frames import image_frames
-from service.metadata.raft.log import apply_batch
-from service.metadata.raft.snapshots import decode_snapshot, parse_name
-from service.metadata.raft.state_file import decode_state, encode_state
+from service.metadata.publication import apply_batch
+from service.metadata.raft.snapshots import parse_name
+from service.metadata.raft.state import decode_state, encode_state
 from service.metadata.records import RegisterBrokerRecord, RegisterControllerRecord
+from service.metadata.snapshot_codec import decode_snapshot
 
 KAFKA = Path(__file__).parent / "kafka-4.3.1"
 SNAPSHOT = "00000000000000000064-0000000003.checkpoint"
@@ -47,8 +48,8 @@ def test_the_log_up_to_the_snapshot_says_what_the_snapshot_says() -> None:
     image = MetadataImage()
     for batch in decode_batches((KAFKA / "00000000000000000000.log").read_bytes()):
         if batch.last_offset < snapshot.end_offset:
-            image = apply_batch(image, batch)
-    assert image == decode_snapshot((KAFKA / SNAPSHOT).read_bytes(), snapshot)
+            image, _ = apply_batch(image, batch)
+    assert image == decode_snapshot([(KAFKA / SNAPSHOT).read_bytes()], **snapshot._asdict())
 
 
 def test_a_snapshot_of_ours_holds_the_records_that_kafkas_holds() -> None:
@@ -56,7 +57,7 @@ def test_a_snapshot_of_ours_holds_the_records_that_kafkas_holds() -> None:
     kafkas = [frame for batch in decode_batches(data) for frame in batch.frames]
     snapshot = parse_name(SNAPSHOT)
     assert snapshot is not None
-    ours = list(image_frames(decode_snapshot(data, snapshot)))
+    ours = list(image_frames(decode_snapshot([data], **snapshot._asdict())))
     assert sorted(map(text_of, ours)) == sorted(map(text_of, kafkas))
     assert [frame.api_key for frame in ours[:6]] == [frame.api_key for frame in kafkas[:6]]
 
@@ -73,7 +74,7 @@ def text_of(frame: Frame) -> str:
 def test_leaders_change_with_the_broker_as_kafka_changed_them() -> None:
     image = MetadataImage()
     for batch in decode_batches((KAFKA / "00000000000000000000.log").read_bytes()):
-        image = apply_batch(image, batch)
+        image, _ = apply_batch(image, batch)
     partition = image.topics_by_name["plain"].partitions[0]
     assert (partition.leader, partition.leader_epoch, partition.partition_epoch) == (1, 2, 2)
     assert partition.isr == (1,)

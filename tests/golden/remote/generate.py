@@ -1,23 +1,28 @@
-"""The bucket's golden files: one small partition, the same bytes every time.
+"""The bucket's golden files: one small partition, the same bytes every time, in each version of the format.
 
-`python -m tests.golden.remote.generate` writes them anew; a change of any byte is a change of the format and
-belongs in docs/bucket-format.md.
+`python -m tests.golden.remote.generate` writes those of version 2 anew; a change of any byte is a change of
+the format and belongs in docs/bucket-format.md. Those of version 1 are what was written then: they stay.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import struct
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import zstandard
+from crc32c import crc32c
 
 from service.records.batch import iter_headers
 from service.remote.format.block_table import BatchFacts, build_block_table
-from service.remote.format.keys import head_key
+from service.remote.format.keys import MetadataKey, head_key, metadata_key
 from service.remote.format.manifest import Limits, Manifest
 from service.remote.format.manifest_codec import (
+    ClusterFile,
+    MetadataRef,
     TopicRow,
     encode_cluster,
     encode_head,
@@ -27,10 +32,13 @@ from service.remote.format.manifest_codec import (
     head_of,
 )
 from service.remote.format.segment_object import PlannedObject, SegmentIdentity, plan_object
+from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import entry_of
 from tests.support.batches import batch
 
-FOLDER = Path(__file__).parent / "bucket"
+FOLDERS = {version: Path(__file__).parent / f"bucket-v{version}" for version in (1, 2)}
+KAFKA = Path(__file__).parents[1] / "metadata" / "kafka-4.3.1"
+STAMP = Stamp(1_700_000_100_000, Writer(1, UUID(int=300), "firn 0.1.0"))
 CLUSTER_ID = "golden-cluster"
 TOPIC_ID = UUID("6b0c6f5e-52f4-4c5b-9d0b-1f6f6f6b6e01")
 TOPIC, PARTITION = "flights", 2
@@ -72,16 +80,22 @@ def segment(number: int) -> PlannedObject:
         leader_epochs=((epoch, base),),
         transactional_batch_count=0,
         max_timestamp_offset=base + 12,
+        stamp=STAMP,
     )
 
 
 def content() -> dict[str, bytes]:
-    """Key -> bytes of every object of the golden bucket."""
+    """Key -> bytes of every object of the golden bucket, in version 2."""
+    snapshot = (KAFKA / "00000000000000000064-0000000003.checkpoint").read_bytes()
+    metadata = MetadataRef(
+        metadata_key(MetadataKey(64, 3, UUID(int=400))), 64, 3, len(snapshot), crc32c(snapshot)
+    )
     files = {
-        "cluster.json": encode_cluster(CLUSTER_ID),
+        "cluster.json": encode_cluster(ClusterFile(CLUSTER_ID, STAMP, metadata)),
         "topics.json": encode_topics(
-            CLUSTER_ID, 41, [TopicRow(TOPIC, TOPIC_ID, 3, {"remote.storage.enable": "true"})]
+            CLUSTER_ID, 41, [TopicRow(TOPIC, TOPIC_ID, 3, {"remote.storage.enable": "true"})], STAMP
         ),
+        metadata.key: snapshot,
     }
     manifest = Manifest(CLUSTER_ID, TOPIC_ID, TOPIC, PARTITION)
     for number in range(5):
@@ -93,9 +107,12 @@ def content() -> dict[str, bytes]:
             new_uuid=lambda number=number: UUID(int=100 + number),  # type: ignore[misc]
             encode_page=encode_page,
             limits=Limits(entries=3, page_refs=2),
+            stamp=STAMP,
         )
         files.update((ref.key, data) for _, ref, data in change.pages)
-        manifest = change.manifest
+        # Only the last one is part of the bucket, but each names its parent.
+        parent = change.manifest.key(UUID(int=150 + number))
+        manifest = replace(change.manifest, stored_key=parent)
     key = manifest.key(UUID(int=200))
     files[key] = encode_manifest(manifest)
     files[head_key(TOPIC_ID, PARTITION)] = encode_head(head_of(manifest, key, files[key]))
@@ -103,9 +120,11 @@ def content() -> dict[str, bytes]:
 
 
 def readable(key: str, data: bytes) -> bytes:
-    """What is compared byte for byte: zstd's own bytes may vary with its version, their content may not."""
+    """What is compared byte for byte: bytes of gzip and zstd may vary with their version, content may not."""
     if key.endswith(".zst"):
         data = zstandard.ZstdDecompressor().decompress(data)
+    elif key.endswith(".gz"):
+        data = gzip.decompress(data)
     elif not key.endswith("/HEAD"):
         return data
     document = json.loads(data)
@@ -117,7 +136,7 @@ def readable(key: str, data: bytes) -> bytes:
 
 def main() -> None:
     for key, data in content().items():
-        path = FOLDER / key
+        path = FOLDERS[2] / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from service.base.errors import RequestError
 from service.base.types import TopicIdPartition
 from service.metadata.batches import decode_batches, encode_batch
-from service.metadata.controller.catalog_control import commit_catalog
+from service.metadata.controller.catalog_control import commit_catalog, forget_topics
 from service.metadata.controller.cluster_control import fence_broker, register_broker, unfence_broker
 from service.metadata.controller.configs_control import incremental_alter_configs
 from service.metadata.controller.decision import Decision
@@ -31,7 +31,7 @@ from service.metadata.features import bootstrap_frames
 from service.metadata.frames import Frame
 from service.metadata.image import MetadataImage
 from service.metadata.image_frames import image_frames
-from service.metadata.raft.log import apply_batch
+from service.metadata.publication import apply_batch
 from service.remote.catalog import CatalogCommit, CatalogEntry
 from tests.unit.metadata.controllers import CLUSTER_ID, AnyConfig, registration
 
@@ -40,7 +40,7 @@ names = st.sampled_from(NAMES)
 brokers = st.integers(1, 3)
 steps = st.lists(
     st.one_of(
-        st.tuples(st.just("create"), names, st.integers(1, 70), st.integers(1, 3)),
+        st.tuples(st.just("create"), names, st.integers(1, 70), st.integers(1, 3), st.booleans()),
         st.tuples(st.just("delete"), names),
         st.tuples(st.just("config"), st.sampled_from([2, 4]), names, st.integers(0, 3), st.booleans()),
         st.tuples(st.just("register"), brokers),
@@ -48,6 +48,7 @@ steps = st.lists(
         st.tuples(st.just("fence"), brokers),
         st.tuples(st.just("producer ids"), brokers),
         st.tuples(st.just("catalog"), names, st.integers(0, 4)),
+        st.tuples(st.just("forget"), names, st.booleans()),
     ),
     max_size=40,
 )
@@ -87,16 +88,20 @@ class History:
     def decide(self, step: tuple[Any, ...]) -> Decision[Any]:
         image = self.image
         match step:
-            case ("create", name, partitions, factor):
+            case ("create", name, partitions, factor, tiered):
+                configs = (("retention.ms", "1"), *((("remote.storage.enable", "true"),) if tiered else ()))
                 return create_topics(
                     image,
-                    [CreateTopic(name, partitions, factor, configs=(("retention.ms", "1"),))],
+                    [CreateTopic(name, partitions, factor, configs=configs)],
                     defaults=TopicDefaults(),
                     rules=AnyConfig(),
                     new_uuid=self._uuids.__next__,
                 )
             case ("delete", name):
-                return delete_topics(image, [DeleteTopic(name)])
+                return delete_topics(image, [DeleteTopic(name)], now_ms=5000 + image.offset)
+            case ("forget", name, twice):
+                gone = [t.topic_id for t in image.tombstones.values() if t.name == name]
+                return forget_topics(image, gone * (1 + twice))
             case ("config", kind, name, operation, is_list):
                 resource = name if kind == 2 else str(1 + NAMES.index(name) % 3)
                 change = AlterConfig("cleanup.policy" if is_list else "segment.ms", operation, "delete")
@@ -162,7 +167,7 @@ def test_a_snapshot_and_the_log_after_it_say_what_the_whole_log_says(
     same(image, snapshot)
     for encoded in history.encoded(cut):
         (batch,) = decode_batches(encoded)
-        image = apply_batch(image, batch)
+        image, _ = apply_batch(image, batch)
     same(image, history.image)
 
 
@@ -174,7 +179,7 @@ def test_an_image_never_changes_once_it_is_built(script: list[tuple[Any, ...]]) 
     for number, encoded in enumerate(history.encoded(0)):
         (batch,) = decode_batches(encoded)
         same(image, history.images[number])
-        image = apply_batch(image, batch)
+        image, _ = apply_batch(image, batch)
     same(image, history.image)
 
 
@@ -186,6 +191,7 @@ def test_what_the_image_holds_hangs_together(script: list[tuple[Any, ...]]) -> N
     assert all((kind, name) != (2, "") for kind, name in image.configs)
     assert {name for kind, name in image.configs if kind == 2} <= set(image.topics_by_name)
     assert all(image.partition(*key) is not None for key in image.remote)
+    assert not set(image.tombstones) & set(image.topics_by_id), "what is deleted does not come back"
     dotted = {name for name in image.topics_by_name if "." in name or "_" in name}
     assert {name for group in image.collisions.values() for name in group} == dotted
     assert all(len(group) == 1 for group in image.collisions.values())
@@ -196,3 +202,21 @@ def test_what_the_image_holds_hangs_together(script: list[tuple[Any, ...]]) -> N
             if partition.has_leader:
                 assert partition.leader in partition.isr
                 assert image.brokers[partition.leader].is_active
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps)
+def test_a_deleted_topic_with_an_archive_is_remembered_until_it_is_forgotten(
+    script: list[tuple[Any, ...]],
+) -> None:
+    history = history_of(script)
+    expected: dict[UUID, tuple[str, int]] = {}
+    for before, after in pairwise(history.images):
+        for topic_id in set(before.topics_by_id) - set(after.topics_by_id):
+            topic = before.topics_by_id[topic_id]
+            tiered = "remote.storage.enable" in before.config(2, topic.name)
+            if tiered or any(key[0] == topic_id for key in before.remote):
+                expected[topic_id] = (topic.name, len(topic.partitions))
+        for topic_id in set(before.tombstones) - set(after.tombstones):
+            del expected[topic_id]
+        assert {t.topic_id: (t.name, t.partitions) for t in after.tombstones.values()} == expected

@@ -26,6 +26,7 @@ from service.remote.format.segment_object import TRAILER, PlannedObject, decode_
 from service.remote.reading.chunk import split_chunks, verify_chunk
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.memory_store import MemoryStore
+from tests.support.world import WORLD
 from tests.unit.remote.archive import TIP, Archive, batch_of, plan_segment
 
 TOPIC = UUID(int=5)
@@ -259,7 +260,9 @@ def test_every_read_is_a_run_of_whole_batches_from_the_right_one(
     archive = Archive(MemoryStore(), block_bytes=block_bytes)
     for number, batches in enumerate(segments):
         archive.add_segment(batches, count=1 + number, epoch=number)
-    reader = RemoteReader(archive.store, threads=2, cache_bytes=4 * chunk_bytes, chunk_bytes=chunk_bytes)
+    reader = RemoteReader(
+        archive.store, WORLD, threads=2, cache_bytes=4 * chunk_bytes, chunk_bytes=chunk_bytes
+    )
     try:
         for where, max_bytes in reads:
             offset = where % archive.next_offset

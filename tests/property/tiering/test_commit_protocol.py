@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import tempfile
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -21,7 +22,8 @@ from hypothesis import strategies as st
 from service.base.types import Buffer, TopicIdPartition
 from service.remote.format.manifest import Limits
 from service.remote.format.manifest_codec import Head, TopicRow, decode_head
-from service.remote.stores.errors import StoreUnavailable
+from service.remote.format.stamp import Writer
+from service.remote.stores.errors import PreconditionFailed, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import Step
@@ -34,20 +36,31 @@ FAULTS = (Fault.FAIL, Fault.FAIL, Fault.LIE, Fault.LIE, Fault.CRASH_BEFORE, Faul
 
 
 class LateStore(MemoryStore):
-    """Some writes are answered with a time-out and carried out later, perhaps after others."""
+    """Some writes are answered with a time-out and carried out later, if they still can be."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__()
         self._rng = rng
         self.late_share = 0.0
-        self.late: list[tuple[str, bytes]] = []
+        self.late: list[tuple[str, bytes, Callable[[], object]]] = []
         self.on_head: Callable[[Head], None] = lambda head: None
 
-    def put(self, key: str, data: Buffer) -> None:
+    def _maybe_late(self, key: str, data: Buffer, write: Callable[[], object]) -> None:
         if self._rng.random() < self.late_share:
-            self.late.append((key, bytes(data)))
+            self.late.append((key, bytes(data), write))
             raise StoreUnavailable(f"put {key}: timed out")
+
+    def put(self, key: str, data: Buffer) -> None:
+        self._maybe_late(key, data, partial(super().put, key, bytes(data)))
         super().put(key, data)
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        self._maybe_late(key, data, partial(super().put_if_absent, key, bytes(data)))
+        return super().put_if_absent(key, data)
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        self._maybe_late(key, data, partial(super().put_if_match, key, bytes(data), tag))
+        super().put_if_match(key, data, tag)
 
     def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
         self.put(key, b"".join(parts))
@@ -55,9 +68,12 @@ class LateStore(MemoryStore):
     def deliver(self) -> None:
         """What was late arrives."""
         self._rng.shuffle(self.late)
-        for key, data in self.late:
-            super().put(key, data)
-            if key.endswith("/HEAD"):
+        for key, data, write in self.late:
+            try:
+                is_there = write() is not False
+            except PreconditionFailed:
+                is_there = False
+            if is_there and key.endswith("/HEAD"):
                 self.on_head(decode_head(data))
         self.late = []
 
@@ -78,6 +94,7 @@ class Simulation:
                 partitions=partitions,
                 settings=SIM_SETTINGS,
                 limits=limits,
+                writer=Writer(0, UUID(int=1)),
                 segment_bytes=segment_bytes,
                 retention_bytes=retention_bytes,
             )

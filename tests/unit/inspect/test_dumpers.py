@@ -28,9 +28,11 @@ from service.inspect.formats import dump
 from service.inspect.source import open_source
 from service.metadata.batches import encode_batch
 from service.metadata.frames import Frame, UnknownRecord, newest
+from service.metadata.raft.durable_offset import encode_durable_offset
 from service.metadata.raft.snapshots import SnapshotId, write_snapshot
-from service.metadata.raft.state_file import QuorumState, encode_state
-from service.metadata.records import RemoteLogRecord, TopicRecord
+from service.metadata.raft.state import QuorumState, encode_state
+from service.metadata.records import RemoteLogRecord, RemoveTombstoneRecord, TombstoneRecord, TopicRecord
+from service.metadata.snapshot_codec import encode_snapshot as encode_image_snapshot
 from service.records.batch import Codec
 from service.records.builder import BatchBuilder, build_batch
 from service.remote.format import manifest_codec as codec
@@ -90,6 +92,12 @@ def manifest(segments: int, limits: Limits | None = None) -> tuple[Manifest, lis
         entries, leader_epoch=3, new_uuid=uuid4, encode_page=codec.encode_page, limits=limits or Limits()
     )
     return change.manifest, [(ref.key, data) for _, ref, data in change.pages]
+
+
+def snapshot_file(root: Path, snapshot: SnapshotId) -> int:
+    """A snapshot of one topic; returns its size."""
+    batches = encode_image_snapshot([TestMetadata.TOPIC], epoch=snapshot.epoch, last_timestamp_ms=5, now_ms=6)
+    return write_snapshot(SystemDisk(), root, snapshot, batches)
 
 
 def put(root: Path, name: str, data: bytes) -> Path:
@@ -227,7 +235,7 @@ class TestMetadata:
 
     def test_a_snapshot_from_header_to_footer(self, tmp_path: Path) -> None:
         snapshot = SnapshotId(64, 3)
-        write_snapshot(tmp_path, snapshot, [self.TOPIC], last_timestamp_ms=5, now_ms=6)
+        snapshot_file(tmp_path, snapshot)
         document = shown(tmp_path / snapshot.file_name)
         assert (document["end_offset"], document["epoch"]) == (64, 3)
         assert [row["type"] for row in document["records"]] == [
@@ -238,7 +246,7 @@ class TestMetadata:
 
     def test_a_snapshot_without_its_footer_is_an_error(self, tmp_path: Path) -> None:
         snapshot = SnapshotId(64, 3)
-        size = write_snapshot(tmp_path, snapshot, [self.TOPIC], last_timestamp_ms=5, now_ms=6)
+        size = snapshot_file(tmp_path, snapshot)
         path = tmp_path / snapshot.file_name
         data = path.read_bytes()
         footer = 61 + len(encode_batch([self.TOPIC], base_offset=1, epoch=3, timestamp_ms=6)) - 61
@@ -289,7 +297,7 @@ class TestBucket:
         _, pages = manifest(10, Limits(entries=1, page_refs=2))
         upper = [(key, data) for key, data in pages if "-01-" in key]
         for number, (_, data) in enumerate(upper):
-            page = shown(put(tmp_path, f"{number}.json.zst", data))
+            page = shown(put(tmp_path, f"{number}.json.gz", data))
             assert (page["kind"], page["level"], len(page["children"])) == ("manifest page", 1, 2)
         assert upper
 
@@ -298,7 +306,10 @@ class TestBucket:
         data = codec.encode_manifest(made)
         head = codec.head_of(made, made.key(uuid4()), data)
         assert shown(put(tmp_path, "HEAD", codec.encode_head(head)))["version"] == 1
-        assert shown(put(tmp_path, "cluster.json", codec.encode_cluster("abc")))["cluster_id"] == "abc"
+        assert (
+            shown(put(tmp_path, "cluster.json", codec.encode_cluster(codec.ClusterFile("abc"))))["cluster_id"]
+            == "abc"
+        )
         topics = codec.encode_topics(
             "abc", 5, [codec.TopicRow("flights", TOPIC_ID, 4, {"retention.ms": "-1"})]
         )
@@ -323,7 +334,7 @@ def every_file(root: Path) -> list[Path]:
     made, pages = manifest(7, Limits(entries=3))
     data = codec.encode_manifest(made)
     planned = segment_object()
-    write_snapshot(root, SnapshotId(64, 3), [TestMetadata.TOPIC], last_timestamp_ms=5, now_ms=6)
+    snapshot_file(root, SnapshotId(64, 3))
     metadata = encode_batch(
         [TestMetadata.TOPIC, TestMetadata.REMOTE], base_offset=100, epoch=2, timestamp_ms=5
     )
@@ -341,7 +352,7 @@ def every_file(root: Path) -> list[Path]:
         put(root, made.key(uuid4()), data),
         put(root, pages[0][0], pages[0][1]),
         put(root, "HEAD", codec.encode_head(codec.head_of(made, made.key(uuid4()), data))),
-        put(root, "cluster.json", codec.encode_cluster("abc")),
+        put(root, "cluster.json", codec.encode_cluster(codec.ClusterFile("abc"))),
         put(root, "topics.json", codec.encode_topics("abc", 5, [codec.TopicRow("a", TOPIC_ID, 4, {})])),
     ]
 
@@ -390,3 +401,20 @@ def test_the_command_prints_json_and_says_errors_in_one_line(
     assert len(captured.err.splitlines()) == 1
     assert main(["dump", str(tmp_path / "absent.log")]) == 1
     assert "No such file" in capsys.readouterr().err
+
+
+def test_tombstones_are_shown_by_name(tmp_path: Path) -> None:
+    records = (
+        TombstoneRecord(topic_id=TOPIC_ID, name="gone", partitions=3, deleted_ms=5),
+        RemoveTombstoneRecord(topic_id=TOPIC_ID),
+    )
+    data = encode_batch(map(newest, records), base_offset=0, epoch=1, timestamp_ms=9)
+    rows = shown(put(tmp_path, f"__cluster_metadata-0/{0:020d}.log", bytes(data)))["records"]
+    assert [row["type"] for row in rows] == ["TombstoneRecord", "RemoveTombstoneRecord"]
+    assert (rows[0]["data"]["name"], rows[0]["data"]["partitions"]) == ("gone", 3)
+
+
+def test_the_durable_offset_of_the_metadata_log(tmp_path: Path) -> None:
+    assert shown(put(tmp_path, "durable-offset", encode_durable_offset(17)))["offset"] == 17
+    with pytest.raises(CorruptionError, match="checksum"):
+        shown(put(tmp_path, "durable-offset", encode_durable_offset(17)[:-2] + b"0\n"))

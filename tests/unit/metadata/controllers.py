@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
 from service.base.clock import ManualClock
+from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
+from service.base.world import World
 from service.broker.config_rules import NodeConfigRules
 from service.config.settings import BrokerConfig
 from service.metadata.controller.controller import Controller, ControllerOptions
@@ -23,6 +26,7 @@ from service.metadata.controller.requests import (
     TopicDefaults,
 )
 from service.metadata.image import MetadataImage
+from service.metadata.publisher import MetadataOptions, Publisher
 from service.remote.catalog import CatalogCommit, CatalogEntry
 from tests.support.world import make_world
 
@@ -49,42 +53,78 @@ class AnyConfig:
         return "delete" if key == "cleanup.policy" else None
 
 
+class LoneController(Controller):
+    """A controller with the publisher that it is a guest on: started together, and stopped."""
+
+    def __init__(
+        self, options: ControllerOptions, publisher: Publisher, world: World, rules: ConfigRules
+    ) -> None:
+        super().__init__(options, publisher, world, rules)
+        self.publisher = publisher
+
+    async def start(self) -> None:
+        await self.publisher.start()
+        await super().start()
+
+    async def close(self) -> None:
+        self.stop()
+        await self.publisher.stop()
+
+
+class PoolOf(SystemThreads):
+    """Threads whose pools are all `executor`."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def pool(self, name: str, size: int) -> Executor:
+        return self._executor
+
+
 def make_controller(
     directory: Path,
     *,
     rules: ConfigRules | None = None,
-    on_fatal: Callable[[BaseException], None] | None = None,
+    on_fatal: Callable[[str, BaseException], None] | None = None,
     log_io: Executor | None = None,
+    world: World | None = None,
     **options: Any,
-) -> Controller:
+) -> LoneController:
     """A controller of node 1, not started, with the node's own configuration rules unless given others."""
     node = BrokerConfig.from_properties({"node.id": "1", "log.dirs": str(directory), "num.partitions": "4"})
-    node_rules = NodeConfigRules(lambda: node)
-    return Controller(
+    world = world or make_world(ManualClock())
+    if log_io is not None:
+        world = replace(world, threads=PoolOf(log_io))
+    publisher = Publisher(
+        MetadataOptions(node_id=1, directory=directory, **options), world, on_fatal=on_fatal or refuse_failure
+    )
+    return LoneController(
         ControllerOptions(
             node_id=1,
             cluster_id=CLUSTER_ID,
-            directory=directory,
             defaults=TopicDefaults(num_partitions=4, replication_factor=1),
             listeners=(Endpoint("CONTROLLER", "127.0.0.1", 9093),),
-            **options,
         ),
-        make_world(ManualClock()),
-        rules or node_rules,
-        on_fatal=on_fatal,
-        log_io=log_io,
+        publisher,
+        world,
+        rules or NodeConfigRules(lambda: node),
     )
 
 
+def refuse_failure(what: str, error: BaseException) -> None:
+    """Of a test that expects none."""
+    raise AssertionError(f"{what} failed") from error
+
+
 @asynccontextmanager
-async def running(directory: Path, **options: Any) -> AsyncIterator[Controller]:
+async def running(directory: Path, **options: Any) -> AsyncIterator[LoneController]:
     """A controller that leads, stopped in the end."""
     controller = make_controller(directory, **options)
     try:
         await controller.start()
         yield controller
     finally:
-        await controller.stop()
+        await controller.close()
 
 
 def registration(broker_id: int = 1, **changes: Any) -> RegisterBroker:

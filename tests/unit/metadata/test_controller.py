@@ -95,7 +95,7 @@ def test_listeners_see_each_change_once_before_its_requester_does(tmp_path: Path
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             await join(controller)
-            controller.subscribe(listener)
+            controller.publisher.subscribe(listener)
             topic_id = await create(controller, "a")
             assert seen == [(controller.image.offset, {"a"}, {topic_id})]
             await controller.delete_topics([DeleteTopic("a")])
@@ -156,7 +156,7 @@ def test_deleting_a_topic_takes_its_configs_and_catalog_entries_along(tmp_path: 
             await controller.commit([catalog_commit(topic_id, p, 1, 0) for p in (0, 2)])
             assert len(controller.image.remote) == 2
             deltas: list[MetadataDelta] = []
-            controller.subscribe(lambda before, after, delta: deltas.append(delta))
+            controller.publisher.subscribe(lambda before, after, delta: deltas.append(delta))
             await controller.delete_topics([DeleteTopic(topic_id=topic_id)])
             assert deltas[0].remote == {(topic_id, 0), (topic_id, 2)}
             assert deltas[0].deleted_topics[topic_id].name == "a.b"
@@ -220,8 +220,10 @@ def test_a_log_that_cannot_be_flushed_ends_the_controller(tmp_path: Path) -> Non
 
     async def scenario() -> None:
         executor = BrokenDisk()
-        fatal: list[BaseException] = []
-        controller = make_controller(tmp_path, log_io=executor, on_fatal=fatal.append)
+        fatal: list[tuple[str, BaseException]] = []
+        controller = make_controller(
+            tmp_path, log_io=executor, on_fatal=lambda what, e: fatal.append((what, e))
+        )
         await controller.start()
         await join(controller)
         executor.held = []
@@ -234,7 +236,7 @@ def test_a_log_that_cannot_be_flushed_ends_the_controller(tmp_path: Path) -> Non
         with pytest.raises(StorageError, match="no space left"):
             await controller.create_topics([CreateTopic("late")])
         assert len(controller.image.topics_by_name) == 0
-        await controller.stop()
+        await controller.close()
         executor.shutdown()
 
     asyncio.run(scenario())
@@ -246,7 +248,7 @@ def test_a_stopped_controller_says_so(tmp_path: Path) -> None:
         with pytest.raises(RequestError) as early:
             await controller.create_topics([CreateTopic("t")])
         await controller.start()
-        await controller.stop()
+        await controller.close()
         with pytest.raises(RequestError) as late:
             await controller.create_topics([CreateTopic("t")])
         assert early.value.code is late.value.code is ErrorCode.not_controller

@@ -7,13 +7,14 @@ from uuid import UUID
 
 import pytest
 
+from service.base.disk import SystemDisk
 from service.base.errors import CorruptionError
 from service.metadata.batches import decode_batches, encode_batch
 from service.metadata.delta import MetadataDelta
 from service.metadata.frames import Frame, UnknownRecord, decode_frame, encode_frame, newest
 from service.metadata.image import MetadataImage
-from service.metadata.raft.snapshots import SnapshotId, decode_snapshot, list_snapshots, write_snapshot
-from service.metadata.raft.state_file import decode_state
+from service.metadata.raft.snapshots import SnapshotId, list_snapshots, read_snapshot, write_snapshot
+from service.metadata.raft.state import decode_state
 from service.metadata.records import (
     FeatureLevelRecord,
     NoOpRecord,
@@ -23,6 +24,7 @@ from service.metadata.records import (
     RemoteLogRecord,
     TopicRecord,
 )
+from service.metadata.snapshot_codec import decode_snapshot, encode_snapshot
 from service.records.builder import BatchBuilder
 
 TOPIC_ID = UUID(int=77)
@@ -147,14 +149,22 @@ def test_a_quorum_state_that_is_not_one_is_corrupt(data: bytes) -> None:
 def test_a_snapshot_cut_anywhere_is_corrupt(tmp_path: Path) -> None:
     snapshot = SnapshotId(10, 2)
     feature = newest(FeatureLevelRecord(name="metadata.version", feature_level=30))
-    size = write_snapshot(tmp_path, snapshot, [feature], last_timestamp_ms=5, now_ms=6)
-    assert list_snapshots(tmp_path) == [snapshot]
-    data = (tmp_path / snapshot.file_name).read_bytes()
+    disk, path = SystemDisk(), tmp_path / snapshot.file_name
+    size = write_snapshot(
+        disk, tmp_path, snapshot, encode_snapshot([feature], epoch=2, last_timestamp_ms=5, now_ms=6)
+    )
+    assert list_snapshots(disk, tmp_path) == [snapshot]
+    data = path.read_bytes()
     assert len(data) == size
-    image = decode_snapshot(data, snapshot)
+
+    def image_of(content: bytes) -> MetadataImage:
+        path.write_bytes(content)
+        return decode_snapshot(read_snapshot(disk, tmp_path, snapshot), **snapshot._asdict())
+
+    image = image_of(data)
     assert (image.offset, image.epoch, image.timestamp_ms) == (9, 2, 5)
     for end in range(len(data)):
         with pytest.raises(CorruptionError):
-            decode_snapshot(data[:end], snapshot)
+            image_of(data[:end])
     with pytest.raises(CorruptionError, match="follows its footer"):
-        decode_snapshot(data + data, snapshot)
+        image_of(data + data)

@@ -17,7 +17,7 @@ from service.metadata.raft.machine import (
     Start,
     Stop,
 )
-from service.metadata.raft.state_file import QuorumState
+from service.metadata.raft.state import QuorumState
 
 
 def elected(log_end_offset: int = 0) -> RaftMachine:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from service.base.disk import SystemDisk
 from service.base.errors import CorruptionError
-from service.metadata.controller.controller import Controller
-from service.metadata.controller.requests import AlterConfig, AlterResource, CreateTopic
+from service.hot.names import CLUSTER_METADATA_DIR
+from service.metadata.batches import encode_batch
+from service.metadata.controller.requests import AlterConfig, AlterResource, CreateTopic, DeleteTopic
+from service.metadata.frames import newest
 from service.metadata.image import MetadataImage
-from service.metadata.raft.log import DIRECTORY_NAME
 from service.metadata.raft.snapshots import list_snapshots
-from service.metadata.raft.state_file import QuorumState, read_state
-from tests.unit.metadata.controllers import catalog_commit, create, join, running
+from service.metadata.raft.state import QuorumState
+from service.metadata.raft.state_file import read_state
+from service.metadata.records import TopicRecord
+from tests.unit.metadata.controllers import AnyConfig, LoneController, catalog_commit, create, join, running
 
 LOG = "00000000000000000000.log"
 
@@ -31,7 +34,7 @@ def content(image: MetadataImage) -> tuple[object, ...]:
     return topics, configs, dict(image.features), image.next_producer_id, dict(image.remote)
 
 
-async def fill(controller: Controller, count: int = 10) -> int:
+async def fill(controller: LoneController, count: int = 10) -> int:
     """Some of everything; returns the broker's epoch."""
     epoch = await join(controller)
     for i in range(count):
@@ -61,21 +64,22 @@ def test_a_restart_keeps_everything(tmp_path: Path) -> None:
             assert controller.epoch == controller_epoch + 1
             epoch = await join(controller)
             assert controller.image.topics_by_name["topic.0"].partitions[0].leader_epoch == 2
-        state = read_state(SystemDisk(), tmp_path / DIRECTORY_NAME)
+        state = read_state(SystemDisk(), tmp_path / CLUSTER_METADATA_DIR)
         assert state == QuorumState(controller.epoch, leader_id=1, voters=(1,))
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("torn", [1, 7, 60, 100])
-def test_a_torn_tail_is_cut_off_and_the_rest_is_there(tmp_path: Path, torn: int) -> None:
+def test_a_batch_that_a_crash_tore_is_cut_off_and_the_rest_is_there(tmp_path: Path, torn: int) -> None:
     async def scenario() -> None:
         async with running(tmp_path) as controller:
             await fill(controller, 4)
             before = controller.image
-            await controller.create_topics([CreateTopic("last", 2)])
-        log = tmp_path / DIRECTORY_NAME / LOG
-        os.truncate(log, log.stat().st_size - torn)
+        records = [newest(TopicRecord(name=f"t{i}", topic_id=UUID(int=i + 1))) for i in range(5)]
+        batch = encode_batch(records, base_offset=before.offset + 1, epoch=1, timestamp_ms=0)
+        with open(tmp_path / CLUSTER_METADATA_DIR / LOG, "ab") as log:
+            log.write(batch[:-torn])
         assert content(await image_of(tmp_path)) == content(before)
 
     asyncio.run(scenario())
@@ -86,14 +90,14 @@ def test_garbage_after_the_end_is_cut_off(tmp_path: Path) -> None:
         async with running(tmp_path) as controller:
             await fill(controller, 3)
             before = controller.image
-        with open(tmp_path / DIRECTORY_NAME / LOG, "ab") as log:
+        with open(tmp_path / CLUSTER_METADATA_DIR / LOG, "ab") as log:
             log.write(bytes(range(256)))
         assert content(await image_of(tmp_path)) == content(before)
 
     asyncio.run(scenario())
 
 
-async def written_snapshots(controller: Controller, directory: Path, count: int) -> None:
+async def written_snapshots(controller: LoneController, directory: Path, count: int) -> None:
     """Create topics until so many snapshots were written in all."""
     seen: set[object] = set()
     number = len(controller.image.topics_by_name)
@@ -101,18 +105,18 @@ async def written_snapshots(controller: Controller, directory: Path, count: int)
         await create(controller, f"more-{number}", 5)
         number += 1
         await asyncio.sleep(0.001)
-        seen.update(list_snapshots(directory))
+        seen.update(list_snapshots(SystemDisk(), directory))
 
 
 def test_snapshots_let_the_old_log_go_and_start_from_the_newest(tmp_path: Path) -> None:
-    directory = tmp_path / DIRECTORY_NAME
+    directory = tmp_path / CLUSTER_METADATA_DIR
 
     async def scenario() -> None:
         async with running(tmp_path, snapshot_max_bytes=3000) as controller:
             await fill(controller)
             await written_snapshots(controller, directory, 4)
             before = controller.image
-        assert len(list_snapshots(directory)) == 2
+        assert len(list_snapshots(SystemDisk(), directory)) == 2
         assert not (directory / LOG).exists()
         assert content(await image_of(tmp_path)) == content(before)
 
@@ -120,42 +124,42 @@ def test_snapshots_let_the_old_log_go_and_start_from_the_newest(tmp_path: Path) 
 
 
 def test_a_damaged_snapshot_is_set_aside_for_the_one_before_it(tmp_path: Path) -> None:
-    directory = tmp_path / DIRECTORY_NAME
+    directory = tmp_path / CLUSTER_METADATA_DIR
 
     async def scenario() -> None:
         async with running(tmp_path, snapshot_max_bytes=3000) as controller:
             await fill(controller)
             await written_snapshots(controller, directory, 3)
             before = controller.image
-        older, newest = list_snapshots(directory)
+        older, newest = list_snapshots(SystemDisk(), directory)
         path = directory / newest.file_name
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
         assert content(await image_of(tmp_path)) == content(before)
-        assert list_snapshots(directory) == [older]
+        assert list_snapshots(SystemDisk(), directory) == [older]
         assert path.with_name(path.name + ".damaged").exists()
 
     asyncio.run(scenario())
 
 
 def test_a_log_that_does_not_reach_back_to_its_snapshot_is_refused(tmp_path: Path) -> None:
-    directory = tmp_path / DIRECTORY_NAME
+    directory = tmp_path / CLUSTER_METADATA_DIR
 
     async def scenario() -> None:
         async with running(tmp_path, snapshot_max_bytes=3000) as controller:
             await fill(controller)
             await written_snapshots(controller, directory, 3)
-        for snapshot in list_snapshots(directory):
+        for snapshot in list_snapshots(SystemDisk(), directory):
             (directory / snapshot.file_name).unlink()
-        with pytest.raises(CorruptionError, match="the newest snapshot ends at 0"):
+        with pytest.raises(CorruptionError, match=r"log begins at offset .* ends at 0"):
             await image_of(tmp_path)
 
     asyncio.run(scenario())
 
 
 def test_half_a_snapshot_left_by_a_crash_is_swept_away(tmp_path: Path) -> None:
-    directory = tmp_path / DIRECTORY_NAME
+    directory = tmp_path / CLUSTER_METADATA_DIR
     directory.mkdir()
     part = directory / "00000000000000000010-0000000001.checkpoint.part"
     part.write_bytes(b"half")
@@ -164,14 +168,45 @@ def test_half_a_snapshot_left_by_a_crash_is_swept_away(tmp_path: Path) -> None:
 
 
 def test_time_alone_brings_a_snapshot(tmp_path: Path) -> None:
-    directory = tmp_path / DIRECTORY_NAME
+    directory = tmp_path / CLUSTER_METADATA_DIR
 
     async def scenario() -> None:
         async with running(tmp_path, snapshot_interval_ms=20) as controller:
             await join(controller)
-            while not list_snapshots(directory):
+            while not list_snapshots(SystemDisk(), directory):
                 await asyncio.sleep(0.01)
             before = controller.image
         assert content(await image_of(tmp_path)) == content(before)
+
+    asyncio.run(scenario())
+
+
+def test_a_tombstone_stands_over_restarts_and_snapshots_until_it_is_forgotten(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, rules=AnyConfig()) as controller:
+            await join(controller)
+            tiered = CreateTopic("tiered", 3, configs=(("remote.storage.enable", "true"),))
+            plain, offloaded = await create(controller, "plain"), await create(controller, "offloaded", 2)
+            (created,) = await controller.create_topics([tiered])
+            await controller.commit([catalog_commit(offloaded, 1, 1, 0)])
+            names = ("tiered", "plain", "offloaded")
+            await controller.delete_topics([DeleteTopic(name) for name in names])
+            assert {t[:3] for t in controller.tombstones().values()} == {
+                (created.topic_id, "tiered", 3),
+                (offloaded, "offloaded", 2),
+            }
+            assert plain not in controller.tombstones()
+            assert await create(controller, "tiered") not in controller.tombstones()
+        for snapshot_max_bytes in (1 << 20, 1, 1 << 20):
+            async with running(
+                tmp_path, rules=AnyConfig(), snapshot_max_bytes=snapshot_max_bytes
+            ) as controller:
+                assert set(controller.tombstones()) == {created.topic_id, offloaded}
+        assert list_snapshots(SystemDisk(), tmp_path / CLUSTER_METADATA_DIR)
+        async with running(tmp_path, rules=AnyConfig()) as controller:
+            await controller.forget_topics([offloaded, plain])
+            await controller.forget_topics([offloaded])
+        async with running(tmp_path, rules=AnyConfig()) as controller:
+            assert set(controller.tombstones()) == {created.topic_id}
 
     asyncio.run(scenario())

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from service.base.types import Buffer
-from service.remote.stores.store import ObjectInfo, ObjectStore
+from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
 
 
 class SlowStore:
@@ -71,3 +71,9 @@ class SlowStore:
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
         return self.inner.put_if_absent(key, data)
+
+    def get_tagged(self, key: str, *, max_size: int) -> Tagged:
+        return self.inner.get_tagged(key, max_size=max_size)
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        self.inner.put_if_match(key, data, tag)

@@ -8,6 +8,7 @@ from service.base.errors import ConfigError
 from service.remote.stores.aws_credentials import credential_provider, read_profile
 from service.remote.stores.errors import StoreRefused, StoreUnavailable
 from service.remote.stores.obstore_store import StoreOptions, open_store
+from tests.support.world import WORLD
 
 FILES = {
     "credentials": "[default]\naws_access_key_id = d\naws_secret_access_key = ds\n"
@@ -102,7 +103,7 @@ def test_a_profile_that_runs_a_process_is_left_to_boto3(
 )
 def test_a_url_that_names_no_store_is_a_configuration_error(url: str) -> None:
     with pytest.raises(ConfigError):
-        open_store(url, environ={})
+        open_store(url, environ={}, world=WORLD)
 
 
 def test_a_server_that_is_not_there_is_unavailable_and_retryable() -> None:
@@ -114,6 +115,7 @@ def test_a_server_that_is_not_there_is_unavailable_and_retryable() -> None:
         secret_access_key="b",
         options=options,
         environ={},
+        world=WORLD,
     )
     with pytest.raises(StoreUnavailable):
         store.get("k", max_size=10)

@@ -13,11 +13,13 @@ import pytest
 
 from service.base.clock import ManualClock
 from service.base.errors import ConfigError, FirnError
+from service.base.threads import SystemThreads
 from service.remote.stores.aws_credentials import credential_source
 from service.remote.stores.credentials import RenewedCredentials
 from service.remote.stores.errors import CredentialsMissing, StoreRefused, StoreUnavailable
 from service.remote.stores.obstore_store import open_store
 from service.remote.stores.s3_access import S3Access
+from tests.support.world import WORLD
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -64,7 +66,7 @@ def source(clock: ManualClock) -> Source:
 
 @pytest.fixture
 def held(source: Source, clock: ManualClock) -> RenewedCredentials:
-    return RenewedCredentials(source, clock)
+    return RenewedCredentials(source, clock, SystemThreads())
 
 
 def test_they_are_fetched_once_and_again_a_minute_before_they_end(
@@ -128,7 +130,7 @@ def test_a_source_that_gives_the_same_again_is_told_apart(clock: ManualClock) ->
     source = credential_source({"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}, S3Access(), "x")
     assert source is not None
     assert source.is_fixed
-    held = RenewedCredentials(source, clock)
+    held = RenewedCredentials(source, clock, SystemThreads())
     used = held()
     clock.advance(2_000)
     assert not held.renew(used)
@@ -140,7 +142,7 @@ def test_keys_that_are_set_in_the_environment_later_are_found_when_the_old_ones_
     environ = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_SESSION_TOKEN": "t"}
     source = credential_source(environ, S3Access(), "x")
     assert source is not None
-    held = RenewedCredentials(source, clock)
+    held = RenewedCredentials(source, clock, SystemThreads())
     used = held()
     assert used.get("token") == "t"
     environ["AWS_SESSION_TOKEN"] = "u"
@@ -268,7 +270,9 @@ def test_a_provider_that_fails_is_asked_again_and_one_that_is_not_there_is_refus
 
 
 def test_without_any_credentials_and_a_metadata_service_that_may_not_be_asked_it_is_said_at_once() -> None:
-    store = open_store("s3://b/p", environ={"AWS_EC2_METADATA_DISABLED": "true", "HOME": "/nonexistent"})
+    store = open_store(
+        "s3://b/p", environ={"AWS_EC2_METADATA_DISABLED": "true", "HOME": "/nonexistent"}, world=WORLD
+    )
     with pytest.raises(StoreRefused, match="there are no AWS credentials: set AWS_ACCESS_KEY_ID") as e:
         store.get("k", max_size=1)
     assert not isinstance(e.value, CredentialsMissing)
@@ -276,8 +280,8 @@ def test_without_any_credentials_and_a_metadata_service_that_may_not_be_asked_it
 
 def test_access_is_for_s3_alone_and_no_url_holds_keys(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="s3:// alone"):
-        open_store(tmp_path.as_uri(), access=S3Access(profile="x"))
+        open_store(tmp_path.as_uri(), access=S3Access(profile="x"), world=WORLD)
     for url, endpoint in (("s3://key:hidden@b/p", None), ("s3://b/p", "http://key:hidden@host")):
         with pytest.raises(ConfigError, match="do not belong in a URL") as e:
-            open_store(url, endpoint=endpoint, environ={})
+            open_store(url, endpoint=endpoint, environ={}, world=WORLD)
         assert "hidden" not in str(e.value)

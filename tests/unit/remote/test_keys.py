@@ -19,10 +19,10 @@ def test_names_are_as_the_layout_says() -> None:
         f"{folder}/00000000000000000005-00000000000001000000-0000000003-{upload}.seg"
     )
     assert keys.manifest_key(ManifestKey(TOPIC, 12, 7, 3, UPLOAD)) == (
-        f"{folder}/manifest/00000000000000000007-0000000003-{upload}.json.zst"
+        f"{folder}/manifest/00000000000000000007-0000000003-{upload}.json.gz"
     )
     assert keys.page_key(PageKey(TOPIC, 12, 0, 99, 1, UPLOAD)) == (
-        f"{folder}/page/00000000000000000000-00000000000000000099-01-{upload}.json.zst"
+        f"{folder}/page/00000000000000000000-00000000000000000099-01-{upload}.json.gz"
     )
     assert keys.head_key(TOPIC, 12) == f"{folder}/HEAD"
 

@@ -11,6 +11,7 @@ from service.base.errors import CorruptionError
 from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, HeadKey, head_key
 from service.remote.format.manifest import Limits
 from service.remote.format.manifest_codec import (
+    ClusterFile,
     Head,
     TopicRow,
     encode_cluster,
@@ -35,6 +36,7 @@ from service.remote.reading.object_reader import (
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.chain import ChainStore
+from tests.support.world import WORLD
 from tests.unit.remote.archive import CLUSTER, TIP, TOPIC_ID, Archive
 
 KEY = HeadKey(TOPIC_ID, TIP.partition)
@@ -149,7 +151,7 @@ def test_a_manifest_under_the_name_of_another_version_is_refused(store: BusyStor
         openers: list[Callable[[], object]] = [
             lambda: open_published(store, KEY),
             lambda: open_chain(store, key),
-            lambda: ChainStore(store, CLUSTER, archive.new_uuid).load(TIP, key),
+            lambda: ChainStore(store, CLUSTER, WORLD).load(TIP, key),
         ]
         for opened in openers:
             with pytest.raises(CorruptionError, match=f"{key}: holds version"):
@@ -161,13 +163,13 @@ def test_the_head_of_another_partition_is_no_head(store: BusyStore, archive: Arc
     store.put(head_key(*other), store.get(HEAD, max_size=1 << 20))
     with pytest.raises(CorruptionError, match=f"{head_key(*other)}: the HEAD of .*/3"):
         open_head(store, other)
-    chains = ChainStore(store, CLUSTER, archive.new_uuid)
-    assert chains.read_head(TIP) is not None
-    assert chains.read_head(TIP._replace(partition=4)) is None
+    chains = ChainStore(store, CLUSTER, WORLD)
+    assert chains.look(TIP).head is not None
+    assert chains.look(TIP._replace(partition=4)).head is None
 
 
 def test_whatever_is_found_corrupt_names_its_object(store: BusyStore, archive: Archive) -> None:
-    store.put(CLUSTER_KEY, encode_cluster(CLUSTER))
+    store.put(CLUSTER_KEY, encode_cluster(ClusterFile(CLUSTER)))
     store.put(TOPICS_KEY, encode_topics(CLUSTER, 1, [TopicRow("flights", TOPIC_ID, 4, {})]))
     chain = open_chain(store, archive.manifest_key)
     entry, ref = chain.manifest.entries[0], chain.manifest.pages[0]
@@ -180,7 +182,7 @@ def test_whatever_is_found_corrupt_names_its_object(store: BusyStore, archive: A
         (chain.key, lambda: open_chain(store, chain.key)),
         (chain.key, lambda: open_named(store, chain.head)),
         (ref.key, lambda: open_page(store, ref, chain.manifest)),
-        (ref.key, lambda: ChainStore(store, CLUSTER, archive.new_uuid).page(TIP, ref)),
+        (ref.key, lambda: ChainStore(store, CLUSTER, WORLD).page(TIP, ref)),
         (entry.key, lambda: open_footer(store, entry.key)),
         (entry.key, lambda: open_footer_of(store, entry)),
         (entry.key, lambda: footer_of(entry, store.get(entry.key, max_size=1 << 20)[-100:])),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from service.base.clock import ManualClock
+from service.base.clock import Clock, ManualClock
+from service.base.disk import SystemDisk
 from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.base.threads import SystemThreads
+from service.base.world import World
 from service.remote.stores.errors import (
     CredentialsExpired,
     CredentialsMissing,
@@ -22,8 +26,9 @@ from service.remote.stores.errors import (
 )
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.patience import Patience
-from service.remote.stores.patient_store import PatientStore, World, open_patient_store
+from service.remote.stores.patient_store import PatientStore, open_patient_store
 from service.remote.stores.store import ObjectInfo
+from tests.support.world import WORLD
 
 
 class Failing(MemoryStore):
@@ -59,6 +64,24 @@ for _name in ("put", "put_stream", "get", "get_range", "get_suffix", "head", "de
     setattr(Failing, _name, _asking(_name))
 
 
+class Sleeping(SystemThreads):
+    """Threads that sleep as `sleep` says."""
+
+    def __init__(self, sleep: Callable[[float], None]) -> None:
+        self.sleep = sleep  # type: ignore[method-assign, assignment]
+
+
+class Even(random.Random):
+    """Chance that never surprises."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+def world(clock: Clock, sleep: Callable[[float], None]) -> World:
+    return World(clock, SystemDisk(), Sleeping(sleep), Even())
+
+
 class Bench:
     """A patient store over a failing one; pauses move the clock."""
 
@@ -67,7 +90,7 @@ class Bench:
         self.below = Failing(self.clock)
         self.pauses: list[float] = []
         self.patience = patience or Patience()
-        self.store = PatientStore(self.below, self.patience, World(self.clock, self._sleep, lambda: 0.5))
+        self.store = PatientStore(self.below, self.patience, world(self.clock, self._sleep))
 
     def _sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)
@@ -183,7 +206,7 @@ def test_what_may_have_been_done_is_tried_once(bench: Bench, call: Callable[[Pat
 
 
 def test_no_patience_is_one_try(bench: Bench) -> None:
-    bench.store = PatientStore(bench.below, Patience(timeout_s=0))
+    bench.store = PatientStore(bench.below, Patience(timeout_s=0), WORLD)
     bench.fails_until(1)
     with pytest.raises(StoreUnavailable, match=r"^k: away$"):
         bench.store.get("k", max_size=10)
@@ -217,7 +240,7 @@ def test_many_threads_together_ask_a_throttling_store_little() -> None:
     below.calls.clear()
     begun = clock.monotonic_ms() / 1000
     below.fault = lambda: StoreThrottled("k: 503") if clock.monotonic_ms() / 1000 - begun < 60 else None
-    store = PatientStore(below, Patience(), World(clock, lambda s: time.sleep(s / 100)))
+    store = PatientStore(below, Patience(), world(clock, lambda s: time.sleep(s / 100)))
     failed: list[BaseException] = []
 
     def read() -> None:
@@ -238,6 +261,6 @@ def test_many_threads_together_ask_a_throttling_store_little() -> None:
 
 
 def test_a_folder_is_opened_as_it_is(tmp_path: Any) -> None:
-    assert not isinstance(open_patient_store(tmp_path.as_uri()), PatientStore)
+    assert not isinstance(open_patient_store(tmp_path.as_uri(), world=WORLD), PatientStore)
     with pytest.raises(ConfigError, match="0 to 86400 s"):
-        open_patient_store("s3://b/p", timeout_s=1e6)
+        open_patient_store("s3://b/p", timeout_s=1e6, world=WORLD)

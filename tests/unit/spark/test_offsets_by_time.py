@@ -18,12 +18,13 @@ from service.remote.reading.object_reader import open_head
 from service.remote.reading.reader import RemoteReader
 from service.spark.options import Subscribe
 from service.spark.plan.archive import Archive
+from tests.support.world import WORLD
 from tests.unit.spark.bucket import START_MS, Bucket, plain
 
 
 def by_broker(bucket: Bucket, timestamp_ms: int) -> int | None:
     tip = TopicIdPartition(bucket.topic_id("t"), "t", 0)
-    reader = RemoteReader(bucket.store, threads=1)
+    reader = RemoteReader(bucket.store, WORLD, threads=1)
     try:
         key = open_head(bucket.store, HeadKey(tip.topic_id, 0)).manifest_key
         found = reader.offset_for_timestamp(tip, key, timestamp_ms).result(20)

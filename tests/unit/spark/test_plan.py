@@ -63,7 +63,7 @@ def test_a_plan_of_everything_costs_one_head_and_one_manifest_each(bucket: Bucke
     }
     assert bucket.store.gets[TOPICS_KEY] == 1
     assert sum(bucket.store.got("HEAD").values()) == 2
-    assert sum(bucket.store.got(".json.zst").values()) == 2
+    assert sum(bucket.store.got(".json.gz").values()) == 2
     assert not bucket.store.got(".seg")
 
 

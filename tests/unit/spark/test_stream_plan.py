@@ -348,11 +348,11 @@ def test_a_partition_without_news_costs_one_request_a_trigger(
     bucket.store.reset()
     end = stream.latest(position)
     assert end == at(100, 200, 100, topic="quiet")
-    assert sum(bucket.store.got(".json.zst").values()) == 1
+    assert sum(bucket.store.got(".json.gz").values()) == 1
     assert sum(bucket.store.got(".seg").values()) == (2 if isolation == "read_committed" else 0)
     bucket.store.reset()
     assert covered(stream.plan(position, end)) == [(1, 100, 200)]
-    assert not bucket.store.got(".json.zst"), "what was read to see it is not read again to plan it"
+    assert not bucket.store.got(".json.gz"), "what was read to see it is not read again to plan it"
 
 
 def test_segments_without_a_producer_snapshot_are_gone_through_once(bucket: Bucket, opened: Opened) -> None:
@@ -376,7 +376,7 @@ def test_more_partitions_than_memory_is_for_are_read_as_ever(bucket: Bucket, ope
     position = stream.latest(stream.initial())
     bucket.store.reset()
     assert stream.latest(position) == position == at(*[10] * count, topic="many")
-    assert sum(bucket.store.got(".json.zst").values()) == count // 2
+    assert sum(bucket.store.got(".json.gz").values()) == count // 2
     # Partitions that are gone make room.
     del bucket.topics["many"]
     bucket.topic("few", 2)
@@ -386,7 +386,7 @@ def test_more_partitions_than_memory_is_for_are_read_as_ever(bucket: Bucket, ope
     position = stream.latest(position)
     bucket.store.reset()
     assert stream.latest(position) == position == at(10, 10, topic="few") | gone
-    assert not bucket.store.got(".json.zst")
+    assert not bucket.store.got(".json.gz")
 
 
 def test_heads_of_many_partitions_are_fetched_at_the_same_time() -> None:

@@ -11,17 +11,24 @@ import pytest
 from service.inspect.fsck import fsck
 from service.remote.format.keys import HeadKey, head_key
 from service.remote.format.manifest import Limits, Manifest, Page, PageRef, SegmentEntry
-from service.remote.format.manifest_codec import encode_cluster, encode_head, encode_manifest, head_of
+from service.remote.format.manifest_codec import (
+    ClusterFile,
+    encode_cluster,
+    encode_head,
+    encode_manifest,
+    head_of,
+)
 from service.remote.reading.chain_proof import proved_segments
 from service.remote.reading.object_reader import Chain, open_chain, open_page
 from service.remote.stores.obstore_store import open_store
+from tests.support.world import WORLD
 from tests.unit.tiering.world import World
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     (tmp_path / "bucket").mkdir()
-    bucket = open_store((tmp_path / "bucket").as_uri())
+    bucket = open_store((tmp_path / "bucket").as_uri(), world=WORLD)
     world = World(tmp_path / "disk", bucket, segment_bytes=4000, limits=Limits(entries=3))
     world.fill(5)
     world.run()
@@ -103,7 +110,9 @@ def damage(world: World, how: str) -> None:
         "no page": lambda: bucket.delete([manifest.pages[0].key]),
         "another cluster": lambda: publish(replace(manifest, cluster_id="other")),
         "another topic": lambda: publish(replace(manifest, topic="other")),
-        "the prefix of another cluster": lambda: bucket.put("cluster.json", encode_cluster("other")),
+        "the prefix of another cluster": lambda: bucket.put(
+            "cluster.json", encode_cluster(ClusterFile("other"))
+        ),
         "sums": lambda: publish(replace(manifest, dropped_segments=1, dropped_bytes=1)),
         "entry": lambda: publish(
             replace(

@@ -11,6 +11,7 @@ from service.base.types import TopicIdPartition
 from service.remote.format.segment_object import TRAILER
 from service.remote.stores.obstore_store import open_store
 from service.tiering.steps import Step
+from tests.support.world import WORLD
 from tests.unit.tiering.world import GRACE_MS, Crash, Fault, World, crash_at, once
 
 
@@ -33,7 +34,7 @@ def test_sealed_segments_are_copied_in_order_and_the_active_one_is_not(world: Wo
 
 
 def test_the_same_on_a_folder(tmp_path: Path) -> None:
-    world = World(tmp_path / "disk", open_store((tmp_path / "bucket").as_uri()), partitions=2)
+    world = World(tmp_path / "disk", open_store((tmp_path / "bucket").as_uri(), world=WORLD), partitions=2)
     world.fill(4)
     assert world.run()
     world.settle()
@@ -84,7 +85,8 @@ def test_a_write_that_fails_or_only_seems_to_is_tried_again(world: World, what: 
     world.fill(2)
     world.store.decide = once("put_stream" if what == ".seg" else "put", fault, what)
     assert world.run()
-    assert world.manager.metrics.errors == 1
+    # What was written over HEAD is read back, so there a lost answer is no failure.
+    assert world.manager.metrics.errors == (0 if (what, fault) == ("HEAD", Fault.LIE) else 1)
     world.check()
     world.settle()
     assert world.entry(world.replicas[0]).segments == 2

@@ -22,6 +22,7 @@ from service.remote.reading.object_reader import entry_of, open_footer_of, open_
 from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.obstore_store import open_store
 from service.tiering.steps import Step
+from tests.support.world import WORLD
 from tests.unit.tiering.world import Fault, World, crash_at
 
 
@@ -70,7 +71,7 @@ def test_a_good_bucket_is_clean_and_counted(world: World) -> None:
 
 
 def test_the_same_over_a_folder(tmp_path: Path) -> None:
-    world = World(tmp_path / "disk", open_store((tmp_path / "bucket").as_uri()))
+    world = World(tmp_path / "disk", open_store((tmp_path / "bucket").as_uri(), world=WORLD))
     world.fill(3)
     world.run()
     assert fsck(world.bucket).is_clean

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
 from service.base.errors import ConfigError, InvariantError, RequestError, StorageError
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
+from service.base.threads import SystemThreads
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
 from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.commits import CommitQueue
+from service.tiering.fence import claim_prefix
 from service.tiering.offload import OffloadPool, Stalled
 from service.tiering.ports import TieringMetrics
-from service.tiering.shared_objects import claim_prefix, read_topics
+from service.tiering.shared_objects import read_topics
 from service.tiering.slots import PrioritySlots
 from tests.unit.hot.logs import TIP
 from tests.unit.tiering.world import CLUSTER, SETTINGS, Fault, MemoryCatalog, World, once
@@ -145,7 +148,7 @@ def test_an_upload_that_hangs_is_given_up_and_the_others_go_on(tmp_path: Path) -
 def test_a_slow_call_that_still_moves_bytes_is_left_alone() -> None:
     async def scenario() -> None:
         metrics = TieringMetrics()
-        pool = OffloadPool(1, 400, metrics)
+        pool = OffloadPool(SystemThreads(), 1, 400, metrics)
         pause = threading.Event()
 
         def slow(progress):  # type: ignore[no-untyped-def]
@@ -178,6 +181,12 @@ class SlowCatalog:
 
     def entry(self, topic_id: object, partition: int) -> None:
         return None
+
+    def tombstones(self) -> Mapping[UUID, Tombstone]:
+        return {}
+
+    async def forget_topics(self, topic_ids: Collection[UUID]) -> None:
+        raise AssertionError("nothing was deleted")
 
 
 def commit_of(partition: int) -> CatalogCommit:

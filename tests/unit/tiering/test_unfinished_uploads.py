@@ -11,6 +11,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from service.base.errors import StorageError
+from service.remote.catalog import Tombstone
 from service.remote.format.keys import ManifestKey, SegmentKey, manifest_key, segment_key
 from tests.unit.tiering.world import GRACE_MS, Fault, World
 
@@ -54,8 +55,11 @@ def test_uploads_are_judged_as_orphans_are_and_go_when_they_are_old(world: World
     world.fill(1)
     world.run()
     events = world.topic_ids["events"]
-    dead = {key_of(events, 0, 0), key_of(uuid4(), 0, 7)}
+    deleted = uuid4()
+    world.catalog.buried[deleted] = Tombstone(deleted, "gone", 1, world.clock.now_ms())
+    dead = {key_of(events, 0, 0), key_of(deleted, 0, 7)}
     left = {
+        key_of(uuid4(), 0, 7),  # of a topic that nobody knows
         key_of(events, 0, 7),  # of a later leader
         key_of(events, 5, 0),  # of a partition that another node leads
         manifest_key(ManifestKey(events, 0, 3, 0, uuid4())),  # never uploaded in parts: not ours

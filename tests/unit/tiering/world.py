@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import random
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,22 +19,25 @@ from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.inspect.fsck import fsck
 from service.records.batch import iter_headers
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, decide_commit
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone, decide_commit
 from service.remote.format.keys import HeadKey
 from service.remote.format.manifest import Limits, Manifest, Page, PageRef, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import Head, TopicRow, decode_head
+from service.remote.format.stamp import Writer
 from service.remote.reading.object_reader import open_footer_of, open_head, open_manifest, open_page
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
-from service.remote.stores.store import ObjectInfo, ObjectStore
+from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
+from service.tiering.fence import claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.ports import AbandonedUploads, TieringSettings
-from service.tiering.shared_objects import TopicsSnapshot, claim_prefix
+from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import Probe, Step, no_probe
 from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, batch
 
 CLUSTER = "cluster-of-the-tests-1"
+WRITER = Writer(1, UUID(int=9))
 GRACE_MS = 60_000
 SETTINGS = TieringSettings(
     copier_threads=1,
@@ -129,8 +132,21 @@ class FaultyStore:
             self.inner.delete(keys)
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
-        with self._fault("put_if_absent", key):
-            return self.inner.put_if_absent(key, data)
+        with self._fault("put", key):
+            created = self.inner.put_if_absent(key, data)
+            if created and key.endswith("/HEAD"):
+                self.on_head(decode_head(bytes(data)))
+            return created
+
+    def get_tagged(self, key: str, *, max_size: int) -> Tagged:
+        with self._fault("get", key):
+            return self.inner.get_tagged(key, max_size=max_size)
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        with self._fault("put", key):
+            self.inner.put_if_match(key, data, tag)
+            if key.endswith("/HEAD"):
+                self.on_head(decode_head(bytes(data)))
 
 
 class MemoryCatalog:
@@ -139,6 +155,7 @@ class MemoryCatalog:
     def __init__(self) -> None:
         self.entries: dict[tuple[UUID, int], CatalogEntry] = {}
         self.leader_epochs: dict[tuple[UUID, int], int] = {}
+        self.buried: dict[UUID, Tombstone] = {}
         self.decide: Decide = no_faults
         self.history: list[CatalogCommit] = []
         self.published_end: dict[tuple[UUID, int], int] = {}
@@ -180,6 +197,13 @@ class CatalogView:
         key = (topic_id, partition)
         return self.stale[key] if key in self.stale else self.catalog.entries.get(key)
 
+    def tombstones(self) -> Mapping[UUID, Tombstone]:
+        return self.catalog.buried
+
+    async def forget_topics(self, topic_ids: Collection[UUID]) -> None:
+        for topic_id in topic_ids:
+            self.catalog.buried.pop(topic_id, None)
+
 
 class Replica:
     """A partition as the tiering room sees it, and what was produced to it."""
@@ -191,6 +215,9 @@ class Replica:
         self.produced = bytearray()
         self.held_back = 0
         self.remote: CatalogEntry | None = None
+        self.problem: str | None = None
+        self.was_judged = False
+        """HEAD was compared with the metadata: `problem` says what came of it."""
 
     @property
     def config(self) -> LogConfig:
@@ -203,6 +230,10 @@ class Replica:
     @property
     def last_stable_offset(self) -> int:
         return self.high_watermark
+
+    def head_judged(self, problem: str | None) -> None:
+        self.problem = problem
+        self.was_judged = True
 
     def remote_committed(self, entry: CatalogEntry) -> None:
         assert self.remote is None or entry.version >= self.remote.version
@@ -230,10 +261,13 @@ class World:
         partitions: int = 1,
         settings: TieringSettings = SETTINGS,
         limits: Limits = Limits(),  # noqa: B008  # immutable
+        writer: Writer | None = None,
         **config: Any,
     ) -> None:
         self.clock = ManualClock(START_MS)
-        self.bucket: ObjectStore = store if store is not None else MemoryStore()
+        self._ids = make_world(self.clock)
+        self._writer = writer  # of all nodes of one cluster; None for a new one with every start
+        self.bucket: ObjectStore = store if store is not None else MemoryStore(self.clock)
         self.store = FaultyStore(self.bucket)
         self.store.on_head = self._head_written
         self.catalog = catalog if catalog is not None else MemoryCatalog()
@@ -274,7 +308,8 @@ class World:
             for key in [key for key in table if key[0] == topic_id]:
                 del table[key]
         self.metadata_offset += 1
-        self.manager.topic_deleted(topic_id)
+        self.catalog.buried[topic_id] = Tombstone(topic_id, topic, 1, self.clock.now_ms())
+        self.manager.topics_deleted()
         self.manager.topics_changed()
 
     def _boot(self) -> TieringManager:
@@ -282,13 +317,13 @@ class World:
             self.store,
             self.view,
             cluster_id=CLUSTER,
+            writer=self._writer or WRITER._replace(incarnation=self._ids.new_uuid()),
             partitions=lambda: self.replicas,
             topics=self.topics,
-            clock=self.clock,
+            world=replace(self._ids, clock=self.clock),
             abandoned_uploads=self.abandoned_uploads,
             settings=self.settings,
             manifest_limits=self.limits,
-            random=random.Random(1),
             probe=lambda step, tip: self.probe(step, tip),
         )
 

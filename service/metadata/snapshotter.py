@@ -1,6 +1,8 @@
 """When to write a snapshot of the committed image, and what may go afterwards.
 
-Owned by the event loop; the writing itself runs on a `log-io` thread, from an image that never changes.
+Owned by the event loop; the writing itself runs on a `log-io` thread, from an image that never changes. What
+a snapshot covers is cut off one snapshot later, so that the newest snapshot is never the only copy of
+anything.
 """
 
 from __future__ import annotations
@@ -10,13 +12,18 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
+from typing import Final
 
-from service.base.clock import Clock
+from service.base.disk import Disk
 from service.base.errors import StorageError
+from service.base.files import remove_file
+from service.base.world import World
 from service.metadata.image import MetadataImage
-from service.metadata.image_frames import image_frames
-from service.metadata.raft.log import MetadataLog, Recovered
-from service.metadata.raft.snapshots import SnapshotId, write_snapshot
+from service.metadata.raft.log import MetadataLog
+from service.metadata.raft.snapshots import SnapshotId, list_snapshots, write_snapshot
+from service.metadata.snapshot_codec import encode_image
+
+_SNAPSHOTS_KEPT: Final = 2
 
 _logger = logging.getLogger(__name__)
 
@@ -30,29 +37,30 @@ class Snapshotter:
     def __init__(
         self,
         log: MetadataLog,
-        clock: Clock,
+        world: World,
         log_io: Executor,
         *,
         max_bytes: int,
         interval_ms: int,
-        recovered: Recovered,
         current_image: Callable[[], MetadataImage],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
         self._log = log
-        self._clock = clock
+        self._disk = world.disk
+        self._clock = world.clock
         self._log_io = log_io
         self._max_bytes = max_bytes
         self._interval_ms = interval_ms
-        self._bytes = recovered.bytes_since
+        self._bytes = 0
         self._current_image = current_image
         self._on_fatal = on_fatal
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
-        self._stopped = False
+        self._stopped = True
 
     def start(self) -> None:
-        """Look at what was there already, and set the clock going."""
+        """The log is read to its end: look at how much that was, and set the clock going."""
+        self._stopped = False
         self._wind()
         self.committed(0)
 
@@ -93,10 +101,13 @@ class Snapshotter:
             self._bytes = 0
             self._log.seal()
             loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._log_io, self._write_image, image)
-            leftovers = self._log.forget_before_snapshots(self._clock.now_ms())
-            await loop.run_in_executor(self._log_io, _remove, leftovers)
-        except (StorageError, OSError) as e:
+            snapshots = await loop.run_in_executor(self._log_io, self._write_image, image)
+            if len(snapshots) >= _SNAPSHOTS_KEPT:
+                oldest = snapshots[-_SNAPSHOTS_KEPT]
+                leftovers = self._log.forget_before(oldest.end_offset, self._clock.now_ms())
+                leftovers += [self._log.directory / one.file_name for one in snapshots[:-_SNAPSHOTS_KEPT]]
+                await loop.run_in_executor(self._log_io, _remove, self._disk, leftovers)
+        except StorageError as e:
             _logger.error("no metadata snapshot this time: %s", e)
         except Exception as e:
             self._on_fatal(e)
@@ -104,16 +115,15 @@ class Snapshotter:
             self._writing = None
             self._wind()
 
-    def _write_image(self, image: MetadataImage) -> None:
-        write_snapshot(
-            self._log.directory,
-            SnapshotId(image.offset + 1, image.epoch),
-            image_frames(image),
-            last_timestamp_ms=image.timestamp_ms,
-            now_ms=self._clock.now_ms(),
-        )
+    def _write_image(self, image: MetadataImage) -> list[SnapshotId]:
+        """Write it; returns the snapshots that there are then, oldest first."""
+        snapshot = SnapshotId(image.offset + 1, image.epoch)
+        batches = encode_image(image, self._clock.now_ms())
+        write_snapshot(self._disk, self._log.directory, snapshot, batches)
+        self._log.note_durable()
+        return list_snapshots(self._disk, self._log.directory)
 
 
-def _remove(paths: list[Path]) -> None:
+def _remove(disk: Disk, paths: list[Path]) -> None:
     for path in paths:
-        path.unlink(missing_ok=True)
+        remove_file(disk, path)

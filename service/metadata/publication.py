@@ -1,0 +1,160 @@
+"""The committed image, and who is told of each change: what the log says becomes the image here alone.
+
+Owned by the event loop. What this node proposed itself is published with the image that it was decided on;
+everything else is read from the log, slice by slice, so that nothing else waits. What is not committed is
+never seen by anybody but who proposed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from service.base.errors import CorruptionError, InvariantError, StorageError
+from service.metadata.batches import MetadataBatch, decode_batches
+from service.metadata.delta import MetadataDelta
+from service.metadata.image import MetadataImage
+from service.metadata.raft.log import MetadataLog
+from service.records.batch import iter_headers
+
+_SLICE_BYTES: Final = 64 * 1024
+"""Log that is applied at a time, batches being whole: some milliseconds of the event loop."""
+
+Listener = Callable[[MetadataImage, MetadataImage, MetadataDelta], None]
+"""Called with the image before, the image after and the delta between them."""
+
+
+class _Proposal(NamedTuple):
+    """A batch that is written but not committed, and the image up to it."""
+
+    image: MetadataImage
+    delta: MetadataDelta
+    size: int
+
+
+class Publication:
+    """`on_published(bytes)` hears of each batch, `on_broken(error)` of a log that cannot be read or makes no
+    sense, `on_bug(what, error)` of a listener that failed.
+    """
+
+    def __init__(
+        self,
+        log: MetadataLog,
+        image: MetadataImage,
+        listeners: list[Listener],
+        *,
+        on_published: Callable[[int], None],
+        on_broken: Callable[[BaseException], None],
+        on_bug: Callable[[str, BaseException], None],
+    ) -> None:
+        self.image = image
+        self._log = log
+        self._listeners = listeners
+        self._on_published = on_published
+        self._on_broken = on_broken
+        self._on_bug = on_bug
+        self._high_watermark = 0
+        self._proposals: deque[_Proposal] = deque()
+        self._catching_up: asyncio.Task[None] | None = None
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._failure: StorageError | None = None
+
+    def proposed(self, image: MetadataImage, delta: MetadataDelta, size: int) -> None:
+        """A batch of `size` bytes was written; `image` holds once it is committed, `delta` leads to it."""
+        self._proposals.append(_Proposal(image, delta, size))
+
+    def truncated(self, end_offset: int) -> None:
+        """The log ends at `end_offset`: what lay beyond was never committed (`InvariantError` if it was)."""
+        if end_offset < max(self._high_watermark, self.image.offset + 1):
+            raise InvariantError(f"the metadata log is committed up to {self._high_watermark}")
+        while self._proposals and self._proposals[-1].image.offset >= end_offset:
+            self._proposals.pop()
+
+    def commit(self, high_watermark: int) -> None:
+        """Everything below `high_watermark` is decided: publish it."""
+        self._high_watermark = high_watermark
+        if self._catching_up is None and not self._publish_proposed():
+            self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
+        self._wake()
+
+    async def reached(self, offset: int) -> None:
+        """Return once the image holds `offset`. Raises `StorageError` where it never will."""
+        if offset <= self.image.offset:
+            return
+        if self._failure is not None:
+            raise StorageError(str(self._failure))
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((offset, waiter))
+        await waiter
+
+    def fail(self, failure: StorageError) -> None:
+        """Nothing will be committed any more: whoever waits is told."""
+        self._failure = self._failure or failure
+        self._wake()
+
+    async def stop(self) -> None:
+        """Come to the high watermark, and publish nothing more."""
+        if self._catching_up is not None:
+            await self._catching_up
+        self.fail(StorageError("the node stops"))
+
+    def _publish_proposed(self) -> bool:
+        """Publish what this node proposed itself; False where the log has to be read to go on."""
+        while self.image.offset + 1 < self._high_watermark:
+            proposed = self._proposals[0] if self._proposals else None
+            if proposed is None or proposed.delta.image is not self.image:
+                return False
+            self._proposals.popleft()
+            self._publish(*proposed)
+        return True
+
+    async def _catch_up(self) -> None:
+        """Apply the log from the image to the high watermark, slice by slice."""
+        try:
+            while not self._publish_proposed():
+                self._publish_slice()
+                self._wake()
+                await asyncio.sleep(0)
+        except Exception as e:
+            self._on_broken(e)
+            self.fail(StorageError(f"the metadata log cannot be applied: {e}"))
+        finally:
+            self._catching_up = None
+
+    def _publish_slice(self) -> None:
+        data = self._log.read(self.image.offset + 1, _SLICE_BYTES, self._high_watermark)
+        for header, batch in zip(iter_headers(data), decode_batches(data), strict=True):
+            if batch.base_offset != self.image.offset + 1:
+                raise CorruptionError(f"offset {batch.base_offset} follows {self.image.offset}")
+            self._publish(*apply_batch(self.image, batch), header.size)
+
+    def _publish(self, image: MetadataImage, delta: MetadataDelta, size: int) -> None:
+        before, self.image = self.image, image
+        for listener in self._listeners:
+            try:
+                listener(before, image, delta)
+            except Exception as e:  # a bug of the listener's: the log is as good as before
+                self._on_bug("a change of the metadata", e)
+        self._on_published(size)
+
+    def _wake(self) -> None:
+        """Tell those whose offset is published; where nothing more will be, all others, too."""
+        while self._waiters and (self._failure is not None or self._waiters[0][0] <= self.image.offset):
+            offset, waiter = self._waiters.popleft()
+            if waiter.done():
+                continue
+            if offset <= self.image.offset:
+                waiter.set_result(None)
+            else:
+                waiter.set_exception(StorageError(str(self._failure)))
+
+
+def apply_batch(image: MetadataImage, batch: MetadataBatch) -> tuple[MetadataImage, MetadataDelta]:
+    """The image with one more batch, and what that changed.
+
+    Raises `CorruptionError` where it makes no sense.
+    """
+    delta = MetadataDelta(image).replay_all(frame.record for frame in batch.frames)
+    return delta.build(batch.last_offset, batch.epoch, batch.timestamp_ms), delta

@@ -1,0 +1,262 @@
+"""The metadata of one node: its log, its snapshots, its part in the quorum.
+
+Owned by the event loop; every node has one. At start the newest readable snapshot is the image; what the log
+holds behind it counts as the high watermark is learnt (`metadata/publication.py`).
+
+The controller is a guest: it proposes batches, with the delta that each makes, and is told when they count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from service.base.disk import Disk
+from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.files import exists, make_directory, write_atomically
+from service.base.world import World
+from service.hot.names import CLUSTER_METADATA_DIR, PARTITION_METADATA
+from service.metadata.batches import encode_batch
+from service.metadata.delta import MetadataDelta
+from service.metadata.frames import Frame
+from service.metadata.image import MetadataImage
+from service.metadata.publication import Listener, Publication
+from service.metadata.raft.log import MetadataLog
+from service.metadata.raft.machine import RaftMachine
+from service.metadata.raft.runtime import Quorum
+from service.metadata.raft.snapshots import (
+    SnapshotId,
+    list_snapshots,
+    read_snapshot,
+    remove_unfinished,
+    set_aside,
+)
+from service.metadata.raft.state import QuorumState
+from service.metadata.raft.state_file import read_state
+from service.metadata.snapshot_codec import decode_snapshot
+from service.metadata.snapshotter import Snapshotter
+
+_PARTITION_METADATA: Final = b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataOptions:
+    """`directory` is the metadata log dir, in which ``__cluster_metadata-0`` lies. Keys are Kafka's."""
+
+    node_id: int
+    directory: Path
+    segment_bytes: int = 1 << 30
+    """``metadata.log.segment.bytes``"""
+    snapshot_max_bytes: int = 20 * 1024 * 1024
+    """``metadata.log.max.record.bytes.between.snapshots``"""
+    snapshot_interval_ms: int = 3_600_000
+    """``metadata.log.max.snapshot.interval.ms``; 0: never because of time"""
+
+
+class _Opened(NamedTuple):
+    log: MetadataLog
+    image: MetadataImage
+    state: QuorumState | None
+
+
+class Publisher:
+    """This node's metadata. `on_fatal(what, error)` ends the node: nothing will be committed any more."""
+
+    def __init__(
+        self, options: MetadataOptions, world: World, *, on_fatal: Callable[[str, BaseException], None]
+    ) -> None:
+        self._options = options
+        self._world = world
+        self._on_fatal = on_fatal
+        self._log_io = world.threads.pool("log-io-metadata", 2)
+        self._machine = RaftMachine(options.node_id, (options.node_id,))
+        self._log: MetadataLog | None = None
+        self._quorum: Quorum | None = None
+        self._snapshotter: Snapshotter | None = None
+        self._publication: Publication | None = None
+        self._listeners: list[Listener] = []
+        self._failure: BaseException | None = None
+
+    @property
+    def image(self) -> MetadataImage:
+        """The newest committed image."""
+        return MetadataImage() if self._publication is None else self._publication.image
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the quorum's leader; 0 before `start`."""
+        return self._machine.epoch
+
+    def subscribe(self, listener: Listener) -> None:
+        """Call `listener` on the loop with every change committed from now on, before its requester knows."""
+        self._listeners.append(listener)
+
+    # -- life
+
+    async def start(self) -> None:
+        """Open the log, take part in the quorum, and return once all that was committed is published.
+
+        Raises `CorruptionError` or `StorageError` where the log cannot be opened.
+        """
+        loop = asyncio.get_running_loop()
+        log, image, state = await loop.run_in_executor(self._log_io, self._open)
+        self._log = log
+        self._publication = Publication(
+            log,
+            image,
+            self._listeners,
+            on_published=self._published,
+            on_broken=self._fail,
+            on_bug=self._on_fatal,
+        )
+        self._quorum = Quorum(
+            self._machine,
+            log,
+            self._world.clock,
+            self._log_io,
+            on_commit=self._publication.commit,
+            on_fatal=self._fail,
+        )
+        self._snapshotter = Snapshotter(
+            log,
+            self._world,
+            self._log_io,
+            max_bytes=self._options.snapshot_max_bytes,
+            interval_ms=self._options.snapshot_interval_ms,
+            current_image=lambda: self.image,
+            on_fatal=lambda e: self._on_fatal("metadata snapshot", e),
+        )
+        await self._quorum.start(state)
+        try:
+            await self.committed(log.end_offset - 1)
+        except StorageError:
+            if isinstance(self._failure, CorruptionError):
+                raise self._failure from None
+            raise
+        self._snapshotter.start()
+
+    def _open(self) -> _Opened:
+        disk, directory = self._world.disk, self._options.directory / CLUSTER_METADATA_DIR
+        _prepare(disk, directory)
+        state = read_state(disk, directory)
+        snapshots = list_snapshots(disk, directory)
+        snapshot, image, damaged = _newest_readable(disk, directory, snapshots)
+        try:
+            log = MetadataLog.open(
+                directory,
+                self._world,
+                segment_bytes=self._options.segment_bytes,
+                snapshots=snapshots,
+                snapshot=snapshot,
+                state=state,
+            )
+        except CorruptionError as e:
+            raise CorruptionError("; ".join([str(e), *damaged.values()])) from e
+        try:
+            for one, reason in damaged.items():
+                # The log says all of it again, and was just proved to.
+                _logger.error("setting aside a damaged metadata snapshot: %s", reason)
+                set_aside(disk, directory, one)
+        except StorageError:
+            log.close(clean=False)
+            raise
+        return _Opened(log, image, state)
+
+    async def stop(self) -> None:
+        """Let what is in flight be decided, resign and close the log."""
+        if self._snapshotter is not None:
+            await self._snapshotter.stop()
+        if self._quorum is not None:
+            await self._quorum.stop()
+        if self._publication is not None:
+            await self._publication.stop()
+        if self._log is not None:
+            log, self._log = self._log, None
+            clean = self._failure is None
+            await asyncio.get_running_loop().run_in_executor(self._log_io, lambda: log.close(clean=clean))
+        self._log_io.shutdown(wait=False)  # nothing runs there any more
+
+    # -- proposing
+
+    @property
+    def next_offset(self) -> int:
+        """Where the next record goes. Raises as `propose` does."""
+        return self._leading().next_offset
+
+    def propose(self, frames: Sequence[Frame], delta: MetadataDelta) -> MetadataImage:
+        """Write one batch; returns the image that holds once it is committed. `delta` has `frames` replayed
+        on the image of the proposal before, or on the committed one.
+
+        Raises `RequestError` NOT_CONTROLLER or RECORD_LIST_TOO_LARGE: nothing is written then. A
+        `StorageError` is the end of this log: what became of the batch is not known.
+        """
+        quorum, now_ms = self._leading(), self._world.clock.now_ms()
+        offset = quorum.next_offset
+        image = delta.build(offset + len(frames) - 1, quorum.epoch, now_ms)
+        batch = encode_batch(frames, base_offset=offset, epoch=quorum.epoch, timestamp_ms=now_ms)
+        try:
+            quorum.append(batch)
+        except StorageError as e:
+            self._fail(e)
+            raise
+        self._opened().proposed(image, delta, len(batch))
+        return image
+
+    def _leading(self) -> Quorum:
+        if self._failure is not None:
+            raise StorageError(f"the metadata log failed: {self._failure}")
+        if self._quorum is None or not self._quorum.is_leader:
+            raise RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")
+        return self._quorum
+
+    async def committed(self, offset: int) -> None:
+        """Return once the image holds `offset`. Raises `StorageError` where it never will."""
+        await self._opened().reached(offset)
+
+    def _opened(self) -> Publication:
+        if self._publication is None:
+            raise RequestError(ErrorCode.not_controller, "The metadata log is not open.")
+        return self._publication
+
+    def _published(self, size: int) -> None:
+        if self._snapshotter is not None:
+            self._snapshotter.committed(size)
+
+    def _fail(self, failure: BaseException) -> None:
+        """Nothing will be committed any more: whoever waits is told, and the node is, to end itself."""
+        if self._failure is not None:
+            return
+        self._failure = failure
+        if self._publication is not None:
+            self._publication.fail(StorageError(f"the metadata log failed: {failure}"))
+        self._on_fatal("metadata log", failure)
+
+
+def _prepare(disk: Disk, directory: Path) -> None:
+    """Make the directory where it is not there, and take away what a crash left of a snapshot."""
+    make_directory(disk, directory)
+    remove_unfinished(disk, directory)
+    if not exists(disk, directory / PARTITION_METADATA):
+        write_atomically(disk, directory / PARTITION_METADATA, _PARTITION_METADATA)
+
+
+def _newest_readable(
+    disk: Disk, directory: Path, snapshots: list[SnapshotId]
+) -> tuple[SnapshotId | None, MetadataImage, dict[SnapshotId, str]]:
+    """The newest snapshot that is whole, its image, and what is wrong with those after it."""
+    damaged: dict[SnapshotId, str] = {}
+    for one in reversed(snapshots):
+        try:
+            runs = read_snapshot(disk, directory, one)
+            return one, decode_snapshot(runs, end_offset=one.end_offset, epoch=one.epoch), damaged
+        except CorruptionError as e:
+            damaged[one] = f"{directory / one.file_name}: {e}"
+    return None, MetadataImage(), damaged

@@ -1,0 +1,97 @@
+"""A snapshot's content: the image as batches of records, between a header and a footer. [P]
+
+A control batch with a SnapshotHeaderRecord, batches of metadata records, a control batch with a
+SnapshotFooterRecord; offsets count from 0, all batches bear the snapshot's epoch (KIP-630).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
+from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
+from kio.static.primitive import i16, i64
+
+from service.base.errors import CorruptionError
+from service.base.types import Buffer
+from service.metadata.batches import (
+    ControlType,
+    MetadataBatch,
+    decode_batches,
+    encode_batch,
+    encode_control_batch,
+)
+from service.metadata.delta import MetadataDelta
+from service.metadata.frames import Frame
+from service.metadata.image import MetadataImage
+from service.metadata.image_frames import image_frames
+
+_RECORDS_PER_BATCH: Final = 500
+
+
+def encode_image(image: MetadataImage, now_ms: int) -> Iterator[bytearray]:
+    """The batches of a snapshot of `image`."""
+    return encode_snapshot(
+        image_frames(image), epoch=image.epoch, last_timestamp_ms=image.timestamp_ms, now_ms=now_ms
+    )
+
+
+def encode_snapshot(
+    frames: Iterable[Frame], *, epoch: int, last_timestamp_ms: int, now_ms: int
+) -> Iterator[bytearray]:
+    """The batches of a snapshot that holds `frames`. `last_timestamp_ms`: of the last record it covers."""
+    header = SnapshotHeaderRecord(version=i16(0), last_contained_log_timestamp=i64(max(last_timestamp_ms, 0)))
+    yield encode_control_batch(header, base_offset=0, epoch=epoch, timestamp_ms=now_ms)
+    offset = 1
+    for chunk in chunks(frames, _RECORDS_PER_BATCH):
+        yield encode_batch(chunk, base_offset=offset, epoch=epoch, timestamp_ms=now_ms)
+        offset += len(chunk)
+    footer = SnapshotFooterRecord(version=i16(0))
+    yield encode_control_batch(footer, base_offset=offset, epoch=epoch, timestamp_ms=now_ms)
+
+
+def chunks(frames: Iterable[Frame], size: int) -> Iterator[list[Frame]]:
+    """`frames` in lists of up to `size`."""
+    chunk: list[Frame] = []
+    for frame in frames:
+        chunk.append(frame)
+        if len(chunk) == size:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def decode_snapshot(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> MetadataImage:
+    """The image in a snapshot's bytes, given in runs of whole batches, and named by where it ends.
+
+    Raises `CorruptionError` where it is not whole or a batch is not the one that belongs there.
+    """
+    delta = MetadataDelta(MetadataImage())
+    timestamp_ms = next_offset = 0
+    seen: list[int] = []
+    for batch in _batches(runs):
+        if ControlType.SNAPSHOT_FOOTER in seen:
+            raise CorruptionError("snapshot: a batch follows its footer")
+        if (batch.base_offset, batch.epoch) != (next_offset, epoch):
+            raise CorruptionError(
+                f"snapshot: a batch of offset {batch.base_offset} and epoch {batch.epoch} where "
+                f"{next_offset} and {epoch} belong"
+            )
+        next_offset = batch.last_offset + 1
+        for control in batch.control:
+            seen.append(control.control_type)
+            if isinstance(control.message, SnapshotHeaderRecord):
+                timestamp_ms = control.message.last_contained_log_timestamp
+        if seen[:1] != [ControlType.SNAPSHOT_HEADER]:
+            raise CorruptionError("snapshot: it does not begin with its header")
+        delta.replay_all(frame.record for frame in batch.frames)
+    if seen[-1:] != [ControlType.SNAPSHOT_FOOTER]:
+        raise CorruptionError("snapshot: its footer is missing")
+    return delta.build(end_offset - 1, epoch, timestamp_ms)
+
+
+def _batches(runs: Iterable[Buffer]) -> Iterator[MetadataBatch]:
+    for run in runs:
+        yield from decode_batches(run)

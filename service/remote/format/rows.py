@@ -1,0 +1,127 @@
+"""Rows of manifests and of their pages: segments, and references to pages, as JSON. [P]
+
+Whoever reads them gives what the row must belong to: the partition whose document lists it, unless the row
+names another owner of its key.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from service.base.errors import CorruptionError
+from service.base.types import NO_TIMESTAMP
+from service.remote.format.documents import MAX_STORED_BYTES
+from service.remote.format.fields import (
+    epochs_field,
+    int_field,
+    later_int_field,
+    object_field,
+    optional_int_field,
+    saturated,
+    str_field,
+    uuid_field,
+)
+from service.remote.format.keys import (
+    MAX_EPOCH,
+    MAX_LEVEL,
+    MAX_PARTITION,
+    PageKey,
+    is_segment_of,
+    parse_key,
+    partition_prefix,
+)
+from service.remote.format.manifest import Owner, PageRef, SegmentEntry
+
+MAX_SEGMENT_BYTES: Final = 1 << 40
+MAX_GENERATION: Final = (1 << 31) - 1
+
+
+def entry_row(entry: SegmentEntry) -> dict[str, Any]:
+    """One segment of a manifest or of a page of level 0."""
+    row = entry._asdict()
+    row["leader_epochs"] = [list(pair) for pair in entry.leader_epochs]
+    return _row(row, entry.owner)
+
+
+def ref_row(ref: PageRef) -> dict[str, Any]:
+    """One page of a manifest or of a page of a higher level."""
+    return _row(ref._asdict(), ref.owner)
+
+
+def _row(row: dict[str, Any], owner: Owner | None) -> dict[str, Any]:
+    row["max_timestamp"] = saturated(row["max_timestamp"])
+    row["min_timestamp"] = saturated(row["min_timestamp"])
+    del row["owner"]
+    if owner is not None:
+        row["owner"] = {"topic_id": str(owner.topic_id), "partition": owner.partition}
+    return row
+
+
+def parse_entry(row: dict[str, Any], home: str, most: int) -> SegmentEntry:
+    """A segment listed by the partition whose folder is `home`; no integer is greater than `most`."""
+    base = int_field(row, "base_offset", 0, most)
+    last = int_field(row, "last_offset", base, most)
+    key = str_field(row, "key")
+    owner = _owner(row) if "owner" in row else None
+    folder = home if owner is None else partition_prefix(owner.topic_id, owner.partition)
+    if not is_segment_of(key, folder, base, last):
+        raise CorruptionError(f"{key!r} is not the key of segment {base} to {last} of {folder}")
+    size = int_field(row, "size", 1, MAX_SEGMENT_BYTES)
+    log_length = int_field(row, "log_length", 1, size)
+    epochs = epochs_field(row, "leader_epochs", most)
+    if not epochs or epochs[0][1] > base or epochs[-1][1] > last:
+        raise CorruptionError(f"{key}: leader epochs do not cover it")
+    newest = optional_int_field(row, "max_timestamp", most)
+    return SegmentEntry(
+        base_offset=base,
+        last_offset=last,
+        size=size,
+        log_length=log_length,
+        max_timestamp=newest,
+        max_timestamp_offset=optional_int_field(row, "max_timestamp_offset", most),
+        leader_epochs=epochs,
+        key=key,
+        footer_position=int_field(row, "footer_position", log_length, size),
+        footer_crc=int_field(row, "footer_crc", 0, 0xFFFFFFFF),
+        min_timestamp=later_int_field(row, "min_timestamp", NO_TIMESTAMP, newest, NO_TIMESTAMP),
+        generation=later_int_field(row, "generation", 0, MAX_GENERATION, 0),
+        owner=owner,
+    )
+
+
+def parse_ref(row: dict[str, Any], topic_id: UUID, partition: int, most: int) -> PageRef:
+    """A page named by this partition; no integer is greater than `most`."""
+    base = int_field(row, "base_offset", 0, most)
+    last = int_field(row, "last_offset", base, most)
+    level = int_field(row, "level", 0, MAX_LEVEL)
+    key = str_field(row, "key")
+    owner = _owner(row) if "owner" in row else None
+    home = owner if owner is not None else Owner(topic_id, partition)
+    parsed = parse_key(key)
+    if not isinstance(parsed, PageKey) or parsed[:5] != (*home, base, last, level):
+        raise CorruptionError(
+            f"{key!r} is not the key of page {base} to {last} of {home.topic_id}/{home.partition}"
+        )
+    first_epoch = int_field(row, "first_epoch", 0, MAX_EPOCH)
+    newest = optional_int_field(row, "max_timestamp", most)
+    return PageRef(
+        base_offset=base,
+        last_offset=last,
+        level=level,
+        segments=int_field(row, "segments", 1, most),
+        size_bytes=int_field(row, "size_bytes", 1, most),
+        max_timestamp=newest,
+        first_epoch=first_epoch,
+        last_epoch=int_field(row, "last_epoch", first_epoch, MAX_EPOCH),
+        key=key,
+        stored_size=int_field(row, "stored_size", 1, MAX_STORED_BYTES),
+        crc32c=int_field(row, "crc32c", 0, 0xFFFFFFFF),
+        min_timestamp=later_int_field(row, "min_timestamp", NO_TIMESTAMP, newest, NO_TIMESTAMP),
+        owner=owner,
+    )
+
+
+def _owner(row: dict[str, Any]) -> Owner:
+    fields = object_field(row, "owner")
+    return Owner(uuid_field(fields, "topic_id"), int_field(fields, "partition", 0, MAX_PARTITION))

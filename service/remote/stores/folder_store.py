@@ -1,0 +1,115 @@
+"""A folder as an object store: made when it is not there, durable when a put returns, listed in order.
+
+obstore writes and reads the files; what it lacks for folders is here. Conditional writes are compared and
+written under one lock file, which all processes that open the folder share (so the file system must know
+POSIX locks), and which is no object: it is never listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import obstore
+from obstore import exceptions
+
+from service.base.disk import DiskError, LockHeld
+from service.base.errors import ConfigError
+from service.base.types import Buffer
+from service.base.world import World
+from service.remote.stores.errors import ObjectNotFound, PreconditionFailed, StoreUnavailable
+from service.remote.stores.obstore_store import ObstoreStore, StoreOptions, short, tag_of
+from service.remote.stores.store import ObjectInfo
+
+if TYPE_CHECKING:
+    from obstore.store import LocalStore
+
+LOCK_NAME: Final = ".firn-lock"
+_LOCK_WAIT_MS: Final = 10_000
+_LOCK_POLL_S: Final = 0.01
+
+
+class FolderStore(ObstoreStore):
+    """`ObjectStore` over the folder `root`. Thread-safe."""
+
+    def __init__(self, root: Path, options: StoreOptions, world: World) -> None:
+        from obstore.store import LocalStore
+
+        try:
+            client: LocalStore = LocalStore(root, mkdir=True)
+        except (exceptions.BaseError, OSError, ValueError) as e:
+            raise ConfigError(f"{root}: {short(e)}") from e
+        super().__init__(client, options, root.as_uri())
+        self._root = root
+        self._world = world
+        self._swaps = world.threads.lock()
+
+    def put(self, key: str, data: Buffer) -> None:
+        super().put(key, data)
+        self._sync(key)
+
+    def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
+        super().put_stream(key, parts, size)
+        if size > self._options.part_bytes:
+            self._sync(key)
+
+    def put_if_absent(self, key: str, data: Buffer) -> bool:
+        created = super().put_if_absent(key, data)
+        if created:
+            self._sync(key)
+        return created
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        with self._locked(key):
+            try:
+                with self._sending(key) as client:
+                    found = tag_of(obstore.head(client, key))
+            except ObjectNotFound as e:
+                raise PreconditionFailed(f"{key}: is gone") from e
+            if found != tag:
+                raise PreconditionFailed(f"{key}: is another by now")
+            self.put(key, data)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        listed = (info for info in super().list(prefix) if info.key != LOCK_NAME)
+        return iter(sorted(listed, key=lambda info: info.key.encode()))
+
+    @contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        """Alone among all that replace objects here."""
+        with self._swaps:
+            fd = self._lock(key)
+            try:
+                yield
+            finally:
+                self._world.disk.close(fd)
+
+    def _lock(self, key: str) -> int:
+        until_ms = self._world.clock.monotonic_ms() + _LOCK_WAIT_MS
+        while True:
+            try:
+                return self._world.disk.lock(self._root / LOCK_NAME)
+            except LockHeld as e:
+                if self._world.clock.monotonic_ms() >= until_ms:
+                    raise StoreUnavailable(f"{key}: somebody else holds the lock for long: {e}") from e
+            except DiskError as e:
+                raise StoreUnavailable(f"{key}: {e}") from e
+            self._world.threads.sleep(_LOCK_POLL_S)
+
+    def _sync(self, key: str) -> None:
+        """Make the file and the names on its path durable: local segments are deleted trusting that."""
+        disk, path = self._world.disk, self._root / key
+        try:
+            fd = disk.open(path)
+            try:
+                disk.fsync(fd)
+            finally:
+                disk.close(fd)
+            for folder in path.parents:
+                disk.fsync_dir(folder)
+                if folder == self._root:
+                    break
+        except DiskError as e:
+            raise StoreUnavailable(f"{key}: {e}") from e
