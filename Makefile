@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak bench bench-spark fetch-tools clean
+.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak bench bench-spark fetch-tools clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,11 +29,15 @@ demo: install ## Two minutes: produce real data, watch it settle into S3, read i
 
 test: install ## Every test: the pure ones first, then real clients, then crashes and bad input
 	$(PYTEST) tests/unit tests/property tests/golden tests/contract
+	$(PYTEST) tests/process
 	$(PYTEST) tests/clients
 	$(PYTEST) tests/cluster -m "not soak"
 
-test-unit: install ## Unit and golden tests (under a minute)
+test-unit: install ## Unit and golden tests (half a minute)
 	$(PYTEST) tests/unit tests/golden
+
+test-process: install ## What takes processes of their own: the command, the compiler, Apache Kafka's own dump tool
+	$(PYTEST) tests/process
 
 test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node
 	$(PYTEST) tests/clients

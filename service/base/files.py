@@ -10,11 +10,33 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from service.base.disk import Disk, MissingFile, Open
+from service.base.disk import Disk, DiskError, MissingFile, Open
 from service.base.errors import CorruptionError
 
 MAX_CHECKPOINT_BYTES: Final = 256 << 20
 TEMPORARY: Final = ".tmp"
+
+
+class FsyncFailed(DiskError):
+    """What was written since the last fsync may be lost, whatever later ones say: nobody knows."""
+
+
+def fsync_file(disk: Disk, fd: int) -> None:
+    """As `Disk.fsync`, with an error of its own: `FsyncFailed`."""
+    try:
+        disk.fsync(fd)
+    except DiskError as e:
+        raise FsyncFailed(e.doing, e.path, e.errno) from e
+
+
+def fsync_dir(disk: Disk, path: Path) -> None:
+    """As `Disk.fsync_dir`: `FsyncFailed`, but `MissingFile` where there is no such directory."""
+    try:
+        disk.fsync_dir(path)
+    except MissingFile:
+        raise
+    except DiskError as e:
+        raise FsyncFailed(e.doing, e.path, e.errno) from e
 
 
 def read_file(disk: Disk, path: Path, most_bytes: int) -> bytes:
@@ -45,12 +67,12 @@ def write_atomically(disk: Disk, path: Path, data: bytes, *, fsync: bool = True)
     try:
         disk.pwrite(fd, data, 0)
         if fsync:
-            disk.fsync(fd)
+            fsync_file(disk, fd)
     finally:
         disk.close(fd)
     disk.rename(temporary, path)
     if fsync:
-        disk.fsync_dir(path.parent)
+        fsync_dir(disk, path.parent)
 
 
 def make_directory(disk: Disk, path: Path) -> None:
@@ -61,7 +83,7 @@ def make_directory(disk: Disk, path: Path) -> None:
         path = path.parent
     for one in reversed(missing):
         disk.mkdir(one)
-        disk.fsync_dir(one.parent)
+        fsync_dir(disk, one.parent)
 
 
 def remove_tree(disk: Disk, path: Path) -> None:

@@ -23,6 +23,17 @@ MAX_INFLATED_BATCH_BYTES = 256 << 20
 """No batch that inflates to more is accepted from a producer, nor read from a log."""
 
 
+class TimestampedOffset(NamedTuple):
+    """A record found by time: its offset, its timestamp (ms) and the leader epoch of its batch.
+
+    -1 stands for none in each field, as in ListOffsets.
+    """
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
 class TopicIdPartition(NamedTuple):
     """One partition: ``topic_id`` is its identity for life, ``topic`` the name under which clients ask for
     it.

@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
+from uuid import UUID
 
 from service.base.clock import Clock
-from service.base.errors import RequestError, StorageError
+from service.base.errors import RequestError
 from service.base.printable import printable
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
@@ -82,6 +83,11 @@ class Broker:
         """The newest committed metadata."""
         return self.metadata.image
 
+    def offline_replicas(self, topic_id: UUID, partition: int) -> tuple[int, ...]:
+        """The brokers that hold the partition and cannot serve it: this one, or none that it knows of."""
+        offline = self.replicas.why_offline(topic_id, partition) is not None
+        return (self.config.node_id,) if offline else ()
+
     def endpoint(self, listener: str) -> tuple[str, int]:
         """Where a client that came in by `listener` finds this node."""
         return self.endpoints[listener]
@@ -90,15 +96,10 @@ class Broker:
         return await self.controller.allocate_producer_ids(self.config.node_id, self.epoch)
 
     async def flush(self, log: LocalLog) -> None:
-        """Have `log` written through to the device, off the loop. `StorageError` if the device refuses, which
-        ends the node: after a failed fsync nobody knows what is on the disk, so nothing more may be
-        promised.
+        """Have `log` written through to the device, off the loop. `StorageError` if the device refuses: then
+        nothing is promised of it any more.
         """
-        try:
-            await self._logs.flush(log)
-        except StorageError as e:
-            self._on_fatal(f"flush of {log.tip}", e)
-            raise
+        await self._logs.flush(log)
 
     @property
     def has_room_for_cold_bytes(self) -> bool:

@@ -60,6 +60,7 @@ class ColdTier:
         self._store = ProvenUploads(store, store.verifies_uploads)
         self._claim: asyncio.Future[None] | None = None
         self._is_conditional = True
+        self._is_recovered = False
         self.reader = RemoteReader(
             _open(config, world),
             world,
@@ -84,7 +85,9 @@ class ColdTier:
         archive = await asyncio.get_running_loop().run_in_executor(
             self._pool, read_archive, self._store, self._cluster_id
         )
-        return await adopt_archive(archive, controller)
+        adopted = await adopt_archive(archive, controller)
+        self._is_recovered = True
+        return adopted
 
     async def _ask(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._pool, self._claim_and_probe)
@@ -130,6 +133,7 @@ class ColdTier:
             world=self._world,
             metadata=lambda: _metadata(broker.image, self._world.clock.now_ms()),
             is_conditional=self._is_conditional,
+            is_recovered=self._is_recovered,
             abandoned_uploads=_uploads_child(config),
             settings=TieringSettings(
                 interval_ms=config.remote_log_manager_task_interval_ms,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from service.broker.effective_settings import check_topics
 from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.settings import BrokerConfig, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
@@ -24,14 +25,16 @@ class NodeConfigRules:
         resource_name: str,
         configs: Mapping[str, str],
     ) -> None:
-        """Raises `ConfigError` naming the key that keeps the resource from having `configs`."""
+        """Raises `ConfigError` naming the key that keeps the resource from having `configs`; of a broker's,
+        also the topic that could not be as it is any more.
+        """
         config = self._config()
         if resource_type is ResourceType.TOPIC:
             validate_topic_change(image.config(resource_type, resource_name), configs, config)
             return
         everyone = configs if resource_name == "" else image.config(resource_type, "")
         own = image.config(resource_type, str(config.node_id)) if resource_name == "" else configs
-        config.with_dynamic(own, everyone)
+        check_topics(image, config.with_dynamic(own, everyone))
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
         """Whether `key` takes a comma-separated list."""

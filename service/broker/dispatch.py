@@ -62,7 +62,9 @@ class Dispatcher:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
 
-    def __call__(self, context: RequestContext, frame: memoryview) -> Response | Awaitable[Response] | None:
+    def __call__(
+        self, context: RequestContext, frame: memoryview
+    ) -> Response | Awaitable[Response | None] | None:
         """Raises `WireError` for what is not a request that this node serves."""
         header = parse_request_header(frame)
         context.api_key, context.api_version = header.api_key, header.api_version

@@ -18,24 +18,31 @@ import resource
 import signal
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import TracebackType
 from uuid import UUID
 
+from service.base.disk import Disk
 from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.base.files import exists
 from service.base.world import World, system_world
-from service.broker.applier import Applier, dynamic_config
+from service.broker import descriptors
+from service.broker.applier import Applier
 from service.broker.broker import Broker
 from service.broker.cold import ColdTier
 from service.broker.config_rules import NodeConfigRules
+from service.broker.descriptors import Budget
 from service.broker.dispatch import Dispatcher
+from service.broker.effective_settings import check_topics, dynamic_config, topic_settings
 from service.broker.replicas import Replicas
 from service.broker.retention import retention_loop
 from service.broker.supervisor import Supervisor
 from service.config.settings import BrokerConfig, Listener
+from service.hot import names
 from service.hot.log_dir import cluster_id_of, encode_uuid, random_id
 from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller, ControllerOptions
-from service.metadata.controller.requests import Endpoint, RegisterBroker, TopicDefaults
+from service.metadata.controller.requests import Endpoint, PartitionLimit, RegisterBroker, TopicDefaults
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.network.admission import Admission
 from service.network.server import Limits, Server
@@ -51,21 +58,22 @@ def run_server(config: BrokerConfig) -> int:
     return asyncio.run(_run(config))
 
 
-def _allow_open_files() -> None:
+def _allow_open_files() -> int:
     """Every partition's newest segment and every connection is an open file; the usual soft limit of 1,024 is
     for programs that do not know better."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
 
 
 async def _run(config: BrokerConfig) -> int:
-    _allow_open_files()
+    open_files = _allow_open_files()
     supervisor = Supervisor()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    node = Node(config, supervisor, system_world())
+    node = Node(config, supervisor, system_world(), open_files=open_files)
     try:
         async with AsyncExitStack() as stack:
             await node.start(stack)
@@ -85,12 +93,22 @@ async def _run(config: BrokerConfig) -> int:
 class Node:
     """The parts of one node. `start` puts on the stack what ends each of them."""
 
-    def __init__(self, config: BrokerConfig, supervisor: Supervisor, world: World) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        supervisor: Supervisor,
+        world: World,
+        *,
+        open_files: int | None = None,
+    ) -> None:
+        """`open_files`: descriptors that this process may have; None: no bound is known."""
         self._static_config = config
         self._supervisor = supervisor
         self._world = world
         self._clock = world.clock
+        self._open_files = open_files
         self._servers: list[Server] = []
+        self._failed_dirs: set[Path] = set()
         self._applier: Applier | None = None
 
     @property
@@ -103,20 +121,28 @@ class Node:
         started until then being on `stack`."""
         config = self._static_config
         cluster_id = _cluster_id(config, self._world)
+        budget = None
+        if self._open_files is not None:
+            budget = descriptors.budget(self._open_files, max_connections=config.max_connections)
         logs = LogManager(
             config.log_dirs,
             self._world,
+            max_open_files=budget.sealed_files if budget else descriptors.SEALED_FILES,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
+            on_directory_failed=self._directory_failed,
         )
         # A node that fails half-way has not shut down cleanly: no marker is left then.
-        closing = _LogsClosing(logs)
+        closing = _LogsClosing(logs, self._supervisor)
         stack.push_async_exit(closing)
         directories = tuple(meta.directory_id for meta in logs.claim(cluster_id, config.node_id))
 
+        if not config.remote_recover:
+            _check_metadata(self._world.disk, config.log_dirs)
         metadata = await self._start_metadata(stack)
-        controller = await self._start_controller(stack, metadata, cluster_id)
+        controller = await self._start_controller(stack, metadata, cluster_id, budget)
         config = dynamic_config(config, metadata.image)
+        check_topics(metadata.image, config)
         cold = ColdTier(config, self._world, cluster_id) if config.remote_url is not None else None
         if cold is not None:
             stack.push_async_callback(cold.close)
@@ -125,12 +151,11 @@ class Node:
         replicas = Replicas()
         applier = Applier(config, logs, replicas, cold.reader if cold else None)
         self._applier = applier
-        await logs.open_all(lambda topic: applier.effective(metadata.image, topic))
+        check_topics(metadata.image, config)
+        await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         applier.adopt(adopted, self._clock.now_ms())
         applier.start(metadata.image)
-        if cold is not None:
-            applier.hold_tiered("its HEAD in the bucket has not been compared with the metadata yet")
-        logs.set_aside_unknown(lambda topic_id, index: replicas.get(topic_id, index) is not None)
+        logs.set_aside_unknown(applier.holds)
         metadata.subscribe(applier.apply)
 
         broker = Broker(
@@ -147,12 +172,20 @@ class Node:
         broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)
         stack.push_async_callback(self._supervisor.close)
         self._supervisor.run("log-manager", logs.run())
+        self._supervisor.run("applier", applier.run())
         self._supervisor.run("retention", retention_loop(broker))
         if cold is not None:
             self._supervisor.run("cold-tier", cold.run(broker))
         for server in self._servers:
             await server.start()
             stack.push_async_callback(server.close)
+
+    def _directory_failed(self, path: Path, error: StorageError) -> None:
+        """Others go on; but not without the metadata, nor with no directory at all."""
+        self._failed_dirs.add(path)
+        log_dirs = self._static_config.log_dirs
+        if path == log_dirs[0] or self._failed_dirs.issuperset(log_dirs):
+            self._supervisor.fail(f"log directory {path}", error)
 
     async def _start_metadata(self, stack: AsyncExitStack) -> Publisher:
         config = self._static_config
@@ -169,7 +202,7 @@ class Node:
         return metadata
 
     async def _start_controller(
-        self, stack: AsyncExitStack, metadata: Publisher, cluster_id: str
+        self, stack: AsyncExitStack, metadata: Publisher, cluster_id: str, budget: Budget | None
     ) -> Controller:
         config = self._static_config
         options = ControllerOptions(
@@ -177,6 +210,7 @@ class Node:
             cluster_id=cluster_id,
             defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
             listeners=_endpoints(config.controller_listeners),
+            partition_limit=None if budget is None else _partition_limit(budget),
         )
         rules = NodeConfigRules(lambda: self._applier.config if self._applier else config)
         controller = Controller(options, metadata, self._world, rules)
@@ -226,15 +260,23 @@ class Node:
             )
         )
         await controller.unfence_broker(config.node_id, epoch)
-        stack.push_async_callback(controller.fence_broker, config.node_id, epoch)
+        stack.push_async_callback(_fence, controller, config.node_id, epoch)
         return epoch
+
+
+async def _fence(controller: Controller, node_id: int, epoch: int) -> None:
+    try:
+        await controller.fence_broker(node_id, epoch)
+    except StorageError as e:
+        log.warning("node %d stops without saying so in the metadata: %s", node_id, e)
 
 
 class _LogsClosing:
     """Closes the logs, with a clean-shutdown marker unless something failed."""
 
-    def __init__(self, logs: LogManager) -> None:
+    def __init__(self, logs: LogManager, supervisor: Supervisor) -> None:
         self._logs = logs
+        self._supervisor = supervisor
         self.broker_epoch = -1
 
     async def __call__(
@@ -243,7 +285,7 @@ class _LogsClosing:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        clean = error is None and self.broker_epoch >= 0
+        clean = error is None and self._supervisor.failure is None and self.broker_epoch >= 0
         await self._logs.close(clean, self.broker_epoch)
 
 
@@ -260,6 +302,31 @@ def _cluster_id(config: BrokerConfig, world: World) -> str:
     if config.cluster_id not in (None, known):
         raise ConfigError(f"firn.cluster.id: the data directories belong to cluster {known}")
     return known
+
+
+def _check_metadata(disk: Disk, log_dirs: tuple[Path, ...]) -> None:
+    """Refuse to begin with empty metadata where there are partitions: `CorruptionError`.
+
+    The metadata was lost, and the partitions of topics that nobody knows would be set aside.
+    """
+    metadata = log_dirs[0] / names.CLUSTER_METADATA_DIR
+    found = [entry.name for entry in disk.list(metadata)] if exists(disk, metadata) else []
+    if any(name.endswith((names.LOG, ".checkpoint")) for name in found):
+        return
+    for path in log_dirs:
+        replicas = [e.name for e in disk.list(path) if e.is_dir and names.parse_partition_dir(e.name)]
+        replicas = [name for name in replicas if name != names.CLUSTER_METADATA_DIR]
+        if replicas:
+            raise CorruptionError(
+                f"{metadata} is lost or empty, and {path} holds {len(replicas)} partitions, {replicas[0]} "
+                "among them: docs/operations.md says what to do"
+            )
+
+
+def _partition_limit(budget: Budget) -> PartitionLimit:
+    return PartitionLimit(
+        budget.partitions, f"its {budget.limit} open files (RLIMIT_NOFILE) carry {budget.partitions}"
+    )
 
 
 def _endpoints(listeners: tuple[Listener, ...]) -> tuple[Endpoint, ...]:

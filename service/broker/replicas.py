@@ -8,43 +8,74 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.types import TopicIdPartition
 from service.partition.partition import Partition
 
 
 class Replicas:
-    """Registry of online partitions. Both keys of a partition lie in one dict: produce and fetch look it up
-    every time.
+    """Registry of partitions, online and offline. Both keys of a partition lie in one dict: produce and fetch
+    look it up every time.
     """
 
     def __init__(self) -> None:
         self._online: dict[tuple[str | UUID, int], Partition] = {}
+        self._offline: dict[tuple[str | UUID, int], str] = {}
 
     def add(self, partition: Partition) -> None:
-        tip = partition.tip
-        self._online[tip.topic, tip.partition] = partition
-        self._online[tip.topic_id, tip.partition] = partition
+        """The partition serves from now on."""
+        for key in _keys(partition.tip):
+            self._offline.pop(key, None)
+            self._online[key] = partition
 
     def remove(self, partition: Partition) -> None:
-        tip = partition.tip
-        for key in ((tip.topic_id, tip.partition), (tip.topic, tip.partition)):
+        for key in _keys(partition.tip):
             # A topic of the same name may have been created anew in the same change of the image.
             if self._online.get(key) is partition:
                 del self._online[key]
 
+    def take_offline(self, tip: TopicIdPartition, reason: str) -> None:
+        """The partition is this node's and cannot be served: who asks for it is told KAFKA_STORAGE_ERROR."""
+        partition = self._online.get((tip.topic_id, tip.partition))
+        if partition is not None:
+            self.remove(partition)
+            partition.close()
+        for key in _keys(tip):
+            self._offline[key] = reason
+
+    def forget(self, tip: TopicIdPartition) -> None:
+        """A partition that was offline is not this node's any more."""
+        if self._offline.pop((tip.topic_id, tip.partition), None) is not None:
+            self._offline.pop((tip.topic, tip.partition), None)
+
     def __iter__(self) -> Iterator[Partition]:
+        """Those that are online."""
         return iter([one for key, one in self._online.items() if isinstance(key[0], UUID)])
 
     def get(self, topic_id: UUID, partition: int) -> Partition | None:
+        """The partition, None where it is not here, or offline."""
         return self._online.get((topic_id, partition))
+
+    def why_offline(self, topic_id: UUID, partition: int) -> str | None:
+        """Why a partition of this node cannot be served; None where it can, or is not here."""
+        return self._offline.get((topic_id, partition))
 
     def find(self, topic: str | UUID, partition: int) -> Partition:
         """The partition by its topic's name or id, as the request names it.
 
-        `RequestError` UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID where no topic has that id.
+        `RequestError` KAFKA_STORAGE_ERROR where it is offline, UNKNOWN_TOPIC_OR_PARTITION, or
+        UNKNOWN_TOPIC_ID where no topic has that id.
         """
         found = self._online.get((topic, partition))
         if found is not None:
             return found
-        unknown_id = isinstance(topic, UUID) and (topic, 0) not in self._online
+        reason = self._offline.get((topic, partition))
+        if reason is not None:
+            raise RequestError(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {reason}")
+        known = (topic, 0) in self._online or (topic, 0) in self._offline
+        unknown_id = isinstance(topic, UUID) and not known
         code = ErrorCode.unknown_topic_id if unknown_id else ErrorCode.unknown_topic_or_partition
         raise RequestError(code, f"no partition {topic}-{partition} here")
+
+
+def _keys(tip: TopicIdPartition) -> tuple[tuple[str | UUID, int], ...]:
+    return (tip.topic_id, tip.partition), (tip.topic, tip.partition)

@@ -1,6 +1,6 @@
 """What a configuration key is: type, bounds, default and words, as Apache Kafka's `ConfigDef` has them. [P]
 
-A key that Firn accepts has an effect; the tables are in `config_tables`. Messages are Kafka's own
+A key that Firn accepts has an effect; the tables are in `tables`. Messages are Kafka's own
 (`Invalid value x for configuration y: Value must be at least 1`), so that whoever knows Kafka knows them.
 """
 
@@ -65,7 +65,6 @@ class ConfigKey:
     at_most: int | None = None
     one_of: tuple[str, ...] = ()
     check: Callable[[str], str | None] | None = None
-    importance: str = "medium"
     synonyms: tuple[Synonym, ...] = ()
     dynamic: bool = False
     internal: bool = False

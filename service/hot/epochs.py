@@ -8,6 +8,7 @@ may leave stale lines behind after a crash, which loading cuts again at the log'
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from service.base.errors import CorruptionError
 from service.base.files import read_checkpoint, write_checkpoint
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
 from service.hot.names import LEADER_EPOCHS
+from service.records.checkpoint_lines import EpochEntry, decode_epochs, encode_epochs
 
 UNDEFINED: Final = (NO_LEADER_EPOCH, NO_OFFSET)
 
@@ -23,7 +25,8 @@ UNDEFINED: Final = (NO_LEADER_EPOCH, NO_OFFSET)
 class LeaderEpochs:
     """Ascending (epoch, start offset) pairs of one partition. Owned by the loop.
 
-    ``latest``: the last epoch, -1 if there is none.
+    ``latest``: the last epoch, -1 if there is none. What changes the file raises `DiskError`, and the pairs
+    are then as they were: the file is written first.
     """
 
     __slots__ = ("_dir", "_disk", "_epochs", "_starts", "latest")
@@ -31,21 +34,17 @@ class LeaderEpochs:
     def __init__(self, disk: Disk, directory: Path) -> None:
         self._disk = disk
         self._dir = directory
-        self._epochs: list[int] = []
-        self._starts: list[int] = []
-        self.latest = NO_LEADER_EPOCH
+        self._set([])
 
     @classmethod
     def load(cls, disk: Disk, directory: Path) -> LeaderEpochs:
         """Read the checkpoint; `CorruptionError` if it cannot be right, `DiskError` if it cannot be read."""
         self = cls(disk, directory)
-        for line in read_checkpoint(disk, directory / LEADER_EPOCHS):
-            try:
-                epoch, start = map(int, line.split())
-            except ValueError:
-                raise CorruptionError(f"{self.path}: not an epoch and an offset: {line!r}") from None
-            if epoch < 0 or start < 0:
-                raise CorruptionError(f"{self.path}: negative: {line!r}")
+        try:
+            entries = decode_epochs(read_checkpoint(disk, self.path))
+        except CorruptionError as e:
+            raise CorruptionError(f"{self.path}: {e}") from e
+        for epoch, start in entries:
             self.note(epoch, start)
         return self
 
@@ -66,23 +65,34 @@ class LeaderEpochs:
 
         Says whether the file was written.
         """
-        if epoch == self.latest and start_offset >= self._starts[-1]:
+        if self._is_known(epoch, start_offset):
             return False
-        self.note(epoch, start_offset)
-        self.save()
+        self.replace(self._with(epoch, start_offset))
         return True
 
     def note(self, epoch: int, start_offset: int) -> None:
         """As `assign`, but the file waits for `save`."""
-        if epoch == self.latest and start_offset >= self._starts[-1]:
-            return
-        # An entry that is not below the new one in both respects has no records left behind it.
-        while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
-            self._epochs.pop()
-            self._starts.pop()
-        self._epochs.append(epoch)
-        self._starts.append(start_offset)
-        self.latest = epoch
+        if not self._is_known(epoch, start_offset):
+            self._set(self._with(epoch, start_offset))
+
+    def _is_known(self, epoch: int, start_offset: int) -> bool:
+        return epoch == self.latest and start_offset >= self._starts[-1]
+
+    def _with(self, epoch: int, start_offset: int) -> list[EpochEntry]:
+        """An entry that is not below the new one in both respects has no records left behind it."""
+        kept = [one for one in self.entries if one[0] < epoch and one[1] < start_offset]
+        return [*kept, (epoch, start_offset)]
+
+    def replace(self, entries: Iterable[EpochEntry]) -> None:
+        """These are the epochs from now on."""
+        entries = list(entries)
+        write_checkpoint(self._disk, self.path, encode_epochs(entries), fsync=False)
+        self._set(entries)
+
+    def _set(self, entries: list[EpochEntry]) -> None:
+        self._epochs = [epoch for epoch, _ in entries]
+        self._starts = [start for _, start in entries]
+        self.latest = self._epochs[-1] if entries else NO_LEADER_EPOCH
 
     def epoch_at(self, offset: int) -> int:
         """Epoch of the record at `offset`; -1 if that is not known."""
@@ -115,11 +125,7 @@ class LeaderEpochs:
         """Forget epochs that begin at or after `end_offset`. Says whether the file was written."""
         if not self._starts or self._starts[-1] < end_offset:
             return False
-        while self._starts and self._starts[-1] >= end_offset:
-            self._epochs.pop()
-            self._starts.pop()
-        self.latest = self._epochs[-1] if self._epochs else NO_LEADER_EPOCH
-        self.save()
+        self.replace(one for one in self.entries if one[1] < end_offset)
         return True
 
     def truncate_start(self, start_offset: int) -> bool:
@@ -127,18 +133,9 @@ class LeaderEpochs:
         slot = bisect_right(self._starts, start_offset) - 1
         if slot < 0 or (slot == 0 and self._starts[0] == start_offset):
             return False
-        del self._epochs[:slot], self._starts[:slot]
-        self._starts[0] = start_offset
-        self.save()
+        self.replace([(self._epochs[slot], start_offset), *self.entries[slot + 1 :]])
         return True
-
-    def clear(self) -> None:
-        self._epochs.clear()
-        self._starts.clear()
-        self.latest = NO_LEADER_EPOCH
-        self.save()
 
     def save(self) -> None:
         """Replace the file; not fsynced here."""
-        lines = [f"{epoch} {start}" for epoch, start in self.entries]
-        write_checkpoint(self._disk, self.path, lines, fsync=False)
+        self.replace(self.entries)

@@ -150,16 +150,18 @@ class FileHandle:
 
     def get(self) -> SegmentFile:
         """The file, kept open by the cache for now."""
-        if self._pinned is not None:
-            return self._pinned
+        pinned = self._pinned
+        if pinned is not None:
+            return pinned
         file = self.peek()
         self._cache.keep(file)
         return file
 
     def peek(self) -> SegmentFile:
         """The file, as `get`, but neither opened nor kept by this call."""
-        if self._pinned is not None:
-            return self._pinned
+        pinned = self._pinned
+        if pinned is not None:
+            return pinned
         file = self._file() if self._file is not None else None
         if file is None:
             file = SegmentFile(self._cache.disk, self.path, self.size)
@@ -178,15 +180,22 @@ class FileHandle:
         return file
 
     def pin(self) -> SegmentFile:
-        """Keep the file open until `unpin`, whatever the cache does."""
-        self._pinned = self.get()
-        self._cache.forget(self._pinned)
-        return self._pinned
+        """Open the file, and keep it open until `unpin`, whatever the cache does."""
+        file = self.peek()
+        _ = file.fd
+        self._pinned = file
+        self._cache.forget(file)
+        return file
+
+    @property
+    def is_pinned(self) -> bool:
+        return self._pinned is not None
 
     def unpin(self) -> None:
-        if self._pinned is not None:
-            self._cache.keep(self._pinned)
-            self._pinned = None
+        """Leave it to the cache from now on. Safe from any thread."""
+        file, self._pinned = self._pinned, None
+        if file is not None:
+            self._cache.keep(file)
 
     def resize(self, size: int) -> None:
         """Note how many bytes are valid now."""

@@ -1,12 +1,9 @@
-"""Sparse indexes of one segment, in Kafka's byte formats. No checksum: whatever is doubtful is rebuilt from
-the log.
+"""Files of a segment's two sparse indexes. No checksum: whatever is doubtful is rebuilt from the log.
 
-    offset index   i32 last offset of a batch, relative to the base   i32 position of the batch in the log
-    time index     i64 greatest timestamp so far   i32 offset of it (its batch's last), relative to the base
-
-Big-endian, entries ascend. Kafka preallocates an active segment's index and cuts it when the segment is
-sealed; here a file holds exactly its entries at any time, which Kafka's tools read just as well. Nothing is
-mapped and nothing is held in memory: a lookup is a handful of `pread`s of pages that are in the page cache.
+Their bytes are told by `records.segment_indexes`. Kafka preallocates an active segment's index and cuts it
+when the segment is sealed; here a file holds exactly its entries at any time, which Kafka's tools read just
+as well. Nothing is mapped and nothing is held in memory: a lookup is a handful of `pread`s of pages that are
+in the page cache.
 """
 
 from __future__ import annotations
@@ -17,8 +14,8 @@ from typing import ClassVar, Final
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP
 from service.hot.files import FileHandle, SegmentFile
+from service.records.segment_indexes import MAX_RELATIVE_OFFSET, OFFSET_ENTRY, TIME_ENTRY
 
-MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 _BLOCK_ENTRIES: Final = 256
 
 
@@ -46,6 +43,10 @@ class _Index:
         self.handle.get().truncate(entries * width)
         self.entries = entries
         self.handle.resize(entries * width)
+
+    def forget(self) -> None:
+        """Have no entries for now, whatever the file holds."""
+        self.entries = 0
 
     def _append(self, *fields: int) -> None:
         """Write one entry behind the others; `DiskError` leaves the entries as they were."""
@@ -96,7 +97,7 @@ class _Index:
 class OffsetIndex(_Index):
     """Offset to position. An entry stands for a batch and is found by its last offset or a later one."""
 
-    ENTRY = struct.Struct(">ii")
+    ENTRY = OFFSET_ENTRY
     __slots__ = ()
 
     @property
@@ -127,7 +128,7 @@ class OffsetIndex(_Index):
 class TimeIndex(_Index):
     """Timestamp to offset. The last slot is kept free for the entry that sealing adds (as Kafka does)."""
 
-    ENTRY = struct.Struct(">qi")
+    ENTRY = TIME_ENTRY
     __slots__ = ("_last",)
 
     def __init__(self, handle: FileHandle, base_offset: int, max_bytes: int) -> None:
@@ -168,4 +169,8 @@ class TimeIndex(_Index):
 
     def truncate_entries(self, entries: int) -> None:
         super().truncate_entries(entries)
+        self._last = None
+
+    def forget(self) -> None:
+        super().forget()
         self._last = None

@@ -35,6 +35,8 @@ from service.base.files import (
 )
 from service.base.world import World
 from service.hot import names
+from service.hot.durability import Latch
+from service.records.checkpoint_lines import decode_offsets, encode_offsets
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +88,7 @@ def random_id(world: World) -> UUID:
 
 
 class LogDir:
-    """A locked log directory; `close` gives it up."""
+    """A locked log directory; `close` gives it up. ``latch``: whether it can still be relied on."""
 
     def __init__(self, path: Path, world: World) -> None:
         """Make the directory if it is not there and lock it.
@@ -96,6 +98,7 @@ class LogDir:
         self.path = path
         self.disk = world.disk
         self._world = world
+        self.latch = Latch()
         make_directory(world.disk, path)
         try:
             self._lock_fd = world.disk.lock(path / LOCK)
@@ -146,18 +149,13 @@ class LogDir:
         """An offset checkpoint; an unreadable one counts as empty, which costs a longer recovery."""
         path = self.path / name
         try:
-            offsets: Offsets = {}
-            for line in read_checkpoint(self.disk, path):
-                topic, partition, offset = line.split()
-                offsets[topic, int(partition)] = int(offset)
-        except (CorruptionError, ValueError) as e:
+            return decode_offsets(read_checkpoint(self.disk, path))
+        except CorruptionError as e:
             _log.warning("ignoring %s: %s", path, e)
             return {}
-        return offsets
 
-    def write_offsets(self, name: str, offsets: Mapping[tuple[str, int], int], *, fsync: bool = True) -> None:
-        lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
-        write_checkpoint(self.disk, self.path / name, lines, fsync=fsync)
+    def write_offsets(self, name: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        write_checkpoint(self.disk, self.path / name, encode_offsets(offsets))
 
 
 def cluster_id_of(disk: Disk, paths: Sequence[Path]) -> str | None:
@@ -212,14 +210,16 @@ def _write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
 
 
 def read_topic_id(disk: Disk, directory: Path) -> UUID | None:
-    """Topic id in a replica's partition.metadata, None if the file is missing;
+    """Topic id in a replica's partition.metadata, None if the file is missing or empty.
 
-    `StorageError` if it is not one.
+    A crash while a replica is made leaves such a one. `CorruptionError` if the file says anything else.
     """
     path = directory / names.PARTITION_METADATA
     try:
         text = read_file(disk, path, MAX_SMALL_BYTES).decode("utf-8", "replace")
     except MissingFile:
+        return None
+    if not text.strip("\0 \n"):
         return None
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
     try:
@@ -227,7 +227,7 @@ def read_topic_id(disk: Disk, directory: Path) -> UUID | None:
             raise ValueError(f"version {fields['version']}")
         return decode_uuid(fields["topic_id"])
     except (KeyError, ValueError) as e:
-        raise StorageError(f"{path} is not what it must be: {e}") from e
+        raise CorruptionError(f"{path} is not what it must be: {e}") from e
 
 
 def write_topic_id(disk: Disk, directory: Path, topic_id: UUID) -> None:

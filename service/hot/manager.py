@@ -1,7 +1,12 @@
 """All local logs of a node: where they lie, opening, flushing, checkpoints, removal (Kafka `LogManager`).
 
 Owned by the event loop. Whatever waits for the disk runs on the `log-io` pool: recovery at start, fsync,
-checkpoints, unlinking. `run` is the one background task; an error of the disk ends it, and so is heard.
+checkpoints, unlinking.
+
+What fails costs as little as it can. A log that cannot be opened, or turns out to be damaged, is offline: it
+answers nothing, keeps its bytes, and nothing is made in its place. A log directory in which an fsync failed
+takes all its logs offline. It is never checkpointed nor marked clean again, and whoever runs the node is
+told.
 """
 
 from __future__ import annotations
@@ -18,13 +23,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from service.base.disk import DiskError, MissingFile
-from service.base.errors import StorageError
-from service.base.files import remove_file, remove_tree
-from service.base.threads import Threads
+from service.base.errors import CorruptionError, StorageError
+from service.base.files import fsync_dir, remove_file, remove_tree
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names
+from service.hot.checkpoints import AllOffsets, Checkpoints, DirOffsets
 from service.hot.files import FileCache
 from service.hot.log import DEFAULT_PRODUCER_EXPIRATION_MS, LocalLog
 from service.hot.log_dir import (
@@ -36,6 +41,7 @@ from service.hot.log_dir import (
     read_topic_id,
     write_topic_id,
 )
+from service.hot.state import LogOffline
 
 _log = logging.getLogger(__name__)
 
@@ -43,18 +49,12 @@ NEVER_MS: Final = 2**63 - 1
 NO_TOPIC_ID: Final = UUID(int=0)
 _TICK_S: Final = 1.0
 _PRODUCER_EXPIRY_CHECK_MS: Final = 600_000
+_OPEN_AGAIN_MS: Final = 5_000
 
 T = TypeVar("T")
 
 LogKey = tuple[UUID, int]
 """(topic id, partition)"""
-
-
-class _Offsets(NamedTuple):
-    """What the checkpoints are to say; ``number`` goes up from one taking to the next."""
-
-    number: int
-    homes: list[tuple[LogDir, Offsets, Offsets]]
 
 
 class _Found(NamedTuple):
@@ -70,33 +70,27 @@ _NEW: Final = _Found(True, {}, {}, [])
 """Of a log that is made just now."""
 
 
+class _Offline(NamedTuple):
+    """A replica that could not be opened. ``tip``: with topic id 0 where its file does not tell it."""
+
+    path: Path
+    tip: TopicIdPartition
+    config: LogConfig
+    known: _Found
+    home: LogDir
+    why: StorageError | CorruptionError
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether opening it again would say the same."""
+        return isinstance(self.why, CorruptionError)
+
+
 def _look_into(home: LogDir) -> _Found:
     clean = home.take_clean_marker()
     points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
     directories = [entry.name for entry in home.disk.list(home.path) if entry.is_dir]
     return _Found(clean, points, starts, directories)
-
-
-class _Checkpoint:
-    """The checkpoint files of all directories. Written from any thread; older offsets never replace newer.
-
-    ``names``: the (topic, partition) pairs that the files speak of.
-    """
-
-    def __init__(self, threads: Threads) -> None:
-        self.names: set[tuple[str, int]] = set()
-        self._number = -1
-        self._lock = threads.lock()
-
-    def write(self, offsets: _Offsets, *, fsync: bool = True) -> None:
-        with self._lock:
-            if offsets.number < self._number:
-                return
-            self._number = offsets.number
-            for home, points, starts in offsets.homes:
-                home.write_offsets(RECOVERY_POINTS, points, fsync=fsync)
-                home.write_offsets(LOG_START_OFFSETS, starts, fsync=fsync)
-            self.names = {name for _, points, _ in offsets.homes for name in points}
 
 
 class LogManager:
@@ -111,10 +105,12 @@ class LogManager:
         producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
         io_threads: int = 2,
         max_open_files: int = 256,
+        on_directory_failed: Callable[[Path, StorageError], None] | None = None,
     ) -> None:
-        """`checkpoint_interval_ms`:
+        """`checkpoint_interval_ms`: ``log.flush.offset.checkpoint.interval.ms``.
 
-        ``log.flush.offset.checkpoint.interval.ms``. `StorageError` if a directory is in use.
+        `on_directory_failed`: told on the loop of each log directory that has failed, once. `StorageError` if
+        a directory is in use, or cannot be used at all.
         """
         self.files = FileCache(world.disk, max_open_files)
         self._world = world
@@ -122,16 +118,20 @@ class LogManager:
         self._disk = world.disk
         self._checkpoint_interval_ms = checkpoint_interval_ms
         self._producer_expiration_ms = producer_expiration_ms
+        self._io_threads = io_threads
+        self._on_directory_failed = on_directory_failed
         self._logs: dict[LogKey, LocalLog] = {}
         self._homes: dict[LocalLog, LogDir] = {}
+        self._offline: list[_Offline] = []
         self._flushes: dict[LocalLog, asyncio.Future[int]] = {}
-        self._rolled: set[LocalLog] = set()
-        self._checkpoint = _Checkpoint(world.threads)
+        self._to_flush: set[LocalLog] = set()
+        self._checkpoints = Checkpoints(world.threads)
         self._checkpoint_soon = False
         self._taken = itertools.count()
         self._wake: asyncio.Event | None = None
         self._doomed: list[tuple[int, Path]] = []
         self._dirs: list[LogDir] = []
+        self._failed: set[LogDir] = set()
         self._running: set[Future[Any]] = set()
         try:
             for path in log_dirs:
@@ -146,29 +146,34 @@ class LogManager:
         return [home.claim(cluster_id, node_id) for home in self._dirs]
 
     def logs(self) -> Mapping[LogKey, LocalLog]:
-        """All logs, by topic id and partition; a live view."""
+        """All logs, offline ones among them, by topic id and partition; a live view."""
         return MappingProxyType(self._logs)
+
+    @property
+    def failed_directories(self) -> list[Path]:
+        """Log directories that are not to be relied on any more."""
+        return [home.path for home in self._dirs if home.latch.failure is not None]
 
     # Opening
 
     async def open_all(self, config_of: Callable[[str], LogConfig]) -> None:
         """Open every log in the directories, several at a time, recovering what needs it.
 
-        `config_of`: settings of a topic by name. `StorageError` if a log cannot be opened.
+        `config_of`: settings of a topic by name. A log that cannot be opened is offline, and said so;
+        `StorageError` if a whole directory cannot be read.
         """
         for home in self._dirs:
             found = await self._run(_look_into, home)
-            self._checkpoint.names |= found.recovery_points.keys() | found.log_starts.keys()
+            self._checkpoints.names |= found.recovery_points.keys() | found.log_starts.keys()
             replicas = self._replicas(home, found.directories)
-            _log.info(
-                "opening %d logs in %s after a %s stop",
-                len(replicas), home.path, "clean" if found.clean else "hard",
-            )  # fmt: skip
+            stop = f"after a {'clean' if found.clean else 'hard'} stop" if replicas else "which has none yet"
+            _log.info("opening %d logs in %s, %s", len(replicas), home.path, stop)
             jobs = [
-                self._run(self._open, path, *named, config_of(named[0]), found) for path, named in replicas
+                self._run(self._open_or_offline, path, *named, config_of(named[0]), found, home)
+                for path, named in replicas
             ]
-            for log in await _all_of(jobs):
-                self._adopt(log, home)
+            for opened in await _all_of(jobs):
+                self._take_in(opened, home)
 
     def _run(self, job: Callable[..., T], *args: object) -> asyncio.Future[T]:
         """Have a `log-io` thread do it."""
@@ -193,33 +198,84 @@ class LogManager:
                 _log.warning("%s is left alone: not a replica in use", path)
         return found
 
+    def _open_or_offline(
+        self, path: Path, topic: str, partition: int, config: LogConfig, known: _Found, home: LogDir
+    ) -> LocalLog | _Offline | None:
+        """The log in `path`, or why there is none; None for one that was never finished being made."""
+        tip = TopicIdPartition(NO_TOPIC_ID, topic, partition)
+        try:
+            topic_id = read_topic_id(self._disk, path)
+            if topic_id is None:
+                if self._holds_records(path):
+                    raise CorruptionError(f"{path / names.PARTITION_METADATA} is missing or empty")
+                self._set_path_aside(path, tip, home, "it has no topic id and holds nothing")
+                return None
+            tip = tip._replace(topic_id=topic_id)
+            return self._open(path, tip, config, known, home)
+        except (StorageError, CorruptionError) as e:
+            return _Offline(path, tip, config, known, home, e)
+
+    def _set_path_aside(self, path: Path, tip: TopicIdPartition, home: LogDir, why: str) -> None:
+        stray = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), names.STRAY_DIR)
+        self._disk.rename(path, home.path / stray)
+        _log.warning("%s is set aside as %s: %s", path, stray, why)
+
+    def _holds_records(self, path: Path) -> bool:
+        return any(entry.size and entry.name.endswith(names.LOG) for entry in self._disk.list(path))
+
     def _open(
-        self,
-        path: Path,
-        topic: str,
-        partition: int,
-        config: LogConfig,
-        known: _Found,
+        self, path: Path, tip: TopicIdPartition, config: LogConfig, known: _Found, home: LogDir
     ) -> LocalLog:
         return LocalLog.open(
             path,
-            TopicIdPartition(read_topic_id(self._disk, path) or NO_TOPIC_ID, topic, partition),
+            tip,
             config,
             world=self._world,
-            recovery_point=known.recovery_points.get((topic, partition), 0),
-            log_start_offset=known.log_starts.get((topic, partition), 0),
+            recovery_point=known.recovery_points.get(tip[1:], 0),
+            log_start_offset=known.log_starts.get(tip[1:], 0),
             clean=known.clean,
             files=self.files,
+            latch=home.latch,
             producer_expiration_ms=self._producer_expiration_ms,
         )
 
+    def _take_in(self, opened: LocalLog | _Offline | None, home: LogDir) -> None:
+        if isinstance(opened, _Offline):
+            _log.error("%s is offline, its files are left as they are: %s", opened.path, opened.why)
+            self._offline.append(opened)
+        elif opened is not None:
+            self._adopt(opened, home)
+
     def _adopt(self, log: LocalLog, home: LogDir) -> None:
-        key = log.tip.topic_id, log.tip.partition
-        if log.tip.topic_id != NO_TOPIC_ID and key in self._logs:
-            raise StorageError(f"{log.dir} and {self._logs[key].dir} hold the same replica")
-        self._logs[key] = log
+        tip = log.tip
+        log.watch(self._wants_flush, self._start_moved)
+        other = self._logs.get((tip.topic_id, tip.partition))
+        if other is not None:
+            other.fail(StorageError(f"{log.dir} and {other.dir} hold the same replica"))
+            log.close(clean=False)
+            return
+        self._logs[tip.topic_id, tip.partition] = log
         self._homes[log] = home
-        log.on_roll = self._on_roll
+        if log.has_unsynced_files:
+            self._wants_flush(log)
+
+    def offline(self) -> list[tuple[TopicIdPartition, str]]:
+        """Replicas that could not be opened, and why; with topic id 0 where that is not known."""
+        return [(one.tip, str(one.why)) for one in self._offline]
+
+    async def _open_again(self) -> None:
+        """Try those again that the disk did not let us open; damage does not pass."""
+        for one in [one for one in self._offline if not one.is_damaged]:
+            named = one.tip.topic, one.tip.partition
+            job = self._run(self._open_or_offline, one.path, *named, one.config, one.known, one.home)
+            opened = await job
+            if one not in self._offline:
+                if isinstance(opened, LocalLog):
+                    opened.close(clean=False)
+            elif not isinstance(opened, _Offline):
+                self._offline.remove(one)
+                self._take_in(opened, one.home)
+                _log.info("%s is open now", one.path)
 
     def get(self, topic_id: UUID, partition: int) -> LocalLog | None:
         return self._logs.get((topic_id, partition))
@@ -228,22 +284,47 @@ class LogManager:
         """The partition's log, made empty in the directory with the fewest if there is none.
 
         A directory of the same name that belongs to another topic id is set aside as stray, not touched
-        otherwise. `StorageError` if the disk refuses.
+        otherwise. `StorageError` where the disk refuses; `CorruptionError` where the partition's files are
+        damaged, or may be its and cannot be read: nothing is made in their place.
         """
-        log = self._logs.get((tip.topic_id, tip.partition))
+        key = tip.topic_id, tip.partition
+        log = self._logs.get(key)
         if log is not None:
             return log
-        self._set_aside(tip)
-        counts = [sum(1 for home in self._homes.values() if home is one) for one in self._dirs]
-        home = self._dirs[counts.index(min(counts))]
-        if (tip.topic, tip.partition) in self._checkpoint.names:
-            # It speaks of a predecessor, whose start offset could cut this log after a crash.
-            self._checkpoint.write(self._offsets(), fsync=False)
-        path = home.path / names.partition_dir(tip.topic, tip.partition)
-        self._disk.mkdir(path)
-        write_topic_id(self._disk, path, tip.topic_id)
-        log = self._open(path, tip.topic, tip.partition, config, _NEW)
+        for one in self._offline:
+            if one.tip[1:] == tip[1:] and one.tip.topic_id in (tip.topic_id, NO_TOPIC_ID):
+                kind = CorruptionError if one.is_damaged else LogOffline
+                raise kind(f"{one.path} could not be opened: {one.why}")
+        home = self._roomiest()
+        if home is None:
+            raise LogOffline("no log directory is left")
+        log = self._make(home.path / names.partition_dir(tip.topic, tip.partition), tip, config, home)
         self._adopt(log, home)
+        return log
+
+    def _roomiest(self) -> LogDir | None:
+        """The directory with the fewest logs among those that work."""
+        counts = {home: 0 for home in self._dirs if home.latch.failure is None}
+        for home in self._homes.values():
+            if home in counts:
+                counts[home] += 1
+        return min(counts, key=lambda home: counts[home], default=None)
+
+    def _make(self, path: Path, tip: TopicIdPartition, config: LogConfig, home: LogDir) -> LocalLog:
+        self._set_aside(tip)
+        if (tip.topic, tip.partition) in self._checkpoints.names:
+            # It speaks of a predecessor, whose offsets would make this log a damaged one after a crash.
+            failed = self._checkpoints.write(self._offsets())
+            if home in failed:
+                raise LogOffline(f"no checkpoint could be written: {failed[home]}")
+        self._disk.mkdir(path)
+        try:
+            write_topic_id(self._disk, path, tip.topic_id)
+            log = self._open(path, tip, config, _NEW, home)
+        except (StorageError, CorruptionError):
+            self._remove(path)
+            raise
+        log.note_made(path / names.PARTITION_METADATA)
         return log
 
     def _set_aside(self, tip: TopicIdPartition) -> None:
@@ -253,17 +334,24 @@ class LogManager:
                 _log.warning(
                     "%s holds topic id %s, not %s: set aside", path, other.tip.topic_id, tip.topic_id
                 )
+        for one in [one for one in self._offline if one.tip[1:] == tip[1:]]:
+            self._set_path_aside(one.path, one.tip, one.home, f"it holds topic id {one.tip.topic_id}")
+            self._offline.remove(one)
 
     def set_aside_unknown(self, is_known: Callable[[UUID, int], bool]) -> None:
         """Rename the logs of partitions that the metadata does not have: they serve nobody and are not lost.
 
         A topic deleted just before a crash leaves one; so does a data directory put beside another node's
-        metadata.
+        metadata. What the disk does not let us rename stays, and is said.
         """
         for key, log in list(self._logs.items()):
             if not is_known(*key):
-                path = self._retire(key, names.STRAY_DIR)
-                _log.warning("%s-%d is unknown to the metadata: set aside as %s", *log.tip[1:], path)
+                try:
+                    path = self._retire(key, names.STRAY_DIR)
+                except DiskError as e:
+                    _log.warning("%s is unknown to the metadata and stays: %s", log.dir, e)
+                else:
+                    _log.warning("%s-%d is unknown to the metadata: set aside as %s", *log.tip[1:], path)
 
     # Going away
 
@@ -272,90 +360,168 @@ class LogManager:
         key = tip.topic_id, tip.partition
         log = self._logs.get(key)
         if log is None:
-            return False
+            return self._delete_offline(tip)
         due_ms = self._clock.now_ms() + log.config.file_delete_delay_ms
-        self._doomed.append((due_ms, self._retire(key, names.DELETE_DIR)))
+        try:
+            self._doomed.append((due_ms, self._retire(key, names.DELETE_DIR)))
+        except MissingFile:
+            _log.warning("%s was gone before it was deleted", log.dir)
+        except DiskError as e:
+            _log.error("%s of a deleted topic keeps its name until it is removed: %s", log.dir, e)
+            self._doomed.append((due_ms, log.dir))
         return True
+
+    def _delete_offline(self, tip: TopicIdPartition) -> bool:
+        for one in [one for one in self._offline if one.tip == tip]:
+            self._offline.remove(one)
+            self._doomed.append((self._clock.now_ms() + one.config.file_delete_delay_ms, one.path))
+            return True
+        return False
 
     def _retire(self, key: LogKey, suffix: str) -> Path:
         log = self._logs.pop(key)
-        home = self._homes.pop(log)
-        self._rolled.discard(log)
+        home = self._homes.pop(log, None)
+        self._to_flush.discard(log)
         self._checkpoint_soon = True
-        target = home.path / names.retired_dir(
-            log.tip.topic, log.tip.partition, self._world.new_uuid(), suffix
-        )
-        self._disk.rename(log.dir, target)
-        log.moved(target)
-        log.close(clean=False)
+        log.retire()
+        parent = home.path if home is not None else log.dir.parent
+        target = parent / names.retired_dir(log.tip.topic, log.tip.partition, self._world.new_uuid(), suffix)
+        try:
+            self._disk.rename(log.dir, target)
+            log.moved(target)
+        finally:
+            log.close(clean=False)
         return target
 
     # Durability
 
-    def _on_roll(self, log: LocalLog) -> None:
-        self._rolled.add(log)
+    def _wants_flush(self, log: LocalLog) -> None:
+        self._to_flush.add(log)
+        if self._wake is not None:
+            self._wake.set()
+
+    def _start_moved(self) -> None:
+        self._checkpoint_soon = True
         if self._wake is not None:
             self._wake.set()
 
     async def flush(self, log: LocalLog) -> None:
         """Return once everything appended to `log` until now is durable.
 
-        Callers that come together share an fsync.
+        Callers that come together share an fsync. `StorageError` where the disk refuses or the log is gone.
         """
         target = log.log_end_offset
         while log.recovery_point < min(target, log.log_end_offset):
+            if log not in self._homes:
+                raise LogOffline(f"{log.tip} is not here any more")
             running = self._flushes.get(log)
             if running is None:
                 running = self._run(log.flush)
                 self._flushes[log] = running
                 running.add_done_callback(lambda _: self._flushes.pop(log, None))
-            await asyncio.shield(running)
+            try:
+                await asyncio.shield(running)
+            except StorageError:
+                self._take_directories_offline()
+                raise
+
+    async def _flush_in_background(self, log: LocalLog, up_to: int) -> LocalLog | None:
+        """The log again where it is to be tried later."""
+        try:
+            await self._run(log.flush, up_to)
+        except StorageError as e:
+            self._take_directories_offline()
+            if log.failure is None and log in self._homes:
+                _log.error("flushing %s, to be tried again: %s", log.tip, e)
+                return log
+        return None
+
+    def _take_directories_offline(self) -> None:
+        """Let go of what lies in directories that have failed since we looked last."""
+        for home in self._dirs:
+            failure = home.latch.failure
+            if failure is None or home in self._failed:
+                continue
+            self._failed.add(home)
+            _log.critical("log directory %s failed and is offline with all its logs: %s", home.path, failure)
+            for log, at in tuple(self._homes.items()):
+                if at is home:
+                    log.fail(failure)
+            if self._on_directory_failed is not None:
+                self._on_directory_failed(home.path, failure)
 
     async def run(self) -> None:
         """Flush, checkpoint, expire and unlink, for as long as the task lives.
 
-        Ends with `StorageError` if the disk fails.
+        What the disk refuses is said and tried again; what it has lost takes its directory offline.
         """
         self._wake = wake = asyncio.Event()
         checkpoint_at = self._clock.monotonic_ms() + self._checkpoint_interval_ms
         expire_at = self._clock.monotonic_ms() + _PRODUCER_EXPIRY_CHECK_MS
+        open_at = 0
         while True:
-            rolled, self._rolled = self._rolled, set()
-            for log in rolled:
-                await self._run(log.flush, log.active_base_offset)
+            again = await self._flush_waiting()
             await self._flush_due()
-            await self._run(self._remove_due, self._take_due(self._clock.now_ms()))
             now_ms = self._clock.monotonic_ms()
             if now_ms >= checkpoint_at or self._checkpoint_soon:
                 self._checkpoint_soon = False
                 checkpoint_at = now_ms + self._checkpoint_interval_ms
-                await self._run(self._checkpoint.write, self._offsets())
+                await self._write_checkpoints()
+            await self._remove_due(self._clock.now_ms())
+            if now_ms >= open_at:
+                open_at = now_ms + _OPEN_AGAIN_MS
+                await self._open_again()
             if now_ms >= expire_at:
                 expire_at = now_ms + _PRODUCER_EXPIRY_CHECK_MS
                 for log in self._logs.values():
                     log.producers.expire(self._clock.now_ms())
-            if not self._rolled:
+            if not self._to_flush:
                 wake.clear()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_TICK_S):
                         await wake.wait()
+            self._to_flush |= again
+
+    async def _flush_waiting(self) -> set[LocalLog]:
+        """Sealed segments and side files; as many at a time as there are threads, so that nobody who waits
+        for a flush has to wait for all of them. Those to be tried again."""
+        waiting, self._to_flush = list(self._to_flush), set()
+        again: set[LocalLog] = set()
+        for first in range(0, len(waiting), self._io_threads):
+            logs = [log for log in waiting[first : first + self._io_threads] if log in self._homes]
+            jobs = [self._flush_in_background(log, log.active_base_offset) for log in logs]
+            again.update(log for log in await asyncio.gather(*jobs) if log is not None)
+        return again
 
     async def _flush_due(self) -> None:
         """``flush.ms``: logs whose unflushed records have waited that long."""
         now_ms = self._clock.now_ms()
         for log in tuple(self._logs.values()):
             overdue = now_ms - log.last_flush_ms >= log.config.flush_ms
-            if log in self._homes and log.unflushed_records and (overdue or log.flush_due):
-                await self.flush(log)
+            works = log in self._homes and log.failure is None
+            if works and log.unflushed_records and (overdue or log.flush_due):
+                await self._flush_in_background(log, log.log_end_offset)
 
-    def _take_due(self, now_ms: int) -> list[Path]:
-        due = [path for at, path in self._doomed if at <= now_ms]
+    async def _write_checkpoints(self) -> Mapping[LogDir, Exception]:
+        failed = await self._run(self._checkpoints.write, self._offsets())
+        self._take_directories_offline()
+        if any(home not in self._failed for home in failed):
+            self._checkpoint_soon = True  # at the next tick
+        return failed
+
+    async def _remove_due(self, now_ms: int) -> None:
+        """Unlink what has waited long enough. Starts move first: no file goes before a checkpoint says so."""
+        logs = [log for log in self._logs.values() if log.has_removals(now_ms)]
+        failed = await self._write_checkpoints() if logs else {}
+        paths = [path for at, path in self._doomed if at <= now_ms]
         self._doomed = [(at, path) for at, path in self._doomed if at > now_ms]
-        for log in self._logs.values():
-            due += log.take_removals(now_ms)
-        return due
+        for log in logs:
+            if log in self._homes and self._homes[log] not in failed:
+                paths += log.take_removals(now_ms)
+        if paths:
+            await self._run(self._remove_all, paths)
 
-    def _remove_due(self, paths: list[Path]) -> None:
+    def _remove_all(self, paths: list[Path]) -> None:
         for path in paths:
             self._remove(path)
 
@@ -364,40 +530,48 @@ class LogManager:
         try:
             if self._disk.stat(path).is_dir:
                 remove_tree(self._disk, path)
-            else:
-                remove_file(self._disk, path)
+                return
+            remove_file(self._disk, path)
+            if path.suffix == names.LOG:
+                # One segment after the other, for good: no crash leaves a hole between those that stay.
+                fsync_dir(self._disk, path.parent)
         except MissingFile:
             return
         except DiskError as e:
             _log.warning("%s stays: %s", path, e)
 
     def checkpoint(self) -> None:
-        """Write recovery points and log starts of all logs. Blocks on the disk."""
-        self._checkpoint.write(self._offsets())
+        """Write recovery points and log starts of all logs. Blocks on the disk; `StorageError`."""
+        for error in self._checkpoints.write(self._offsets()).values():
+            raise StorageError(f"checkpoints: {error}") from error
 
-    def _offsets(self) -> _Offsets:
+    def _offsets(self) -> AllOffsets:
         """Per directory: recovery points, and the log starts that are not plain from the files."""
-        found = []
-        for home in self._dirs:
-            logs = [log for log, at in self._homes.items() if at is home]
-            points = {(log.tip.topic, log.tip.partition): log.recovery_point for log in logs}
-            starts = {
-                (log.tip.topic, log.tip.partition): log.log_start_offset
-                for log in logs
-                if log.config.remote_storage_enable or log.log_start_offset > log.first_base_offset
-            }
-            found.append((home, points, starts))
-        return _Offsets(next(self._taken), found)
+        found = {home: DirOffsets(home, {}, {}) for home in self._dirs}
+        for log, home in self._homes.items():
+            name = log.tip.topic, log.tip.partition
+            found[home].recovery_points[name] = log.recovery_point
+            tiered, moved = log.config.remote_storage_enable, log.log_start_offset > log.first_base_offset
+            if tiered or moved:
+                found[home].log_starts[name] = log.log_start_offset
+        for one in self._offline:
+            name = one.tip.topic, one.tip.partition
+            for offsets, known in zip(found[one.home][1:], one.known[1:3], strict=True):
+                if name in known:
+                    offsets[name] = known[name]
+        return AllOffsets(next(self._taken), list(found.values()))
 
     async def close(self, clean: bool = True, broker_epoch: int = -1) -> None:
         """Close all logs and give up the directories. With `clean` the next start needs no recovery.
 
-        End `run` first. `StorageError` if the disk refuses; no marker is left then.
+        End `run` first. A directory gets no marker where anything in it is offline or could not be closed.
         """
         try:
-            await _all_of([self._run(log.close, clean) for log in self._logs.values()])
+            closing = [self._run(self._close, log, clean) for log in self._logs.values()]
+            unclean = {*await _all_of(closing), *(one.home for one in self._offline)}
+            self._take_directories_offline()
             if clean:
-                await self._run(self._mark_clean, self._offsets(), broker_epoch)
+                await self._run(self._mark_clean, self._offsets(), broker_epoch, unclean | self._failed)
         finally:
             # What the cancelled background task began goes on in its thread.
             running = [asyncio.wrap_future(job) for job in tuple(self._running)]
@@ -405,10 +579,29 @@ class LogManager:
             self.pool.shutdown(wait=False)
             self._release()
 
-    def _mark_clean(self, offsets: _Offsets, broker_epoch: int) -> None:
-        self._checkpoint.write(offsets)
+    def _close(self, log: LocalLog, clean: bool) -> LogDir | None:
+        """The log's directory, where it must not be marked clean."""
+        clean = clean and log.failure is None
+        try:
+            log.close(clean)
+        except (StorageError, CorruptionError) as e:
+            _log.error("closing %s: %s", log.tip, e)
+            clean = False
+            log.close(clean=False)
+        return None if clean else self._homes.get(log)
+
+    def _mark_clean(self, offsets: AllOffsets, broker_epoch: int, unclean: set[LogDir | None]) -> None:
+        failed = self._checkpoints.write(offsets)
         for home in self._dirs:
-            home.write_clean_marker(broker_epoch)
+            if home in failed or home in unclean:
+                _log.warning(
+                    "%s is not marked clean: its logs are looked through at the next start", home.path
+                )
+                continue
+            try:
+                home.write_clean_marker(broker_epoch)
+            except DiskError as e:
+                _log.error("%s is not marked clean: %s", home.path, e)
 
     def _release(self) -> None:
         for home in self._dirs:

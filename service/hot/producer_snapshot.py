@@ -136,8 +136,19 @@ class SnapshotFiles:
 
     def remove(self, offset: int) -> None:
         if self.path(offset) is not None:
-            self._offsets.remove(offset)
             remove_file(self._disk, self._path(offset))
+            self._offsets.remove(offset)
+
+    def rewrite(self, states: ProducerStates) -> None:
+        """Write the state as it is now over whatever snapshot is there."""
+        offset = states.end_offset
+        write_snapshot(self._disk, self._path(offset), states)
+        if self.path(offset) is None:
+            insort(self._offsets, offset)
+
+    def remove_but(self, offset: int) -> None:
+        for one in [o for o in self._offsets if o != offset]:
+            self.remove(one)
 
     def remove_above(self, offset: int) -> None:
         for one in [o for o in self._offsets if o > offset]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from service.base.errors import CorruptionError
 from service.hot.files import FileSlice
 from service.hot.segment import Segment
 from service.hot.segments import Segments
-from service.records.batch import size_at
+from service.records.batch import LOG_OVERHEAD, size_at
 
 _MAX_PLACES: Final = 64
 
@@ -16,10 +18,12 @@ class ReadResult(NamedTuple):
     """``slice``: bytes of one segment that begin with a whole batch and may end within one; None for none.
 
     ``start_offset``: base offset of the first batch if it was looked up, else the offset asked for.
+    ``more``: slices of the segments behind it, where it reaches to the end of its own.
     """
 
     slice: FileSlice | None
     start_offset: int
+    more: tuple[FileSlice, ...] = ()
 
 
 class LogReader:
@@ -28,10 +32,12 @@ class LogReader:
     the next reads of those consumers begin there.
     """
 
-    __slots__ = ("_places", "_segments")
+    __slots__ = ("_may_have_gaps", "_places", "_segments")
 
-    def __init__(self, segments: Segments) -> None:
+    def __init__(self, segments: Segments, may_have_gaps: Callable[[], bool]) -> None:
+        """`may_have_gaps`: whether offsets may be missing between segments (compaction takes them)."""
         self._segments = segments
+        self._may_have_gaps = may_have_gaps
         self._places: dict[int, tuple[Segment, int]] = {}
 
     def forget(self) -> None:
@@ -52,18 +58,45 @@ class LogReader:
                 return ReadResult(None, offset)
             segment = segments.all[slot]
             start, position = segment.base_offset, 0
+            if start > offset and not self._may_have_gaps():
+                raise CorruptionError(f"{segment.log.path} begins at {start}, offset {offset} is nowhere")
         limit = self._limit(slot, segment, end_offset, log_end_offset)
         if limit <= position:
             return ReadResult(None, offset)
         file = segment.log.get()
         size = limit - position
         if size > max_bytes:
-            first = size_at(file.pread(12, position))
+            first = size_at(file.pread(LOG_OVERHEAD, position))
             if first > max_bytes and not min_one:
                 return ReadResult(None, offset)
             size = min(size, max(first, max_bytes))
         _ = file.fd  # opened now: from here on the slice can be served even if the segment is deleted
-        return ReadResult(FileSlice(file, position, size), start)
+        found = FileSlice(file, position, size)
+        if position + size == segment.size and slot + 1 < len(segments.all) and size < max_bytes:
+            return ReadResult(
+                found, start, self._go_on(slot + 1, max_bytes - size, end_offset, log_end_offset)
+            )
+        return ReadResult(found, start)
+
+    def _go_on(
+        self, slot: int, max_bytes: int, end_offset: int, log_end_offset: int
+    ) -> tuple[FileSlice, ...]:
+        """Up to `max_bytes` from the beginning of a segment on, and of those behind it."""
+        found = []
+        for at in range(slot, len(self._segments.all)):
+            segment = self._segments.all[at]
+            size = min(self._limit(at, segment, end_offset, log_end_offset), max_bytes)
+            if size < LOG_OVERHEAD:
+                break
+            file = segment.log.get()
+            if size < segment.size and size_at(file.pread(LOG_OVERHEAD, 0)) > size:
+                break  # not even its first batch: a later read brings that whole
+            _ = file.fd
+            found.append(FileSlice(file, 0, size))
+            max_bytes -= size
+            if size < segment.size:
+                break
+        return tuple(found)
 
     def _locate(self, segment: Segment, offset: int) -> tuple[int, int]:
         """(base offset, position) of the first batch that ends at or after `offset`;

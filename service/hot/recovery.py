@@ -1,13 +1,15 @@
 """Opening a log directory after a clean shutdown or a crash (Kafka `LogLoader`). Runs on a `log-io` thread.
 
-After a clean shutdown nothing is read but the last segment's end. Otherwise every segment from the recovery
-point on is read whole: batches are verified up to the first that is torn, foreign or out of order, everything
-behind it goes, indexes are made anew, leader epochs that did not reach their file are learnt again. Producer
-state is the latest snapshot at or before the recovery point, and the batches since.
+What is known to be durable: everything after a clean shutdown, else what lies below the recovery point.
+From there on every segment is read whole and its batches are verified; below it segments must meet.
 
-A crash of the process loses nothing that was written; a crash of the machine may lose what was not fsynced,
-also in the middle: a segment that does not begin where the one before it ends is cut away with all that
-follow.
+A **torn tail** is what a crash leaves of the last write: it lies beyond the last known-durable point, and
+nothing valid is behind it. It is cut. Everything else that is not as it was written is **damage**: bytes that
+are wrong or missing below that point, or in front of batches that are sound. Then `CorruptionError` says
+where, and the files stay as they are: whoever opened the log takes the replica offline.
+
+Indexes are made anew where they were read past, leader epochs that did not reach their file are learnt again.
+Producer state is the latest snapshot at or before the recovery point, and the batches since.
 """
 
 from __future__ import annotations
@@ -15,93 +17,109 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from service.base.disk import Disk, DiskError
+from service.base.disk import Disk
 from service.base.errors import CorruptionError
-from service.base.files import TEMPORARY
+from service.base.files import TEMPORARY, fsync_dir, read_checkpoint, remove_file, write_checkpoint
 from service.base.types import NO_TIMESTAMP
 from service.config.settings import LogConfig
 from service.hot import names
 from service.hot.epochs import LeaderEpochs
-from service.hot.files import FileCache, SegmentFile
-from service.hot.indexes import MAX_RELATIVE_OFFSET
+from service.hot.files import SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.producers import EndMarker, ProducerStates
 from service.hot.segment import Segment, SegmentSettings
-from service.hot.walk import CHUNK_BYTES, find_offset, iter_batches, iter_verified
+from service.hot.segments import Segments
+from service.hot.state import LogState
 from service.records.batch import BatchHeader
 from service.records.decode import iter_records
+from service.records.segment_indexes import MAX_RELATIVE_OFFSET
+from service.records.walk import CHUNK_BYTES, Read, find_offset, find_sound, iter_batches, iter_verified
 
 _log = logging.getLogger(__name__)
-_MAX_MARKER_BYTES = 1024
+_MAX_MARKER_BYTES: Final = 1024
+RESTART: Final = "restart-checkpoint"
+"""Line ``<offset> <log start offset>``: the log is to be emptied and to go on from there."""
 
 
-class OpenRequest(NamedTuple):
+class Known(NamedTuple):
     """What is known of a log before its files are looked at."""
 
-    directory: Path
-    config: LogConfig
-    files: FileCache
-    now_ms: int
     recovery_point: int
     log_start_offset: int
     clean: bool
-    producer_expiration_ms: int
-
-
-class LoadedLog(NamedTuple):
-    """What the files hold. At least one segment, ascending; the last one is open for appends."""
-
-    segments: list[Segment]
-    epochs: LeaderEpochs
-    producers: ProducerStates
-    snapshots: SnapshotFiles
-    log_start_offset: int
-    log_end_offset: int
-    recovery_point: int
 
 
 def settings_of(config: LogConfig) -> SegmentSettings:
     return SegmentSettings(config.segment_index_bytes, config.index_interval_bytes)
 
 
-def load_log(request: OpenRequest) -> LoadedLog:
-    """Read a log directory and make it whole. `DiskError` if the disk does not let us."""
-    directory = request.directory
-    disk = request.files.disk
-    sizes = _tidy(disk, directory)
+def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> None:
+    """Read the log's directory into `state` and make it whole.
+
+    Raises `CorruptionError` where it is damaged (see the head of this file), `DiskError` if the disk does not
+    let us.
+    """
+    now_ms = state.world.clock.now_ms()
+    sizes = _tidy(state.disk, state.dir)
+    settings = settings_of(state.config)
     segments = [
-        Segment(directory, base, sizes[base], settings_of(request.config), request.files, request.now_ms)
-        for base in sorted(sizes)
+        Segment(state.dir, base, sizes[base], settings, state.files, now_ms) for base in sorted(sizes)
     ]
-    producers = ProducerStates(request.producer_expiration_ms)
-    snapshots = SnapshotFiles(disk, directory)
+    state.producers = ProducerStates(producer_expiration_ms)
+    state.snapshots = SnapshotFiles(state.disk, state.dir)
+    read_from = None
     try:
-        epochs = LeaderEpochs.load(disk, directory)
+        state.epochs = LeaderEpochs.load(state.disk, state.dir)
     except CorruptionError as e:
-        _log.warning("reading all of %s, as its leader epochs are lost: %s", directory, e)
-        epochs = LeaderEpochs(disk, directory)
-        request = request._replace(clean=False, recovery_point=0)
-    loader = _Loader(request, segments, epochs, producers, snapshots)
-    end_offset = loader.load()
+        _log.warning("reading all of %s, as its leader epochs are lost: %s", state.dir, e)
+        state.epochs = LeaderEpochs(state.disk, state.dir)
+        read_from = 0
+    loader = _Loader(state, segments, known, now_ms)
+    end_offset = loader.load(read_from)
+    known = loader.known
     first = segments[0].base_offset
-    tiered = request.config.remote_storage_enable
-    log_start = min(request.log_start_offset, end_offset)
-    log_start = log_start if tiered else max(log_start, first)
-    epochs.truncate_end(end_offset)
-    epochs.truncate_start(log_start)
-    snapshots.remove_strays({segment.base_offset for segment in segments})
+    start = min(known.log_start_offset, end_offset)
+    state.start = start if state.config.remote_storage_enable else max(start, first)
+    state.epochs.truncate_end(end_offset + 1)  # one that begins at the end has no records yet
+    state.epochs.truncate_start(state.start)
+    state.snapshots.remove_strays({segment.base_offset for segment in segments})
     segments[-1].open_for_append()
-    recovery_point = end_offset if request.clean else min(request.recovery_point, end_offset)
-    return LoadedLog(segments, epochs, producers, snapshots, log_start, end_offset, recovery_point)
+    for segment in segments:
+        segment.let_files_go()
+    state.segments = Segments(segments)
+    state.end_offset = end_offset
+    state.local_start = max(state.start, first)
+    state.recovery_point = end_offset if known.clean else min(known.recovery_point, end_offset)
+
+
+def announce_restart(disk: Disk, directory: Path, offset: int, log_start_offset: int) -> None:
+    """From now on the log is as good as empty: whoever opens it finishes what is going to be done."""
+    write_checkpoint(disk, directory / RESTART, [f"{offset} {log_start_offset}"])
+
+
+def end_restart(disk: Disk, directory: Path) -> None:
+    """The log is empty, and begins where it was announced to."""
+    fsync_dir(disk, directory)
+    remove_file(disk, directory / RESTART)
+    fsync_dir(disk, directory)
+
+
+def _announced(disk: Disk, directory: Path) -> tuple[int, int] | None:
+    """(offset, log start offset) of a restart that was not finished."""
+    lines = read_checkpoint(disk, directory / RESTART)
+    if not lines:
+        return None
+    try:
+        offset, start = map(int, lines[0].split())
+    except ValueError:
+        raise CorruptionError(f"{directory / RESTART}: not two offsets: {lines[0]!r}") from None
+    return offset, start
 
 
 def _tidy(disk: Disk, directory: Path) -> dict[int, tuple[int, int, int]]:
-    """Remove what a crash left half done;
-
-    (log, index, timeindex) sizes of each segment, 0 for missing indexes.
-    """
+    """Remove what a crash left half done; sizes of each segment (log, index, timeindex), 0 for no index."""
     found: dict[int, dict[str, int]] = {}
     for entry in disk.list(directory):
         if not entry.is_file:
@@ -126,150 +144,230 @@ def _tidy(disk: Disk, directory: Path) -> dict[int, tuple[int, int, int]]:
 class _Loader:
     """One opening, step by step; see the head of this file."""
 
-    def __init__(
-        self,
-        request: OpenRequest,
-        segments: list[Segment],
-        epochs: LeaderEpochs,
-        producers: ProducerStates,
-        snapshots: SnapshotFiles,
-    ) -> None:
-        self._request = request
+    def __init__(self, state: LogState, segments: list[Segment], known: Known, now_ms: int) -> None:
+        self._state = state
         self._segments = segments
-        self._epochs = epochs
-        self._producers = producers
-        self._snapshots = snapshots
+        self.known = known
+        self._now_ms = now_ms
+        self._may_have_gaps = "compact" in state.config.cleanup_policy
 
-    def load(self) -> int:
-        """Bring everything up to date with the log; returns its end offset."""
-        end_offset = None
-        if self._segments and self._request.clean:
-            end_offset = self._end_of_last()
-        if self._segments and end_offset is None:
-            end_offset = self._recover()
-        elif end_offset is not None:
-            self._snapshots.remove_above(end_offset)
-            self._restore_producers(end_offset)
-        if end_offset is None or end_offset < self._request.log_start_offset:
+    def load(self, read_from: int | None = None) -> int:
+        """Bring everything up to date with the log; returns its end offset.
+
+        `read_from`: from which offset on batches are read, where that is not the recovery point.
+        """
+        state, known = self._state, self.known
+        restart = _announced(state.disk, state.dir)
+        if restart is not None:
+            self._finish_restart(*restart)
+            return restart[0]
+        self._drop_before(known.log_start_offset)
+        if not self._segments:
+            if known.recovery_point > known.log_start_offset:
+                raise CorruptionError(
+                    f"{state.dir}: no segments, and everything below {known.recovery_point} was on disk"
+                )
+            return self._start_afresh(None)
+        if known.clean and read_from is None:
+            end_offset = self._open_clean()
+        else:
+            end_offset = self._recover(known.recovery_point if read_from is None else read_from)
+        if end_offset < known.recovery_point:
+            raise CorruptionError(
+                f"{state.dir} ends at {end_offset}, and everything below {known.recovery_point} was on disk"
+            )
+        if end_offset < known.log_start_offset:
             end_offset = self._start_afresh(end_offset)
         if end_offset == self._segments[-1].base_offset:
-            self._snapshots.take(self._producers)  # of the border before an empty segment; it may be lost
+            state.snapshots.take(state.producers)  # of the border before an empty segment; it may be lost
         return end_offset
+
+    def _finish_restart(self, offset: int, log_start_offset: int) -> None:
+        """The epochs and the snapshot of `offset` were written before it was announced."""
+        state = self._state
+        _log.warning("%s goes on empty from %d: finishing what was begun", state.dir, offset)
+        self._drop(self._segments[:])
+        state.snapshots.remove_but(offset)
+        state.snapshots.restore(state.producers, offset, offset, self._now_ms)
+        state.producers.end_offset = offset
+        self._make(offset)
+        end_restart(state.disk, state.dir)
+        self.known = self.known._replace(log_start_offset=log_start_offset, recovery_point=offset)
+
+    def _drop_before(self, start: int) -> None:
+        """What lies wholly below the log's start was on its way out when the last process ended."""
+        gone = 0
+        while gone + 1 < len(self._segments) and self._segments[gone + 1].base_offset <= start:
+            gone += 1
+        if gone:
+            self._drop(self._segments[:gone])
 
     def _start_afresh(self, end_offset: int | None) -> int:
-        """Nothing is here, or what is here ends before the log begins:
-
-        one empty segment at the start offset.
-        """
-        start = self._request.log_start_offset
+        """Nothing is here, or what is here ends before the log begins: one empty segment at the start."""
+        state, start = self._state, self.known.log_start_offset
         if end_offset is not None:
-            _log.warning("%s ends at %d, before its start %d", self._request.directory, end_offset, start)
+            _log.warning("%s ends at %d, before its start %d", state.dir, end_offset, start)
         self._drop(self._segments[:])
-        self._snapshots.remove_above(-1)
-        if self._epochs.entries:
-            self._epochs.clear()
-        self._producers.clear(start)
-        request = self._request
-        settings = settings_of(request.config)
-        self._segments.append(
-            Segment.create(request.directory, start, settings, request.files, request.now_ms)
-        )
+        state.snapshots.remove_above(-1)
+        if any(at > start for _, at in state.epochs.entries):
+            state.epochs.replace(())
+        state.producers.clear(start)
+        self._make(start)
         return start
 
-    def _end_of_last(self) -> int | None:
-        """Offset after the last batch; None if the last segment is not as a clean shutdown leaves it."""
-        segment = self._segments[-1]
-        try:
-            return end_offset_of(segment)
-        except (CorruptionError, DiskError) as e:
-            _log.warning("recovering %s in spite of a clean shutdown: %s", segment.log.path, e)
-            self._request = self._request._replace(recovery_point=segment.base_offset)
-            return None
+    def _make(self, base_offset: int) -> None:
+        state = self._state
+        settings = settings_of(state.config)
+        self._segments.append(Segment.create(state.dir, base_offset, settings, state.files, self._now_ms))
 
-    def _restore_producers(self, end_offset: int) -> None:
-        first = self._segments[0].base_offset
-        self._snapshots.restore(self._producers, end_offset, first, self._request.now_ms)
-        replay_producers(self._producers, self._segments, self._snapshots, end_offset, self._request.now_ms)
-
-    def _recover(self) -> int:
-        """Verify all that may not have reached the disk; returns the end offset."""
-        bases = [segment.base_offset for segment in self._segments]
-        slot = max((i for i, base in enumerate(bases) if base <= self._request.recovery_point), default=0)
-        self._snapshots.remove_above(bases[slot])
-        self._restore_producers(bases[slot])
-        end_offset = bases[slot]
-        known_epochs = self._epochs.entries
-        for i in range(slot, len(bases)):
-            segment = self._segments[i]
-            gap = i > slot and segment.base_offset != end_offset
-            if gap and "compact" not in self._request.config.cleanup_policy:
-                _log.warning("%s does not begin at %d: cut", segment.log.path, end_offset)
-                self._drop(self._segments[i:])
-                break
-            self._producers.end_offset = segment.base_offset
-            self._snapshots.take(self._producers)
-            end_offset, torn = recover_segment(segment, self._take_over)
-            if torn and i + 1 < len(bases):
-                self._drop(self._segments[i + 1 :])
-                break
-        self._producers.end_offset = end_offset
-        if self._epochs.entries != known_epochs:
-            self._epochs.save()
+    def _open_clean(self) -> int:
+        """After a clean shutdown: segments meet, and the last one ends with a whole batch."""
+        self._drop_stray()
+        self._check_borders(len(self._segments) - 1)
+        end_offset = end_offset_of(self._segments[-1])
+        self._state.snapshots.remove_above(end_offset)
+        self._restore_producers(end_offset)
         return end_offset
 
+    def _drop_stray(self) -> None:
+        """An empty last segment that begins before the one in front of it ends is left of a failed roll."""
+        while len(self._segments) > 1 and not self._segments[-1].size:
+            try:
+                end_offset = end_offset_of(self._segments[-2])
+            except CorruptionError:
+                return  # whether that is a torn tail is found out later
+            if self._segments[-1].base_offset >= end_offset:
+                return
+            self._drop(self._segments[-1:])
+
+    def _check_borders(self, last: int) -> None:
+        """Each segment up to number `last` begins where the one before it ends."""
+        for before, segment in zip(self._segments[:last], self._segments[1:], strict=False):
+            self._check_border(end_offset_of(before), segment)
+
+    def _check_border(self, end_offset: int, segment: Segment) -> None:
+        base = segment.base_offset
+        if base < end_offset or (base > end_offset and not self._may_have_gaps):
+            raise CorruptionError(
+                f"{segment.log.path} begins at {base}, the segment before it ends at {end_offset}"
+            )
+
+    def _restore_producers(self, end_offset: int) -> None:
+        state, first = self._state, self._segments[0].base_offset
+        state.snapshots.restore(state.producers, end_offset, first, self._now_ms)
+        replay_producers(state.producers, self._segments, state.snapshots, end_offset, self._now_ms)
+
+    def _recover(self, read_from: int) -> int:
+        """Verify all that may not have reached the disk; returns the end offset."""
+        state = self._state
+        self._drop_stray()
+        bases = [segment.base_offset for segment in self._segments]
+        slot = max((i for i, base in enumerate(bases) if base <= read_from), default=0)
+        self._check_borders(slot)
+        state.snapshots.remove_above(bases[slot])
+        self._restore_producers(bases[slot])
+        end_offset = bases[slot]
+        known_epochs = state.epochs.entries
+        for i in range(slot, len(bases)):
+            segment = self._segments[i]
+            if i > slot and segment.base_offset != end_offset:
+                self._end_before(i, end_offset)
+                break
+            state.producers.end_offset = segment.base_offset
+            state.snapshots.take(state.producers)
+            end_offset, problem = recover_segment(segment, self._take_over)
+            if problem is not None:
+                self._cut(i, end_offset, problem)
+                break
+        state.producers.end_offset = end_offset
+        if state.epochs.entries != known_epochs:
+            state.epochs.save()
+        return end_offset
+
+    def _end_before(self, slot: int, end_offset: int) -> None:
+        """Segments from `slot` on do not begin at `end_offset`: left-overs if they are empty, else damage."""
+        if any(segment.size for segment in self._segments[slot:]):
+            self._check_border(end_offset, self._segments[slot])
+            return
+        self._drop(self._segments[slot:])
+
+    def _cut(self, slot: int, end_offset: int, problem: _Problem) -> None:
+        """Cut a torn tail; `CorruptionError` if it is none."""
+        segment, known = self._segments[slot], self.known
+        if known.clean or end_offset < known.recovery_point:
+            raise CorruptionError(f"{problem.why}; it had been on disk for good")
+        behind = find_sound(segment.log.get().pread, problem.position + 1, segment.size, end_offset + 1)
+        if behind is not None:
+            raise CorruptionError(f"{problem.why}; a sound batch follows at position {behind}")
+        for later in self._segments[slot + 1 :]:
+            read, least = later.log.get().pread, later.base_offset
+            if later.size and find_sound(read, 0, later.size, least) is not None:
+                raise CorruptionError(f"{problem.why}; sound batches follow in {later.log.path}")
+        _log.warning(
+            "%s: valid up to offset %d, a torn tail of %d bytes cut: %s",
+            segment.log.path, end_offset, segment.size - problem.position, problem.why,
+        )  # fmt: skip
+        segment.cut_tail(problem.position)
+        self._drop(self._segments[slot + 1 :])
+
     def _take_over(self, file: SegmentFile, header: BatchHeader) -> None:
-        if header.partition_leader_epoch > self._epochs.latest:
-            self._epochs.note(header.partition_leader_epoch, header.base_offset)
-        replay_batch(self._producers, file, header, self._request.now_ms)
+        epochs = self._state.epochs
+        if header.partition_leader_epoch > epochs.latest:
+            epochs.note(header.partition_leader_epoch, header.base_offset)
+        replay_batch(self._state.producers, file.pread, header, self._now_ms)
 
     def _drop(self, segments: list[Segment]) -> None:
-        for segment in segments:
+        """Remove segments that are not part of the log, newest first."""
+        for segment in reversed(segments):
             _log.warning("dropping %s (%d bytes)", segment.log.path, segment.size)
-            for path in segment.mark_deleted():
-                self._request.files.disk.unlink(path)
+            for path in segment.drop():
+                remove_file(self._state.disk, path)
             self._segments.remove(segment)
+
+
+class _Problem(NamedTuple):
+    """Where the first batch that is not sound begins in its segment, and what is wrong with it."""
+
+    position: int
+    why: str
 
 
 def recover_segment(
     segment: Segment, take_over: Callable[[SegmentFile, BatchHeader], None]
-) -> tuple[int, bool]:
-    """Verify a segment, cut what is not valid, make its indexes anew: (end offset, whether anything was cut).
+) -> tuple[int, _Problem | None]:
+    """Verify a segment and make its indexes anew: (end offset of what is sound, what stands behind it).
 
-    `take_over` sees each valid batch, in order.
+    `take_over` sees each sound batch, in order. The log itself is not changed.
     """
     file = segment.log.get()
-    end = segment.size
     valid, next_offset = 0, segment.base_offset
+    problem = None
     segment.reset_indexes()
     try:
-        for header in iter_verified(file, end):
+        for header in iter_verified(file.pread, segment.size, file.path):
             if (
                 header.base_offset < next_offset
                 or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
             ):
-                raise CorruptionError(f"batch at offset {header.base_offset}, not from {next_offset} on")
+                raise CorruptionError(
+                    f"{file.path}: batch at offset {header.base_offset}, not from {next_offset} on"
+                )
             segment.index_recovered(header)
             take_over(file, header)
             valid, next_offset = header.position + header.size, header.next_offset
     except CorruptionError as e:
-        _log.warning("%s: valid up to offset %d, %d bytes cut: %s", file.path, next_offset, end - valid, e)
-        file.truncate(valid)
-        segment.size = valid
-        segment.log.resize(valid)
+        problem = _Problem(valid, str(e))
     segment.finish_indexes()
-    return next_offset, valid < end
+    return next_offset, problem
 
 
 def end_offset_of(segment: Segment) -> int:
-    """Offset after a segment's last batch, its base offset if it is empty.
-
-    `CorruptionError` on a torn end.
-    """
+    """Offset after the last batch, the base offset if there is none. `CorruptionError` on a torn end."""
     if not segment.size:
         return segment.base_offset
-    last = segment.offset_index.last() if segment.indexes_hold() else None
+    position = segment.near_end()
     end_offset = segment.base_offset
-    for header in iter_batches(segment.log.get(), last[1] if last else 0, segment.size):
+    for header in iter_batches(segment.log.get().pread, position, segment.size, name=segment.log.path):
         end_offset = header.next_offset
     return end_offset
 
@@ -302,23 +400,26 @@ def replay_producers(
 
 
 def _replay_segment(producers: ProducerStates, segment: Segment, end_offset: int, now_ms: int) -> None:
-    file = segment.log.get()
-    place = find_offset(file, producers.end_offset, 0, segment.size)
+    read, path = segment.log.get().pread, segment.log.path
+    place = find_offset(read, producers.end_offset, 0, segment.size, path)
     if place is None:
         return
-    for header in iter_batches(file, place.position, segment.size, chunk_bytes=CHUNK_BYTES):
+    for header in iter_batches(read, place.position, segment.size, name=path, chunk_bytes=CHUNK_BYTES):
         if header.base_offset >= end_offset:
             return
-        replay_batch(producers, file, header, now_ms)
+        replay_batch(producers, read, header, now_ms)
 
 
 def replay_batch(
-    producers: ProducerStates, file: SegmentFile, header: BatchHeader, written_ms: int = NO_TIMESTAMP
+    producers: ProducerStates, read: Read, header: BatchHeader, written_ms: int = NO_TIMESTAMP
 ) -> None:
-    """Account for one batch of the log, as its append did, at `written_ms` if that is known."""
+    """Account for one batch of the log, as its append did, at `written_ms` if that is known.
+
+    `read` is asked for control batches alone.
+    """
     if header.producer_id >= 0:
         if header.is_control:
-            marker = _read_marker(file, header)
+            marker = read_marker(read, header)
             if marker is not None:
                 producers.end_transaction(header, marker)
         else:
@@ -326,16 +427,16 @@ def replay_batch(
     producers.end_offset = header.next_offset
 
 
-def _read_marker(file: SegmentFile, header: BatchHeader) -> EndMarker | None:
-    """The transaction marker in a control batch:
+def read_marker(read: Read, header: BatchHeader) -> EndMarker | None:
+    """The transaction marker in a control batch, None if it is empty.
 
-    value is i16 version, i32 coordinator epoch. None if it is empty.
+    Its value is i16 version, i32 coordinator epoch.
     """
     if header.size > _MAX_MARKER_BYTES:
-        raise CorruptionError(f"{file.path}: control batch of {header.size} bytes at {header.position}")
-    data = file.pread(header.size, header.position)
+        raise CorruptionError(f"control batch of {header.size} bytes at {header.position}")
+    data = read(header.size, header.position)
     for record in iter_records(data, include_control=True):
         if record.value is None or len(record.value) < 6:
-            raise CorruptionError(f"{file.path}: transaction marker without a value at {header.position}")
+            raise CorruptionError(f"transaction marker without a value at {header.position}")
         return EndMarker(int.from_bytes(record.value[2:6], "big", signed=True), record.timestamp)
     return None

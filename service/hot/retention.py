@@ -57,15 +57,19 @@ class RetentionDecision(NamedTuple):
     roll: bool
 
 
-def limits_of(config: LogConfig) -> RetentionLimits:
-    """The limits that a topic's settings give its local log."""
+def limits_of(config: LogConfig, *, is_tiered: bool = False) -> RetentionLimits:
+    """The limits that a topic's settings give its local log.
+
+    `is_tiered`: part of it is in the bucket, whatever the settings say now: what is not there stays here.
+    """
     if "delete" not in config.cleanup_policy:
         return RetentionLimits(-1, -1, False)
     if config.remote_storage_enable and not config.remote_log_copy_disable:
         return RetentionLimits(
             config.effective_local_retention_ms, config.effective_local_retention_bytes, True
         )
-    return RetentionLimits(config.retention_ms, config.retention_bytes, False)
+    remote = is_tiered and not config.remote_log_copy_disable
+    return RetentionLimits(config.retention_ms, config.retention_bytes, remote)
 
 
 def decide(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from service.hot.epochs import LeaderEpochs
 from service.hot.files import SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.segment import Segment
+from service.records.segment_indexes import IndexBytes
 
 
 class SealedSegment(NamedTuple):
@@ -16,7 +18,7 @@ class SealedSegment(NamedTuple):
 
     ``producer_snapshot_path``: the state after it, that is before the next segment. ``leader_epochs``:
     (epoch, start offset) of its records. ``log_file`` opens at its first use and stays open as long as it is
-    held, even if the segment is deleted.
+    held, even if the segment is deleted. ``prove_indexes``: as `Segment`'s.
     """
 
     base_offset: int
@@ -26,12 +28,11 @@ class SealedSegment(NamedTuple):
     max_timestamp_offset: int
     sealed_at_ms: int
     log_path: Path
-    offset_index_path: Path
-    time_index_path: Path
     txn_index_path: Path | None
     producer_snapshot_path: Path | None
     leader_epochs: tuple[tuple[int, int], ...]
     log_file: SegmentFile
+    prove_indexes: Callable[[], IndexBytes]
 
 
 def describe(
@@ -46,10 +47,9 @@ def describe(
         max_timestamp_offset=segment.max_timestamp_offset,
         sealed_at_ms=segment.sealed_at_ms,
         log_path=segment.log.path,
-        offset_index_path=segment.offset_index.handle.path,
-        time_index_path=segment.time_index.handle.path,
         txn_index_path=segment.txn_index_path,
         producer_snapshot_path=snapshots.path(end_offset),
         leader_epochs=epochs.in_range(segment.base_offset, end_offset),
         log_file=segment.log.peek(),
+        prove_indexes=segment.prove_indexes,
     )

@@ -1,33 +1,38 @@
 """One segment: a `.log` of batches and its two sparse indexes (Kafka `LogSegment`).
 
-An index entry is written for the batch before which more than ``index_interval_bytes`` have gone into the log
-since the last entry, so the first batch of a segment has none. Indexes are hints: an entry that cannot be
-written is left out and the next batch tries again; a wrong one is found by the lookup that follows it, and
-the index is rebuilt from the log.
+Indexes are hints: an entry that cannot be written is left out and the next batch tries again; a lost or
+wrong index is found by the lookup that needs it and made anew from the log. So once a batch is written
+nothing that follows can refuse it.
 
-Owned by the loop; `flush` may run on another thread.
+The active segment's files are opened by its first append and stay open until it is sealed and flushed: a
+process without descriptors refuses a batch before it is written, and the error of a write-back is not lost
+with the last descriptor. Owned by the loop; `flush` and `prove_indexes` may run on other threads.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from service.base.disk import DiskError, MissingFile
 from service.base.errors import CorruptionError
-from service.base.files import exists
-from service.base.types import Buffer
+from service.base.files import exists, fsync_file, read_file
+from service.base.types import NO_TIMESTAMP, Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
-from service.hot.indexes import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
-from service.hot.walk import BatchPlace, find_offset, iter_batches
+from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.batch import BatchHeader
+from service.records.scan import scan_pieces
+from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder, IndexBytes, IndexProof
+from service.records.walk import BatchPlace, find_offset, iter_batches
 
 __all__ = ["FileSlice", "Segment", "SegmentFile", "SegmentSettings"]
 
 _log = logging.getLogger(__name__)
+
+MAX_INDEX_BYTES: Final = 1 << 30
 
 
 class SegmentSettings(NamedTuple):
@@ -41,25 +46,15 @@ class Segment:
     """Files `<base offset>.log .index .timeindex` of one directory.
 
     ``size``: bytes of whole batches; ``max_timestamp``/``max_timestamp_offset``: the greatest timestamp and
-    its batch's last offset, -1 and the base offset while there is none.
+    its batch's last offset, -1 and the base offset while there is none. ``is_torn``: a write failed and could
+    not be taken back, so nobody may write here any more.
     """
 
     __slots__ = (
-        "_checked",
-        "_disk",
-        "_first_timestamp",
-        "_max",
-        "_sealed_at_ms",
-        "_since_index",
-        "_writing",
-        "base_offset",
-        "created_ms",
-        "log",
-        "offset_index",
-        "settings",
-        "size",
-        "time_index",
-    )
+        "_checked", "_disk", "_first_timestamp", "_index_failed", "_is_active", "_max", "_rebuilt",
+        "_sealed_at_ms", "_since_index", "_writing", "base_offset", "created_ms", "is_torn", "log",
+        "offset_index", "settings", "size", "time_index",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -84,21 +79,29 @@ class Segment:
         self.offset_index = OffsetIndex(index, base_offset, settings.index_bytes)
         self.time_index = TimeIndex(time, base_offset, settings.index_bytes)
         self._writing: SegmentFile | None = None
+        self._is_active = False
         self._max: tuple[int, int] | None = None
         self._first_timestamp: int | None = None
         self._sealed_at_ms: int | None = None
         self._since_index = 0
         self._checked = False
+        self._rebuilt = False
+        self._index_failed = False
+        self.is_torn = False
 
     @classmethod
     def create(
         cls, directory: Path, base_offset: int, settings: SegmentSettings, cache: FileCache, now_ms: int
     ) -> Segment:
-        """A new empty segment on disk. Whatever bears its names is replaced."""
+        """A new empty segment on disk, its files open. Whatever bears its names is replaced.
+
+        The log comes last: what `DiskError` leaves behind are indexes without a log, which are no segment.
+        """
         segment = cls(directory, base_offset, (0, 0, 0), settings, cache, now_ms)
-        for handle in segment.handles:
+        for handle in reversed(segment.handles):
             handle.create()
-        segment._checked = True
+            handle.pin()
+        segment._checked = segment._rebuilt = True
         return segment
 
     @property
@@ -138,49 +141,88 @@ class Segment:
     def _maximum(self) -> tuple[int, int]:
         if self._max is None:
             self._check_indexes()
-            if self._max is None:
+        if self._max is None:
+            try:
                 self._max = self.time_index.last()
+            except (CorruptionError, DiskError):
+                self._max = self._largest_after(0, (NO_TIMESTAMP, self.base_offset))
         return self._max
 
     # Writing
 
+    def become_active(self) -> None:
+        """This is where batches go from now on. The segment is new."""
+        self._is_active = True
+
     def open_for_append(self) -> None:
-        """Become the active segment: its file stays open and its greatest timestamp is exact again."""
-        self._writing = self.log.pin()
+        """Become the active segment again: its greatest timestamp is made exact. Holds nothing open."""
+        self._is_active = True
         if self.size and self._max is None:
             self._check_indexes()
-            last = self.offset_index.last()
-            self._max = self._largest_after(last[1] if last else 0, self.time_index.last())
+            if self._max is None:
+                last = self.offset_index.last()
+                self._max = self._largest_after(last[1] if last else 0, self.time_index.last())
+
+    def _hold_open(self) -> SegmentFile:
+        """Open what an append writes to. `DiskError` where that is not to be had."""
+        try:
+            try:
+                for handle in self.handles:
+                    handle.pin()
+            except MissingFile:
+                self.rebuild_indexes()
+                for handle in self.handles:
+                    handle.pin()
+        except BaseException:
+            self._let_go()
+            raise
+        self._writing = self.log.get()
+        return self._writing
+
+    def _let_go(self) -> None:
+        for handle in self.handles:
+            handle.unpin()
 
     def append(self, data: Buffer, last_offset: int, max_timestamp: int) -> None:
-        """Write one batch. `DiskError` leaves the segment as it was."""
+        """Write one batch. `DiskError` leaves the segment as it was, or torn."""
         file = self._writing
-        assert file is not None
+        if file is None:
+            file = self._hold_open()
         position, size = self.size, len(data)
         try:
             self._disk.pwrite(file.fd, data, position)
         except DiskError:
-            _cut(file, position)
+            self._take_back(file)
             raise
+        # The batch is in the log: from here on nothing raises.
         self.size = file.size = position + size
         if position == 0:
             self._first_timestamp = max_timestamp
         if self._max is None or max_timestamp > self._max[0]:
             self._max = (max_timestamp, last_offset)
         if self._since_index > self.settings.index_interval_bytes:
-            self._index(last_offset, position)
+            self._index(last_offset, position, self._max)
         self._since_index += size
 
-    def _index(self, last_offset: int, position: int) -> None:
+    def _take_back(self, file: SegmentFile) -> None:
+        """Undo a failed write, of which any part may be in the file."""
+        try:
+            file.truncate(self.size)
+        except DiskError as e:
+            self.is_torn = True
+            _log.error("%s keeps a torn end after %d bytes: %s", file.path, self.size, e)
+
+    def _index(self, last_offset: int, position: int, newest: tuple[int, int]) -> None:
         """Add an entry to each index. A failure is not the batch's: the next batch tries again."""
-        assert self._max is not None
         try:
             if not self.offset_index.is_full:
                 self.offset_index.append(last_offset, position)
             if not self.time_index.is_full:
-                self.time_index.maybe_append(*self._max)
-        except DiskError as e:
-            _log.warning("index entry for %s left out: %s", self.log.path, e)
+                self.time_index.maybe_append(*newest)
+        except (DiskError, CorruptionError) as e:
+            if not self._index_failed:
+                _log.warning("index entries for %s left out: %s", self.log.path, e)
+            self._index_failed = True
         else:
             self._since_index = 0
 
@@ -197,52 +239,147 @@ class Segment:
         return self._waited(max_timestamp, now_ms) > limits[1]
 
     def _waited(self, max_timestamp: int, now_ms: int) -> int:
-        """How long the segment has been written to:
+        """How long the segment has been written to (ms).
 
-        by record time if its first batch has one, else by the clock (ms).
+        By record time if its first batch has one, else by the clock.
         """
         if self._first_timestamp is None:
-            self._first_timestamp = next(iter_batches(self.log.get(), 0, self.size)).max_timestamp
+            self._first_timestamp = self._first().max_timestamp
         if self._first_timestamp >= 0:
             return max_timestamp - self._first_timestamp
         return now_ms - self.created_ms
 
+    def _first(self) -> BatchHeader:
+        return next(self._headers(0))
+
+    def _headers(self, position: int, **options: int) -> Iterator[BatchHeader]:
+        read = self.log.get().pread
+        return iter_batches(read, position, self.size, name=self.log.path, **options)
+
     def seal(self, now_ms: int) -> None:
-        """No more appends: the time index gets its last entry, the greatest timestamp of all."""
+        """No more appends: the time index gets its last entry, the greatest timestamp of all.
+
+        Its log stays open until `flush`.
+        """
         if self._max is not None:
-            # A time index that lacks this entry ends lower than the truth; keeping _max covers this process's
-            # life.
-            with contextlib.suppress(DiskError):
+            try:
                 self.time_index.maybe_append(*self._max)
+            except (DiskError, CorruptionError) as e:
+                _log.warning("the time index of %s is made anew later: %s", self.log.path, e)
+                self.distrust_indexes()
         self._sealed_at_ms = now_ms
         self._writing = None
-        self.log.unpin()
+        self._is_active = False
+        self.offset_index.handle.unpin()
+        self.time_index.handle.unpin()
 
     def flush(self) -> None:
-        """Make everything written so far durable. `DiskError` if the device says no."""
-        for handle in self.handles:
-            handle.get().fsync()
+        """Make everything written so far durable. `FsyncFailed` if the device says no."""
+        fsync_file(self._disk, self.log.get().fd)
+        for index in (self.offset_index, self.time_index):
+            try:
+                file = index.handle.get()
+                fd = file.fd
+            except MissingFile:  # a hint; the next lookup makes it anew
+                continue
+            fsync_file(self._disk, fd)
+        if not self._is_active:
+            self._let_go()
 
     # Reading
 
-    def find(self, offset: int, end: int | None = None) -> BatchPlace | None:
+    def find(self, offset: int) -> BatchPlace | None:
         """First batch whose last offset is at or above `offset`, None if there is none."""
+        limit = self.size
+        if not limit:
+            return None
         if not self._checked:
             self._check_indexes()
-        limit = self.size if end is None else end
         try:
             position = self.offset_index.lookup(offset)
-            place = find_offset(self.log.get(), offset, position, limit) if position < limit else None
-        except CorruptionError as e:
-            _log.warning("rebuilding the indexes of %s: %s", self.log.path, e)
+            if position >= limit:
+                raise CorruptionError(f"an entry points beyond the log, at {position}")
+            place = find_offset(self.log.get().pread, offset, position, limit, self.log.path)
+            skipped = place is not None and place.position == position > 0 and place.base_offset > offset
+            if not skipped or self._rebuilt:
+                return place
+            why: Exception = CorruptionError(f"the entry for {offset} points behind it, at {position}")
+        except (CorruptionError, MissingFile) as e:
+            why = e
+        self._make_anew(why)
+        position = self._without_error(lambda: self.offset_index.lookup(offset))
+        return find_offset(self.log.get().pread, offset, position, limit, self.log.path)
+
+    def least_offset_for(self, timestamp: int) -> int:
+        """An offset before which no record is as late as `timestamp`; the base offset if none is known."""
+        if not self._checked:
+            self._check_indexes()
+        try:
+            return self.time_index.lookup(timestamp)
+        except (CorruptionError, MissingFile) as e:
+            self._make_anew(e)
+        return self._without_error(lambda: self.time_index.lookup(timestamp)) or self.base_offset
+
+    def _make_anew(self, why: object) -> None:
+        """Rebuild the indexes; where the disk does not let us lookups walk the log. `CorruptionError`."""
+        _log.warning("rebuilding the indexes of %s: %s", self.log.path, why)
+        try:
             self.rebuild_indexes()
-            position = self.offset_index.lookup(offset)
-            place = find_offset(self.log.get(), offset, position, limit)
-        return place
+        except DiskError as e:
+            _log.warning("%s has no indexes for now: %s", self.log.path, e)
+            for index in (self.offset_index, self.time_index):
+                index.forget()
+            self._checked = False
+
+    @staticmethod
+    def _without_error(lookup: Callable[[], int]) -> int:
+        try:
+            return lookup()
+        except (CorruptionError, DiskError):
+            return 0
 
     def batches(self, position: int = 0) -> list[BatchHeader]:
         """Headers from `position` to the end; for small segments and for tests."""
-        return list(iter_batches(self.log.get(), position, self.size))
+        return list(self._headers(position))
+
+    def distrust_indexes(self) -> None:
+        """Have the next lookup make the indexes anew. Safe from any thread."""
+        self._rebuilt = False
+        self._index_failed = True
+        self._checked = False
+
+    def prove_indexes(self) -> IndexBytes:
+        """The indexes of a sealed segment, each entry held against the log; right ones where they are not.
+
+        What was wrong in the files is made anew by the next lookup. Safe from any thread, blocking: reads the
+        whole log and verifies it. Raises `CorruptionError` where the log itself is damaged, `DiskError`.
+        """
+        try:
+            found = IndexBytes(
+                read_file(self._disk, self.offset_index.handle.path, MAX_INDEX_BYTES),
+                read_file(self._disk, self.time_index.handle.path, MAX_INDEX_BYTES),
+            )
+            proof = IndexProof(self.base_offset, found, self.settings.index_interval_bytes)
+            self._scan(proof)
+            proof.finish()
+            return found
+        except (CorruptionError, MissingFile) as e:
+            builder = IndexBuilder(self.base_offset, self.settings.index_interval_bytes)
+            self._scan(builder)
+            _log.warning("the indexes of %s are made anew: %s", self.log.path, e)
+            self.distrust_indexes()
+            return builder.finish()
+
+    def _scan(self, taker: IndexProof | IndexBuilder) -> None:
+        file = self.log.get()
+
+        def read(position: int, size: int) -> bytes:
+            return FileSlice(file, position, size).read()
+
+        for batches, position, _ in scan_pieces(
+            read, 0, self.size, first_offset=self.base_offset, name=str(self.log.path)
+        ):
+            taker.add(batches, position)
 
     def indexes_hold(self) -> bool:
         """Whether the indexes can be true of the log as it is (looks at their last entries only)."""
@@ -252,20 +389,16 @@ class Segment:
             return False
 
     def _check_indexes(self) -> None:
-        """Once per life: the indexes are of whole entries and their last ones are true of the log;
-
-        else rebuild.
-        """
+        """Once per life, and whenever they are distrusted: rebuild the indexes unless they can be true."""
         if self._checked:
             return
         self._checked = True
         try:
-            problem = self._index_problem()
+            problem = "entries were left out" if self._index_failed else self._index_problem()
         except (CorruptionError, DiskError) as e:
             problem = str(e)
         if problem:
-            _log.warning("rebuilding the indexes of %s: %s", self.log.path, problem)
-            self.rebuild_indexes()
+            self._make_anew(problem)
 
     def _index_problem(self) -> str:
         for index in (self.offset_index, self.time_index):
@@ -274,15 +407,23 @@ class Segment:
         return self._offset_index_problem() or self._time_index_problem()
 
     def _offset_index_problem(self) -> str:
+        """The last entry is of a batch, and no later batch should have had one."""
         last = self.offset_index.last()
-        if last is None:
-            return ""
         name = self.offset_index.handle.path.name
-        if not 0 < last[1] < self.size:
-            return f"{name} points beyond the log"
-        place = find_offset(self.log.get(), self.base_offset, last[1], self.size)
-        true = place is not None and place.last_offset == last[0]
-        return "" if true else f"{name} points to no batch that ends with offset {last[0]}"
+        if last is not None:
+            if not 0 < last[1] < self.size:
+                return f"{name} points beyond the log"
+            place = find_offset(self.log.get().pread, self.base_offset, last[1], self.size)
+            if place is None or place.last_offset != last[0]:
+                return f"{name} points to no batch that ends with offset {last[0]}"
+        if self.offset_index.is_full:
+            return ""
+        since = 0
+        for header in self._headers(last[1] if last else 0):
+            if since > 2 * self.settings.index_interval_bytes:
+                return f"{name} lacks entries"
+            since += header.size
+        return ""
 
     def _time_index_problem(self) -> str:
         """Closing and sealing leave an entry: an empty index is a loss, unless records have no timestamps."""
@@ -290,13 +431,12 @@ class Segment:
         if not self.size:
             return f"{name} is not empty" if self.time_index.entries else ""
         if not self.time_index.entries:
-            first = next(iter_batches(self.log.get(), 0, self.size))
-            return f"{name} is empty" if first.max_timestamp >= 0 else ""
+            return f"{name} is empty" if self._first().max_timestamp >= 0 else ""
         timestamp, offset = self.time_index.last()
         position = self.offset_index.lookup(offset)
-        place = find_offset(self.log.get(), offset, position, self.size)
+        place = find_offset(self.log.get().pread, offset, position, self.size)
         if place is not None and place.last_offset == offset:
-            header = next(iter_batches(self.log.get(), place.position, self.size))
+            header = next(self._headers(place.position))
             if header.max_timestamp == timestamp:
                 return ""
         return f"{name} ends with time {timestamp} at offset {offset}, where the log has another"
@@ -304,17 +444,22 @@ class Segment:
     def rebuild_indexes(self) -> None:
         """Make both indexes anew from the headers in the log, as appending its batches would have."""
         self.reset_indexes()
-        for header in iter_batches(self.log.get(), 0, self.size, chunk_bytes=1 << 20):
+        for header in self._headers(0, chunk_bytes=1 << 20):
             self.index_recovered(header)
-        if self._writing is None:
+        if not self._is_active:
             self.finish_indexes()
+        self._rebuilt = not self._index_failed
 
     def reset_indexes(self) -> None:
         """Empty both indexes, whatever state their files are in; `index_recovered` fills them again."""
+        held = self._writing is not None
         for index in (self.offset_index, self.time_index):
             index.handle.create()
             index.truncate_entries(0)
+            if held:
+                index.handle.pin()
         self._checked = True
+        self._index_failed = False
         self._max = None
         self._first_timestamp = None
         self._since_index = 0
@@ -324,7 +469,7 @@ class Segment:
         if self._max is None or header.max_timestamp > self._max[0]:
             self._max = (header.max_timestamp, header.last_offset)
         if self._since_index > self.settings.index_interval_bytes:
-            self._index(header.last_offset, header.position)
+            self._index(header.last_offset, header.position, self._max)
         self._since_index += header.size
 
     def finish_indexes(self) -> None:
@@ -332,46 +477,58 @@ class Segment:
         if self._max is not None:
             self.time_index.maybe_append(*self._max)
 
-    def truncate(self, size: int, offset: int) -> None:
-        """Cut the log to `size` bytes (a batch border) and the indexes to what lies below `offset`."""
+    def near_end(self) -> int:
+        """Position of a batch near the end of the log, by the index's word; 0 where that does not hold."""
+        try:
+            last = self.offset_index.last()
+            if last is None or not 0 < last[1] < self.size:
+                return 0
+            place = find_offset(self.log.get().pread, self.base_offset, last[1], self.size)
+        except (CorruptionError, MissingFile):
+            return 0
+        return last[1] if place is not None and place.last_offset == last[0] else 0
+
+    def cut_tail(self, size: int) -> None:
+        """Cut what recovery found to be torn; the indexes know nothing of it."""
         self.log.get().truncate(size)
         self.size = size
         self.log.resize(size)
-        self.offset_index.truncate_to(offset)
-        self.time_index.truncate_to(offset)
+
+    def truncate(self, size: int, offset: int) -> None:
+        """Cut the log to `size` bytes (a batch border) and the indexes to what lies below `offset`.
+
+        `open_for_append` comes next.
+        """
+        self.log.get().truncate(size)
+        self.size = size
+        self.log.resize(size)
+        try:
+            self.offset_index.truncate_to(offset)
+            self.time_index.truncate_to(offset)
+        except (DiskError, CorruptionError) as e:
+            _log.warning("the indexes of %s are made anew later: %s", self.log.path, e)
+            self.distrust_indexes()
         self._since_index = 0
         self._first_timestamp = None
-        last = self.offset_index.last()
-        self._max = self._largest_after(last[1] if last else 0, self.time_index.last()) if size else None
+        self._max = None
 
     def _largest_after(self, position: int, known: tuple[int, int]) -> tuple[int, int]:
         """The greatest (timestamp, offset), given what is known of the batches before `position`."""
-        for header in iter_batches(self.log.get(), position, self.size):
+        for header in self._headers(position):
             if header.max_timestamp > known[0]:
                 known = (header.max_timestamp, header.last_offset)
         return known
 
     # Going
 
-    def mark_deleted(self) -> list[Path]:
-        """Rename all files to ``*.deleted``;
+    def drop(self) -> list[Path]:
+        """Let go of all files, for their removal: what is to be unlinked, the log last.
 
-        returns what is to be removed later. Readers keep what they have open.
+        Readers keep what they have open.
         """
-        paths = []
-        for handle in self.handles:
-            target = handle.path.with_name(handle.path.name + names.DELETED)
-            with contextlib.suppress(MissingFile):
-                handle.rename(target)
-                paths.append(target)
-        txn = self.log.path.with_name(names.offset_file(self.base_offset, names.TXN_INDEX))
-        if exists(self._disk, txn):
-            target = txn.with_name(txn.name + names.DELETED)
-            self._disk.rename(txn, target)
-            paths.append(target)
-        self._writing = None
-        for handle in self.handles:
-            handle.drop()
+        paths = [handle.path for handle in reversed(self.handles)]
+        paths.insert(0, self.log.path.with_suffix(names.TXN_INDEX))
+        self.close()
         return paths
 
     def moved(self, directory: Path) -> None:
@@ -379,20 +536,15 @@ class Segment:
         for handle in self.handles:
             handle.moved(directory / handle.path.name)
 
+    def let_files_go(self) -> None:
+        """Leave no file open that opening the log has looked into; a segment that was just made keeps its."""
+        for handle in self.handles:
+            if not handle.is_pinned:
+                handle.drop()
+
     def close(self) -> None:
         """Let go of all files."""
         self._writing = None
+        self._is_active = False
         for handle in self.handles:
             handle.drop()
-
-
-def _cut(file: SegmentFile, size: int) -> None:
-    """Take back a failed write. Where even that fails the next append writes over it, and recovery drops what
-    is left:
-
-    its offsets do not go on from the batch before.
-    """
-    try:
-        file.truncate(size)
-    except DiskError as e:
-        _log.error("%s keeps a torn end after %d bytes: %s", file.path, size, e)

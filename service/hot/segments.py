@@ -1,11 +1,10 @@
-"""The segments of one log in order, and the files of those that left it (Kafka `LogSegments`)."""
+"""The segments of one log in order (Kafka `LogSegments`)."""
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator
-from pathlib import Path
 
 from service.hot.segment import Segment
 
@@ -19,14 +18,13 @@ class Segments:
     one, kept by whoever appends.
     """
 
-    __slots__ = ("_removals", "active", "all", "bases", "size")
+    __slots__ = ("active", "all", "bases", "size")
 
     def __init__(self, segments: list[Segment]) -> None:
         self.all = segments
         self.bases = [segment.base_offset for segment in segments]
         self.active = segments[-1]
         self.size = sum(segment.size for segment in segments)
-        self._removals: list[tuple[int, list[Path]]] = []
 
     def __len__(self) -> int:
         return len(self.all)
@@ -53,29 +51,20 @@ class Segments:
         ]
 
     def add(self, segment: Segment) -> None:
-        """Open `segment` for appends: it is the active one from now on."""
-        segment.open_for_append()
+        """`segment` is the active one from now on."""
+        segment.become_active()
         self.all.append(segment)
         self.bases.append(segment.base_offset)
         self.active = segment
 
-    def remove(self, begin: int, end: int, due_ms: int, reason: str) -> list[int]:
-        """Take segments out; their files go once `due_ms` is over. Base offsets that no segment has any more.
+    def take_out(self, begin: int, end: int, reason: str) -> list[Segment]:
+        """Segments leave the log; the caller sees to their files.
 
         With the last ones the active one goes: the caller names another at once.
         """
         gone = self.all[begin:end]
         del self.all[begin:end], self.bases[begin:end]
-        paths: list[Path] = []
-        self._removals.append((due_ms, paths))
         for segment in gone:
             _log.info("deleting %s (%d bytes): %s", segment.log.path, segment.size, reason)
             self.size -= segment.size
-            paths += segment.mark_deleted()
-        return [segment.base_offset for segment in gone if segment.base_offset not in self.bases]
-
-    def take_removals(self, now_ms: int) -> list[Path]:
-        """Files whose delay is over, for the caller to unlink."""
-        due = [path for at, paths in self._removals if at <= now_ms for path in paths]
-        self._removals = [(at, paths) for at, paths in self._removals if at > now_ms]
-        return due
+        return gone

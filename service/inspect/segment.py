@@ -11,13 +11,13 @@ from service.base.errors import CorruptionError
 from service.base.world import system_world
 from service.hot import names
 from service.hot.files import SegmentFile
-from service.hot.indexes import OffsetIndex, TimeIndex
 from service.hot.producer_snapshot import MAX_SNAPSHOT_BYTES, decode_snapshot
-from service.hot.walk import iter_verified
 from service.inspect.dump import Dump, Row
 from service.inspect.source import Source
 from service.records.batch import BatchHeader
 from service.records.decode import Record, iter_records
+from service.records.segment_indexes import OFFSET_ENTRY, TIME_ENTRY, decode_entries
+from service.records.walk import iter_verified
 
 MAX_INDEX_BYTES: Final = 1 << 30
 
@@ -33,7 +33,7 @@ def iter_batches(source: Source) -> Iterator[tuple[BatchHeader, bytes]]:
     path = source.local_path()
     disk = system_world().disk
     with closing(SegmentFile(disk, path, source.size, disk.open(path))) as file:
-        for header in iter_verified(file, source.size):
+        for header in iter_verified(file.pread, source.size, path):
             # its checksum is right: so is its length, and nothing larger than a batch is read
             data = file.pread(header.size, header.position)
             yield header._replace(position=0), data
@@ -86,7 +86,7 @@ def dump_offset_index(source: Source) -> Dump:
     base = base_offset_of(source)
 
     def rows() -> Iterator[Row]:
-        for relative, position in _entries(source, OffsetIndex.ENTRY):
+        for relative, position in _entries(source, OFFSET_ENTRY):
             yield {"offset": base + relative, "position": position}
 
     return Dump("offset index", {"base_offset": base}, (("entries", rows()),))
@@ -97,24 +97,17 @@ def dump_time_index(source: Source) -> Dump:
     base = base_offset_of(source)
 
     def rows() -> Iterator[Row]:
-        for timestamp, relative in _entries(source, TimeIndex.ENTRY):
+        for timestamp, relative in _entries(source, TIME_ENTRY):
             yield {"timestamp": timestamp, "offset": base + relative}
 
     return Dump("time index", {"base_offset": base}, (("entries", rows()),))
 
 
-def _entries(source: Source, entry: struct.Struct) -> Iterator[tuple[int, ...]]:
-    data = source.read(MAX_INDEX_BYTES)
-    if len(data) % entry.size:
-        raise CorruptionError(f"{source.name}: {len(data)} bytes are not whole entries of {entry.size}")
-    last: tuple[int, ...] = ()
-    for number, fields in enumerate(entry.iter_unpack(data)):
-        if number and not any(fields):
-            return  # the preallocated rest of an index that Apache Kafka left open
-        if last and (fields[0] <= last[0] or fields[1] < last[1]):
-            raise CorruptionError(f"{source.name}: entry {number} does not ascend")
-        last = fields
-        yield fields
+def _entries(source: Source, entry: struct.Struct) -> Iterator[tuple[int, int]]:
+    try:
+        yield from decode_entries(source.read(MAX_INDEX_BYTES), entry)
+    except CorruptionError as e:
+        raise CorruptionError(f"{source.name}: {e}") from e
 
 
 def dump_producer_snapshot(source: Source) -> Dump:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from service.base.errors import CorruptionError
 from service.base.files import read_checkpoint
 from service.base.properties import parse_properties
 from service.base.world import system_world
 from service.hot.epochs import LeaderEpochs
 from service.hot.log_dir import encode_uuid, read_topic_id
-from service.inspect.dump import Dump, Row
+from service.inspect.dump import Dump
 from service.inspect.source import Source
+from service.records.checkpoint_lines import decode_offsets
 from service.remote.format.fields import parse_json_object
 
 MAX_SMALL_BYTES = 1 << 20
@@ -26,16 +25,15 @@ def dump_leader_epochs(source: Source) -> Dump:
 
 def dump_offsets(source: Source) -> Dump:
     """`recovery-point-offset-checkpoint` and its like: an offset for each partition."""
-    lines = read_checkpoint(system_world().disk, source.local_path())
-
-    def rows() -> Iterator[Row]:
-        for line in lines:
-            topic, partition, offset = [*line.rsplit(" ", 2), "", ""][:3]
-            if not (topic and partition.isdigit() and offset.isdigit()):
-                raise CorruptionError(f"{source.name}: expected topic, partition and offset: {line!r}")
-            yield {"topic": topic, "partition": int(partition), "offset": int(offset)}
-
-    return Dump("offset checkpoint", {}, (("partitions", rows()),))
+    try:
+        offsets = decode_offsets(read_checkpoint(system_world().disk, source.local_path()))
+    except CorruptionError as e:
+        raise CorruptionError(f"{source.name}: {e}") from e
+    rows = (
+        {"topic": topic, "partition": partition, "offset": offset}
+        for (topic, partition), offset in offsets.items()
+    )
+    return Dump("offset checkpoint", {}, (("partitions", rows),))
 
 
 def dump_properties(source: Source) -> Dump:

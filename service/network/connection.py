@@ -56,11 +56,6 @@ class Connection:
         self._start = 0
         self._end = 0
 
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes received and not handed out yet."""
-        return self._end - self._start
-
     def free_space(self) -> memoryview | None:
         """Where the next bytes of an unfinished request belong; None when any buffer of the shell's will do.
 

@@ -67,7 +67,7 @@ class RequestContext:
 
     __slots__ = (
         "api_key", "api_version", "cancel_on_disconnect", "client_host", "client_id", "client_port",
-        "connection_id", "correlation_id", "disconnected", "listener",
+        "connection_id", "correlation_id", "listener",
     )  # fmt: skip
 
     def __init__(self, connection_id: int, client_host: str, client_port: int, listener: str) -> None:
@@ -80,7 +80,6 @@ class RequestContext:
         self.api_version = -1
         self.correlation_id = 0
         self.cancel_on_disconnect = False
-        self.disconnected = False
 
     def __str__(self) -> str:
         return (
@@ -226,7 +225,6 @@ class _Peer(asyncio.BufferedProtocol):
         self._sender.close()
         self._connection.close()
         self._done()
-        self._context.disconnected = True
         if self._pending is not None and self._context.cancel_on_disconnect:
             self._pending.cancel()
 

@@ -16,13 +16,12 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer
+from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, TimestampedOffset
 from service.hot.log import AppendInfo, LocalLog
 from service.hot.segment import FileSlice
 from service.records.validation import ValidatedBatch
 from service.remote.catalog import CatalogEntry
 from service.remote.reading.reader import RemoteRead, RemoteReader
-from service.remote.reading.time_search import TimestampedOffset as RecordPlace
 
 COPIED_BYTES: Final = 256 << 10
 
@@ -43,15 +42,7 @@ class LogRead(NamedTuple):
 NOTHING = LogRead((), 0, None)
 
 
-class TimestampedOffset(NamedTuple):
-    """An offset found by time; -1 stands for none in each field, as in ListOffsets."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
-
-
-NOT_FOUND = TimestampedOffset(NO_TIMESTAMP, NO_OFFSET, NO_LEADER_EPOCH)
+NOT_FOUND: Final = TimestampedOffset(NO_OFFSET, NO_TIMESTAMP, NO_LEADER_EPOCH)
 
 
 class UnifiedLog:
@@ -104,8 +95,12 @@ class UnifiedLog:
                 f"offset {offset} is not within [{self.start_offset}, {self.end_offset}] of {self.local.tip}",
             )
         if offset >= self.local_start_offset:
-            found = self.local.read(offset, max_bytes, end_offset, min_one).slice
-            return NOTHING if found is None or not found.size else LogRead((found,), found.size, None)
+            found, _, more = self.local.read(offset, max_bytes, end_offset, min_one)
+            if found is None or not found.size:
+                return NOTHING
+            if not more:
+                return LogRead((found,), found.size, None)
+            return LogRead((found, *more), found.size + sum(one.size for one in more), None)
         if not cold or (max_bytes <= 0 and not min_one):
             return NOTHING
         return self._read_remote(offset, max_bytes)
@@ -134,7 +129,7 @@ class UnifiedLog:
             held += len(part) if small else max(len(part), self._reader.chunk_bytes)
         return LogRead(tuple(parts), sum(map(len, parts)), None, held)
 
-    def search_remote(self, timestamp: int) -> Future[RecordPlace | None] | None:
+    def search_remote(self, timestamp: int) -> Future[TimestampedOffset | None] | None:
         """Start the search for the first remote record at or after `timestamp`; None when only local segments
         matter.
         """
@@ -146,9 +141,9 @@ class UnifiedLog:
 
     def search_local(self, timestamp: int) -> TimestampedOffset:
         """First local record at or after `timestamp` (ms)."""
-        return as_found(self.local.offset_for_timestamp(timestamp))
+        return self.local.offset_for_timestamp(timestamp) or NOT_FOUND
 
-    def remote_max_timestamp(self) -> Future[RecordPlace | None] | None:
+    def remote_max_timestamp(self) -> Future[TimestampedOffset | None] | None:
         """Start the search for the remote record with the greatest timestamp, where part of the log is only
         remote.
         """
@@ -158,12 +153,4 @@ class UnifiedLog:
 
     def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known."""
-        return self.local.epochs.end_offset_for(leader_epoch, self.end_offset)
-
-
-def as_found(found: tuple[int, int, int] | None) -> TimestampedOffset:
-    """(offset, timestamp, leader epoch) of the tiers as the answer that ListOffsets gives."""
-    if found is None:
-        return NOT_FOUND
-    offset, timestamp, leader_epoch = found
-    return TimestampedOffset(timestamp, offset, leader_epoch)
+        return self.local.end_offset_of_epoch(leader_epoch)

@@ -39,7 +39,6 @@ CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME_FLAG: Final = 0x08
 TRANSACTIONAL_FLAG: Final = 0x10
 CONTROL_FLAG: Final = 0x20
-DELETE_HORIZON_FLAG: Final = 0x40
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET: Final = struct.Struct(">q")
@@ -126,14 +125,6 @@ class BatchHeader(NamedTuple):
     @property
     def is_log_append_time(self) -> bool:
         return self.attributes & LOG_APPEND_TIME_FLAG != 0
-
-    @property
-    def has_producer_id(self) -> bool:
-        return self.producer_id >= 0
-
-    @property
-    def has_sequence(self) -> bool:
-        return self.base_sequence >= 0
 
 
 def read_header(buf: Buffer, position: int = 0) -> BatchHeader:

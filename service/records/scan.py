@@ -7,6 +7,7 @@ ones get a library call each. So does each compressed batch, where the least tim
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -14,7 +15,7 @@ from crc32c import crc32c
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP, Buffer
 from service.records import kernel
-from service.records.batch import CODEC_MASK, CODECS, CRC_START, HEADER_SIZE
+from service.records.batch import CODEC_MASK, CODECS, CRC_START, HEADER_SIZE, LOG_OVERHEAD, size_at
 from service.records.compression import decompress
 from service.records.kernel_status import BATCH_FIELDS, COMPRESSED, Status
 
@@ -22,6 +23,11 @@ SMALL_BATCH_BYTES: Final = 16 * 1024
 """Up to this size the compiled kernel checksums with its table and no GIL (2.6 GB/s). A library call is as
 fast from 700 bytes on, four times as fast here, but a thread that makes many holds up the event loop."""
 _BATCHES_PER_STEP: Final = 4096
+MAX_BATCH_BYTES: Final = 512 << 20
+"""A batch beyond this is taken for a length that lies."""
+
+ReadPiece = Callable[[int, int], Buffer]
+"""(position, length) -> exactly that many bytes, or an error."""
 
 
 class BatchScan(NamedTuple):
@@ -73,6 +79,40 @@ def scan_batches(
         if status != Status.OK or position >= limit:
             return _result(Status(status), position, rows)
         next_offset = found[-BATCH_FIELDS + 3] + 1
+
+
+def scan_pieces(
+    read: ReadPiece, start: int, end: int, *, first_offset: int, name: str, piece_bytes: int = 1 << 20
+) -> Iterator[tuple[BatchScan, int, memoryview]]:
+    """The batches in ``[start, end)`` of a log, proved, a piece at a time.
+
+    Each is (what was found, position of the piece counted from `start`, the piece cut to whole batches).
+    Memory: one piece, or one batch where that is larger. `CorruptionError` unless whole batches fill the
+    range, every checksum holds and offsets rise from `first_offset` on.
+    """
+    position, next_offset, wanted, length = 0, first_offset, piece_bytes, end - start
+    while position < length:
+        piece = memoryview(read(start + position, min(wanted, length - position)))
+        batches = scan_batches(piece, next_offset=next_offset)
+        if batches.status not in (Status.OK, Status.TRUNCATED):
+            raise CorruptionError(f"{name}: batch at {position + batches.end}: {batches.status.reason}")
+        if not batches.batches:
+            wanted = _larger(piece, position, length, name)
+            continue
+        yield batches, position, piece[: batches.end]
+        position += batches.end
+        next_offset = batches.last_offsets[-1] + 1
+        wanted = piece_bytes
+
+
+def _larger(piece: memoryview, position: int, length: int, name: str) -> int:
+    """How many bytes to read for the batch at `position`, of which `piece` is not the whole."""
+    if len(piece) >= length - position:
+        raise CorruptionError(f"{name}: the batch at {position} is cut at {length}")
+    size = size_at(piece) if len(piece) >= LOG_OVERHEAD else LOG_OVERHEAD
+    if not len(piece) < size <= MAX_BATCH_BYTES:
+        raise CorruptionError(f"{name}: the batch at {position} claims {size} bytes")
+    return size
 
 
 def least_timestamp(scan: BatchScan, buf: Buffer, max_inflated_bytes: int) -> int:

@@ -9,19 +9,18 @@ can only ever write an orphan.
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import NO_OFFSET, Buffer
 from service.hot.files import FileSlice, SegmentFile
-from service.hot.walk import find_offset
 from service.records.decode import iter_records
-from service.records.scan import BatchScan
+from service.records.segment_indexes import IndexBuilder, IndexBytes
+from service.records.walk import find_offset
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import (
     TRAILER,
@@ -39,8 +38,6 @@ from service.tiering.ports import Sealed
 
 MAX_SIDE_FILE_BYTES: Final = 64 << 20
 """An index or snapshot beyond this is not a segment's (`segment.index.bytes` is 10 MiB by default)."""
-_OFFSET_ENTRY: Final = struct.Struct(">ii")
-_TIME_ENTRY: Final = struct.Struct(">qi")
 
 
 class GivenUp(StorageError):
@@ -107,11 +104,6 @@ def _verify_arrival(store: ObjectStore, planned: PlannedObject) -> None:
         raise StorageError(f"{planned.key}: {planned.size} bytes written, the store shows {size} others")
 
 
-class _Indexes(NamedTuple):
-    offset_index: bytes
-    time_index: bytes
-
-
 class _Source:
     """The local segment from the first batch that is copied on."""
 
@@ -123,13 +115,13 @@ class _Source:
         self.start = 0
         self.is_whole = copy.from_offset == copy.segment.base_offset
         if not self.is_whole:
-            place = find_offset(self._file, copy.from_offset, 0, copy.segment.size)
+            place = find_offset(self._file.pread, copy.from_offset, 0, copy.segment.size, self.name)
             if place is None or place.base_offset < copy.from_offset:
                 raise CorruptionError(
                     f"{self.name}: no batch begins at {copy.from_offset}, where the chain ends"
                 )
             self.start = place.position
-        self.indexes = _Indexes(b"", b"")
+        self.indexes = IndexBytes(b"", b"")
 
     def read(self, position: int, length: int) -> Buffer:
         self._progress.advance(length)
@@ -138,7 +130,7 @@ class _Source:
     def scan(self, block_bytes: int) -> ScannedLog:
         """Prove every batch, and have the indexes ready."""
         segment = self._copy.segment
-        builder = None if self.is_whole else _IndexBuilder(self._copy.from_offset)
+        builder = None if self.is_whole else IndexBuilder(self._copy.from_offset)
         scanned = scan_log(
             self.read,
             self.start,
@@ -152,9 +144,7 @@ class _Source:
         if builder is not None:
             self.indexes = builder.finish()
         else:
-            self.indexes = _Indexes(
-                _side_file(segment.offset_index_path), _side_file(segment.time_index_path)
-            )
+            self.indexes = segment.prove_indexes()
         return scanned
 
     def blocks(self, scanned: ScannedLog) -> Iterator[Buffer]:
@@ -180,42 +170,6 @@ class _Source:
             # proved and belongs to the log; readers look for the offset themselves.
             return NO_OFFSET
         return NO_OFFSET
-
-
-class _IndexBuilder:
-    """Kafka's two sparse indexes for the tail of a segment whose own indexes count from another base."""
-
-    def __init__(self, base_offset: int, interval_bytes: int = 4096) -> None:
-        self._base_offset = base_offset
-        self._interval_bytes = interval_bytes
-        self._offsets = bytearray()
-        self._times = bytearray()
-        self._indexed_position = 0
-        self._newest = (-1, base_offset)
-        self._newest_indexed = -1
-
-    def add(self, batches: BatchScan, start: int) -> None:
-        for at, last_offset, timestamp in zip(
-            batches.positions, batches.last_offsets, batches.max_timestamps, strict=True
-        ):
-            position = start + at
-            if timestamp > self._newest[0]:
-                self._newest = (timestamp, last_offset)
-            if position - self._indexed_position > self._interval_bytes:
-                self._offsets += _OFFSET_ENTRY.pack(last_offset - self._base_offset, position)
-                self._index_time()
-                self._indexed_position = position
-
-    def _index_time(self) -> None:
-        timestamp, offset = self._newest
-        if timestamp > self._newest_indexed:
-            self._times += _TIME_ENTRY.pack(timestamp, offset - self._base_offset)
-            self._newest_indexed = timestamp
-
-    def finish(self) -> _Indexes:
-        """The bytes; like a sealed segment's, the time index ends with the newest timestamp."""
-        self._index_time()
-        return _Indexes(bytes(self._offsets), bytes(self._times))
 
 
 def _side_file(path: Path | None) -> bytes:

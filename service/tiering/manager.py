@@ -47,7 +47,8 @@ class TieringManager:
 
     `writer` is this process, which is told in all that is written. `partitions` gives those that this node
     leads, whenever it is asked; `topics` the topics of the committed image, or None while this node is not
-    the one to write `topics.json`. `is_conditional` says that the store honours conditional writes.
+    the one to write `topics.json`. `is_conditional` says that the store honours conditional
+    writes; `is_recovered` that the metadata has just taken over what the bucket says.
     `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever.
     """
 
@@ -63,6 +64,7 @@ class TieringManager:
         world: World,
         metadata: Callable[[], MetadataSnapshot | None] = lambda: None,
         is_conditional: bool = True,
+        is_recovered: bool = False,
         abandoned_uploads: AbandonedUploads | None = None,
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
         manifest_limits: Limits = Limits(),  # noqa: B008  # immutable
@@ -74,6 +76,7 @@ class TieringManager:
         self._cluster_id = cluster_id
         self._catalog = catalog
         self._is_conditional = is_conditional
+        self._is_recovered = is_recovered
         self._partitions = partitions
         self._topics = topics
         self._clock = clock = world.clock
@@ -369,12 +372,17 @@ class TieringManager:
         snapshot = self._topics()
         if snapshot is not None:
             refusal = await self._pool.run(
-                compare_topics, self._store, self._cluster_id, snapshot, self._deleted()
+                compare_topics,
+                self._store,
+                self._cluster_id,
+                snapshot,
+                self._deleted(),
+                self._is_recovered,
             )
             if refusal is not None and refusal.is_behind:
                 self._refused(refusal)
                 return
-        await self._fence.take_over()
+        await self._fence.take_over(is_recovered=self._is_recovered)
         self._told.pop("take-over", None)
         self._eraser.schedule_deleted(self._catalog.tombstones())
         self._wake.set()
@@ -426,12 +434,15 @@ class TieringManager:
                 self._stamp(),
                 self._deleted(),
                 is_conditional=self._is_conditional,
+                is_recovered=self._is_recovered,
             )
         except StorageError:
             self._topics_due_ms = due_ms
             raise
         if refusal is not None:
             self._refused(refusal)
+        else:
+            self._is_recovered = False  # from now on the bucket's offsets are ours
 
     def _live_topics(self) -> frozenset[UUID] | None:
         snapshot = self._topics()

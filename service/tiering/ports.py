@@ -16,6 +16,7 @@ from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.files import SegmentFile
 from service.hot.retention import SegmentFacts
+from service.records.segment_indexes import IndexBytes
 from service.remote.catalog import CatalogEntry
 from service.tiering.planner import SegmentSpan
 
@@ -23,10 +24,9 @@ from service.tiering.planner import SegmentSpan
 class Sealed(SegmentSpan, Protocol):
     """A local segment that is closed for writing (`hot` has the class). Sizes in bytes, offsets inclusive."""
 
-    @property
-    def offset_index_path(self) -> Path: ...
-    @property
-    def time_index_path(self) -> Path: ...
+    def prove_indexes(self) -> IndexBytes:
+        """Both indexes, held against the log and made anew where they are not true. For an offload thread."""
+
     @property
     def txn_index_path(self) -> Path | None: ...
     @property

@@ -14,6 +14,7 @@ from service.hot.files import SegmentFile
 from service.hot.log_dir import read_topic_id
 from service.hot.sealed import SealedSegment
 from service.records.batch import iter_headers
+from service.records.segment_indexes import IndexBytes
 from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.segment_object import SegmentIdentity
 from service.remote.reading.object_reader import Chain
@@ -125,10 +126,11 @@ def _sealed(log: Path, base_offset: int, end_offset: int) -> SealedSegment:
         max_timestamp_offset=-1,
         sealed_at_ms=0,
         log_path=log,
-        offset_index_path=log.with_suffix(".index"),
-        time_index_path=log.with_suffix(".timeindex"),
         txn_index_path=txn_index if txn_index.exists() else None,
         producer_snapshot_path=snapshot if snapshot.exists() else None,
         leader_epochs=(),
         log_file=SegmentFile(SystemDisk(), log, size),
+        prove_indexes=lambda: IndexBytes(
+            log.with_suffix(".index").read_bytes(), log.with_suffix(".timeindex").read_bytes()
+        ),
     )

@@ -65,7 +65,7 @@ def stand_in() -> Iterator[Registry]:
     server.registry = registry  # type: ignore[attr-defined]
     server.schemas = []  # type: ignore[attr-defined]
     server.subjects = {}  # type: ignore[attr-defined]
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
         yield registry

@@ -43,7 +43,7 @@ def handle(
             continue
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         indexes = [index for index in sorted(topic.partitions) if index >= first]
-        topics.append(_described(topic, indexes[:room]))
+        topics.append(_described(broker, topic, indexes[:room]))
         if len(indexes) > room:
             next_cursor = Cursor(topic_name=name, partition_index=indexes[room])
             break
@@ -81,18 +81,23 @@ def _missing(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopi
     )
 
 
-def _described(topic: TopicImage, indexes: list[int]) -> DescribeTopicPartitionsResponseTopic:
+def _described(broker: Broker, topic: TopicImage, indexes: list[int]) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=tuple(_partition(index, topic.partitions[index]) for index in indexes),
+        partitions=tuple(
+            _partition(index, topic.partitions[index], broker.offline_replicas(topic.id, index))
+            for index in indexes
+        ),
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 
 
-def _partition(index: int, partition: PartitionImage) -> DescribeTopicPartitionsResponsePartition:
+def _partition(
+    index: int, partition: PartitionImage, offline: tuple[int, ...]
+) -> DescribeTopicPartitionsResponsePartition:
     return DescribeTopicPartitionsResponsePartition(
         error_code=ErrorCode.none if partition.has_leader else ErrorCode.leader_not_available,
         partition_index=index,
@@ -102,5 +107,5 @@ def _partition(index: int, partition: PartitionImage) -> DescribeTopicPartitions
         isr_nodes=tuple(partition.isr),
         eligible_leader_replicas=(),
         last_known_elr=(),
-        offline_replicas=(),
+        offline_replicas=offline,
     )

@@ -21,12 +21,11 @@ from kio.schema.list_offsets.v11.response import (
 )
 
 from service.base.errors import CorruptionError, RequestError, StorageError
-from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP
+from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, TimestampedOffset
 from service.broker.broker import NO_THROTTLE, Broker
 from service.network.server import RequestContext
 from service.partition.partition import Partition
-from service.partition.unified_log import NOT_FOUND, TimestampedOffset, as_found
-from service.remote.reading.time_search import TimestampedOffset as RecordPlace
+from service.partition.unified_log import NOT_FOUND
 
 LATEST: Final = -1
 EARLIEST: Final = -2
@@ -44,10 +43,6 @@ FIRST_VERSION: Final = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 READ_COMMITTED: Final = 1
-REMOTE_SEARCH_TIMEOUT_S: Final = 30.0
-"""For clients whose version has no timeout (Kafka's default of
-``remote.list.offsets.request.timeout.ms``).
-"""
 
 
 async def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
@@ -107,7 +102,7 @@ def _place(partition: Partition, timestamp: int, isolation_level: int) -> Timest
     if timestamp == LATEST:
         committed = isolation_level == READ_COMMITTED
         end = partition.last_stable_offset if committed else partition.high_watermark
-        return TimestampedOffset(NO_TIMESTAMP, end, partition.leader_epoch)
+        return TimestampedOffset(end, NO_TIMESTAMP, partition.leader_epoch)
     if timestamp == EARLIEST:
         return _at(partition, log.start_offset)
     if timestamp == EARLIEST_LOCAL:
@@ -123,24 +118,26 @@ def _place(partition: Partition, timestamp: int, isolation_level: int) -> Timest
 
 def _at(partition: Partition, offset: int) -> TimestampedOffset:
     epoch = NO_LEADER_EPOCH if offset == NO_OFFSET else partition.log.epochs.epoch_at(offset)
-    return TimestampedOffset(NO_TIMESTAMP, offset, epoch)
+    return TimestampedOffset(offset, NO_TIMESTAMP, epoch)
 
 
 async def _search(partition: Partition, timestamp: int, timeout_s: float) -> TimestampedOffset:
     """The first record at or after `timestamp` in offset order, or the one with the greatest timestamp."""
     log = partition.unified
     if timestamp == MAX_TIMESTAMP:
-        local = as_found(partition.log.max_timestamp_offset())
-        remote = as_found(await _remote(log.remote_max_timestamp(), timeout_s))
+        local = partition.log.max_timestamp_offset() or NOT_FOUND
+        remote = await _remote(log.remote_max_timestamp(), timeout_s) or NOT_FOUND
         return local if local.timestamp > remote.timestamp else remote
-    found = as_found(await _remote(log.search_remote(timestamp), timeout_s))
+    found = await _remote(log.search_remote(timestamp), timeout_s) or NOT_FOUND
     # What retention dropped since the manifest was written is no longer part of the log.
     if log.start_offset <= found.offset < log.local_start_offset:
         return found
     return log.search_local(timestamp)
 
 
-async def _remote(search: Future[RecordPlace | None] | None, timeout_s: float) -> RecordPlace | None:
+async def _remote(
+    search: Future[TimestampedOffset | None] | None, timeout_s: float
+) -> TimestampedOffset | None:
     if search is None:
         return None
     # Shielded: the search goes on into the cache when its client has given up.

@@ -38,7 +38,7 @@ async def handle(broker: Broker, context: RequestContext, request: MetadataReque
     """
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
     if request.topics is None:
-        topics = [_described(topic, operations) for topic in broker.image.topics_by_name.values()]
+        topics = [_described(broker, topic, operations) for topic in broker.image.topics_by_name.values()]
     else:
         if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
             await _create_missing(broker, request.topics)
@@ -85,14 +85,18 @@ def _asked(broker: Broker, asked: MetadataRequestTopic, operations: int) -> Meta
     if asked.topic_id is not None:
         topic = broker.image.topics_by_id.get(asked.topic_id)
         return (
-            _described(topic, operations)
+            _described(broker, topic, operations)
             if topic
             else _missing(ErrorCode.unknown_topic_id, None, asked.topic_id)
         )
     if asked.name is None:
         return _missing(ErrorCode.invalid_request, None, None)
     topic = broker.image.topics_by_name.get(asked.name)
-    return _described(topic, operations) if topic else _missing(why_missing(asked.name), asked.name, None)
+    return (
+        _described(broker, topic, operations)
+        if topic
+        else _missing(why_missing(asked.name), asked.name, None)
+    )
 
 
 def why_missing(name: str) -> ErrorCode:
@@ -108,18 +112,21 @@ def _missing(error: ErrorCode, name: str | None, topic_id: UUID | None) -> Metad
     )
 
 
-def _described(topic: TopicImage, operations: int) -> MetadataResponseTopic:
+def _described(broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
     return MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=tuple(_partition(index, topic.partitions[index]) for index in sorted(topic.partitions)),
+        partitions=tuple(
+            _partition(index, topic.partitions[index], broker.offline_replicas(topic.id, index))
+            for index in sorted(topic.partitions)
+        ),
         topic_authorized_operations=operations,
     )
 
 
-def _partition(index: int, partition: PartitionImage) -> MetadataResponsePartition:
+def _partition(index: int, partition: PartitionImage, offline: tuple[int, ...]) -> MetadataResponsePartition:
     return MetadataResponsePartition(
         error_code=ErrorCode.none if partition.has_leader else ErrorCode.leader_not_available,
         partition_index=index,
@@ -127,5 +134,5 @@ def _partition(index: int, partition: PartitionImage) -> MetadataResponsePartiti
         leader_epoch=partition.leader_epoch,
         replica_nodes=tuple(partition.replicas),
         isr_nodes=tuple(partition.isr),
-        offline_replicas=(),
+        offline_replicas=offline,
     )

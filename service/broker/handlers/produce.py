@@ -43,7 +43,7 @@ class RefusedWithoutAnswer(WireError):
 
 def handle(
     broker: Broker, context: RequestContext, request: ProduceRequestView
-) -> Response | Awaitable[Response] | None:
+) -> Response | Awaitable[Response | None] | None:
     """Append everything that can be. None when the client wants no answer (acks=0)."""
     now_ms = broker.clock.now_ms()
     to_flush: ToFlush = {}

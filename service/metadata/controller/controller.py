@@ -35,6 +35,7 @@ from service.metadata.controller.requests import (
     DeleteTopic,
     DeleteTopicResult,
     Endpoint,
+    PartitionLimit,
     ProducerIdBlock,
     RegisterBroker,
     TopicDefaults,
@@ -57,6 +58,8 @@ class ControllerOptions:
     defaults: TopicDefaults = field(default_factory=TopicDefaults)
     listeners: tuple[Endpoint, ...] = ()
     """where this controller is reached"""
+    partition_limit: PartitionLimit | None = None
+    """how many partitions there may be; None: no bound is known"""
 
 
 class Controller:
@@ -121,6 +124,7 @@ class Controller:
                 defaults=self._options.defaults,
                 rules=self._rules,
                 new_uuid=self._new_uuid,
+                limit=self._options.partition_limit,
                 validate_only=validate_only,
             )
         )

@@ -136,6 +136,13 @@ class TopicDefaults:
     replication_factor: int = 1
 
 
+class PartitionLimit(NamedTuple):
+    """So many partitions there may be, and in words why no more."""
+
+    partitions: int
+    reason: str
+
+
 class ConfigRules(Protocol):
     """What configuration keys there are; the broker knows, the controller only asks."""
 

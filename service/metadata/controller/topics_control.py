@@ -21,6 +21,7 @@ from service.metadata.controller.requests import (
     CreateTopicResult,
     DeleteTopic,
     DeleteTopicResult,
+    PartitionLimit,
     ResourceType,
     TopicDefaults,
 )
@@ -46,17 +47,20 @@ def create_topics(
     defaults: TopicDefaults,
     rules: ConfigRules,
     new_uuid: Callable[[], UUID],
+    limit: PartitionLimit | None = None,
     validate_only: bool = False,
 ) -> Decision[list[CreateTopicResult]]:
     """Create each topic wholly or not at all; one that is refused does not hold up the others.
 
     Answers come in the request's order, then those for names that were given twice, then for reserved names.
-    Raises `RequestError` POLICY_VIOLATION where all of it makes more than 10,000 records.
+    A topic that would lead beyond `limit` is refused with POLICY_VIOLATION. Raises `RequestError`
+    POLICY_VIOLATION where all of it makes more than 10,000 records.
     """
     if _total_partitions(requests, defaults) > MAX_RECORDS_PER_OPERATION:
         message = "Excessively large number of partitions per request."
         return Decision((), [_refusal(r.name, ErrorCode.policy_violation, message) for r in requests])
     times = Counter(request.name for request in requests)
+    room = None if limit is None else limit.partitions - _partitions_of(image)
     records: list[MetadataRecord] = []
     results = []
     for request in requests:
@@ -64,6 +68,8 @@ def create_topics(
             continue
         try:
             new, result = _create(image, request, defaults, rules, new_uuid)
+            if limit is not None and room is not None:
+                room = _take_room(room, result.num_partitions, limit)
         except RequestError as e:
             results.append(_refusal(request.name, e.code, e.message))
             continue
@@ -78,6 +84,20 @@ def create_topics(
         message = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
         results.append(_refusal(CLUSTER_METADATA_TOPIC, ErrorCode.invalid_request, message))
     return decided(() if validate_only else records, results)
+
+
+def _partitions_of(image: MetadataImage) -> int:
+    return sum(len(topic.partitions) for topic in image.topics_by_id.values())
+
+
+def _take_room(room: int, partitions: int, limit: PartitionLimit) -> int:
+    if partitions > room:
+        raise RequestError(
+            ErrorCode.policy_violation,
+            f"The topic would bring this node to {limit.partitions - room + partitions} partitions: "
+            f"{limit.reason}.",
+        )
+    return room - partitions
 
 
 def _total_partitions(requests: Sequence[CreateTopic], defaults: TopicDefaults) -> int:

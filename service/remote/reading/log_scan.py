@@ -13,19 +13,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from service.base.errors import CorruptionError
-from service.base.types import NO_TIMESTAMP, Buffer
-from service.records.batch import CONTROL_FLAG, LOG_OVERHEAD, TRANSACTIONAL_FLAG, size_at
-from service.records.kernel_status import Status
-from service.records.scan import BatchScan, least_timestamp, scan_batches
+from service.base.types import NO_TIMESTAMP
+from service.records.batch import CONTROL_FLAG, TRANSACTIONAL_FLAG
+from service.records.scan import BatchScan, ReadPiece, least_timestamp, scan_pieces
 from service.remote.format.block_table import BatchFacts, Block, BlockTableBuilder
 
-MAX_BATCH_BYTES: Final = 512 << 20
-"""A batch beyond this is taken for a length that lies."""
 MAX_INFLATED_BYTES: Final = 64 << 20
 """A batch that inflates beyond this is proved all the same; only its least timestamp is not known."""
 
-Read = Callable[[int, int], Buffer]
-"""(position, length) -> exactly that many bytes, or an error."""
 OnBatches = Callable[[BatchScan, int], None]
 """Sees every run of batches and the position in the log that its own positions count from."""
 
@@ -51,7 +46,7 @@ class ScannedLog:
 
 
 def scan_log(
-    read: Read,
+    read: ReadPiece,
     start: int,
     end: int,
     *,
@@ -71,38 +66,18 @@ def scan_log(
     """
     found = ScannedLog()
     table = BlockTableBuilder(block_bytes)
-    length = end - start
-    wanted = block_bytes
-    while found.length < length:
-        position = found.length
-        piece = memoryview(read(start + position, min(wanted, length - position)))
-        batches = scan_batches(piece, next_offset=max(first_offset, found.last_offset + 1))
-        if batches.status not in (Status.OK, Status.TRUNCATED):
-            raise CorruptionError(f"{name}: batch at {position + batches.end}: {batches.status.reason}")
-        if batches.batches:
-            least = NO_TIMESTAMP
-            if with_least_timestamps:
-                least = least_timestamp(batches, piece, MAX_INFLATED_BYTES)
-            _sum_up(found, table, batches, least, piece[: batches.end])
-            if on_batches is not None:
-                on_batches(batches, position)
-            wanted = block_bytes
-        else:
-            wanted = _larger(piece, position, length, name)
+    pieces = scan_pieces(read, start, end, first_offset=first_offset, name=name, piece_bytes=block_bytes)
+    for batches, position, piece in pieces:
+        least = NO_TIMESTAMP
+        if with_least_timestamps:
+            least = least_timestamp(batches, piece, MAX_INFLATED_BYTES)
+        _sum_up(found, table, batches, least, piece)
+        if on_batches is not None:
+            on_batches(batches, position)
     if found.last_offset > last_offset:
         raise CorruptionError(f"{name}: holds offset {found.last_offset}, beyond {last_offset}")
     found.blocks = table.finish()
     return found
-
-
-def _larger(piece: memoryview, position: int, length: int, name: str) -> int:
-    """How many bytes to read for the batch at `position`, of which `piece` is not the whole."""
-    if len(piece) >= length - position:
-        raise CorruptionError(f"{name}: the batch at {position} is cut at {length}")
-    size = size_at(piece) if len(piece) >= LOG_OVERHEAD else LOG_OVERHEAD
-    if not len(piece) < size <= MAX_BATCH_BYTES:
-        raise CorruptionError(f"{name}: the batch at {position} claims {size} bytes")
-    return size
 
 
 def _sum_up(

@@ -18,10 +18,18 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, InvariantError, RequestError
-from service.base.types import TopicIdPartition
+from service.base.types import TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.remote.format.block_table import BlockTable
-from service.remote.format.manifest import EpochEnd, Load, Manifest, Page, PageRef, SegmentEntry
+from service.remote.format.manifest import (
+    EpochEnd,
+    Load,
+    Manifest,
+    Page,
+    PageRef,
+    SegmentEntry,
+    live_segments,
+)
 from service.remote.reading.chunk import Chunk, chunk_of_block
 from service.remote.reading.flights import Flight, Flights, FlightStats, Resource
 from service.remote.reading.read_ahead import ReadAhead, Stream
@@ -30,9 +38,10 @@ from service.remote.reading.resources import (
     ManifestResource,
     OpenSegment,
     PageResource,
+    SectionResource,
     SegmentResource,
 )
-from service.remote.reading.time_search import TimestampedOffset, search_log
+from service.remote.reading.time_search import search_log
 from service.remote.stores.errors import ReaderClosed
 from service.remote.stores.store import ObjectStore
 
@@ -53,6 +62,15 @@ class RemoteRead(NamedTuple):
 
     data: tuple[memoryview, ...]
     next_offset: int
+
+
+class ArchiveEnd(NamedTuple):
+    """State at the end of the remote log: (epoch, first offset) of its leader epochs, oldest first, and its
+    producers as Kafka's producer snapshot, empty where none was kept.
+    """
+
+    epochs: tuple[tuple[int, int], ...]
+    producer_snapshot: bytes
 
 
 class ReaderStats(NamedTuple):
@@ -191,6 +209,22 @@ class RemoteReader:
         def compute(at: _At) -> EpochEnd | None:
             manifest = self._manifest(at, tip, manifest_key)
             return manifest.epoch_end(leader_epoch, at.load(manifest))
+
+        return self._start(compute)
+
+    def archive_end(self, tip: TopicIdPartition, manifest_key: str) -> Future[ArchiveEnd]:
+        """What a log must know that goes on where the remote log ends. Fails as `read` does."""
+
+        def compute(at: _At) -> ArchiveEnd:
+            manifest = self._manifest(at, tip, manifest_key)
+            epochs: list[tuple[int, int]] = []
+            last: SegmentEntry | None = None
+            for last in live_segments(manifest, at.load(manifest)):
+                epochs += [one for one in last.leader_epochs if not epochs or one[0] > epochs[-1][0]]
+            if last is None:
+                return ArchiveEnd((), b"")
+            snapshot: bytes = at.need(SectionResource(self._segment(at, last), "producer_snapshot"))
+            return ArchiveEnd(tuple(epochs), snapshot)
 
         return self._start(compute)
 

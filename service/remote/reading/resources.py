@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
 from service.remote.format.segment_object import Footer
 from service.remote.reading.chunk import Chunk, ChunkRange, split_chunks, verify_chunk
-from service.remote.reading.object_reader import open_footer_of, open_manifest, open_page
+from service.remote.reading.object_reader import open_footer_of, open_manifest, open_page, read_section
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
 
@@ -76,6 +76,26 @@ class SegmentResource(NamedTuple):
         footer = open_footer_of(store, self.entry)
         segment = OpenSegment(self.entry, footer, split_chunks(footer.blocks, self.chunk_bytes))
         return segment, _FOOTER_COST + len(footer.blocks.encoded) + _ROW_COST * len(footer.blocks)
+
+
+class SectionResource(NamedTuple):
+    """The bytes of one section of a segment's object; none where the object does not have it."""
+
+    segment: OpenSegment
+    name: str
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return (self.segment.entry.key, self.name)
+
+    @property
+    def reserve(self) -> int:
+        return 0
+
+    def load(self, store: ObjectStore) -> tuple[bytes, int]:
+        section = self.segment.footer.sections.get(self.name)
+        data = b"" if section is None else read_section(store, self.segment.entry.key, section)
+        return data, len(data)
 
 
 class ChunkResource(NamedTuple):

@@ -14,10 +14,11 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP, Buffer
+from service.records.scan import MAX_BATCH_BYTES
 from service.remote.format.block_table import Block
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import Footer
-from service.remote.reading.log_scan import MAX_BATCH_BYTES, ScannedLog, scan_log
+from service.remote.reading.log_scan import ScannedLog, scan_log
 
 WINDOW_BYTES: Final = 8 << 20
 _ENTRY_SIZES: Final = {"offset_index": 8, "time_index": 12}

@@ -7,8 +7,8 @@ called again when they have landed), a planner asks the store.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
+from service.base.types import TimestampedOffset
 from service.records.batch import iter_headers
 from service.records.decode import records_of
 from service.remote.format.block_table import Block, BlockTable
@@ -19,14 +19,6 @@ from service.remote.stores.errors import naming
 BlocksOf = Callable[[SegmentEntry], BlockTable]
 ChunkOf = Callable[[SegmentEntry, BlockTable, int], Chunk]
 """(segment, its blocks, index of one of them) -> a verified chunk that holds the block."""
-
-
-class TimestampedOffset(NamedTuple):
-    """A record found by time: its offset, its timestamp (ms) and the leader epoch of its batch."""
-
-    offset: int
-    timestamp: int
-    leader_epoch: int
 
 
 def search_log(

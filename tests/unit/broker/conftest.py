@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from service.base.world import World, system_world
 from service.broker.node import Node
@@ -18,6 +19,7 @@ from service.config.settings import BrokerConfig
 from service.network.client import Client
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module
+from tests.support.processes import wait_until
 
 BRISK = {
     "log.retention.check.interval.ms": "100",
@@ -29,8 +31,11 @@ BRISK = {
 class NodeThread:
     """`Node` as `run_server` runs it, without signals: `stop` is what SIGTERM does."""
 
-    def __init__(self, directory: Path, world: World | None = None, **settings: str) -> None:
+    def __init__(
+        self, directory: Path, world: World | None = None, open_files: int | None = None, **settings: str
+    ) -> None:
         self._world = world or system_world()
+        self._open_files = open_files
         self.data = directory
         self.settings = {
             "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -52,7 +57,12 @@ class NodeThread:
 
     async def _run(self) -> None:
         self._supervisor, self._loop = Supervisor(), asyncio.get_running_loop()
-        node = Node(BrokerConfig.from_properties(self.settings), self._supervisor, self._world)
+        node = Node(
+            BrokerConfig.from_properties(self.settings),
+            self._supervisor,
+            self._world,
+            open_files=self._open_files,
+        )
         try:
             async with AsyncExitStack() as stack:
                 await node.start(stack)
@@ -126,6 +136,17 @@ class Talk:
             topic_data=(module.TopicProduceData(topic_id=topic_id, partition_data=(data,)),),
         )
         return answer.responses[0].partition_responses[0]
+
+    def produce_in_the_end(self, topic_id: Any, values: list[bytes], timestamp: int) -> Any:
+        """As `produce`, tried again while the partition takes no records (KAFKA_STORAGE_ERROR)."""
+        answers: list[Any] = []
+
+        def taken() -> bool:
+            answers.append(self.produce(topic_id, values, timestamp))
+            return bool(answers[-1].error_code != ErrorCode.kafka_storage_error)
+
+        wait_until("the partition to take records", taken)
+        return answers[-1]
 
     def fetch(self, topic_id: Any, offset: int, partition: int = 0, **fields: Any) -> Any:
         """One partition's answer, or the whole response where `whole=True`."""

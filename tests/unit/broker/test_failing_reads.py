@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,10 +111,15 @@ def test_a_write_that_fails_is_refused_and_the_connection_stays(node: NodeThread
         assert talk.produce(topic_id, [b"a"], DAY, 1).error_code == 0
 
 
-def test_a_flush_that_fails_is_refused_by_partition(node: NodeThread, disk: FaultDisk) -> None:
+def test_a_flush_that_fails_is_refused_by_log_directory(
+    start: Callable[..., NodeThread], disk: FaultDisk, tmp_path: Path
+) -> None:
+    dirs = f"{tmp_path / 'data'},{tmp_path / 'more'}"
+    node = start(make_world(SystemClock(), disk), log_dirs=dirs)
     with node.client() as client:
         topic_id = filled(client, SMALL, flush_messages="1")
-        disk.fail("fsync", errno.EIO, path="t-0/")
+        assert (tmp_path / "more" / "t-1").is_dir()
+        disk.fail("fsync", errno.EIO, path="t-1/")
         module = request_module(ApiKey.PRODUCE)
         records = bytes(batch([b"a"]))
         answer = Talk(client)(
@@ -131,9 +137,18 @@ def test_a_flush_that_fails_is_refused_by_partition(node: NodeThread, disk: Faul
                 ),
             ),
         )
-        bad, good = answer.responses[0].partition_responses
+        good, bad = answer.responses[0].partition_responses
         assert (bad.error_code, bad.base_offset) == (ErrorCode.kafka_storage_error, -1)
         assert (good.error_code, good.base_offset) == (0, 5)
+        disk.heal()
+        found = fetch_both(Talk(client), topic_id)
+        assert (found[0].error_code, found[1].error_code) == (0, ErrorCode.kafka_storage_error)
+    node.stop()
+    assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+    assert not (tmp_path / "more" / ".kafka_cleanshutdown").exists()
+    node = start(make_world(SystemClock(), disk), log_dirs=dirs)
+    with node.client() as client:
+        assert fetch_both(Talk(client), topic_id)[1].error_code == 0
 
 
 def test_a_sealed_segment_that_cannot_be_opened_is_refused(

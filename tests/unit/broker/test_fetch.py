@@ -223,11 +223,13 @@ def test_a_lost_disk_takes_no_offset_twice(start: Callable[..., NodeThread], tmp
     shutil.rmtree(tmp_path / "data" / "t-0")
     with start(firn_remote_url=url).client() as client:
         talk = Talk(client)
+        wait_until("the archive's end to be read", lambda: list_offset(talk, -1).error_code == 0)
         # Until it was stopped the node may have archived more.
         archived = int(list_offset(talk, -1).offset)
         assert (list_offset(talk, -2).offset, list_offset(talk, -5).offset) == (0, archived - 1)
         assert archived >= least
-        assert talk.produce(tiered.topic_id, [b"after"], DAY).base_offset == archived
+        answer = talk.produce_in_the_end(tiered.topic_id, [b"after"], DAY)
+        assert answer.base_offset == archived
         found: list[bytes | None] = []
         while len(found) <= archived:
             answer = talk.fetch(tiered.topic_id, len(found), max_wait=5000)

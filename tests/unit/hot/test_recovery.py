@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.base.clock import ManualClock
-from service.base.errors import RequestError
+from service.base.errors import CorruptionError, RequestError
 from service.hot.log import LocalLog
 from service.records.batch import stamp
 from tests.unit.hot.logs import START_MS, batch, headers_from, open_log, raw, records_from
@@ -98,17 +98,95 @@ def test_a_batch_that_repeats_old_offsets_is_cut(tmp_path: Path) -> None:
     assert open_log(tmp_path, **SETTINGS).log_end_offset == 6
 
 
-def test_damage_in_the_middle_cuts_all_that_follows(tmp_path: Path) -> None:
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.glob("*.log")}
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x20
+    path.write_bytes(data)
+
+
+def test_damage_in_front_of_sound_batches_is_no_torn_tail(tmp_path: Path) -> None:
     log = filled(tmp_path)
     size = len(batch(2).data)
-    with open(log.dir / f"{bases(log)[2]:020d}.log", "r+b") as file:
-        file.seek(2 * size + 100)
-        file.write(b"\xa5")
-    again = open_log(tmp_path, **SETTINGS)
-    assert again.log_end_offset == bases(log)[2] + 4
-    assert bases(again) == bases(log)[:3]
-    assert again.epochs.entries == ((0, 0), (1, 20))
-    assert {p.name for p in log.dir.glob("*.log")} == {f"{base:020d}.log" for base in bases(again)}
+    flip(log.dir / f"{bases(log)[2]:020d}.log", 2 * size + 100)
+    before = contents(log.dir)
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match=rf"{bases(log)[2]:020d}.*wrong checksum.*sound batch"):
+            open_log(tmp_path, **SETTINGS)
+        assert contents(log.dir) == before
+
+
+def test_damage_at_a_segments_end_is_found_by_the_segments_behind_it(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    path = log.dir / f"{bases(log)[2]:020d}.log"
+    flip(path, path.stat().st_size - 10)
+    before = contents(log.dir)
+    with pytest.raises(CorruptionError, match="sound batches follow in"):
+        open_log(tmp_path, **SETTINGS)
+    assert contents(log.dir) == before
+
+
+@pytest.mark.parametrize("position", [3, 8, 11, 16, 18, 25, 60, 100, 170])
+def test_damage_of_the_last_batch_counts_where_it_was_known_to_be_durable(
+    tmp_path: Path, position: int
+) -> None:
+    log = filled(tmp_path)
+    path = log.dir / f"{bases(log)[-1]:020d}.log"
+    flip(path, path.stat().st_size - len(batch(2).data) + position)
+    before = contents(log.dir)
+    with pytest.raises(CorruptionError, match="on disk"):
+        open_log(tmp_path, recovery_point=60, **SETTINGS)
+    assert contents(log.dir) == before
+    assert open_log(tmp_path, recovery_point=58, **SETTINGS).log_end_offset == 58
+
+
+def test_a_log_that_lost_what_was_durable_is_damaged(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    path = log.dir / f"{bases(log)[-1]:020d}.log"
+    os.truncate(path, path.stat().st_size - len(batch(2).data))
+    with pytest.raises(CorruptionError, match="ends at 58, and everything below 60 was on disk"):
+        open_log(tmp_path, recovery_point=60, **SETTINGS)
+    for one in log.dir.glob("*.log"):
+        one.unlink()
+    with pytest.raises(CorruptionError, match="no segments"):
+        open_log(tmp_path, recovery_point=60, **SETTINGS)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_lost_segment_is_damage(tmp_path: Path, clean: bool) -> None:
+    log = filled(tmp_path)
+    log.close()
+    (log.dir / f"{bases(log)[2]:020d}.log").unlink()
+    before = contents(log.dir)
+    for point in (60, 0):
+        with pytest.raises(CorruptionError, match="the segment before it ends at"):
+            open_log(tmp_path, clean=clean, recovery_point=point, **SETTINGS)
+        assert contents(log.dir) == before
+
+
+def test_what_the_start_has_passed_may_be_missing(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    start = bases(log)[3]
+    (log.dir / f"{bases(log)[1]:020d}.log").unlink()
+    again = open_log(tmp_path, clean=True, recovery_point=60, log_start_offset=start, **SETTINGS)
+    assert (again.log_start_offset, again.log_end_offset) == (start, 60)
+    assert sorted(contents(log.dir)) == [f"{base:020d}.log" for base in bases(log)[3:]]
+
+
+def test_the_empty_segment_of_a_failed_roll_is_dropped(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.close()
+    stray = log.dir / f"{59:020d}.log"
+    for clean in (True, False):
+        stray.write_bytes(b"")
+        again = open_log(tmp_path, clean=clean, recovery_point=60, **SETTINGS)
+        assert again.log_end_offset == 60
+        assert not stray.exists()
+        again.close()
 
 
 def test_damage_below_the_recovery_point_is_left_to_its_readers(tmp_path: Path) -> None:
@@ -121,13 +199,14 @@ def test_damage_below_the_recovery_point_is_left_to_its_readers(tmp_path: Path) 
     assert len(list(headers_from(again, 0))) == 30
 
 
-def test_a_segment_that_does_not_follow_on_is_cut_with_those_after_it(tmp_path: Path) -> None:
+def test_a_segment_that_does_not_follow_on_is_damage(tmp_path: Path) -> None:
     log = filled(tmp_path)
     size = len(batch(2).data)
     os.truncate(log.dir / f"{bases(log)[2]:020d}.log", 2 * size)
-    again = open_log(tmp_path, **SETTINGS)
-    assert again.log_end_offset == bases(log)[2] + 4
-    assert bases(again) == bases(log)[:3]
+    before = contents(log.dir)
+    with pytest.raises(CorruptionError, match="the segment before it ends at"):
+        open_log(tmp_path, **SETTINGS)
+    assert contents(log.dir) == before
 
 
 @pytest.mark.parametrize("clean", [True, False])
@@ -173,12 +252,13 @@ def test_epochs_beyond_the_end_are_forgotten(tmp_path: Path) -> None:
     assert open_log(tmp_path, **SETTINGS).epochs.entries == ((0, 0), (1, 20), (2, 40))
 
 
-def test_a_clean_mark_on_a_torn_log_is_not_believed(tmp_path: Path) -> None:
+def test_a_torn_log_with_a_clean_mark_is_damaged(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.close()
     path = log.dir / f"{bases(log)[-1]:020d}.log"
     os.truncate(path, os.path.getsize(path) - 5)
-    assert open_log(tmp_path, clean=True, **SETTINGS).log_end_offset == 58
+    with pytest.raises(CorruptionError, match="is cut at"):
+        open_log(tmp_path, clean=True, **SETTINGS)
 
 
 def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:

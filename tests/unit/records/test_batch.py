@@ -29,8 +29,7 @@ def test_a_header_says_what_the_batch_holds() -> None:
     assert not (header.is_control)
     assert not (header.is_transactional)
     assert not (header.is_log_append_time)
-    assert not (header.has_producer_id)
-    assert not (header.has_sequence)
+    assert (header.producer_id, header.base_sequence) == (-1, -1)
 
 
 def test_flags_and_producer_fields_are_read() -> None:
@@ -42,8 +41,6 @@ def test_flags_and_producer_fields_are_read() -> None:
     assert header.is_transactional
     assert header.is_control
     assert header.is_log_append_time
-    assert header.has_producer_id
-    assert header.has_sequence
     assert header.codec is Codec.ZSTD
     assert (header.producer_id, header.producer_epoch, header.base_sequence, header.max_timestamp) == (
         7,

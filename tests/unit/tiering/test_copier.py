@@ -48,8 +48,8 @@ def test_the_object_begins_with_the_bytes_of_the_log_file_and_carries_its_indexe
     data = store.get(entry.key, max_size=1 << 30)
     assert data[: footer.log_length] == segment.log_path.read_bytes()
     for name, path in (
-        ("offset_index", segment.offset_index_path),
-        ("time_index", segment.time_index_path),
+        ("offset_index", segment.log_path.with_suffix(".index")),
+        ("time_index", segment.log_path.with_suffix(".timeindex")),
         ("producer_snapshot", segment.producer_snapshot_path),
     ):
         assert read_section(store, entry.key, footer.sections[name]) == path.read_bytes(), name
@@ -159,8 +159,8 @@ def test_a_segment_deleted_meanwhile_is_still_read_through_its_open_file(log: Lo
     segment = log.sealed_segments()[0]
     assert segment.log_file.fd >= 0
     whole = segment.log_path.read_bytes()
-    for path in (segment.log_path, segment.offset_index_path, segment.time_index_path):
-        path.unlink()
+    for suffix in (".log", ".index", ".timeindex"):
+        segment.log_path.with_suffix(suffix).unlink()
     store = MemoryStore()
     identity = IDENTITY._replace(last_offset=segment.last_offset)
     entry = copy_segment(store, Copy(segment, 0), identity, Progress(), 1000)

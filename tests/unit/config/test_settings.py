@@ -1,13 +1,12 @@
 """What a node and a topic may be configured with, and what is refused, in which words."""
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from service.base.errors import ConfigError
+from service.config.docs import markdown
 from service.config.keys import ConfigType, to_text
 from service.config.settings import BrokerConfig, LogConfig, topic_config, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
@@ -405,14 +404,7 @@ class TestTopics:
 
 
 def test_the_documentation_is_current() -> None:
-    made = subprocess.run(
-        [sys.executable, "-m", "service.config.docs"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert made == (ROOT / "docs/configuration.md").read_text("utf-8"), (
+    assert markdown() == (ROOT / "docs/configuration.md").read_text("utf-8"), (
         "run: python -m service.config.docs > docs/configuration.md"
     )
 

@@ -17,7 +17,7 @@ from service.records.kernel_build import DIRECTIVES
 from service.records.zipped_kernels import KERNELS, SUFFIX
 from service.spark.pyfiles import has_kernels_for_here, package_zip
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 STATE = """
 import sys
 from service.records import column_buffers, column_kernel, kernel

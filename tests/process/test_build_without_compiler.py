@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 KERNELS = ("kernel", "column_buffers", "column_kernel")
 KERNEL_FILES = (
     *("__init__.py", "kernel_status.py", "without_cython.py", "kernel.pxd", "column_buffers.pxd"),

@@ -1,0 +1,56 @@
+"""Whether a text can be an address or an id: what tables and command lines ask about values. [P]"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from typing import Final
+
+_HTTP_REST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.\-]+)(:[0-9]{1,5})?(/[!-~]*)?")
+"""Host, port and path of an HTTP URL; anything stranger is a mistake."""
+
+
+S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+"""The same thing; the latter two are Hadoop's words."""
+
+
+def store_url_problem(text: str) -> str | None:
+    """Why `text` is not the URL of an object store, None when it is."""
+    scheme, separator, rest = text.partition("://")
+    if not separator or scheme not in (*S3_SCHEMES, "gs", "az", "file") or not _is_printable(text):
+        return "Expected a URL such as s3://bucket/prefix, gs://bucket/prefix, az://box/prefix or file:///dir"
+    if "@" in rest.partition("/")[0]:
+        return "Credentials do not belong in the URL; they come from the environment (the usual AWS chain)"
+    if not rest.strip("/"):
+        return "The URL names no bucket or directory"
+    if scheme == "file" and not rest.startswith("/"):
+        return "Expected file:// and an absolute path, as in file:///var/lib/firn"
+    return None
+
+
+def http_url_problem(text: str) -> str | None:
+    """Why `text` is not the URL of a server, None when it is."""
+    scheme, separator, rest = text.partition("://")
+    if "@" in rest:
+        return "Credentials do not belong in the URL"
+    if not separator or scheme not in ("http", "https") or not _HTTP_REST.fullmatch(rest):
+        return "Expected a URL such as http://127.0.0.1:9000"
+    return None
+
+
+def _is_printable(text: str) -> bool:
+    return text.isprintable() and " " not in text
+
+
+def cluster_id_problem(text: str) -> str | None:
+    """Why `text` is not a cluster id, None when it is."""
+    try:
+        raw = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except (binascii.Error, ValueError):
+        raw = b""
+    if len(raw) != 16 or len(text) != 22 or int.from_bytes(raw, "big") < 2:
+        return (
+            "Expected 22 characters of URL-safe base64 (16 bytes), as 'kafka-storage random-uuid' makes them"
+        )
+    return None

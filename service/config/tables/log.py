@@ -1,0 +1,70 @@
+"""Keys of the local tier that no topic can override. [P]"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.base.types import MAX_INFLATED_BATCH_BYTES
+from service.config.keys import LONG_MAX
+from service.config.tables.columns import INT, LIST, LONG, MIB, key
+
+LOG: Final = (
+    key(
+        "log.dirs", LIST, None,
+        "Data directories, separated by commas. Default: `log.dir`.",
+    ),
+    key(
+        "log.dir", LIST, ("firn-data",),
+        "The data directory, when `log.dirs` is not given.",
+    ),
+    key(
+        "log.flush.scheduler.interval.ms", LONG, LONG_MAX,
+        "Default of `flush.ms` when `log.flush.interval.ms` is not set. Logs are looked at every "
+        "second whatever it is.",
+        at_least=1,
+    ),
+    key(
+        "log.flush.offset.checkpoint.interval.ms", INT, 60_000,
+        "How often the recovery points are written.",
+        at_least=0,
+    ),
+    key(
+        "log.retention.check.interval.ms", LONG, 300_000,
+        "How often retention is applied.",
+        at_least=1,
+    ),
+    key(
+        "producer.id.expiration.ms", INT, 86_400_000,
+        "An idempotent producer that is silent for this long is forgotten.",
+        at_least=1,
+    ),
+    key(
+        "firn.max.inflated.batch.bytes", INT, 64 * MIB,
+        "A compressed batch that inflates beyond this (and beyond `max.message.bytes`) is refused.",
+        at_least=MIB, at_most=MAX_INFLATED_BATCH_BYTES,
+    ),
+)  # fmt: skip
+
+HOURS_AND_MINUTES: Final = (
+    key(
+        "log.roll.hours", INT, 168,
+        "`log.roll.ms` in hours, used when that is not set.",
+        at_least=1,
+    ),
+    key(
+        "log.roll.jitter.hours", INT, 0,
+        "`log.roll.jitter.ms` in hours, used when that is not set.",
+        at_least=0,
+    ),
+    key(
+        "log.retention.minutes", INT, None,
+        "`log.retention.ms` in minutes, used when that is not set.",
+        at_least=-1,
+    ),
+    key(
+        "log.retention.hours", INT, 168,
+        "`log.retention.ms` in hours, used when neither that nor minutes is set.",
+        at_least=-1,
+    ),
+)  # fmt: skip
+"""Coarser units of keys in milliseconds: other names of the same setting."""

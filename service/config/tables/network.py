@@ -1,0 +1,57 @@
+"""Keys of listeners, connections and requests. [P]"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.config.tables.columns import INT, LONG, MIB, STRING, key
+
+NETWORK: Final = (
+    key(
+        "listeners", STRING, "PLAINTEXT://127.0.0.1:9092",
+        "Where to listen: `NAME://host:port,…`. An empty host is every interface; port 0 "
+        "takes a free one. Firn's default listens on the loopback interface only.",
+    ),
+    key(
+        "advertised.listeners", STRING, None,
+        "Addresses that clients are told, by listener name. Default: as `listeners`, with the"
+        " machine's name for an empty host.",
+    ),
+    key(
+        "listener.security.protocol.map", STRING, None,
+        "Protocol of each listener name: `NAME:PROTOCOL,…`. Listeners in use must map to "
+        "PLAINTEXT; entries for names not in use are let be. Default: PLAINTEXT and the "
+        "controller's listeners are PLAINTEXT.",
+    ),
+    key(
+        "socket.request.max.bytes", INT, 100 * MIB,
+        "Largest request; a larger one closes its connection.",
+        at_least=1,
+    ),
+    key(
+        "max.connections", INT, 2**31 - 1,
+        "Open connections at most; further ones wait to be accepted.",
+        at_least=1,
+    ),
+    key(
+        "connections.max.idle.ms", LONG, 600_000,
+        "Close a connection on which nothing happened for this long. -1: never.",
+        at_least=-1,
+    ),
+    key(
+        "queued.max.request.bytes", LONG, 256 * MIB,
+        "Bytes of requests that are still arriving, over all connections, beyond which no more "
+        "are read. -1: no bound, which is Kafka's default and leaves memory to the clients.",
+        at_least=-1,
+    ),
+    key(
+        "fetch.max.bytes", INT, 55 * MIB,
+        "Most bytes one fetch answers with, whatever the client asked for.",
+        at_least=1024,
+    ),
+    key(
+        "max.request.partition.size.limit", INT, 2000,
+        "Partitions that one DescribeTopicPartitions answers at most.",
+        at_least=1,
+    ),
+)  # fmt: skip

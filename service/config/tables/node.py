@@ -1,0 +1,47 @@
+"""Keys of a node as a member of its cluster, and of what it lets clients create. [P]"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.config.tables.checks import cluster_id_problem
+from service.config.tables.columns import BOOLEAN, INT, STRING, key
+
+NODE: Final = (
+    key(
+        "node.id", INT, 1,
+        "Number of this node.",
+        at_least=0,
+    ),
+    key(
+        "broker.rack", STRING, None,
+        "Rack that clients are told for this node.",
+    ),
+    key(
+        "firn.cluster.id", STRING, None,
+        "Cluster id to format an empty data directory with. Default: a random one. A directory "
+        "formatted with another id is refused. A new disk takes an existing prefix over with this "
+        "and `firn.remote.recover`; without the latter it serves, and neither writes to the "
+        "prefix nor deletes from it.",
+        check=cluster_id_problem,
+    ),
+    key(
+        "num.partitions", INT, 1,
+        "Partitions of a topic that is created without a number of its own.",
+        at_least=1,
+    ),
+    key(
+        "default.replication.factor", INT, 1,
+        "Replicas of a topic that is created without a number of its own. One node can hold "
+        "one.",
+        at_least=1, at_most=1,
+    ),
+    key(
+        "auto.create.topics.enable", BOOLEAN, True,
+        "Create a topic when a client asks for its metadata and allows it.",
+    ),
+    key(
+        "delete.topic.enable", BOOLEAN, True,
+        "Allow topics to be deleted.",
+    ),
+)  # fmt: skip

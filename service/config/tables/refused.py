@@ -1,0 +1,44 @@
+"""Keys that people bring from elsewhere and that would have no effect here, each with the reason. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "broker.id": "use node.id",
+        "zookeeper.": "there is no ZooKeeper; metadata is a Raft log",
+        "metadata.log.dir": "the metadata log lives in the first of log.dirs",
+        "controller.quorum.bootstrap.servers": "a single node has no quorum to find; leave it out",
+        "inter.broker.listener.name": "a single node speaks to no other broker; leave it out",
+        "security.inter.broker.protocol": "a single node speaks to no other broker; leave it out",
+        "num.network.threads": "a node is one event loop; run more nodes to use more cores",
+        "num.io.threads": "a node is one event loop; run more nodes to use more cores",
+        "remote.log.storage.system.enable": "firn.remote.url is the switch: set it, or leave it out",
+        "remote.log.storage.manager.": "storage is built in; set firn.remote.url",
+        "remote.log.metadata.": "the catalog of segments is in the metadata quorum",
+        "remote.log.delete.on.disable": "remote storage cannot be switched off for a topic; delete the topic",
+        "log.cleaner.": "compacted topics are not supported",
+        "offsets.": "consumer groups are not supported",
+        "group.": "consumer groups are not supported",
+        "transaction.": "transactions are not supported",
+        "transactional.": "transactions are not supported",
+        "ssl.": "TLS is not supported",
+        "sasl.": "SASL is not supported",
+        "authorizer.class.name": "authorization is not supported",
+        "aws.": "credentials come from the environment, never from a configuration key",
+        "firn.remote.s3.access": "credentials come from the environment, never from a configuration key",
+        "firn.remote.s3.secret": "credentials come from the environment, never from a configuration key",
+    }
+)
+"""Names and prefixes (those with a dot at the end, and the S3 secrets) that people bring from elsewhere."""
+
+
+def refusal(name: str) -> str | None:
+    """Why a well-known key is not accepted, or `None` when it is simply unknown."""
+    for known, reason in REFUSED.items():
+        if name == known or (known.endswith((".", "access", "secret")) and name.startswith(known)):
+            return reason
+    return None

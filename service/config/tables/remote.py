@@ -1,0 +1,87 @@
+"""Keys of the cold tier. [P]"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.config.tables.checks import http_url_problem, store_url_problem
+from service.config.tables.columns import BOOLEAN, HOUR_MS, INT, LONG, MIB, STRING, key
+
+REMOTE: Final = (
+    key(
+        "remote.log.manager.task.interval.ms", LONG, 30_000,
+        "How often partitions are looked at for segments to copy to object storage and to "
+        "delete there.",
+        at_least=1,
+    ),
+    key(
+        "remote.log.manager.copier.thread.pool.size", INT, 4,
+        "Segments that are copied at a time. Each takes up to 16 MiB of memory while it is; Kafka's "
+        "default is 10.",
+        at_least=1,
+    ),
+    key(
+        "remote.log.reader.threads", INT, 10,
+        "Threads that read from object storage.",
+        at_least=1,
+    ),
+    key(
+        "remote.fetch.max.wait.ms", INT, 500,
+        "How long a fetch waits for object storage before it answers without; the download "
+        "goes on.",
+        at_least=1,
+    ),
+    key(
+        "remote.list.offsets.request.timeout.ms", LONG, 30_000,
+        "How long a search for an offset by time may take in object storage, unless the client says.",
+        at_least=1,
+    ),
+    key(
+        "firn.remote.url", STRING, None,
+        "Where the cold tier lives: `s3://bucket/prefix`, `gs://bucket/prefix`, "
+        "`az://container/prefix` or `file:///dir`. Unset: no tiered storage. Credentials come"
+        " from the environment (for S3 the usual AWS chain), never from a configuration key.",
+        check=store_url_problem,
+    ),
+    key(
+        "firn.remote.s3.endpoint", STRING, None,
+        "Endpoint of an S3-compatible server. Default: AWS, or `AWS_ENDPOINT_URL`.",
+        check=http_url_problem,
+    ),
+    key(
+        "firn.remote.s3.region", STRING, None,
+        "Region of the bucket. Default: `AWS_REGION`, else us-east-1.",
+    ),
+    key(
+        "firn.remote.cache.bytes", LONG, 128 * MIB,
+        "Memory for what is read from object storage: chunks in flight, read-ahead and cache "
+        "together.",
+        at_least=8 * MIB,
+    ),
+    key(
+        "firn.remote.chunk.bytes", INT, 4 * MIB,
+        "Size of one ranged read from object storage.",
+        at_least=64 * 1024, at_most=64 * MIB,
+    ),
+    key(
+        "firn.remote.object.grace.ms", LONG, HOUR_MS,
+        "How long an object stays in the bucket after the manifest has dropped it, so that "
+        "readers of the old manifest can finish; and how old an object without a manifest "
+        "must be to be swept as an orphan, and an unfinished multipart upload to be aborted. Must be "
+        "longer than any upload takes.",
+        at_least=0,
+    ),
+    key(
+        "firn.remote.unfenced.allow", BOOLEAN, False,
+        "Use an object store that does not honour conditional writes (If-Match, If-None-Match). "
+        "Then two nodes on one prefix may write over each other unnoticed: make sure that there "
+        "never are two.",
+    ),
+    key(
+        "firn.remote.recover", BOOLEAN, False,
+        "Take over, at this start, what the bucket says of topics, archives and producer ids and "
+        "this node's metadata does not know, or knows an older state of: after a lost disk, or "
+        "one restored from a backup. No other node may be running on the prefix. Records that "
+        "were not in the bucket yet are given up where the restored log and the archive differ.",
+    ),
+)  # fmt: skip

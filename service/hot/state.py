@@ -1,0 +1,78 @@
+"""What the parts of one log share: its files in order, its offsets, and whether it still works."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from service.base.disk import Disk
+from service.base.errors import CorruptionError, StorageError
+from service.base.types import TopicIdPartition
+from service.base.world import World
+from service.config.settings import LogConfig
+from service.hot.epochs import LeaderEpochs
+from service.hot.files import FileCache
+from service.hot.producer_snapshot import SnapshotFiles
+from service.hot.producers import ProducerStates
+from service.hot.segments import Segments
+
+_log = logging.getLogger(__name__)
+
+
+class LogOffline(StorageError):
+    """The replica's files are damaged, or cannot be relied on. It serves nothing until the next start."""
+
+
+class LogState:
+    """One log: offsets, segments and side files. Owned by the loop.
+
+    ``lock`` guards what a flush on another thread looks at: segments, ends and ``truncations``. ``failure``:
+    why the replica is offline; `on_offline` is called once, when that is found out.
+    """
+
+    __slots__ = (
+        "config", "dir", "disk", "end_offset", "epochs", "failure", "files", "local_start", "lock",
+        "on_offline", "producers", "recovery_point", "segments", "snapshots", "start", "tip",
+        "truncations", "world",
+    )  # fmt: skip
+
+    def __init__(
+        self, directory: Path, tip: TopicIdPartition, config: LogConfig, world: World, files: FileCache
+    ) -> None:
+        self.dir = directory
+        self.tip = tip
+        self.config = config
+        self.world = world
+        self.disk: Disk = world.disk
+        self.files = files
+        self.lock = world.threads.lock()
+        self.failure: LogOffline | None = None
+        self.on_offline: Callable[[], None] | None = None
+        self.truncations = 0
+        self.segments: Segments
+        self.epochs: LeaderEpochs
+        self.producers: ProducerStates
+        self.snapshots: SnapshotFiles
+        self.start = 0
+        self.local_start = 0
+        self.end_offset = 0
+        self.recovery_point = 0
+
+    def fail(self, why: Exception | str) -> LogOffline:
+        """Take the replica offline, for good; the error to raise."""
+        if self.failure is None:
+            self.failure = LogOffline(f"{self.tip} is offline: {why}")
+            _log.error("%s", self.failure)
+            if self.on_offline is not None:
+                self.on_offline()
+        return LogOffline(str(self.failure))
+
+    def corrupt(self, error: CorruptionError) -> LogOffline:
+        """As `fail`, for bytes that are not what was written: they stay as they are."""
+        return self.fail(f"damaged, and left as it is: {error}")
+
+    def check(self) -> None:
+        """`LogOffline` where the replica is."""
+        if self.failure is not None:
+            raise LogOffline(str(self.failure))

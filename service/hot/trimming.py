@@ -1,0 +1,236 @@
+"""How a log loses segments: retention and start offsets at the front, truncation at the end, and a restart.
+
+The front goes in three steps, so that no failure leaves a hole: the start moves in memory, whoever manages
+the logs makes it durable, and only then files go, oldest first (`take_removals`). Until they are gone
+a start finds them as they were, or drops them by the durable start.
+
+A restart is announced by a small file before anything goes, and finished by whoever opens the log next.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from service.base.disk import DiskError
+from service.base.errors import RequestError
+from service.base.files import fsync_dir, fsync_file, remove_file
+from service.hot import retention
+from service.hot.durability import Durability
+from service.hot.producers import ProducerEntry
+from service.hot.reading import LogReader
+from service.hot.recovery import announce_restart, end_restart, replay_producers, settings_of
+from service.hot.segment import Segment
+from service.hot.state import LogState
+
+_log = logging.getLogger(__name__)
+
+
+class _Removal(NamedTuple):
+    """Files to unlink, in this order, once it is `due_ms`."""
+
+    due_ms: int
+    paths: list[Path]
+
+
+class Trimming:
+    """Takes segments out of one log. Owned by the loop.
+
+    ``on_start_moved``: called when a start has moved, so that it is made durable soon.
+    """
+
+    def __init__(self, state: LogState, durability: Durability, reader: LogReader) -> None:
+        self.on_start_moved: Callable[[], None] | None = None
+        self._state = state
+        self._durability = durability
+        self._reader = reader
+        self._removals: deque[_Removal] = deque()
+
+    def apply_retention(
+        self,
+        roll: Callable[[], object],
+        facts: Sequence[retention.SegmentFacts],
+        now_ms: int,
+        remote_end_offset: int | None,
+        high_watermark: int | None,
+        is_tiered: bool,
+    ) -> int:
+        """As `LocalLog.apply_local_retention`; `roll` seals the active segment."""
+        state = self._state
+        bounds = retention.RetentionBounds(
+            state.local_start,
+            state.end_offset if high_watermark is None else high_watermark,
+            remote_end_offset or 0,
+        )
+        limits = retention.limits_of(state.config, is_tiered=is_tiered)
+        decision = retention.decide(facts, limits, bounds, now_ms)
+        if decision.roll:
+            roll()
+        count = min(decision.segments, len(state.segments) - 1)
+        if count:
+            self._remove_oldest(count, "retention by " + ", ".join(decision.reasons), limits.remote)
+        return count
+
+    def delete_segments(self, last_offset: int, reason: str) -> int:
+        """As `LocalLog.delete_segments`."""
+        count = self._state.segments.whole_below(last_offset + 1)
+        if count:
+            config = self._state.config
+            copied = config.remote_storage_enable and not config.remote_log_copy_disable
+            self._remove_oldest(count, reason, copied)
+        return count
+
+    def advance_local_start(self, offset: int) -> int:
+        """As `LocalLog.advance_local_start`."""
+        self._check_end(offset)
+        self._state.local_start = max(self._state.local_start, offset)
+        return self.delete_segments(offset - 1, "the local log starts later")
+
+    def advance_log_start(self, offset: int) -> int:
+        """As `LocalLog.advance_log_start`."""
+        self._check_end(offset)
+        if offset <= self._state.start:
+            return 0
+        self._move_start(offset)
+        return self.advance_local_start(max(offset, self._state.local_start))
+
+    def _check_end(self, offset: int) -> None:
+        if offset > self._state.end_offset:
+            raise RequestError(
+                ErrorCode.offset_out_of_range, f"{offset} is beyond the end of {self._state.tip}"
+            )
+
+    def _move_start(self, offset: int) -> None:
+        state = self._state
+        state.start = offset
+        try:
+            if state.epochs.truncate_start(offset):
+                self._durability.note(state.epochs.path)
+        except DiskError as e:  # epochs below the start harm nobody; the next start cuts them
+            _log.warning("epochs before %d of %s stay: %s", offset, state.tip, e)
+        if self.on_start_moved is not None:
+            self.on_start_moved()
+
+    def _remove_oldest(self, count: int, reason: str, copied: bool) -> None:
+        """`copied`: the bucket has them, so the log as a whole begins where it did."""
+        state = self._state
+        start = state.segments.bases[count]
+        state.local_start = max(state.local_start, start)
+        if not copied and start > state.start:
+            self._move_start(start)
+        self.take_out(0, count, reason)
+
+    def take_out(self, begin: int, end: int, reason: str) -> None:
+        """Segments leave the log; their files go after ``file.delete.delay.ms``."""
+        state = self._state
+        due_ms = state.world.clock.now_ms() + state.config.file_delete_delay_ms
+        for segment in state.segments.take_out(begin, end, reason):
+            self._removals.append(_Removal(due_ms, segment.drop()))
+            self._remove_snapshot(segment.base_offset)
+        self._reader.forget()
+
+    def _remove_snapshot(self, base_offset: int) -> None:
+        try:
+            if base_offset not in self._state.segments.bases:
+                self._state.snapshots.remove(base_offset)
+        except DiskError as e:  # the next start removes what belongs to no segment
+            _log.warning("a producer snapshot of %s stays: %s", self._state.tip, e)
+
+    def has_removals(self, now_ms: int) -> bool:
+        """Whether `take_removals` would give anything."""
+        return bool(self._removals) and self._removals[0].due_ms <= now_ms
+
+    def take_removals(self, now_ms: int) -> list[Path]:
+        """As `LocalLog.take_removals`."""
+        due: list[Path] = []
+        while self._removals and self._removals[0].due_ms <= now_ms:
+            due += self._removals.popleft().paths
+        return due
+
+    # The end, and all of it
+
+    def truncate_to(self, offset: int) -> int:
+        """As `LocalLog.truncate_to`."""
+        state, segments = self._state, self._state.segments
+        if offset >= state.end_offset:
+            return state.end_offset
+        if offset < segments.bases[0]:
+            return self.restart_at(offset, None, (), ())
+        slot = segments.slot_of(offset)
+        segment = segments.all[slot]
+        place = segment.find(offset)
+        end = offset if place is None else place.base_offset
+        with state.lock:
+            state.truncations += 1
+            for gone in reversed(segments.take_out(slot + 1, len(segments), f"truncation to {offset}")):
+                # Newest first, each for good: what a crash leaves is a log that simply ends earlier.
+                for path in gone.drop():
+                    remove_file(state.disk, path)
+                fsync_dir(state.disk, state.dir)
+            before = segment.size
+            segment.truncate(segment.size if place is None else place.position, end)
+            segments.size -= before - segment.size
+            segments.active = segment
+            segment.open_for_append()
+            state.end_offset = end
+            state.recovery_point = min(state.recovery_point, end)
+            state.start = min(state.start, end)
+            state.local_start = min(state.local_start, end)
+        self._reader.forget()
+        if state.epochs.truncate_end(end):
+            self._durability.note(state.epochs.path)
+        state.snapshots.remove_above(end)
+        now_ms = state.world.clock.now_ms()
+        state.snapshots.restore(state.producers, end, segments.bases[0], now_ms)
+        replay_producers(state.producers, segments.all, state.snapshots, end, now_ms)
+        return end
+
+    def restart_at(
+        self,
+        offset: int,
+        log_start_offset: int | None,
+        epochs: Sequence[tuple[int, int]],
+        producers: Sequence[tuple[int, ProducerEntry]],
+    ) -> int:
+        """As `LocalLog.restart_at`. Where it fails half-way the next opening finishes it."""
+        state = self._state
+        start = offset if log_start_offset is None else log_start_offset
+        state.epochs.replace([one for one in epochs if one[1] < offset])
+        state.producers.load(producers, offset, state.world.clock.now_ms())
+        state.snapshots.rewrite(state.producers)
+        for path in (state.epochs.path, state.snapshots.path(offset)):
+            if path is not None:
+                self._sync(path)
+        announce_restart(state.disk, state.dir, offset, start)
+        with state.lock:
+            state.truncations += 1
+            for removal in self._removals:
+                for path in removal.paths:
+                    remove_file(state.disk, path)
+            self._removals.clear()
+            for gone in state.segments.take_out(0, len(state.segments), f"restart at {offset}"):
+                for path in gone.drop():
+                    remove_file(state.disk, path)
+            state.snapshots.remove_but(offset)
+            settings = settings_of(state.config)
+            active = Segment.create(state.dir, offset, settings, state.files, state.world.clock.now_ms())
+            state.segments.add(active)
+            state.start = start
+            state.local_start = state.end_offset = state.recovery_point = offset
+        end_restart(state.disk, state.dir)
+        self._reader.forget()
+        if self.on_start_moved is not None:
+            self.on_start_moved()
+        return offset
+
+    def _sync(self, path: Path) -> None:
+        fd = self._state.disk.open(path)
+        try:
+            fsync_file(self._state.disk, fd)
+        finally:
+            self._state.disk.close(fd)
