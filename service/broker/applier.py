@@ -18,6 +18,7 @@ from service.base.errors import ConfigError, CorruptionError, RequestError, Stor
 from service.base.types import TopicIdPartition
 from service.broker.effective_settings import dynamic_config, topic_settings
 from service.broker.replicas import Replicas
+from service.broker.takeover import Adopted, fit_to_archive
 from service.config.settings import BrokerConfig, LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
@@ -28,11 +29,13 @@ from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
 from service.remote.reading.reader import RemoteReader
+from service.tiering.recovery import ArchivedPartition
 
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 2.0
 _RESTORED_AT_A_TIME: Final = 16
+_HELD: Final = "its HEAD in the bucket has not been compared with the metadata yet"
 
 
 class Applier:
@@ -50,6 +53,12 @@ class Applier:
         """offline for a reason that may pass"""
         self._behind: dict[TopicIdPartition, CatalogEntry] = {}
         """offline until the state at the end of their archive is read"""
+        self._adopted: dict[tuple[UUID, int], ArchivedPartition] = {}
+        self._adopted_ms = 0
+
+    def adopt(self, adopted: Adopted, now_ms: int) -> None:
+        """These partitions' archives were taken over from the bucket: their logs have to fit them."""
+        self._adopted, self._adopted_ms = dict(adopted), now_ms
 
     def start(self, image: MetadataImage) -> None:
         """Bring every partition of `image` online."""
@@ -106,6 +115,9 @@ class Applier:
         self, tip: TopicIdPartition, replica: PartitionImage, config: LogConfig, *, is_new: bool
     ) -> None:
         local, remote = self._logs.get_or_create(tip, config), self._entry(tip)
+        archived = self._adopted.pop((tip.topic_id, tip.partition), None)
+        if archived is not None and remote is not None:
+            fit_to_archive(local, remote, archived, self._adopted_ms)
         if remote is None:
             # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
             local.advance_log_start(local.local_log_start_offset)
@@ -124,7 +136,7 @@ class Applier:
         partition.configure(config)
         partition.unified.remote_committed(remote)
         if self._reader is not None and not is_new and (config.remote_storage_enable or remote is not None):
-            partition.hold_appends("HEAD in the bucket was not compared with the metadata yet")
+            partition.hold_appends(_HELD)
         self._replicas.add(partition)
 
     def _delete(self, topic: TopicImage) -> None:

@@ -137,7 +137,8 @@ class Node:
         stack.push_async_exit(closing)
         directories = tuple(meta.directory_id for meta in logs.claim(cluster_id, config.node_id))
 
-        _check_metadata(self._world.disk, config.log_dirs)
+        if not config.remote_recover:
+            _check_metadata(self._world.disk, config.log_dirs)
         metadata = await self._start_metadata(stack)
         controller = await self._start_controller(stack, metadata, cluster_id, budget)
         config = dynamic_config(config, metadata.image)
@@ -146,10 +147,13 @@ class Node:
         if cold is not None:
             stack.push_async_callback(cold.close)
             await cold.claim()
+        adopted = await cold.recover(controller) if cold is not None and config.remote_recover else {}
         replicas = Replicas()
         applier = Applier(config, logs, replicas, cold.reader if cold else None)
         self._applier = applier
+        check_topics(metadata.image, config)
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
+        applier.adopt(adopted, self._clock.now_ms())
         applier.start(metadata.image)
         logs.set_aside_unknown(applier.holds)
         metadata.subscribe(applier.apply)

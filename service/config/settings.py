@@ -123,6 +123,8 @@ class BrokerConfig:
     remote_cache_bytes: int
     remote_chunk_bytes: int
     remote_object_grace_ms: int
+    remote_unfenced_allow: bool
+    remote_recover: bool
     max_inflated_batch_bytes: int
     log: LogConfig
     topic_defaults: Mapping[str, Value]
