@@ -1,7 +1,7 @@
 """Every call that the metadata log makes of the disk fails once, or from then on.
 
-What was answered is there at the next start, and what was deleted stays so. What became of a refused change is
-open, as its errors say.
+What was answered is there at the next start, and what was deleted stays so. What became of a refused change
+is open, as its errors say.
 """
 
 from __future__ import annotations
