@@ -187,6 +187,10 @@ class FileHandle:
         self._cache.forget(file)
         return file
 
+    @property
+    def is_pinned(self) -> bool:
+        return self._pinned is not None
+
     def unpin(self) -> None:
         """Leave it to the cache from now on. Safe from any thread."""
         file, self._pinned = self._pinned, None

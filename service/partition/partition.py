@@ -6,9 +6,11 @@ asks for it. Owned by the event loop.
 
 from __future__ import annotations
 
+import logging
+
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import RequestError
+from service.base.errors import RequestError, StorageError
 from service.base.types import NO_LEADER_EPOCH, TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import AppendInfo, LocalLog
@@ -17,6 +19,8 @@ from service.partition.waits import Wait
 from service.records.validation import ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
 from service.remote.reading.reader import RemoteReader
+
+_log = logging.getLogger(__name__)
 
 
 class Partition:
@@ -33,7 +37,7 @@ class Partition:
     ) -> None:
         self.tip = tip
         self.unified = UnifiedLog(local, reader)
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = leader_epoch  # noted in the log at once
         self.isr_size = isr_size
         self.replica_count = isr_size
         self.high_watermark = local.log_end_offset
@@ -43,6 +47,23 @@ class Partition:
         self._held: str | None = None
         self._max_inflated_bytes = max_inflated_bytes
         self.rules = rules_of(local.config, max_inflated_bytes)
+
+    @property
+    def leader_epoch(self) -> int:
+        """The epoch in which this node leads. Set on election: the log notes where it begins before anybody
+        is told of it, so that its end can be told later, records or none (KIP-101).
+
+        A log that cannot note it now tries again before it tells of epochs or takes a batch.
+        """
+        return self._leader_epoch
+
+    @leader_epoch.setter
+    def leader_epoch(self, leader_epoch: int) -> None:
+        try:
+            self.log.note_leader_epoch(leader_epoch)
+        except StorageError as e:
+            _log.warning("leader epoch %d of %s is not noted yet: %s", leader_epoch, self.tip, e)
+        self._leader_epoch = leader_epoch
 
     @property
     def log(self) -> LocalLog:
@@ -132,7 +153,7 @@ class Partition:
         """
         if self._held is not None:
             raise RequestError(ErrorCode.kafka_storage_error, f"{self.tip} takes no records: {self._held}")
-        info = self.unified.append(batch, self.leader_epoch, now_ms)
+        info = self.unified.append(batch, self._leader_epoch, now_ms)
         if not info.duplicate:
             self.high_watermark = self.unified.end_offset
             if self.waiters:

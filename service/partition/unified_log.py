@@ -153,4 +153,4 @@ class UnifiedLog:
 
     def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known."""
-        return self.local.epochs.end_offset_for(leader_epoch, self.end_offset)
+        return self.local.end_offset_of_epoch(leader_epoch)
