@@ -59,6 +59,7 @@ class FaultDisk:
         self.disk = disk or SystemDisk()
         self._flushes = flushes
         self.calls: Counter[str] = Counter()
+        self.bytes_read = 0
         self.faults: list[Fault] = []
         self.log: list[tuple[str, Path]] = []
         """every call and what it was about, in order"""
@@ -116,7 +117,9 @@ class FaultDisk:
             raise _error("close", path, fault)
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
-        return self._do("pread", self._path(fd), lambda: self.disk.pread(fd, size, position))
+        data = self._do("pread", self._path(fd), lambda: self.disk.pread(fd, size, position))
+        self.bytes_read += len(data)
+        return data
 
     def pwrite(self, fd: int, data: Buffer, position: int) -> None:
         path = self._path(fd)
