@@ -54,11 +54,10 @@ class Applier:
         self._behind: dict[TopicIdPartition, CatalogEntry] = {}
         """offline until the state at the end of their archive is read"""
         self._adopted: dict[tuple[UUID, int], ArchivedPartition] = {}
-        self._adopted_ms = 0
 
-    def adopt(self, adopted: Adopted, now_ms: int) -> None:
+    def adopt(self, adopted: Adopted) -> None:
         """These partitions' archives were taken over from the bucket: their logs have to fit them."""
-        self._adopted, self._adopted_ms = dict(adopted), now_ms
+        self._adopted = dict(adopted)
 
     def start(self, image: MetadataImage) -> None:
         """Bring every partition of `image` online."""
@@ -117,7 +116,7 @@ class Applier:
         local, remote = self._logs.get_or_create(tip, config), self._entry(tip)
         archived = self._adopted.pop((tip.topic_id, tip.partition), None)
         if archived is not None and remote is not None:
-            fit_to_archive(local, remote, archived, self._adopted_ms)
+            fit_to_archive(local, remote, archived)
         if remote is None:
             # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
             local.advance_log_start(local.local_log_start_offset)

@@ -153,7 +153,7 @@ class Node:
         self._applier = applier
         check_topics(metadata.image, config)
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
-        applier.adopt(adopted, self._clock.now_ms())
+        applier.adopt(adopted)
         applier.start(metadata.image)
         logs.set_aside_unknown(applier.holds)
         metadata.subscribe(applier.apply)
