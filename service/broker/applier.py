@@ -91,8 +91,21 @@ class Applier:
             if known is None:
                 self._bring(topic, index, replica, is_new=is_new)
             else:
-                known.isr_size, known.replica_count = len(replica.isr), len(replica.replicas)
-                known.leader_epoch = replica.leader_epoch
+                self._change(known, replica)
+
+    def _change(self, partition: Partition, replica: PartitionImage) -> None:
+        partition.isr_size, partition.replica_count = len(replica.isr), len(replica.replicas)
+        try:
+            self._note_epoch(partition.log, replica)
+        except StorageError as e:
+            self._take_offline(partition.tip, str(e), passes=True)
+        partition.leader_epoch = replica.leader_epoch
+
+    def _note_epoch(self, local: LocalLog, replica: PartitionImage) -> None:
+        """The epoch begins with leadership, not with its first record: who asks where the one before ended is
+        answered also while nothing is written."""
+        if replica.leader == self.config.node_id:
+            local.note_leader_epoch(replica.leader_epoch)
 
     def _bring(self, topic: TopicImage, index: int, replica: PartitionImage, *, is_new: bool) -> None:
         """Bring a partition online, or say why it is not."""
@@ -123,6 +136,7 @@ class Applier:
         elif local.log_end_offset < remote.end_offset:
             self._wait_for_archive(tip, local, remote)
             return
+        self._note_epoch(local, replica)
         partition = Partition(
             tip,
             local,

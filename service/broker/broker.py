@@ -52,7 +52,6 @@ class Broker:
         controller: Controller,
         replicas: Replicas,
         logs: LogManager,
-        on_fatal: Callable[[str, BaseException], None],
     ) -> None:
         self._config = config
         self.clock = clock
@@ -67,7 +66,6 @@ class Broker:
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
         self._logs = logs
-        self._on_fatal = on_fatal
         self._cold_bytes = 0
         self._careful_until = 0.0
         self._refusals = RateLimitedLog(_log, now=self.loop.time)

@@ -105,7 +105,8 @@ def test_a_node_restarted_during_an_outage_serves_what_it_has_and_takes_records_
         proxy.mode = Fault.REFUSE
         node.kill()
         node.start()
-        assert offset(node.bootstrap, "topic", 0, EARLIEST_LOCAL) == border
+        # What retention took out just before may be back: its files go a little later.
+        assert offset(node.bootstrap, "topic", 0, EARLIEST_LOCAL) <= border
         assert digest(Confluent().read(node.bootstrap, "topic", 0, border, 2500)) == digest(rows[border:2500])
         with RawConnection(node.bootstrap) as connection:
             assert int(produce(connection, "topic", 0, batch([b"x"])).error_code) == KAFKA_STORAGE_ERROR

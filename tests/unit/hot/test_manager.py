@@ -155,10 +155,10 @@ def test_a_deleted_log_goes_after_its_delay_and_its_name_is_free_at_once(tmp_pat
     assert [p.name.endswith("-delete") for p in tmp_path.glob("a-0*")] == [True]
     assert logs.get_or_create(A, CONFIG).log_end_offset == 0
     clock.advance(CONFIG.file_delete_delay_ms - 1)
-    _while_running(logs, lambda: asyncio.sleep(0.05))
+    while_running(logs, lambda: asyncio.sleep(0.05))
     assert len(list(tmp_path.glob("a-0*"))) == 2
     clock.advance(1)
-    _while_running(logs, lambda: _until(lambda: len(list(tmp_path.glob("a-0*"))) == 1))
+    while_running(logs, lambda: until(lambda: len(list(tmp_path.glob("a-0*"))) == 1))
     close(logs)
 
 
@@ -168,7 +168,7 @@ def test_a_deletion_is_soon_in_the_checkpoint(tmp_path: Path) -> None:
     logs.get_or_create(B, CONFIG)
     logs.delete(A)
     path = tmp_path / "recovery-point-offset-checkpoint"
-    _while_running(logs, lambda: _until(path.exists))
+    while_running(logs, lambda: until(path.exists))
     assert path.read_text() == "0\n1\nb 3 0\n"
     close(logs)
 
@@ -255,9 +255,9 @@ def test_sealed_segments_are_flushed_in_the_background(tmp_path: Path) -> None:
     async def scenario() -> None:
         for _ in range(30):
             log.append(batch(2), 0, START_MS)
-        await _until(lambda: log.recovery_point == log.active_base_offset > 0)
+        await until(lambda: log.recovery_point == log.active_base_offset > 0)
 
-    _while_running(logs, scenario)
+    while_running(logs, scenario)
     close(logs)
 
 
@@ -266,18 +266,18 @@ def test_flush_ms_and_checkpoints_happen_in_the_background(tmp_path: Path) -> No
     logs = manager(tmp_path, clock=clock, checkpoint_interval_ms=1000)
     log = logs.get_or_create(A, LogConfig(flush_ms=500))
     log.append(batch(2), 0, START_MS)
-    _while_running(logs, lambda: asyncio.sleep(0.02))
+    while_running(logs, lambda: asyncio.sleep(0.02))
     assert log.recovery_point == 0
     clock.advance(500)
-    _while_running(logs, lambda: _until(lambda: log.recovery_point == 2))
+    while_running(logs, lambda: until(lambda: log.recovery_point == 2))
 
     async def checkpointed() -> None:
         await asyncio.sleep(0.05)  # the interval begins with `run`
         clock.advance(1000)
         log.roll()
-        await _until((tmp_path / "recovery-point-offset-checkpoint").exists)
+        await until((tmp_path / "recovery-point-offset-checkpoint").exists)
 
-    _while_running(logs, checkpointed)
+    while_running(logs, checkpointed)
     close(logs, clean=False)
     assert manager(tmp_path).get(A.topic_id, 0).recovery_point == 2  # type: ignore[union-attr]
 
@@ -293,7 +293,7 @@ def test_other_texts_are_no_ids(text: str) -> None:
         decode_uuid(text)
 
 
-def _while_running(logs: LogManager, scenario: Callable[[], Awaitable[None]]) -> None:
+def while_running(logs: LogManager, scenario: Callable[[], Awaitable[None]]) -> None:
     """Run `scenario` beside the manager's background task, which must not end by itself."""
 
     async def both() -> None:
@@ -309,7 +309,7 @@ def _while_running(logs: LogManager, scenario: Callable[[], Awaitable[None]]) ->
     asyncio.run(both())
 
 
-async def _until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not condition():
             await asyncio.sleep(0.01)
