@@ -222,6 +222,7 @@ class Applier:
         assert self._reader is not None
         try:
             end = await asyncio.wrap_future(self._reader.archive_end(tip, remote.manifest_key))
+            producers = decode_snapshot(end.producer_snapshot) if end.producer_snapshot else []
             local = self._logs.get(tip.topic_id, tip.partition)
             if self._behind.get(tip) != remote or self._entry(tip) != remote or local is None:
                 return  # it was deleted meanwhile
@@ -229,7 +230,6 @@ class Applier:
                 "%s ends at %d, its archive at %d: it goes on from there",
                 tip, local.log_end_offset, remote.end_offset,
             )  # fmt: skip
-            producers = decode_snapshot(end.producer_snapshot) if end.producer_snapshot else []
             local.restart_at(remote.end_offset, remote.start_offset, epochs=end.epochs, producers=producers)
         except (StorageError, CorruptionError, RequestError) as e:
             self._take_offline(tip, f"the end of its archive cannot be read: {e}", passes=False)

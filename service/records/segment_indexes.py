@@ -93,7 +93,7 @@ class IndexBuilder:
 class IndexProof:
     """Holds the indexes of a segment against its batches, given in order: each entry must be true of them.
 
-    None may be missing either, where the batches between two entries take many times the interval.
+    None may be missing either, where the batches between two entries take twice the interval.
     """
 
     def __init__(self, base_offset: int, indexes: IndexBytes, interval_bytes: int = INTERVAL_BYTES) -> None:
@@ -101,7 +101,7 @@ class IndexProof:
         self._base_offset = base_offset
         self._places = list(decode_entries(indexes.offset_index, OFFSET_ENTRY))
         self._times = list(decode_entries(indexes.time_index, TIME_ENTRY))
-        self._most_bytes = 16 * max(interval_bytes, INTERVAL_BYTES)
+        self._most_bytes = 2 * interval_bytes
         self._next_place = self._next_time = 0
         self._indexed_to = 0
         self._newest = NO_TIMESTAMP

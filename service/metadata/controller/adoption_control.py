@@ -1,5 +1,4 @@
-"""Takes over what an archive says that the metadata lacks: after a lost disk, or one restored from a
-backup. [P]
+"""Takes over what an archive says that the metadata lacks, after a lost or a restored disk. [P]
 
 The operator has said that nobody else writes there, so what HEAD names wins over an older entry of ours,
 and a topic that only the archive knows comes back under its id. Topics that were deleted here stay deleted,
