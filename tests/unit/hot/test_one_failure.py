@@ -222,7 +222,7 @@ def test_a_read_that_fails_is_an_error_and_the_next_one_goes_on(tmp_path: Path) 
     log = opened(tmp_path, disk)
     for _ in range(20):
         log.append(batch(1), 0, START_MS)
-    disk.fail("pread", errno.EIO, times=1)
+    disk.fail("pread", errno.EIO, times=1, path=".log")
     with pytest.raises(DiskError):
         log.read(1, 300)
     assert log.read(1, 300).slice is not None
