@@ -297,21 +297,21 @@ class Segment:
             return None
         if not self._checked:
             self._check_indexes()
+        why: Exception
         try:
             position, before = self.offset_index.lookup(offset)
-            if position >= limit:
-                raise CorruptionError(f"an entry points beyond the log, at {position}")
-            read, path = self.log.get().pread, self.log.path
-            place = find_offset(read, offset, position, limit, path)
-            if place is not None:
-                self._doubt(place, position, before, offset)
-            return place
-        except CorruptionError as e:
-            why: Exception = e
-        except DiskError as e:
-            if e.errno not in (ENOENT, EIO):
-                raise
-            why = e
+        except (CorruptionError, DiskError) as e:
+            why = _of_the_index(e)
+        else:
+            try:
+                if position >= limit:
+                    raise CorruptionError(f"an entry points beyond the log, at {position}")
+                place = find_offset(self.log.get().pread, offset, position, limit, self.log.path)
+                if place is not None:
+                    self._doubt(place, position, before, offset)
+                return place
+            except CorruptionError as e:
+                why = e
         self._make_anew(why)
         position = self._without_error(lambda: self.offset_index.lookup(offset)[0])
         return find_offset(self.log.get().pread, offset, position, limit, self.log.path)
@@ -342,12 +342,8 @@ class Segment:
             self._check_indexes()
         try:
             return self.time_index.lookup(timestamp)
-        except CorruptionError as e:
-            self._make_anew(e)
-        except DiskError as e:
-            if e.errno not in (ENOENT, EIO):
-                raise
-            self._make_anew(e)
+        except (CorruptionError, DiskError) as e:
+            self._make_anew(_of_the_index(e))
         return self._without_error(lambda: self.time_index.lookup(timestamp)) or self.base_offset
 
     def _make_anew(self, why: object) -> None:
@@ -576,3 +572,10 @@ class Segment:
         self._is_active = False
         for handle in self.handles:
             handle.drop()
+
+
+def _of_the_index(error: CorruptionError | DiskError) -> Exception:
+    """`error` where an index can be made anew because of it; else raised: descriptors, say, come back."""
+    if isinstance(error, DiskError) and error.errno not in (ENOENT, EIO):
+        raise error
+    return error
