@@ -204,7 +204,7 @@ STEPS: Final[Sequence[Callable[[SimWorld], object]]] = (
 
 
 def _world(disk: DiskAt, store: StoreAt) -> SimWorld:
-    world = SimWorld(1)
+    world = SimWorld(1, log_dirs=2)
     world.faults = world.machine.faults = disk  # type: ignore[assignment]
     world.store_faults = world.machine.store_faults = store  # type: ignore[assignment]
     world.settings = {**SETTINGS, "log.dirs": world.settings["log.dirs"]}
