@@ -1,5 +1,4 @@
 """Takes over what an archive says that the metadata lacks, on an order of the operator. [P]
-backup. [P]
 
 After a lost disk, or one restored from a backup. The operator has said that nobody else writes there, so
 what HEAD names wins over an older entry of ours, and a topic that only the archive knows comes back under
