@@ -161,8 +161,6 @@ def test_topics_json_is_made_from_the_manifests(world: World, damage: str) -> No
 
 
 def test_a_bucket_that_is_written_while_fsck_walks_is_not_accused(tmp_path: Path) -> None:
-    world: World
-
     class Busy(MemoryStore):
         """Its node commits, and what was replaced is gone, as soon as somebody lists a partition."""
 
