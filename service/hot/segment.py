@@ -27,7 +27,7 @@ from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.batch import LOG_OVERHEAD, BatchHeader, size_at
 from service.records.scan import scan_pieces
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder, IndexBytes, IndexProof
-from service.records.walk import BatchPlace, find_offset, iter_batches
+from service.records.walk import LOOKUP_BYTES, BatchPlace, find_offset, iter_batches, last_place
 
 __all__ = ["FileSlice", "Segment", "SegmentFile", "SegmentSettings"]
 
@@ -364,10 +364,6 @@ class Segment:
         except (CorruptionError, DiskError):
             return 0
 
-    def batches(self, position: int = 0) -> list[BatchHeader]:
-        """Headers from `position` to the end; for small segments and for tests."""
-        return list(self._headers(position))
-
     def distrust_indexes(self) -> None:
         """Have the next lookup make the indexes anew. Safe from any thread."""
         self._index_failed = True
@@ -405,13 +401,6 @@ class Segment:
             read, 0, self.size, first_offset=self.base_offset, name=str(self.log.path)
         ):
             taker.add(batches, position)
-
-    def indexes_hold(self) -> bool:
-        """Whether the indexes can be true of the log as it is (looks at their last entries only)."""
-        try:
-            return not self._index_problem()
-        except (CorruptionError, DiskError):
-            return False
 
     def _check_indexes(self) -> None:
         """Once per life, and whenever they are distrusted: rebuild the indexes unless they can be true."""
@@ -500,6 +489,26 @@ class Segment:
         """After the last `index_recovered`: the time index gets the entry of a sealed segment."""
         if self._max is not None:
             self.time_index.maybe_append(*self._max)
+
+    def ends_at(self, offset: int) -> bool:
+        """Whether the log's last batch is the last one before `offset`, by one look behind the last entry.
+
+        False where that does not tell. Leaves no file open: it is asked of every segment at a start.
+        """
+        index, size = self.offset_index, self.size
+        try:
+            position = index.peek_last_position()
+            if not position < size <= position + LOOKUP_BYTES:
+                return False
+            fd = self._disk.open(self.log.path)
+            try:
+                tail = self._disk.pread(fd, size - position, position)
+            finally:
+                self._disk.close(fd)
+            place = last_place(tail)
+        except (CorruptionError, MissingFile):
+            return False
+        return place.position + place.size == len(tail) and place.last_offset + 1 == offset
 
     def near_end(self) -> int:
         """Position of a batch near the end of the log, by the index's word; 0 where that does not hold."""
