@@ -69,8 +69,7 @@ class ColdTier:
         cluster_id: str,
         open_store: OpenStore,
     ) -> None:
-        """`open_store` makes a client of the bucket, and sends nothing yet; `ConfigError` for a URL that names
-        no store."""
+        """Raises `ConfigError` for a URL that names no store. Nothing is sent yet."""
         self._config = config
         self._world = world
         self._pool = world.threads.pool("cold-tier", 2)
