@@ -35,12 +35,12 @@ SOMETIMES: Final = {
 }
 """How often each comes where it exists. A history has about half of them."""
 SELDOM: Final = {
-    "restore_disk": 3,
+    "restore_disk": 5,
     "lose_partition": 2,
     "lose_metadata": 1,
     "flip_bit": 3,
     "clone_disk": 2,
-    "roll_back_bucket": 2,
+    "roll_back_bucket": 4,
     "empty_bucket": 1,
     "without_url": 2,
 }
@@ -50,8 +50,8 @@ UNDRAWN: Final = {"damage_shared": 5}
 _WITH: Final = {
     "disk_faults": ("disk_heals", 4),
     "store_faults": ("store_heals", 4),
-    "restore_disk": ("copy_disk", 5),
-    "roll_back_bucket": ("copy_bucket", 5),
+    "restore_disk": ("copy_disk", 8),
+    "roll_back_bucket": ("copy_bucket", 8),
 }
 
 
@@ -84,7 +84,7 @@ def draw(seed: int, only: Sequence[str] | None = None) -> Plan:
     """The history of `seed`; of the kinds that exist `only` some, if given."""
     random = Random(seed)
     odds = dict(ALWAYS)
-    seldom = random.choice((*SELDOM, *[""] * len(SELDOM)))
+    seldom = random.choice((*SELDOM, *[""] * 4))
     for kind, weight in {**SOMETIMES, **SELDOM, **UNDRAWN}.items():
         exists = kind == seldom if kind not in SOMETIMES else random.random() < 0.5
         if exists if only is None else kind in only:
