@@ -18,6 +18,7 @@ from service.base.errors import ConfigError, CorruptionError, RequestError, Stor
 from service.base.types import TopicIdPartition
 from service.broker.effective_settings import dynamic_config, topic_settings
 from service.broker.replicas import Replicas
+from service.broker.takeover import Adopted, fit_to_archive
 from service.config.settings import BrokerConfig, LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
@@ -28,11 +29,13 @@ from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
 from service.remote.reading.reader import RemoteReader
+from service.tiering.recovery import ArchivedPartition
 
 log = logging.getLogger(__name__)
 
 RETRY_S: Final = 2.0
 _RESTORED_AT_A_TIME: Final = 16
+_HELD: Final = "its HEAD in the bucket has not been compared with the metadata yet"
 
 
 class Applier:
@@ -50,6 +53,11 @@ class Applier:
         """offline for a reason that may pass"""
         self._behind: dict[TopicIdPartition, CatalogEntry] = {}
         """offline until the state at the end of their archive is read"""
+        self._adopted: dict[tuple[UUID, int], ArchivedPartition] = {}
+
+    def adopt(self, adopted: Adopted) -> None:
+        """These partitions' archives were taken over from the bucket: their logs have to fit them."""
+        self._adopted = dict(adopted)
 
     def start(self, image: MetadataImage) -> None:
         """Bring every partition of `image` online."""
@@ -83,8 +91,21 @@ class Applier:
             if known is None:
                 self._bring(topic, index, replica, is_new=is_new)
             else:
-                known.isr_size, known.replica_count = len(replica.isr), len(replica.replicas)
-                known.leader_epoch = replica.leader_epoch
+                self._change(known, replica)
+
+    def _change(self, partition: Partition, replica: PartitionImage) -> None:
+        partition.isr_size, partition.replica_count = len(replica.isr), len(replica.replicas)
+        try:
+            self._note_epoch(partition.log, replica)
+        except StorageError as e:
+            self._take_offline(partition.tip, str(e), passes=True)
+        partition.leader_epoch = replica.leader_epoch
+
+    def _note_epoch(self, local: LocalLog, replica: PartitionImage) -> None:
+        """The epoch begins with leadership, not with its first record: who asks where the one before ended is
+        answered also while nothing is written."""
+        if replica.leader == self.config.node_id:
+            local.note_leader_epoch(replica.leader_epoch)
 
     def _bring(self, topic: TopicImage, index: int, replica: PartitionImage, *, is_new: bool) -> None:
         """Bring a partition online, or say why it is not."""
@@ -106,12 +127,16 @@ class Applier:
         self, tip: TopicIdPartition, replica: PartitionImage, config: LogConfig, *, is_new: bool
     ) -> None:
         local, remote = self._logs.get_or_create(tip, config), self._entry(tip)
+        archived = self._adopted.pop((tip.topic_id, tip.partition), None)
+        if archived is not None and remote is not None:
+            fit_to_archive(local, remote, archived)
         if remote is None:
             # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
             local.advance_log_start(local.local_log_start_offset)
         elif local.log_end_offset < remote.end_offset:
             self._wait_for_archive(tip, local, remote)
             return
+        self._note_epoch(local, replica)
         partition = Partition(
             tip,
             local,
@@ -124,7 +149,7 @@ class Applier:
         partition.configure(config)
         partition.unified.remote_committed(remote)
         if self._reader is not None and not is_new and (config.remote_storage_enable or remote is not None):
-            partition.hold_appends("HEAD in the bucket was not compared with the metadata yet")
+            partition.hold_appends(_HELD)
         self._replicas.add(partition)
 
     def _delete(self, topic: TopicImage) -> None:

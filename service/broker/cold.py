@@ -9,22 +9,29 @@ import asyncio
 import logging
 from typing import Final
 
-from service.base.errors import StorageError
+from service.base.errors import ConfigError, StorageError
 from service.base.world import World
 from service.broker.abandoned_uploads import UploadsChild
 from service.broker.broker import Broker
+from service.broker.takeover import Adopted, adopt_archive
 from service.config.settings import BrokerConfig
+from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
+from service.metadata.snapshot_codec import encode_image
 from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.stamp import Writer
 from service.remote.reading.reader import RemoteReader
+from service.remote.stores.conditional import probe
 from service.remote.stores.obstore_store import ObstoreStore, open_store
+from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.s3_address import is_s3
 from service.tiering.fence import claim_prefix
 from service.tiering.manager import TieringManager
+from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.ports import TieringSettings
+from service.tiering.recovery import read_archive
 from service.tiering.shared_objects import TopicsSnapshot
 
 log = logging.getLogger(__name__)
@@ -34,6 +41,7 @@ CLAIM_AT_START_S: Final = 3.0
 serves.
 """
 CLAIM_AGAIN_S: Final = 5.0
+NEVER_MS: Final = 1 << 53
 SWEEP_AT_MOST_EVERY_MS: Final = 10_000
 """Looking for orphans lists the whole prefix; once per grace period is enough, as nothing goes sooner."""
 
@@ -48,8 +56,11 @@ class ColdTier:
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
         self._writer = Writer(config.node_id, world.new_uuid())
-        self._store = _open(config, world)
+        store = _open(config, world)
+        self._store = ProvenUploads(store, store.verifies_uploads)
         self._claim: asyncio.Future[None] | None = None
+        self._is_conditional = True
+        self._is_recovered = False
         self.reader = RemoteReader(
             _open(config, world),
             world,
@@ -66,9 +77,37 @@ class ColdTier:
         if self._claim.done():
             await self._claimed(self._claim)
 
+    async def recover(self, controller: Controller) -> Adopted:
+        """Have the metadata take over what the bucket says; which partitions that changed.
+
+        Raises `ConfigError`, `CorruptionError` or `StorageError`: then nothing was taken over.
+        """
+        archive = await asyncio.get_running_loop().run_in_executor(
+            self._pool, read_archive, self._store, self._cluster_id
+        )
+        adopted = await adopt_archive(archive, controller)
+        self._is_recovered = True
+        return adopted
+
     async def _ask(self) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._pool, claim_prefix, self._store, self._cluster_id)
+        await asyncio.get_running_loop().run_in_executor(self._pool, self._claim_and_probe)
+
+    def _claim_and_probe(self) -> None:
+        """On a thread of the pool."""
+        claim_prefix(self._store, self._cluster_id)
+        why = probe(self._store, self._world.new_uuid())
+        self._is_conditional = why is None
+        if why is None:
+            return
+        if not self._config.remote_unfenced_allow:
+            raise ConfigError(
+                f"firn.remote.url: this store does not honour conditional writes: {why}. Two nodes on one "
+                f"prefix would destroy each other's archive unnoticed; firn.remote.unfenced.allow=true uses "
+                f"it all the same"
+            )
+        log.warning(
+            "this store does not honour conditional writes (%s): never run two nodes on one prefix", why
+        )
 
     async def _claimed(self, claim: asyncio.Future[None]) -> bool:
         try:
@@ -92,11 +131,15 @@ class ColdTier:
             partitions=lambda: broker.replicas,
             topics=lambda: _topics(broker.image),
             world=self._world,
+            metadata=lambda: _metadata(broker.image, self._world.clock.now_ms()),
+            is_conditional=self._is_conditional,
+            is_recovered=self._is_recovered,
             abandoned_uploads=_uploads_child(config),
             settings=TieringSettings(
                 interval_ms=config.remote_log_manager_task_interval_ms,
                 copier_threads=config.remote_log_manager_copier_thread_pool_size,
                 grace_ms=config.remote_object_grace_ms,
+                metadata_interval_ms=config.metadata_log_max_snapshot_interval_ms or NEVER_MS,
                 sweep_interval_ms=max(config.remote_object_grace_ms, SWEEP_AT_MOST_EVERY_MS),
             ),
         )
@@ -136,6 +179,11 @@ def _uploads_child(config: BrokerConfig) -> UploadsChild | None:
     if not is_s3(config.remote_url):
         return None
     return UploadsChild(config.remote_url, config.remote_s3_endpoint, config.remote_s3_region)
+
+
+def _metadata(image: MetadataImage, now_ms: int) -> MetadataSnapshot:
+    """`image` as the bucket gets it; it never changes, so a thread may encode it."""
+    return MetadataSnapshot(image.offset + 1, image.epoch, lambda: encode_image(image, now_ms))
 
 
 def _topics(image: MetadataImage) -> TopicsSnapshot:

@@ -174,7 +174,6 @@ class TimeIndex(_Index):
 
     def lookup(self, timestamp: int) -> int:
         """An offset before which every timestamp is less than or equal to `timestamp`;
-
         the base if none is known.
         """
         found = self._floor(0, timestamp)

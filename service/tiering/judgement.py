@@ -77,5 +77,5 @@ def problem(verdict: Verdict, tip: TopicIdPartition, entry: CatalogEntry | None,
     }.get(verdict, verdict.value)
     return (
         f"{name}: {what}: HEAD names {found}, the metadata {ours}; nothing of it is written or deleted "
-        f"until that is settled (docs/operations.md, `firn.recover`)"
+        f"until that is settled (docs/operations.md, `firn.remote.recover`)"
     )

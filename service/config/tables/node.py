@@ -19,9 +19,10 @@ NODE: Final = (
     ),
     key(
         "firn.cluster.id", STRING, None,
-        "Cluster id to format an empty data directory with, so that a new disk can take over "
-        "an existing bucket prefix. Default: a random one. A directory formatted with another"
-        " id is refused.",
+        "Cluster id to format an empty data directory with. Default: a random one. A directory "
+        "formatted with another id is refused. A new disk takes an existing prefix over with this "
+        "and `firn.remote.recover`; without the latter it serves, and neither writes to the "
+        "prefix nor deletes from it.",
         check=cluster_id_problem,
     ),
     key(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from service.config.tables.checks import http_url_problem, store_url_problem
-from service.config.tables.columns import HOUR_MS, INT, LONG, MIB, STRING, key
+from service.config.tables.columns import BOOLEAN, HOUR_MS, INT, LONG, MIB, STRING, key
 
 REMOTE: Final = (
     key(
@@ -70,5 +70,18 @@ REMOTE: Final = (
         "must be to be swept as an orphan, and an unfinished multipart upload to be aborted. Must be "
         "longer than any upload takes.",
         at_least=0,
+    ),
+    key(
+        "firn.remote.unfenced.allow", BOOLEAN, False,
+        "Use an object store that does not honour conditional writes (If-Match, If-None-Match). "
+        "Then two nodes on one prefix may write over each other unnoticed: make sure that there "
+        "never are two.",
+    ),
+    key(
+        "firn.remote.recover", BOOLEAN, False,
+        "Take over, at this start, what the bucket says of topics, archives and producer ids and "
+        "this node's metadata does not know, or knows an older state of: after a lost disk, or "
+        "one restored from a backup. No other node may be running on the prefix. Records that "
+        "were not in the bucket yet are given up where the restored log and the archive differ.",
     ),
 )  # fmt: skip

@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.world import World
 from service.metadata.controller import (
+    adoption_control,
     catalog_control,
     cluster_control,
     configs_control,
@@ -191,6 +192,16 @@ class Controller:
     async def forget_topics(self, topic_ids: Collection[UUID]) -> None:
         """Take away the tombstones of topics whose last object is gone."""
         await self._run(lambda image: catalog_control.forget_topics(image, topic_ids))
+
+    async def adopt(
+        self, topics: Sequence[adoption_control.AdoptedTopic], *, next_producer_id: int
+    ) -> adoption_control.Adoption:
+        """Take over what the archive says that the metadata lacks, on an operator's order."""
+        return await self._run(
+            lambda image: adoption_control.adopt(
+                image, topics, node_id=self._options.node_id, next_producer_id=next_producer_id
+            )
+        )
 
     # -- deciding, proposing, waiting
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -29,7 +30,7 @@ A = TopicIdPartition(UUID(int=1), "a", 0)
 B = TopicIdPartition(UUID(int=2), "b", 3)
 
 
-def manager(*dirs: Path, clock: ManualClock | None = None, **options: int) -> LogManager:
+def manager(*dirs: Path, clock: ManualClock | None = None, **options: Any) -> LogManager:
     made = LogManager(dirs, make_world(clock), **options)
     asyncio.run(made.open_all(lambda _: CONFIG))
     return made
@@ -53,7 +54,7 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
         (A.topic_id, 0): 60,
         (B.topic_id, 3): 1,
     }
-    assert again.get(A.topic_id, 0).recovery_point == 60  # type: ignore[union-attr]
+    assert again.get(A.topic_id, 0).recovery_point == 60
     assert again.get_or_create(A, CONFIG) is again.get(A.topic_id, 0)
     close(again)
 
@@ -65,7 +66,7 @@ def test_logs_come_back_after_a_hard_stop(tmp_path: Path) -> None:
     close(logs, clean=False)
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     again = manager(tmp_path)
-    assert again.get(A.topic_id, 0).log_end_offset == 60  # type: ignore[union-attr]
+    assert again.get(A.topic_id, 0).log_end_offset == 60
     close(again)
 
 
@@ -78,7 +79,7 @@ def test_a_start_offset_survives_any_stop_after_a_checkpoint(tmp_path: Path) -> 
     logs.checkpoint()
     close(logs, clean=False)
     again = manager(tmp_path)
-    assert again.get(A.topic_id, 0).log_start_offset == 33  # type: ignore[union-attr]
+    assert again.get(A.topic_id, 0).log_start_offset == 33
     close(again)
 
 
@@ -89,7 +90,7 @@ def test_damaged_checkpoints_cost_a_recovery_and_nothing_else(tmp_path: Path) ->
     for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
         (tmp_path / name).write_text("0\n1\na 0\n")
     again = manager(tmp_path)
-    assert again.get(A.topic_id, 0).log_end_offset == 2  # type: ignore[union-attr]
+    assert again.get(A.topic_id, 0).log_end_offset == 2
     close(again)
 
 
@@ -279,7 +280,7 @@ def test_flush_ms_and_checkpoints_happen_in_the_background(tmp_path: Path) -> No
 
     while_running(logs, checkpointed)
     close(logs, clean=False)
-    assert manager(tmp_path).get(A.topic_id, 0).recovery_point == 2  # type: ignore[union-attr]
+    assert manager(tmp_path).get(A.topic_id, 0).recovery_point == 2
 
 
 @pytest.mark.parametrize("value", [UUID(int=0), UUID(int=1), UUID(int=2**128 - 1)])

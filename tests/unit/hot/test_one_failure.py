@@ -8,6 +8,7 @@ import os
 import resource
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,10 +22,10 @@ from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, batch, headers_from, open_log
 
-SETTINGS = {"segment_bytes": 900, "index_interval_bytes": 0, "file_delete_delay_ms": 0}
+SETTINGS: dict[str, Any] = {"segment_bytes": 900, "index_interval_bytes": 0, "file_delete_delay_ms": 0}
 
 
-def opened(tmp_path: Path, disk: FaultDisk, **options: object) -> LocalLog:
+def opened(tmp_path: Path, disk: FaultDisk, **options: Any) -> LocalLog:
     return open_log(tmp_path, world=make_world(disk=disk), **{**SETTINGS, **options})
 
 

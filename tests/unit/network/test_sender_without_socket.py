@@ -22,7 +22,7 @@ class MemoryTransport(asyncio.Transport):
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         assert high == 0
 
-    def write(self, data: bytes | bytearray | memoryview) -> None:  # type: ignore[override]
+    def write(self, data: bytes | bytearray | memoryview) -> None:
         assert not self.waiting, "nothing is written into a backlog"
         assert len(data) <= PIECE_BYTES
         self.waiting.append(bytes(data))
