@@ -19,7 +19,7 @@ from service.base.errors import CorruptionError, StorageError
 from service.base.types import NO_OFFSET, Buffer
 from service.hot.files import FileSlice, SegmentFile
 from service.records.decode import iter_records
-from service.records.segment_indexes import IndexBuilder, IndexBytes
+from service.records.segment_indexes import IndexBuilder, IndexBytes, Take
 from service.records.walk import find_offset
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import (
@@ -128,23 +128,29 @@ class _Source:
         return FileSlice(self._file, position, length).read()
 
     def scan(self, block_bytes: int) -> ScannedLog:
-        """Prove every batch, and have the indexes ready."""
+        """Prove every batch, and have the indexes ready: one look at the log, unless they are not true."""
         segment = self._copy.segment
-        builder = None if self.is_whole else IndexBuilder(self._copy.from_offset)
-        scanned = scan_log(
-            self.read,
-            self.start,
-            segment.size,
-            first_offset=self._copy.from_offset,
-            last_offset=segment.last_offset,
-            name=self.name,
-            block_bytes=block_bytes,
-            on_batches=builder.add if builder is not None else None,
-        )
-        if builder is not None:
-            self.indexes = builder.finish()
+        scanned = ScannedLog()
+
+        def walk(take: Take) -> None:
+            nonlocal scanned
+            scanned = scan_log(
+                self.read,
+                self.start,
+                segment.size,
+                first_offset=self._copy.from_offset,
+                last_offset=segment.last_offset,
+                name=self.name,
+                block_bytes=block_bytes,
+                on_batches=take,
+            )
+
+        if self.is_whole:
+            self.indexes = segment.prove_indexes(walk)
         else:
-            self.indexes = segment.prove_indexes()
+            builder = IndexBuilder(self._copy.from_offset)
+            walk(builder.add)
+            self.indexes = builder.finish()
         return scanned
 
     def blocks(self, scanned: ScannedLog) -> Iterator[Buffer]:
