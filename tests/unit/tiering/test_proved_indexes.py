@@ -142,3 +142,25 @@ def test_no_flipped_bit_of_an_index_goes_unnoticed(seed: int) -> None:
             data[bit // 8] ^= 1 << bit % 8
             damaged = IndexBytes(bytes(data), sound[1]) if which == 0 else IndexBytes(sound[0], bytes(data))
             assert not proved(damaged), (which, bit)
+
+
+def test_a_damaged_producer_snapshot_is_refused_and_named(log: LocalLog) -> None:
+    path = log.sealed_segments()[0].producer_snapshot_path
+    assert path is not None
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptionError, match=f"{path}: producer snapshot"):
+        archived(log)
+    path.unlink()
+    archived(log)
+
+
+@pytest.mark.parametrize("data", [bytes(33), b"\x00\x01" + bytes(32)])
+def test_what_is_no_transaction_index_is_refused_and_named(log: LocalLog, data: bytes) -> None:
+    path = log.sealed_segments()[0].log_path.with_suffix(".txnindex")
+    path.write_bytes(data)
+    segment = log.sealed_segments()[0]._replace(txn_index_path=path)
+    identity = SegmentIdentity("c", TIP.topic_id, TIP.topic, 0, 0, segment.last_offset, 0, TIP.topic_id)
+    with pytest.raises(CorruptionError, match=f"{path}: .* no transaction index"):
+        copy_segment(MemoryStore(), Copy(segment, 0), identity, Progress(), 1000)
