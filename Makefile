@@ -28,13 +28,13 @@ demo: install ## Two minutes: produce real data, watch it settle into S3, read i
 	@$(BIN)/python -m demo
 
 test: install ## Every test: the pure ones first, then real clients, then crashes and bad input
-	$(PYTEST) tests/unit tests/property tests/golden tests/contract
+	$(PYTEST) tests/test_tidy.py tests/unit tests/property tests/golden tests/contract
 	$(PYTEST) tests/process
 	$(PYTEST) tests/clients
 	$(PYTEST) tests/cluster -m "not soak"
 
 test-unit: install ## Unit and golden tests (half a minute)
-	$(PYTEST) tests/unit tests/golden
+	$(PYTEST) tests/test_tidy.py tests/unit tests/golden
 
 test-process: install ## What takes processes of their own: the command, the compiler, Apache Kafka's own dump tool
 	$(PYTEST) tests/process
@@ -55,12 +55,12 @@ spark: install .venv/.spark ## Add Spark to .venv (500 MB; no Java needed), and 
 
 test-spark: spark ## The archive as a DataFrame, on a real Spark, beside Kafka consumers and Spark's own Kafka connector
 	@.ci/install-spark --iceberg --examples
-	$(PYTEST) tests/unit/spark tests/spark -m "not soak"
+	$(PYTEST) tests/unit/spark tests/property/spark tests/spark -m "not soak"
 
 # The files that find most for their time; continuous integration runs these.
 SPARK_OFTEN := batch_read reused_frames fixed_frames streaming stream_topics tail_client store_away sink archive_guard pipelines
 test-spark-often: spark ## The part of test-spark that finds most, in about eight minutes
-	$(PYTEST) tests/unit/spark $(SPARK_OFTEN:%=tests/spark/test_%.py) -m "not soak" -k "not goes_on_when_the_store_is_back"
+	$(PYTEST) tests/unit/spark tests/property/spark $(SPARK_OFTEN:%=tests/spark/test_%.py) -m "not soak" -k "not goes_on_when_the_store_is_back"
 
 wheel: install ## This platform's wheel in dist/, with compiled kernels; for any Linux where auditwheel can be had
 	@.ci/wheel

@@ -11,33 +11,11 @@ number of trailing backslashes is odd goes on in the next one, whose leading bla
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from service.base.errors import ConfigError
 
-MAX_FILE_BYTES = 1 << 20
 _BLANK = " \t\f"
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-
-
-def load_properties(path: Path | str) -> dict[str, str]:
-    """Read a properties file (UTF-8); the last of several equal keys wins, as in Java.
-
-    Raises `ConfigError` when the file cannot be read, is not text or is over 1 MiB.
-    """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as e:
-        raise ConfigError(f"{path}: {e.strerror}") from e
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: a properties file over {MAX_FILE_BYTES} bytes is refused")
-    try:
-        return parse_properties(data.decode("utf-8"))
-    except UnicodeDecodeError as e:
-        raise ConfigError(f"{path}: not UTF-8 text: {e}") from e
-    except ConfigError as e:
-        raise ConfigError(f"{path}: {e}") from e
 
 
 def parse_properties(text: str) -> dict[str, str]:

@@ -54,11 +54,10 @@ class Applier:
         self._behind: dict[TopicIdPartition, CatalogEntry] = {}
         """offline until the state at the end of their archive is read"""
         self._adopted: dict[tuple[UUID, int], ArchivedPartition] = {}
-        self._adopted_ms = 0
 
-    def adopt(self, adopted: Adopted, now_ms: int) -> None:
+    def adopt(self, adopted: Adopted) -> None:
         """These partitions' archives were taken over from the bucket: their logs have to fit them."""
-        self._adopted, self._adopted_ms = dict(adopted), now_ms
+        self._adopted = dict(adopted)
 
     def start(self, image: MetadataImage) -> None:
         """Bring every partition of `image` online."""
@@ -92,8 +91,21 @@ class Applier:
             if known is None:
                 self._bring(topic, index, replica, is_new=is_new)
             else:
-                known.isr_size, known.replica_count = len(replica.isr), len(replica.replicas)
-                known.leader_epoch = replica.leader_epoch
+                self._change(known, replica)
+
+    def _change(self, partition: Partition, replica: PartitionImage) -> None:
+        partition.isr_size, partition.replica_count = len(replica.isr), len(replica.replicas)
+        try:
+            self._note_epoch(partition.log, replica)
+        except StorageError as e:
+            self._take_offline(partition.tip, str(e), passes=True)
+        partition.leader_epoch = replica.leader_epoch
+
+    def _note_epoch(self, local: LocalLog, replica: PartitionImage) -> None:
+        """The epoch begins with leadership, not with its first record: who asks where the one before ended is
+        answered also while nothing is written."""
+        if replica.leader == self.config.node_id:
+            local.note_leader_epoch(replica.leader_epoch)
 
     def _bring(self, topic: TopicImage, index: int, replica: PartitionImage, *, is_new: bool) -> None:
         """Bring a partition online, or say why it is not."""
@@ -117,13 +129,14 @@ class Applier:
         local, remote = self._logs.get_or_create(tip, config), self._entry(tip)
         archived = self._adopted.pop((tip.topic_id, tip.partition), None)
         if archived is not None and remote is not None:
-            fit_to_archive(local, remote, archived, self._adopted_ms)
+            fit_to_archive(local, remote, archived)
         if remote is None:
             # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
             local.advance_log_start(local.local_log_start_offset)
         elif local.log_end_offset < remote.end_offset:
             self._wait_for_archive(tip, local, remote)
             return
+        self._note_epoch(local, replica)
         partition = Partition(
             tip,
             local,

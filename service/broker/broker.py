@@ -12,6 +12,7 @@ from uuid import UUID
 from service.base.clock import Clock
 from service.base.errors import RequestError
 from service.base.printable import printable
+from service.broker.ports import ConfigAdmin, ProducerIdSource, TopicAdmin
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
@@ -52,13 +53,16 @@ class Broker:
         controller: Controller,
         replicas: Replicas,
         logs: LogManager,
-        on_fatal: Callable[[str, BaseException], None],
     ) -> None:
         self._config = config
         self.clock = clock
         self.cluster_id = cluster_id
         self.metadata = metadata
         self.controller = controller
+        """for the composition root; handlers use the ports below"""
+        self.topic_admin: TopicAdmin = controller
+        self.config_admin: ConfigAdmin = controller
+        self._id_source: ProducerIdSource = controller
         self.replicas = replicas
         self.epoch = -1
         """this process's registration with the controller"""
@@ -67,7 +71,6 @@ class Broker:
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
         self._logs = logs
-        self._on_fatal = on_fatal
         self._cold_bytes = 0
         self._careful_until = 0.0
         self._refusals = RateLimitedLog(_log, now=self.loop.time)
@@ -93,7 +96,7 @@ class Broker:
         return self.endpoints[listener]
 
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
-        return await self.controller.allocate_producer_ids(self.config.node_id, self.epoch)
+        return await self._id_source.allocate_producer_ids(self.config.node_id, self.epoch)
 
     async def flush(self, log: LocalLog) -> None:
         """Have `log` written through to the device, off the loop. `StorageError` if the device refuses: then

@@ -7,8 +7,8 @@ anything else is a bug that the server logs with the peer's address before it cl
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, NamedTuple
 
 from service.broker.broker import Broker
 from service.broker.handlers import (
@@ -40,27 +40,40 @@ from service.wire.fetch import parse_fetch
 from service.wire.produce import parse_produce
 
 Handler = Callable[[Broker, RequestContext, Any], Any]
+Parse = Callable[[int, memoryview, int], Any]
 
-HANDLERS: Final[dict[int, Handler]] = {
-    ApiKey.LIST_OFFSETS: list_offsets.handle,
-    ApiKey.METADATA: metadata.handle,
-    ApiKey.API_VERSIONS: api_versions.handle,
-    ApiKey.CREATE_TOPICS: create_topics.handle,
-    ApiKey.DELETE_TOPICS: delete_topics.handle,
-    ApiKey.INIT_PRODUCER_ID: init_producer_id.handle,
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: offset_for_leader_epoch.handle,
-    ApiKey.DESCRIBE_CONFIGS: describe_configs.handle,
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs.handle,
-    ApiKey.DESCRIBE_CLUSTER: describe_cluster.handle,
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: describe_topic_partitions.handle,
+
+class Served(NamedTuple):
+    """Who answers an API on the broker's listeners. `parse`: by hand, and so is the answer."""
+
+    handle: Handler
+    parse: Parse | None = None
+
+
+BROKER_APIS: Final[dict[int, Served]] = {
+    ApiKey.PRODUCE: Served(produce.handle, parse_produce),
+    ApiKey.FETCH: Served(fetch.handle, parse_fetch),
+    ApiKey.LIST_OFFSETS: Served(list_offsets.handle),
+    ApiKey.METADATA: Served(metadata.handle),
+    ApiKey.API_VERSIONS: Served(api_versions.handle),
+    ApiKey.CREATE_TOPICS: Served(create_topics.handle),
+    ApiKey.DELETE_TOPICS: Served(delete_topics.handle),
+    ApiKey.INIT_PRODUCER_ID: Served(init_producer_id.handle),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(offset_for_leader_epoch.handle),
+    ApiKey.DESCRIBE_CONFIGS: Served(describe_configs.handle),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(incremental_alter_configs.handle),
+    ApiKey.DESCRIBE_CLUSTER: Served(describe_cluster.handle),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(describe_topic_partitions.handle),
 }
+"""One row per API, as in `wire.api.APIS`, which says in which versions it is spoken and advertised."""
 
 
 class Dispatcher:
     """The server's handler: called on the loop with each whole request frame, in order per connection."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, apis: Mapping[int, Served] = BROKER_APIS) -> None:
         self._broker = broker
+        self._apis = apis
 
     def __call__(
         self, context: RequestContext, frame: memoryview
@@ -69,15 +82,14 @@ class Dispatcher:
         header = parse_request_header(frame)
         context.api_key, context.api_version = header.api_key, header.api_version
         context.correlation_id, context.client_id = header.correlation_id, header.client_id
-        if header.api_key == ApiKey.PRODUCE:
-            return produce.handle(
-                self._broker, context, parse_produce(header.api_version, frame, header.body)
-            )
-        if header.api_key == ApiKey.FETCH:
-            return fetch.handle(self._broker, context, parse_fetch(header.api_version, frame, header.body))
+        handle, parse = self._apis[header.api_key]
+        if parse is not None:
+            request = parse(header.api_version, frame, header.body)
+            by_hand: Response | Awaitable[Response | None] | None = handle(self._broker, context, request)
+            return by_hand
         if not is_served(header):
             return Response([unsupported_api_versions_frame(header)])
-        answer = HANDLERS[header.api_key](self._broker, context, decode_request(header, frame))
+        answer = handle(self._broker, context, decode_request(header, frame))
         if isinstance(answer, Awaitable):
             return _later(header, answer)
         return Response([response_frame(header, answer)])

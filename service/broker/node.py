@@ -107,8 +107,8 @@ class Node:
         self._world = world
         self._clock = world.clock
         self._open_files = open_files
+        self._failed_directories: set[Path] = set()
         self._servers: list[Server] = []
-        self._failed_dirs: set[Path] = set()
         self._applier: Applier | None = None
 
     @property
@@ -128,9 +128,9 @@ class Node:
             config.log_dirs,
             self._world,
             max_open_files=budget.sealed_files if budget else descriptors.SEALED_FILES,
+            on_directory_failed=self._directory_failed,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
-            on_directory_failed=self._directory_failed,
         )
         # A node that fails half-way has not shut down cleanly: no marker is left then.
         closing = _LogsClosing(logs, self._supervisor)
@@ -153,7 +153,7 @@ class Node:
         self._applier = applier
         check_topics(metadata.image, config)
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
-        applier.adopt(adopted, self._clock.now_ms())
+        applier.adopt(adopted)
         applier.start(metadata.image)
         logs.set_aside_unknown(applier.holds)
         metadata.subscribe(applier.apply)
@@ -166,7 +166,6 @@ class Node:
             controller,
             replicas,
             logs,
-            self._supervisor.fail,
         )
         await self._bind(broker)
         broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)
@@ -181,10 +180,10 @@ class Node:
             stack.push_async_callback(server.close)
 
     def _directory_failed(self, path: Path, error: StorageError) -> None:
-        """Others go on; but not without the metadata, nor with no directory at all."""
-        self._failed_dirs.add(path)
-        log_dirs = self._static_config.log_dirs
-        if path == log_dirs[0] or self._failed_dirs.issuperset(log_dirs):
+        """Partitions of other directories go on; without metadata, or without any directory, nothing does."""
+        self._failed_directories.add(path)
+        dirs = self._static_config.log_dirs
+        if path == dirs[0] or self._failed_directories.issuperset(dirs):
             self._supervisor.fail(f"log directory {path}", error)
 
     async def _start_metadata(self, stack: AsyncExitStack) -> Publisher:

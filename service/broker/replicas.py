@@ -57,6 +57,9 @@ class Replicas:
 
     def why_offline(self, topic_id: UUID, partition: int) -> str | None:
         """Why a partition of this node cannot be served; None where it can, or is not here."""
+        online = self._online.get((topic_id, partition))
+        if online is not None:
+            return None if online.log.failure is None else str(online.log.failure)
         return self._offline.get((topic_id, partition))
 
     def find(self, topic: str | UUID, partition: int) -> Partition:

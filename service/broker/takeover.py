@@ -55,7 +55,7 @@ async def adopt_archive(archive: Archive, controller: Controller) -> Adopted:
     return {key: known[key] for key in adoption.partitions}
 
 
-def fit_to_archive(local: LocalLog, remote: CatalogEntry, archived: ArchivedPartition, now_ms: int) -> None:
+def fit_to_archive(local: LocalLog, remote: CatalogEntry, archived: ArchivedPartition) -> None:
     """Make a log that was just opened go on where the archive does that was taken over."""
     last = remote.end_offset - 1
     if (
@@ -72,8 +72,6 @@ def fit_to_archive(local: LocalLog, remote: CatalogEntry, archived: ArchivedPart
         remote.end_offset,
         given_up,
     )
-    local.restart_at(remote.end_offset, remote.start_offset)
-    for epoch, first_offset in archived.epochs:
-        local.epochs.note(epoch, first_offset)
-    local.epochs.save()
-    local.producers.load(archived.producers, remote.end_offset, now_ms)
+    local.restart_at(
+        remote.end_offset, remote.start_offset, epochs=archived.epochs, producers=archived.producers
+    )

@@ -54,16 +54,20 @@ def setting(text: str) -> tuple[str, str]:
 
 
 def run(args: argparse.Namespace) -> int:
-    from service.config.settings import BrokerConfig, load_properties
+    from service.base.properties_file import load_properties
+    from service.config.settings import BrokerConfig
 
     properties = load_properties(args.config) if args.config else {}
     return serve(BrokerConfig.from_properties({**properties, **dict(args.set)}), args.log_level)
 
 
 def serve(config: BrokerConfig, log_level: str) -> int:
-    """Run the node in this process until it is told to end; returns its exit code."""
+    """Run the node in this process, here on this machine, until it is told to end; returns its exit code."""
+    import socket
+    from pathlib import Path
+
     from service.broker.node import run_server
     from service.cli.log_lines import log_to_stderr
 
     log_to_stderr(log_level)
-    return run_server(config)
+    return run_server(config.placed(Path.cwd(), socket.gethostname()))

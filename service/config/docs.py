@@ -1,4 +1,4 @@
-"""Makes docs/configuration.md of the tables: `python -m service.config.docs > docs/configuration.md`"""
+"""Makes docs/configuration.md of the tables: `python -m service.config.docs > docs/configuration.md`."""
 
 from __future__ import annotations
 

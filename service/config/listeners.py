@@ -1,4 +1,4 @@
-"""Listeners and the quorum's voters, as Kafka writes them. [P] but for reading the machine's name
+"""Listeners and the quorum's voters, as Kafka writes them. [P]
 
 `listeners=PLAINTEXT://0.0.0.0:9092,CONTROLLER://:9093`. Kafka `SocketServerConfigs.listenerListToEndPoints`,
 `KafkaConfig.validateValues`.
@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, TypedDict
 
@@ -132,11 +131,8 @@ def _check_protocols(own: Sequence[Listener], every: Sequence[Listener], value: 
             raise ConfigError(f"listeners: {listener.name} is {protocol}; only PLAINTEXT is supported")
 
 
-def _advertised(own: Sequence[Listener], value: Value) -> tuple[Listener, ...]:
-    if value is None:
-        advertised = [listener._replace(host=listener.host or socket.gethostname()) for listener in own]
-    else:
-        advertised = list(_parse_list("advertised.listeners", value))
+def _advertised(own: tuple[Listener, ...], value: Value) -> tuple[Listener, ...]:
+    advertised = own if value is None else _parse_list("advertised.listeners", value)
     names = [listener.name for listener in advertised]
     known = [listener.name for listener in own]
     if hidden := sorted(set(known) - set(names)):
@@ -152,9 +148,11 @@ def _advertised(own: Sequence[Listener], value: Value) -> tuple[Listener, ...]:
     if len(set(names)) != len(names):
         raise ConfigError("advertised.listeners: Each listener must have a different name")
     for listener in advertised:
+        if not listener.host and value is None:
+            continue  # the machine's name, which is known where the node runs
         if listener.host in ("", "0.0.0.0", "::"):
             raise ConfigError(
                 f"advertised.listeners cannot use the nonroutable meta-address {listener.host or '(empty)'}. "
                 "Use a routable IP address."
             )
-    return tuple(advertised)
+    return advertised

@@ -1,4 +1,4 @@
-"""The settings of a node and of a topic: parsed, checked, frozen. [P] but for reading the machine's name
+"""The settings of a node and of a topic: parsed, checked, frozen. [P]
 
 `BrokerConfig` is made from string properties once, at start; `LogConfig` is what one topic's overrides
 and the node's defaults come to. Whatever is wrong with a set of properties is reported in one `ConfigError`,
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.base.errors import ConfigError
-from service.base.properties import load_properties
 from service.config.keys import LONG_MAX, ConfigKey, Value, did_you_mean, invalid
 from service.config.listeners import Listener, read_listeners, read_voters
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
@@ -29,7 +28,6 @@ __all__ = [
     "BrokerConfig",
     "Listener",
     "LogConfig",
-    "load_properties",
     "topic_config",
     "validate_topic_change",
 ]
@@ -175,7 +173,23 @@ class BrokerConfig:
         fixed = sorted(n for n in {**default, **broker} if n in BROKER_KEYS and not BROKER_KEYS[n].dynamic)
         if fixed:
             raise ConfigError(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
-        return BrokerConfig.from_properties(self.static, dynamic=broker, dynamic_default=default)
+        changed = BrokerConfig.from_properties(self.static, dynamic=broker, dynamic_default=default)
+        return dataclasses.replace(
+            changed, log_dirs=self.log_dirs, advertised_listeners=self.advertised_listeners
+        )
+
+    def placed(self, directory: Path, host: str) -> BrokerConfig:
+        """The same node on a machine called `host` with the working directory `directory`.
+
+        Log directories become absolute; listeners on every interface are advertised by the machine's name.
+        """
+        return dataclasses.replace(
+            self,
+            log_dirs=tuple(directory / path for path in self.log_dirs),
+            advertised_listeners=tuple(
+                one if one.host else one._replace(host=host) for one in self.advertised_listeners
+            ),
+        )
 
 
 def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> LogConfig:
@@ -264,7 +278,7 @@ def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, 
 def _log_dirs(values: Mapping[str, Value], problems: list[str]) -> tuple[Path, ...]:
     chosen = values["log.dirs"] if values["log.dirs"] is not None else values["log.dir"]
     assert isinstance(chosen, tuple)
-    dirs = tuple(Path(text).absolute() for text in chosen if text)
+    dirs = tuple(Path(text) for text in chosen if text)
     if not dirs:
         problems.append("At least one log directory must be defined via log.dirs or log.dir.")
     if len(set(dirs)) != len(dirs):

@@ -64,8 +64,11 @@ class _Index:
             raise CorruptionError(f"{file.path} ends before entry {slot} of {self.entries}")
         return self.ENTRY.unpack(data)
 
-    def _floor(self, field: int, target: int) -> tuple[int, tuple[int, ...]] | None:
-        """(slot, entry) of the last entry with ``entry[field] <= target``, None if there is none."""
+    def _floor(self, field: int, target: int) -> tuple[int, tuple[int, ...], int] | None:
+        """(slot, entry, second field of the one before it), for the last with ``entry[field] <= target``.
+
+        None if there is none; 0 stands for an entry that there is not, or is not at hand.
+        """
         if not self.entries:
             return None
         file = self.handle.get()
@@ -91,7 +94,10 @@ class _Index:
                 begin = middle + 1
             else:
                 end = middle
-        return (low + begin - 1, unpack(block, (begin - 1) * width)) if begin else None
+        if not begin:
+            return None
+        before = unpack(block, (begin - 2) * width)[1] if begin > 1 else 0
+        return low + begin - 1, unpack(block, (begin - 1) * width), before
 
 
 class OffsetIndex(_Index):
@@ -107,10 +113,10 @@ class OffsetIndex(_Index):
     def append(self, last_offset: int, position: int) -> None:
         self._append(last_offset - self.base_offset, position)
 
-    def lookup(self, offset: int) -> int:
-        """A position at or before the batch that holds `offset`."""
+    def lookup(self, offset: int) -> tuple[int, int]:
+        """A position at or before the batch that holds `offset`, and that of the entry in front of it."""
         found = self._floor(0, min(offset - self.base_offset, MAX_RELATIVE_OFFSET))
-        return found[1][1] if found else 0
+        return (found[1][1], found[2]) if found else (0, 0)
 
     def last(self) -> tuple[int, int] | None:
         """(offset, position) of the last entry."""
@@ -156,7 +162,6 @@ class TimeIndex(_Index):
 
     def lookup(self, timestamp: int) -> int:
         """An offset before which every timestamp is less than or equal to `timestamp`;
-
         the base if none is known.
         """
         found = self._floor(0, timestamp)

@@ -31,14 +31,15 @@ from service.hot import retention, search
 from service.hot.durability import Durability, Latch
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache
-from service.hot.producers import EndMarker, ProducerEntry, ProducerStates
+from service.hot.producers import ProducerEntry, ProducerStates
+from service.hot.raw_batches import check_raw, marker_of
 from service.hot.reading import LogReader, ReadResult
-from service.hot.recovery import Known, load_log, read_marker, settings_of
+from service.hot.recovery import Known, load_log, settings_of
 from service.hot.sealed import SealedSegment, describe
 from service.hot.segment import Segment
 from service.hot.state import LogOffline, LogState
 from service.hot.trimming import Trimming
-from service.records.batch import BatchHeader, iter_headers, stamp, verify_crc
+from service.records.batch import stamp
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET
 from service.records.validation import ValidatedBatch
 
@@ -250,9 +251,8 @@ class LocalLog:
         """
         state = self.state
         state.check()
-        headers = list(iter_headers(data))
-        self._check_raw(data, headers)
-        markers = [_marker_of(data, header) for header in headers]
+        headers = check_raw(data, state.end_offset, self.tip)
+        markers = [marker_of(data, header) for header in headers]
         rolled = False
         now_ms = state.world.clock.now_ms()
         for header, marker in zip(headers, markers, strict=True):
@@ -275,21 +275,6 @@ class LocalLog:
             state.producers.end_offset = last + 1
         first, last = headers[0].base_offset, headers[-1].last_offset
         return AppendInfo(first, last, NO_TIMESTAMP, state.start, False, rolled)
-
-    def _check_raw(self, data: memoryview, headers: list[BatchHeader]) -> None:
-        if not headers:
-            raise CorruptionError("nothing to append")
-        expected = self.state.end_offset
-        for header in headers:
-            if header.base_offset < expected:
-                raise CorruptionError(
-                    f"batch at offset {header.base_offset}, the log of {self.tip} is at {expected}"
-                )
-            if not verify_crc(data, header):
-                raise CorruptionError(
-                    f"wrong checksum of the batch at offset {header.base_offset} for {self.tip}"
-                )
-            expected = header.next_offset
 
     def _make_room(self, size: int, offset: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Roll if the batch does not belong into the active segment; says whether it did."""
@@ -605,10 +590,3 @@ class LocalLog:
 
     def __iter__(self) -> Iterator[Segment]:
         return iter(self.state.segments)
-
-
-def _marker_of(data: memoryview, header: BatchHeader) -> EndMarker | None:
-    """The transaction marker in a control batch of a producer, None in any other."""
-    if header.producer_id < 0 or not header.is_control:
-        return None
-    return read_marker(lambda size, position: data[position : position + size], header)

@@ -114,7 +114,6 @@ class LogDir:
 
     def claim(self, cluster_id: str, node_id: int) -> MetaProperties:
         """Write meta.properties where it is missing;
-
         `ConfigError` if the directory is another node's or cluster's.
         """
         known = read_meta(self.disk, self.path)

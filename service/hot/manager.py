@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from service.base.disk import DiskError, MissingFile
@@ -32,21 +32,13 @@ from service.hot import names
 from service.hot.checkpoints import AllOffsets, Checkpoints, DirOffsets
 from service.hot.files import FileCache
 from service.hot.log import DEFAULT_PRODUCER_EXPIRATION_MS, LocalLog
-from service.hot.log_dir import (
-    LOG_START_OFFSETS,
-    RECOVERY_POINTS,
-    LogDir,
-    MetaProperties,
-    Offsets,
-    read_topic_id,
-    write_topic_id,
-)
+from service.hot.log_dir import LogDir, MetaProperties, write_topic_id
+from service.hot.opening import NEW, NO_TOPIC_ID, OfflineReplica, Opener, look_into
 from service.hot.state import LogOffline
 
 _log = logging.getLogger(__name__)
 
 NEVER_MS: Final = 2**63 - 1
-NO_TOPIC_ID: Final = UUID(int=0)
 _TICK_S: Final = 1.0
 _PRODUCER_EXPIRY_CHECK_MS: Final = 600_000
 _OPEN_AGAIN_MS: Final = 5_000
@@ -55,42 +47,6 @@ T = TypeVar("T")
 
 LogKey = tuple[UUID, int]
 """(topic id, partition)"""
-
-
-class _Found(NamedTuple):
-    """What a log directory says of its logs before they are opened, and its directories by name."""
-
-    clean: bool
-    recovery_points: Offsets
-    log_starts: Offsets
-    directories: list[str]
-
-
-_NEW: Final = _Found(True, {}, {}, [])
-"""Of a log that is made just now."""
-
-
-class _Offline(NamedTuple):
-    """A replica that could not be opened. ``tip``: with topic id 0 where its file does not tell it."""
-
-    path: Path
-    tip: TopicIdPartition
-    config: LogConfig
-    known: _Found
-    home: LogDir
-    why: StorageError | CorruptionError
-
-    @property
-    def is_damaged(self) -> bool:
-        """Whether opening it again would say the same."""
-        return isinstance(self.why, CorruptionError)
-
-
-def _look_into(home: LogDir) -> _Found:
-    clean = home.take_clean_marker()
-    points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
-    directories = [entry.name for entry in home.disk.list(home.path) if entry.is_dir]
-    return _Found(clean, points, starts, directories)
 
 
 class LogManager:
@@ -117,12 +73,12 @@ class LogManager:
         self._clock = world.clock
         self._disk = world.disk
         self._checkpoint_interval_ms = checkpoint_interval_ms
-        self._producer_expiration_ms = producer_expiration_ms
+        self._opener = Opener(world, self.files, producer_expiration_ms)
         self._io_threads = io_threads
         self._on_directory_failed = on_directory_failed
         self._logs: dict[LogKey, LocalLog] = {}
         self._homes: dict[LocalLog, LogDir] = {}
-        self._offline: list[_Offline] = []
+        self._offline: list[OfflineReplica] = []
         self._flushes: dict[LocalLog, asyncio.Future[int]] = {}
         self._to_flush: set[LocalLog] = set()
         self._checkpoints = Checkpoints(world.threads)
@@ -163,13 +119,13 @@ class LogManager:
         `StorageError` if a whole directory cannot be read.
         """
         for home in self._dirs:
-            found = await self._run(_look_into, home)
+            found = await self._run(look_into, home)
             self._checkpoints.names |= found.recovery_points.keys() | found.log_starts.keys()
             replicas = self._replicas(home, found.directories)
             stop = f"after a {'clean' if found.clean else 'hard'} stop" if replicas else "which has none yet"
             _log.info("opening %d logs in %s, %s", len(replicas), home.path, stop)
             jobs = [
-                self._run(self._open_or_offline, path, *named, config_of(named[0]), found, home)
+                self._run(self._opener.open_replica, path, *named, config_of(named[0]), found, home)
                 for path, named in replicas
             ]
             for opened in await _all_of(jobs):
@@ -198,49 +154,8 @@ class LogManager:
                 _log.warning("%s is left alone: not a replica in use", path)
         return found
 
-    def _open_or_offline(
-        self, path: Path, topic: str, partition: int, config: LogConfig, known: _Found, home: LogDir
-    ) -> LocalLog | _Offline | None:
-        """The log in `path`, or why there is none; None for one that was never finished being made."""
-        tip = TopicIdPartition(NO_TOPIC_ID, topic, partition)
-        try:
-            topic_id = read_topic_id(self._disk, path)
-            if topic_id is None:
-                if self._holds_records(path):
-                    raise CorruptionError(f"{path / names.PARTITION_METADATA} is missing or empty")
-                self._set_path_aside(path, tip, home, "it has no topic id and holds nothing")
-                return None
-            tip = tip._replace(topic_id=topic_id)
-            return self._open(path, tip, config, known, home)
-        except (StorageError, CorruptionError) as e:
-            return _Offline(path, tip, config, known, home, e)
-
-    def _set_path_aside(self, path: Path, tip: TopicIdPartition, home: LogDir, why: str) -> None:
-        stray = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), names.STRAY_DIR)
-        self._disk.rename(path, home.path / stray)
-        _log.warning("%s is set aside as %s: %s", path, stray, why)
-
-    def _holds_records(self, path: Path) -> bool:
-        return any(entry.size and entry.name.endswith(names.LOG) for entry in self._disk.list(path))
-
-    def _open(
-        self, path: Path, tip: TopicIdPartition, config: LogConfig, known: _Found, home: LogDir
-    ) -> LocalLog:
-        return LocalLog.open(
-            path,
-            tip,
-            config,
-            world=self._world,
-            recovery_point=known.recovery_points.get(tip[1:], 0),
-            log_start_offset=known.log_starts.get(tip[1:], 0),
-            clean=known.clean,
-            files=self.files,
-            latch=home.latch,
-            producer_expiration_ms=self._producer_expiration_ms,
-        )
-
-    def _take_in(self, opened: LocalLog | _Offline | None, home: LogDir) -> None:
-        if isinstance(opened, _Offline):
+    def _take_in(self, opened: LocalLog | OfflineReplica | None, home: LogDir) -> None:
+        if isinstance(opened, OfflineReplica):
             _log.error("%s is offline, its files are left as they are: %s", opened.path, opened.why)
             self._offline.append(opened)
         elif opened is not None:
@@ -267,12 +182,12 @@ class LogManager:
         """Try those again that the disk did not let us open; damage does not pass."""
         for one in [one for one in self._offline if not one.is_damaged]:
             named = one.tip.topic, one.tip.partition
-            job = self._run(self._open_or_offline, one.path, *named, one.config, one.known, one.home)
+            job = self._run(self._opener.open_replica, one.path, *named, one.config, one.known, one.home)
             opened = await job
             if one not in self._offline:
                 if isinstance(opened, LocalLog):
                     opened.close(clean=False)
-            elif not isinstance(opened, _Offline):
+            elif not isinstance(opened, OfflineReplica):
                 self._offline.remove(one)
                 self._take_in(opened, one.home)
                 _log.info("%s is open now", one.path)
@@ -320,7 +235,7 @@ class LogManager:
         self._disk.mkdir(path)
         try:
             write_topic_id(self._disk, path, tip.topic_id)
-            log = self._open(path, tip, config, _NEW, home)
+            log = self._opener.open(path, tip, config, NEW, home)
         except (StorageError, CorruptionError):
             self._remove(path)
             raise
@@ -335,7 +250,7 @@ class LogManager:
                     "%s holds topic id %s, not %s: set aside", path, other.tip.topic_id, tip.topic_id
                 )
         for one in [one for one in self._offline if one.tip[1:] == tip[1:]]:
-            self._set_path_aside(one.path, one.tip, one.home, f"it holds topic id {one.tip.topic_id}")
+            self._opener.set_aside(one.path, one.tip, one.home, f"it holds topic id {one.tip.topic_id}")
             self._offline.remove(one)
 
     def set_aside_unknown(self, is_known: Callable[[UUID, int], bool]) -> None:

@@ -70,7 +70,6 @@ def parse_partition_dir(name: str) -> tuple[str, int] | None:
 
 def retired_dir(topic: str, partition: int, unique: UUID, suffix: str) -> str:
     """Name for a replica's directory that is no longer in use;
-
     the topic is cut so that it fits a file name.
     """
     tail = f"-{partition}.{unique.hex}{suffix}"

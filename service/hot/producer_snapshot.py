@@ -109,7 +109,6 @@ class SnapshotFiles:
 
     def take(self, states: ProducerStates) -> Path | None:
         """Write the state as it is now, unless a snapshot as late is there (or the log has not begun);
-
         None then.
         """
         offset = states.end_offset

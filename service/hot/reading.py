@@ -100,7 +100,6 @@ class LogReader:
 
     def _locate(self, segment: Segment, offset: int) -> tuple[int, int]:
         """(base offset, position) of the first batch that ends at or after `offset`;
-
         the segment's end if none.
         """
         known = self._places.get(offset)

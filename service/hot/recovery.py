@@ -28,17 +28,16 @@ from service.hot import names
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
-from service.hot.producers import EndMarker, ProducerStates
+from service.hot.producers import ProducerStates
+from service.hot.raw_batches import read_marker
 from service.hot.segment import Segment, SegmentSettings
 from service.hot.segments import Segments
 from service.hot.state import LogState
 from service.records.batch import BatchHeader
-from service.records.decode import iter_records
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET
 from service.records.walk import CHUNK_BYTES, Read, find_offset, find_sound, iter_batches, iter_verified
 
 _log = logging.getLogger(__name__)
-_MAX_MARKER_BYTES: Final = 1024
 RESTART: Final = "restart-checkpoint"
 """Line ``<offset> <log start offset>``: the log is to be emptied and to go on from there."""
 
@@ -425,18 +424,3 @@ def replay_batch(
         else:
             producers.update(header, header.base_offset, header.last_offset, written_ms)
     producers.end_offset = header.next_offset
-
-
-def read_marker(read: Read, header: BatchHeader) -> EndMarker | None:
-    """The transaction marker in a control batch, None if it is empty.
-
-    Its value is i16 version, i32 coordinator epoch.
-    """
-    if header.size > _MAX_MARKER_BYTES:
-        raise CorruptionError(f"control batch of {header.size} bytes at {header.position}")
-    data = read(header.size, header.position)
-    for record in iter_records(data, include_control=True):
-        if record.value is None or len(record.value) < 6:
-            raise CorruptionError(f"transaction marker without a value at {header.position}")
-        return EndMarker(int.from_bytes(record.value[2:6], "big", signed=True), record.timestamp)
-    return None

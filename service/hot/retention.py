@@ -1,4 +1,6 @@
-"""Which local segments may go. [P] Decides from facts alone; `LocalLog.apply_retention` acts.
+"""Which local segments may go. [P]
+
+Decides from facts alone; `LocalLog.apply_retention` acts.
 
 Kafka `UnifiedLog.deleteOldSegments`: from the oldest segment on, as long as one of these holds:
 
@@ -21,7 +23,6 @@ from service.config.settings import LogConfig
 
 class SegmentFacts(NamedTuple):
     """``end_offset`` exclusive;
-
     ``size`` bytes; ``largest_timestamp`` ms (file time where records have none).
     """
 
@@ -32,7 +33,6 @@ class SegmentFacts(NamedTuple):
 
 class RetentionLimits(NamedTuple):
     """Limits for the local log;
-
     negative means none. ``remote``: segments are copied to the bucket before they go.
     """
 

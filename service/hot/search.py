@@ -1,5 +1,6 @@
-"""Finding local records by time (Kafka `UnifiedLog.fetchOffsetByTimestamp`,
-`LogSegment.findOffsetByTimestamp`).
+"""Finding local records by time.
+
+Source: Kafka `UnifiedLog.fetchOffsetByTimestamp`, `LogSegment.findOffsetByTimestamp`.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from errno import EIO, ENOENT
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,7 +24,7 @@ from service.base.types import NO_TIMESTAMP, Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
 from service.hot.indexes import OffsetIndex, TimeIndex
-from service.records.batch import BatchHeader
+from service.records.batch import LOG_OVERHEAD, BatchHeader, size_at
 from service.records.scan import scan_pieces
 from service.records.segment_indexes import (
     MAX_RELATIVE_OFFSET,
@@ -40,6 +41,7 @@ __all__ = ["FileSlice", "Segment", "SegmentFile", "SegmentSettings"]
 _log = logging.getLogger(__name__)
 
 MAX_INDEX_BYTES: Final = 1 << 30
+_MOST_DOUBTS: Final = 4
 
 
 class SegmentSettings(NamedTuple):
@@ -58,7 +60,7 @@ class Segment:
     """
 
     __slots__ = (
-        "_checked", "_disk", "_first_timestamp", "_index_failed", "_is_active", "_max", "_rebuilt",
+        "_checked", "_disk", "_doubts", "_first_timestamp", "_index_failed", "_is_active", "_max",
         "_sealed_at_ms", "_since_index", "_writing", "base_offset", "created_ms", "is_torn", "log",
         "offset_index", "settings", "size", "time_index",
     )  # fmt: skip
@@ -92,8 +94,8 @@ class Segment:
         self._sealed_at_ms: int | None = None
         self._since_index = 0
         self._checked = False
-        self._rebuilt = False
         self._index_failed = False
+        self._doubts = _MOST_DOUBTS
         self.is_torn = False
 
     @classmethod
@@ -108,7 +110,7 @@ class Segment:
         for handle in reversed(segment.handles):
             handle.create()
             handle.pin()
-        segment._checked = segment._rebuilt = True
+        segment._checked = True
         return segment
 
     @property
@@ -303,19 +305,43 @@ class Segment:
         if not self._checked:
             self._check_indexes()
         try:
-            position = self.offset_index.lookup(offset)
+            position, before = self.offset_index.lookup(offset)
             if position >= limit:
                 raise CorruptionError(f"an entry points beyond the log, at {position}")
-            place = find_offset(self.log.get().pread, offset, position, limit, self.log.path)
-            skipped = place is not None and place.position == position > 0 and place.base_offset > offset
-            if not skipped or self._rebuilt:
-                return place
-            why: Exception = CorruptionError(f"the entry for {offset} points behind it, at {position}")
-        except (CorruptionError, MissingFile) as e:
+            read, path = self.log.get().pread, self.log.path
+            place = find_offset(read, offset, position, limit, path)
+            if place is not None:
+                self._doubt(place, position, before, offset)
+            return place
+        except CorruptionError as e:
+            why: Exception = e
+        except DiskError as e:
+            if e.errno not in (ENOENT, EIO):
+                raise
             why = e
         self._make_anew(why)
-        position = self._without_error(lambda: self.offset_index.lookup(offset))
+        position = self._without_error(lambda: self.offset_index.lookup(offset)[0])
         return find_offset(self.log.get().pread, offset, position, limit, self.log.path)
+
+    def _doubt(self, place: BatchPlace, position: int, before: int, offset: int) -> None:
+        """`CorruptionError` where the entry for `position` has led past `offset`, or entries are missing.
+
+        `place` is what was found from there on; `before` is the position of the entry in front.
+        """
+        if place.position == position:
+            # A batch that begins behind the offset stands behind a gap: the entry in front tells.
+            if position and place.base_offset > offset:
+                read, path = self.log.get().pread, self.log.path
+                if find_offset(read, offset, before, self.size, path) != place:
+                    raise CorruptionError(f"the entry for {offset} points behind it, at {position}")
+            return
+        far = 16 * self.settings.index_interval_bytes
+        if place.position - position <= far or self.offset_index.is_full or not self._doubts:
+            return
+        self._doubts -= 1
+        first = size_at(self.log.get().pread(LOG_OVERHEAD, position))
+        if place.position - position - first > far:
+            raise CorruptionError(f"entries between {position} and {place.position} are missing")
 
     def least_offset_for(self, timestamp: int) -> int:
         """An offset before which no record is as late as `timestamp`; the base offset if none is known."""
@@ -323,7 +349,11 @@ class Segment:
             self._check_indexes()
         try:
             return self.time_index.lookup(timestamp)
-        except (CorruptionError, MissingFile) as e:
+        except CorruptionError as e:
+            self._make_anew(e)
+        except DiskError as e:
+            if e.errno not in (ENOENT, EIO):
+                raise
             self._make_anew(e)
         return self._without_error(lambda: self.time_index.lookup(timestamp)) or self.base_offset
 
@@ -351,7 +381,6 @@ class Segment:
 
     def distrust_indexes(self) -> None:
         """Have the next lookup make the indexes anew. Safe from any thread."""
-        self._rebuilt = False
         self._index_failed = True
         self._checked = False
 
@@ -442,7 +471,7 @@ class Segment:
         if not self.time_index.entries:
             return f"{name} is empty" if self._first().max_timestamp >= 0 else ""
         timestamp, offset = self.time_index.last()
-        position = self.offset_index.lookup(offset)
+        position, _ = self.offset_index.lookup(offset)
         place = find_offset(self.log.get().pread, offset, position, self.size)
         if place is not None and place.last_offset == offset:
             header = next(self._headers(place.position))
@@ -457,7 +486,6 @@ class Segment:
             self.index_recovered(header)
         if not self._is_active:
             self.finish_indexes()
-        self._rebuilt = not self._index_failed
 
     def reset_indexes(self) -> None:
         """Empty both indexes, whatever state their files are in; `index_recovered` fills them again."""

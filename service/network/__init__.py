@@ -1,5 +1,4 @@
-"""Sockets: accepts connections, cuts requests out of their bytes, hands each to one handler, sends the
-answers in order.
+"""Sockets: connections accepted, requests cut out of their bytes, each handed on and answered in order.
 
 Owns memory and file-descriptor limits, back-pressure, timeouts and the counting of what went wrong.
 `connection` is the pure part (framing states and the inbox), `buffers` the memory budget, `server` and

@@ -1,5 +1,6 @@
-"""A small blocking client: one connection, one request at a time, versions negotiated. For the command line
-and tests.
+"""A small blocking client: one connection, one request at a time, versions negotiated.
+
+For the command line and tests.
 
 Example::
 

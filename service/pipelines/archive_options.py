@@ -6,13 +6,15 @@ import argparse
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from service.base.errors import ConfigError
 from service.spark.options import CHOICES, Assign, Choice, Subscribe, known_names
-from service.spark.plan.archive import ChosenPartition
 from service.spark.stream.options import LIMITS, MISSING
 from service.spark.tail.options import TAIL
+
+if TYPE_CHECKING:
+    from service.spark.plan.archive import ChosenPartition
 
 DEFAULT_BATCH_BYTES: Final = "16g"
 _WITH_ID: Final = re.compile(r"([0-9]{1,10})=(.+)", re.DOTALL)

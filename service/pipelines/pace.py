@@ -75,7 +75,8 @@ def topics_text(names: Iterable[str]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """
+    """Seconds as people say them.
+
     >>> duration(4.2), duration(200), duration(7500)
     ('4 s', '3 min', '2 h 5 min')
     """

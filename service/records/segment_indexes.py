@@ -15,7 +15,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from itertools import accumulate, chain
 from operator import le, lt, sub
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP, Buffer
@@ -59,6 +59,12 @@ class IndexBytes(NamedTuple):
     time_index: bytes
 
 
+class ProveIndexes(Protocol):
+    """The indexes of one segment, held against what `walk` finds; without it the log is read for that."""
+
+    def __call__(self, walk: Walk | None = None) -> IndexBytes: ...
+
+
 class IndexBuilder:
     """Makes both indexes from the batches of a segment, given in order."""
 
@@ -100,7 +106,7 @@ class IndexBuilder:
 class IndexProof:
     """Holds the indexes of a segment against its batches, given in order: each entry must be true of them.
 
-    None may be missing either, where the batches between two entries take many times the interval. This runs
+    None may be missing either, where the batches between two entries take twice the interval. This runs
     beside every upload: what is done for each batch and each entry is done by C, as far as it goes.
     """
 
@@ -109,7 +115,8 @@ class IndexProof:
         self._base_offset = base_offset
         self._place_offsets, self._places = _columns(indexes.offset_index, OFFSET_ENTRY)
         self._times, self._time_offsets = _columns(indexes.time_index, TIME_ENTRY)
-        self._most_bytes = 16 * max(interval_bytes, INTERVAL_BYTES)
+        self._most_bytes = 2 * interval_bytes
+        self._largest = 0
         self._next_place = self._next_time = 0
         self._indexed_to = 0
         self._newest = NO_TIMESTAMP
@@ -118,7 +125,8 @@ class IndexProof:
         """Batches with positions from `start` on; `CorruptionError` where an entry is not true of them."""
         first, self._next_place = self._next_place, bisect_left(self._places, start + batches.end)
         places = self._places[first : self._next_place]
-        most_bytes = self._most_bytes + max(batches.sizes)
+        self._largest = max(self._largest, max(batches.sizes))
+        most_bytes = self._most_bytes + self._largest
         gaps = map(sub, places, (self._indexed_to, *places))
         if max(gaps, default=0) > most_bytes:
             raise CorruptionError(f"the offset index lacks entries after position {self._indexed_to}")

@@ -1,4 +1,4 @@
-"""How many tasks of a cluster run side by side, which a read is cut to fill
+"""How many tasks of a cluster run side by side, which a read is cut to fill.
 
 The driver's own cores say nothing of a cluster. So a session tells the source what Spark says
 (`registration`), and the option ``parallelism`` says it where Spark cannot know: with dynamic allocation a

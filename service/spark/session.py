@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.base.errors import ConfigError
-from service.base.properties import load_properties
+from service.base.properties_file import load_properties
 from service.spark.registration import register
 
 log = logging.getLogger(__name__)

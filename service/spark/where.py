@@ -69,7 +69,7 @@ def parse_where(text: str, time_zone: str | None = None) -> Where:
 
     `time_zone` (as ``Europe/Berlin``) is that of times which name none.
 
-    >>> parse_where("partition = 3 or offset < 10").window()("flights", 3) is EVERYTHING
+    >>> parse_where("partition = 3 or offset < 10").window()("flights", 3) == EVERYTHING
     True
     """
     where = Where(text, time_zone)

@@ -1,5 +1,6 @@
-"""The bucket's side of a chain: manifests, their pages and HEAD, read and written. Called on `offload`
-threads.
+"""The bucket's side of a chain: manifests, their pages and HEAD, read and written.
+
+Called on `offload` threads.
 
 A manifest of the newest thousand segments is about a megabyte of objects, so they are cached under one bound
 (segments and pages listed), not per partition.

@@ -2,9 +2,10 @@
 
 One asyncio task. It looks at every partition once per interval, and sooner when somebody wakes it, starts a
 task for each one that has work to do, and lets at most `copier_threads` of them work at a time, the one
-that has waited longest first. A partition whose work fails backs off alone. Beside them one housekeeper
-takes the prefix over, deletes what is due, sweeps, and writes `topics.json`. An error that is neither the
-store's nor the data's is a bug and ends `run`, and so the node.
+that has waited longest first; looks at HEAD, which appends wait for after a start, wait for no upload. A
+partition whose work fails backs off alone. Beside them one housekeeper takes the prefix over, deletes what
+is due, sweeps, and writes `topics.json`. An error that is neither the store's nor the data's is a bug and
+ends `run`, and so the node.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class TieringManager:
             world.threads, settings.copier_threads + 1, settings.watchdog_ms, self.metrics
         )
         self._slots = PrioritySlots(settings.copier_threads)
+        self._looks = PrioritySlots(2 * settings.copier_threads)
         self._commits = CommitQueue(catalog)
         self._writer = writer
         chains = ChainStore(
@@ -256,7 +258,8 @@ class TieringManager:
         """Units of work of one partition until there is none left, one fails, or the partition has gone."""
         try:
             while self._works.get(key) is work and (priority := work.assess()) is not None:
-                async with self._slots.place(priority):
+                slots = self._looks if work.is_to_be_looked_at else self._slots
+                async with slots.place(priority):
                     await work.turn()
                 work.failures = 0
                 self._housekeeping.set()

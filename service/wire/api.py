@@ -31,6 +31,7 @@ from dataclasses import replace
 from enum import IntEnum
 from functools import cache
 from importlib import import_module
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from service.base.types import Buffer
@@ -77,7 +78,14 @@ class ApiKey(IntEnum):
 
 
 class Api(NamedTuple):
-    """One served API. `flexible_from` is its first version with compact types and tagged fields (KIP-482)."""
+    """One served API: what there is to know of it on the wire, in one row of `APIS`.
+
+    `flexible_from` is its first version with compact types and tagged fields (KIP-482).
+    `by_hand_before`: older versions name topics, for which the canonical message has no place; they have a
+    codec of their own. `upgrade` makes a canonical request of one of an older version, `downgrade` the other
+    way round, where that is more than a mapping of fields. `ignorable` are request fields whose value may be
+    lost on an older broker, as their schemas say.
+    """
 
     key: ApiKey
     name: str
@@ -85,23 +93,86 @@ class Api(NamedTuple):
     max_version: int
     flexible_from: int
     advertised_min: int
+    by_hand_before: int = 0
+    canonical: ModuleType | None = None
+    """where the canonical messages are, if not in kio"""
+    own_shape_before: int = 0
+    """older versions are not mapped by field, but read as they are and upgraded"""
+    upgrade: Callable[[Any, int], Any] | None = None
+    downgrade: Callable[[Any, int], Any] | None = None
+    downgrade_response: Callable[[Any, int], Any] | None = None
+    ignorable: frozenset[str] = frozenset()
 
 
-def _api(key: ApiKey, name: str, low: int, high: int, flexible: int, advertised: int | None = None) -> Api:
-    return Api(key, name, low, high, flexible, low if advertised is None else advertised)
+def _api(
+    key: ApiKey, name: str, low: int, high: int, flexible: int, advertised: int | None = None, **more: Any
+) -> Api:
+    return Api(key, name, low, high, flexible, low if advertised is None else advertised, **more)
+
+
+def _all_topics_is_null(message: Any, version: int) -> Any:
+    if version > 0 or message.topics:
+        return message
+    return replace(message, topics=None)
+
+
+def _all_topics_is_empty(message: Any, version: int) -> Any:
+    if version > 0:
+        return message
+    if message.topics == ():
+        raise ValueError("Metadata version 0 cannot ask for no topics")
+    return replace(message, topics=message.topics or ())
+
+
+def _topics_of_names(message: Any, version: int) -> Any:
+    if version >= 6:
+        return message
+    module = request_module(ApiKey.DELETE_TOPICS)
+    return module.DeleteTopicsRequest(
+        topics=tuple(module.DeleteTopicState(name=name, topic_id=None) for name in message.topic_names),
+        timeout=message.timeout,
+    )
+
+
+def _names_of_topics(message: Any, version: int) -> Any:
+    if version >= 6:
+        return message
+    names = tuple(topic.name for topic in message.topics)
+    if None in names:
+        raise ValueError(f"DeleteTopics version {version} knows topics by name only")
+    module = _module(APIS[ApiKey.DELETE_TOPICS], version, "request")
+    return module.DeleteTopicsRequest(topic_names=names, timeout=message.timeout)
+
+
+def _features_above_zero(message: Any, version: int) -> Any:
+    if version >= 4 or not message.supported_features:
+        return message
+    return replace(
+        message, supported_features=tuple(f for f in message.supported_features if f.min_version > 0)
+    )
 
 
 APIS: dict[int, Api] = {
     api.key: api
     for api in (
         # Advertised from 0, as Kafka does: librdkafka misreads a higher minimum (KAFKA-18659).
-        _api(ApiKey.PRODUCE, "Produce", 3, 13, 9, advertised=0),
-        _api(ApiKey.FETCH, "Fetch", 4, 18, 12),
-        _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6),
-        _api(ApiKey.METADATA, "Metadata", 0, 13, 9),
-        _api(ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3),
+        _api(ApiKey.PRODUCE, "Produce", 3, 13, 9, advertised=0, by_hand_before=13),
+        _api(ApiKey.FETCH, "Fetch", 4, 18, 12, by_hand_before=13),
+        _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6, ignorable=frozenset({"timeout"})),
+        _api(
+            ApiKey.METADATA, "Metadata", 0, 13, 9,
+            canonical=metadata, upgrade=_all_topics_is_null, downgrade=_all_topics_is_empty,
+        ),
+        _api(
+            ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3,
+            downgrade_response=_features_above_zero,
+            ignorable=frozenset({"client_software_name", "client_software_version"}),
+        ),
         _api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
-        _api(ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4),
+        _api(
+            ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4,
+            own_shape_before=6, upgrade=_topics_of_names, downgrade=_names_of_topics,
+        ),
         _api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
         _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
         _api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
@@ -109,17 +180,7 @@ APIS: dict[int, Api] = {
         _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
         _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
     )
-}
-
-# Request fields whose value may be lost on an older broker, as their schemas say ("ignorable").
-_IGNORABLE = {
-    (ApiKey.API_VERSIONS, "client_software_name"),
-    (ApiKey.API_VERSIONS, "client_software_version"),
-    (ApiKey.LIST_OFFSETS, "timeout"),
-}
-
-# Before these versions they name topics, for which the canonical message has no place.
-_BY_ID_FROM = {ApiKey.PRODUCE: 13, ApiKey.FETCH: 13}
+}  # fmt: skip
 
 _HEADER = struct.Struct(">hhih")
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
@@ -212,7 +273,7 @@ def response_module(key: int) -> Any:
 
 
 def _canonical_module(api: Api, version: int, kind: str) -> Any:
-    return metadata if api.key == ApiKey.METADATA else _module(api, version, kind)
+    return api.canonical or _module(api, version, kind)
 
 
 @cache
@@ -233,9 +294,9 @@ def _response_codec(key: int, version: int) -> tuple[Decoder, Encoder]:
     )
 
 
-def _canonical_version(key: int, version: int) -> int:
-    """Version whose class the generic mapping targets; DeleteTopics changed its shape in version 6."""
-    return version if key == ApiKey.DELETE_TOPICS and version < 6 else APIS[key].max_version
+def _canonical_version(api: Api, version: int) -> int:
+    """Version whose class the mapping by field targets."""
+    return version if version < api.own_shape_before else api.max_version
 
 
 def decode_request(header: RequestHeader, frame: Buffer) -> Any:
@@ -243,37 +304,13 @@ def decode_request(header: RequestHeader, frame: Buffer) -> Any:
     `MalformedMessage`.
     """
     key, version = header.api_key, header.api_version
-    if key in _BY_ID_FROM and version != APIS[key].max_version:
-        raise ValueError(f"{APIS[key].name} version {version} has its own codec")  # for the replica id, too
-    decode, _ = _request_codec(key, version, _canonical_version(key, version))
+    api = APIS[key]
+    if api.by_hand_before and version != api.max_version:
+        raise ValueError(f"{api.name} version {version} has its own codec")  # for the replica id, too
+    decode, _ = _request_codec(key, version, _canonical_version(api, version))
     with _bounded():
         message = decode(Cursor(frame, header.body))
-    upgrade = _UPGRADES.get(key)
-    return message if upgrade is None else upgrade(message, version)
-
-
-def _upgrade_metadata(message: Any, version: int) -> Any:
-    if version > 0 or message.topics:
-        return message
-    return request_module(ApiKey.METADATA).MetadataRequest(
-        topics=None, allow_auto_topic_creation=True, include_topic_authorized_operations=False
-    )
-
-
-def _upgrade_delete_topics(message: Any, version: int) -> Any:
-    if version >= 6:
-        return message
-    module = request_module(ApiKey.DELETE_TOPICS)
-    return module.DeleteTopicsRequest(
-        topics=tuple(module.DeleteTopicState(name=name, topic_id=None) for name in message.topic_names),
-        timeout=message.timeout,
-    )
-
-
-_UPGRADES: dict[int, Callable[[Any, int], Any]] = {
-    ApiKey.METADATA: _upgrade_metadata,
-    ApiKey.DELETE_TOPICS: _upgrade_delete_topics,
-}
+    return message if api.upgrade is None else api.upgrade(message, version)
 
 
 def encode_response(key: int, version: int, message: Any) -> bytearray:
@@ -284,10 +321,8 @@ def encode_response(key: int, version: int, message: Any) -> bytearray:
 
 
 def _downgrade_response(key: int, version: int, message: Any) -> Any:
-    if key == ApiKey.API_VERSIONS and version < 4 and message.supported_features:
-        features = tuple(f for f in message.supported_features if f.min_version > 0)
-        return replace(message, supported_features=features)
-    return message
+    downgrade = APIS[key].downgrade_response
+    return message if downgrade is None else downgrade(message, version)
 
 
 def has_flexible_response_header(key: int, version: int) -> bool:
@@ -333,31 +368,26 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str, 
     api = APIS[key]
     if not api.min_version <= version <= api.max_version:
         raise ValueError(f"{api.name} has no version {version}")
-    if version < _BY_ID_FROM.get(api.key, 0):
+    if version < api.by_hand_before:
         raise ValueError(f"{api.name} version {version} has its own codec")
-    message = _downgrade_request(key, version, message)
+    message = _downgrade_request(api, version, message)
     out = bytearray(struct.pack(">hhi", key, version, correlation_id))
     write_nullable_string(out, client_id)
     if version >= api.flexible_from:
         out.append(0)
-    _request_codec(key, version, _canonical_version(key, version))[1](out, message)
+    _request_codec(key, version, _canonical_version(api, version))[1](out, message)
     return frames.frame(out)
 
 
-def _downgrade_request(key: int, version: int, message: Any) -> Any:
-    api = APIS[key]
-    module = _module(api, version, "request")
-    if _canonical_version(key, version) != api.max_version:
-        names = tuple(topic.name for topic in message.topics)
-        if None in names:
-            raise ValueError(f"{api.name} version {version} knows topics by name only")
-        return module.DeleteTopicsRequest(topic_names=names, timeout=message.timeout)
-    if key == ApiKey.METADATA and version == 0:
-        if message.topics == ():
-            raise ValueError("Metadata version 0 cannot ask for no topics")
-        message = replace(message, topics=message.topics or ())
-    for name, default in dropped_fields(getattr(module, f"{api.name}Request"), type(message)).items():
-        if getattr(message, name) != default and (key, name) not in _IGNORABLE:
+def _downgrade_request(api: Api, version: int, message: Any) -> Any:
+    canonical = type(message)
+    if api.downgrade is not None:
+        message = api.downgrade(message, version)
+    if type(message) is not canonical:
+        return message
+    oldest = getattr(_module(api, version, "request"), f"{api.name}Request")
+    for name, default in dropped_fields(oldest, canonical).items():
+        if getattr(message, name) != default and name not in api.ignorable:
             raise ValueError(f"{api.name} version {version} has no {name}")
     return message
 

@@ -1,6 +1,4 @@
-"""What a peer can get wrong on the wire; each of these costs it the connection and nobody else anything.
-[P]
-"""
+"""What a peer can get wrong on the wire; it costs that connection, and nobody else anything. [P]"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Fetch, by hand: the response is a list of small heads and record slices, so record bytes never become
-Python objects on their way from a file to a socket. [P]
+"""Fetch, by hand: the response is a list of small heads and record slices. [P]
+
+So record bytes never become Python objects on their way from a file to a socket.
 
 Versions 4-18: 4-11 plain, 12+ flexible; up to 12 topics go by name, from 13 by id; the replica id lies in a
 tagged struct from 15. Parity with kio for every version is a test.

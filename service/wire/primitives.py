@@ -1,5 +1,4 @@
-"""Kafka's primitive types: `Cursor` reads them from a buffer, the `write_*` functions append them to a
-bytearray. [P]
+"""Kafka's primitive types: `Cursor` reads them from a buffer, `write_*` functions append them to one. [P]
 
 A length or count is compared with the bytes that are left before anything of that size is made, and one
 message may hold at most `MAX_ELEMENTS` array elements in all: a hostile message costs no more memory than a

@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,9 @@ from tests.support.kafka_tools import run_tool, tool
 from tests.support.processes import FIRN, wait_until
 
 pytestmark = pytest.mark.java
+
+
+IDEMPOTENT: dict[str, Any] = {"enable.idempotence": True}
 
 
 def test_kafka_topics_creates_lists_describes_and_deletes(broker: Broker) -> None:
@@ -200,7 +204,7 @@ def test_kafka_dump_log_opens_segments_and_indexes(broker: Broker, new_topic: Ne
 def test_kafka_dump_log_opens_producer_snapshots(broker: Broker, new_topic: NewTopic) -> None:
     data = broker.need_data()
     topic = new_topic(1, segment_bytes="1048576")
-    CLIENTS[0].produce(broker.bootstrap, topic, make_rows(3000, 1), **{"enable.idempotence": True})
+    CLIENTS[0].produce(broker.bootstrap, topic, make_rows(3000, 1), **IDEMPOTENT)
     snapshot = max((data / f"{topic}-0").glob("*.snapshot"))
     assert re.search(r"^producerId: \d+ producerEpoch: 0 ", _dump("--files", snapshot), re.M)
 

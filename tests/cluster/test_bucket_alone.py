@@ -35,7 +35,7 @@ def test_the_bucket_has_the_metadata_and_records_that_the_reference_reader_reads
     start_node: NodeFactory, disk_store: Store
 ) -> None:
     node = start_node(disk_store)
-    Admin(node.bootstrap).create("events", **TIERED)
+    Admin(node.bootstrap).create("events", 1, **TIERED)
     Confluent().produce(node.bootstrap, "events", make_rows(6_000, 1))
     end = settle(node.bootstrap, "events", 0)
     wait_until("a copy of the metadata", lambda: any("metadata/" in key for key in disk_store.objects()))

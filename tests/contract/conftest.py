@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,13 @@ def localstack_contract_endpoint() -> str:
     return os.environ["FIRN_LOCALSTACK"]
 
 
-BACKENDS = ["memory", "compared", "folder", "moto", pytest.param("versitygw", marks=pytest.mark.versitygw)]
+BACKENDS: list[Any] = [
+    "memory",
+    "compared",
+    "folder",
+    "moto",
+    pytest.param("versitygw", marks=pytest.mark.versitygw),
+]
 # `make test-localstack` starts it.
 LOCALSTACK = ["localstack"] if "FIRN_LOCALSTACK" in os.environ else []
 

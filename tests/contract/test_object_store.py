@@ -87,10 +87,12 @@ def test_listing_is_in_byte_order_of_keys_and_stays_below_the_folder(backend: Ba
 
 def test_listing_goes_beyond_one_page(backend: Backend) -> None:
     names = [f"many/{number:020d}" for number in range(1_050)]
-    threads = [
-        threading.Thread(target=lambda part: [backend.store.put(n, b"") for n in part], args=(names[i::4],))
-        for i in range(4)
-    ]
+
+    def put(part: list[str]) -> None:
+        for name in part:
+            backend.store.put(name, b"")
+
+    threads = [threading.Thread(target=put, args=(names[i::4],)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

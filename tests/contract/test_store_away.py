@@ -72,7 +72,7 @@ def test_each_call_waits_until_the_store_is_back(
         proxy.mode = fault
         found: dict[str, object] = {}
         threads = [
-            threading.Thread(target=lambda name=name, call=call: found.update({name: call(store)}))  # type: ignore[misc]
+            threading.Thread(target=lambda name=name, call=call: found.update({name: call(store)}))
             for name, call in READS.items()
         ]
         for thread in threads:

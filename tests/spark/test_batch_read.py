@@ -239,7 +239,8 @@ def test_what_is_younger_than_a_range_of_times_is_not_opened_either(
     """Most of the batches are compressed; offload has looked into them."""
     rows = [row for row in filled.rows["mixed"] if row.partition == 1]
     begin, end = START_MS + 1_000_000, START_MS + 2_000_000
-    wanted, others = [], []
+    wanted: list[Any] = []
+    others: list[Any] = []
     for path in segments(copy, filled, 1):
         first, last = int(path.name[:20]), int(path.name[21:41])
         times = [row.timestamp_ms for row in rows if first <= row.offset <= last]

@@ -75,7 +75,8 @@ def blocks(language: str, word: str) -> str:
     """The one block of the page in this language that has the word."""
     found = [one for one in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if word in one]
     assert len(found) == 1, found
-    return found[0]
+    first: str = found[0]
+    return first
 
 
 def run(command: list[str], env: Mapping[str, str], folder: Path, cluster: Cluster | None = None) -> str:

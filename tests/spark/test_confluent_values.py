@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def schema(*fields: str, **more: Any) -> dict[str, Any]:
-    found = [{"name": name, "type": "int"} for name in fields]
+    found: list[dict[str, Any]] = [{"name": name, "type": "int"} for name in fields]
     found += [{"name": name, "type": kind, "default": None} for name, kind in more.items()]
     return {"type": "record", "name": "Reading", "namespace": "n", "fields": found}
 

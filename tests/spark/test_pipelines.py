@@ -236,7 +236,7 @@ class TestValues:
         assert [row.n for row in rows if row.undecoded is not None] == [2, 3, 4, 5, 6, 7]
         assert all(bytes(row.undecoded) == values[row.n] for row in rows if row.undecoded is not None)
         found = rows[0].value.asDict()
-        assert found.pop("at").timestamp() == reading["at"].timestamp()  # type: ignore[attr-defined]
+        assert found.pop("at").timestamp() == reading["at"].timestamp()
         assert found == {name: value for name, value in reading.items() if name != "at"}
 
     def test_json_that_is_not_of_the_schema_is_kept_as_it_is(self, spark: Any) -> None:

@@ -50,7 +50,8 @@ def values(node: Node, topic: str) -> list[bytes | None]:
     consumer = Consumer(
         {"bootstrap.servers": node.bootstrap, "group.id": "none", "enable.auto.commit": False}
     )
-    end, found = offset(node.bootstrap, topic, 0, LATEST), []
+    end = offset(node.bootstrap, topic, 0, LATEST)
+    found: list[Any] = []
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         while len(found) < end:

@@ -50,11 +50,16 @@ class Fault:
 
 
 class FaultDisk:
-    """A `Disk` over another one. ``calls``: how often each method was called, failed ones included."""
+    """A `Disk` over another one. ``calls``: how often each method was called, failed ones included.
 
-    def __init__(self, disk: Disk | None = None) -> None:
+    Without `flushes` an fsync that does not fail does nothing: no machine ends in a test.
+    """
+
+    def __init__(self, disk: Disk | None = None, *, flushes: bool = False) -> None:
         self.disk = disk or SystemDisk()
+        self._flushes = flushes
         self.calls: Counter[str] = Counter()
+        self.bytes_read = 0
         self.faults: list[Fault] = []
         self.log: list[tuple[str, Path]] = []
         """every call and what it was about, in order"""
@@ -112,7 +117,9 @@ class FaultDisk:
             raise _error("close", path, fault)
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
-        return self._do("pread", self._path(fd), lambda: self.disk.pread(fd, size, position))
+        data = self._do("pread", self._path(fd), lambda: self.disk.pread(fd, size, position))
+        self.bytes_read += len(data)
+        return data
 
     def pwrite(self, fd: int, data: Buffer, position: int) -> None:
         path = self._path(fd)
@@ -125,7 +132,7 @@ class FaultDisk:
         raise _error("pwrite", path, fault)
 
     def fsync(self, fd: int) -> None:
-        self._do("fsync", self._path(fd), lambda: self.disk.fsync(fd))
+        self._do("fsync", self._path(fd), lambda: self.disk.fsync(fd) if self._flushes else None)
 
     def truncate(self, fd: int, size: int) -> None:
         self._do("truncate", self._path(fd), lambda: self.disk.truncate(fd, size))
@@ -152,7 +159,7 @@ class FaultDisk:
         self._do("rmdir", path, lambda: self.disk.rmdir(path))
 
     def fsync_dir(self, path: Path) -> None:
-        self._do("fsync_dir", path, lambda: self.disk.fsync_dir(path))
+        self._do("fsync_dir", path, lambda: self.disk.fsync_dir(path) if self._flushes else None)
 
     def lock(self, path: Path) -> int:
         fd = self._do("lock", path, lambda: self.disk.lock(path))

@@ -54,7 +54,7 @@ class KafkaNode:
         config.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
         self._env = {**os.environ, "KAFKA_HEAP": heap, "KAFKA_LIBS": str(KAFKA_LIBS)}
         self._config, self._port = config, port
-        command = [RUNNER, "storage", "format", "-t", CLUSTER_ID, "-c", str(config)]
+        command = [str(RUNNER), "storage", "format", "-t", CLUSTER_ID, "-c", str(config)]
         subprocess.run(command, check=True, capture_output=True, env=self._env)
         self.start()
 

@@ -1,4 +1,5 @@
-"""One file per API. A handler takes the broker, the request's context and the canonical (newest) message, and
-gives the canonical response or an awaitable of it; Produce and Fetch work on views instead (see
-`service.wire`).
+"""One file per API.
+
+A handler takes the broker, the request's context and the canonical (newest) message, and gives the canonical
+response or an awaitable of it; Produce and Fetch work on views instead (see `service.wire`).
 """

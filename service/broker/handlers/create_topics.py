@@ -22,7 +22,7 @@ async def handle(
     """Create all that can be created; each topic has its own outcome. The answer comes once the topics can be
     used.
     """
-    results = await broker.controller.create_topics(
+    results = await broker.topic_admin.create_topics(
         [_asked(topic) for topic in request.topics], validate_only=request.validate_only
     )
     return CreateTopicsResponse(

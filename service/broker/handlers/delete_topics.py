@@ -17,7 +17,7 @@ async def handle(
     """Delete what can be deleted; with ``delete.topic.enable=false`` nothing can."""
     asked = [DeleteTopic(topic.name, topic.topic_id or ZERO_UUID) for topic in request.topics]
     if broker.config.delete_topic_enable:
-        results = await broker.controller.delete_topics(asked)
+        results = await broker.topic_admin.delete_topics(asked)
     else:
         # Clients before version 3 do not know the code that says why (Kafka answers them INVALID_REQUEST).
         code = ErrorCode.invalid_request if context.api_version < 3 else ErrorCode.topic_deletion_disabled

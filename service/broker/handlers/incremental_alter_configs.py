@@ -17,7 +17,7 @@ async def handle(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change each resource wholly or not at all; the changes hold on this node once the answer is there."""
-    results = await broker.controller.incremental_alter_configs(
+    results = await broker.config_admin.incremental_alter_configs(
         [
             AlterResource(
                 one.resource_type,

@@ -1,5 +1,6 @@
-"""ListOffsets: the ends of the log and of each tier, and offsets by time (KIP-79, KIP-405, KIP-734, KIP-1005,
-KIP-1023).
+"""ListOffsets: the ends of the log and of each tier, and offsets by time.
+
+Sources: KIP-79, KIP-405, KIP-734, KIP-1005, KIP-1023.
 
 A negative timestamp names a place; which of them a client may ask for depends on the request's version.
 Searches by time that reach into the bucket run on the remote-read threads; the answer waits for them no

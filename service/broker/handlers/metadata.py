@@ -78,7 +78,7 @@ async def _create_missing(broker: Broker, topics: Iterable[MetadataRequestTopic]
         and what_is_wrong_with(one.name) is None
     )
     if names:
-        await broker.controller.create_topics([CreateTopic(name) for name in names])
+        await broker.topic_admin.create_topics([CreateTopic(name) for name in names])
 
 
 def _asked(broker: Broker, asked: MetadataRequestTopic, operations: int) -> MetadataResponseTopic:

@@ -6,10 +6,12 @@ Topics are called by their names here, whatever the user called them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from service.spark.plan.archive import PartitionSnapshot
 from service.spark.stream.offsets import Offsets, Position, Spot, Topic
+
+if TYPE_CHECKING:
+    from service.spark.plan.archive import PartitionSnapshot
 
 _NAMED: Final = 5
 """So many partitions are named, the others counted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -58,7 +59,8 @@ def test_a_directory_of_kafkas_opens(data: Path) -> None:
 @pytest.mark.parametrize("clean", [True, False])
 def test_every_record_of_kafkas_is_read(data: Path, clean: bool) -> None:
     log = opened(data / PARTITION, clean=clean)
-    offset, records = 524, []
+    offset = 524
+    records: list[Any] = []
     while offset < log.log_end_offset:
         found = log.read(offset, 1 << 20).slice
         assert found is not None

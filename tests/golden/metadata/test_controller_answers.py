@@ -121,11 +121,11 @@ def test_every_answer_is_kafkas(tmp_path: Path) -> None:
                 else:
                     assert ours == step["answers"], step
             kafka = kafkas_image()
-            ours = controller.image
-            assert set(ours.topics_by_name) == set(kafka.topics_by_name)
+            image = controller.image
+            assert set(image.topics_by_name) == set(kafka.topics_by_name)
             for name, topic in kafka.topics_by_name.items():
-                assert len(ours.topics_by_name[name].partitions) == len(topic.partitions), name
-                assert ours.config(2, name) == kafka.config(2, name), name
-            assert ours.config(4, "1") == kafka.config(4, "1")
+                assert len(image.topics_by_name[name].partitions) == len(topic.partitions), name
+                assert image.config(2, name) == kafka.config(2, name), name
+            assert image.config(4, "1") == kafka.config(4, "1")
 
     asyncio.run(scenario())

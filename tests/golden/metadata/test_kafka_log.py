@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,7 +66,8 @@ def text_of(frame: Frame) -> str:
     """A frame as text; features of a node have no order."""
     record = frame.record
     if isinstance(record, RegisterBrokerRecord | RegisterControllerRecord):
-        record = replace(record, features=tuple(sorted(record.features, key=lambda f: f.name)))
+        features: Any = tuple(sorted(record.features, key=lambda f: f.name))
+        record = replace(record, features=features)
     return repr(frame._replace(record=record))
 
 

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 import kafka
@@ -33,7 +34,7 @@ from service.records.builder import BatchBuilder, build_batch, encode_record
 HERE = Path(__file__).parent
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 T0 = int(time.time() * 1000)
-SENT = [
+SENT: list[dict[str, Any]] = [
     {"timestamp": T0, "key": "tail-N14228", "value": "EWR-IAH", "headers": []},
     {
         "timestamp": T0 + 5,

@@ -55,7 +55,8 @@ def produced_bytes(case: dict[str, Any]) -> bytearray:
 
 def log_config(case: dict[str, Any]) -> LogConfig:
     values = {key.replace(".", "_"): value for key, value in case["config"].items()}
-    return LogConfig(**{key: int(v) if v.isdigit() else v for key, v in values.items()})
+    fields: dict[str, Any] = {key: int(v) if v.isdigit() else v for key, v in values.items()}
+    return LogConfig(**fields)
 
 
 @pytest.mark.parametrize(

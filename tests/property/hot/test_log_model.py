@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -46,7 +46,7 @@ class LogMachine(RuleBasedStateMachine):
     def begin(self, segment_bytes: int, interval: int, delay: int) -> None:
         self.dir = Path(tempfile.mkdtemp(prefix="firn-log-"))
         self.clock = ManualClock(START_MS)
-        self.settings = {
+        self.settings: Any = {
             "segment_bytes": segment_bytes,
             "index_interval_bytes": interval,
             "file_delete_delay_ms": delay,

@@ -44,7 +44,7 @@ def ours(rows: Rows, producer: tuple[int, int, int], codec: Codec = Codec.NONE) 
 @settings(deadline=None)
 def test_kio_writes_the_same_bytes(rows: Rows, producer: tuple[int, int, int]) -> None:
     # kio cuts milliseconds from a float, so 8165 becomes 8164: whole seconds are safe
-    rows = [(timestamp // 1000 * 1000, *rest) for timestamp, *rest in rows]
+    rows = [(row[0] // 1000 * 1000, *row[1:]) for row in rows]
     batch = NewRecordBatch(
         producer_id=producer[0],
         producer_epoch=producer[1],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -22,9 +23,8 @@ from service.remote.format.manifest_codec import (
     head_of,
 )
 from service.remote.format.segment_object import TRAILER, PlannedObject, decode_footer, tail_length
-from service.remote.reading.chunk import verify_chunk
+from service.remote.reading.chunk import split_chunks, verify_chunk
 from service.remote.reading.reader import RemoteReader
-from service.remote.reading.resources import split_chunks
 from service.remote.stores.memory_store import MemoryStore
 from tests.support.world import WORLD
 from tests.unit.remote.archive import TIP, Archive, batch_of, plan_segment
@@ -162,8 +162,8 @@ def entries(sizes: list[int], base: int) -> list[SegmentEntry]:
 )
 @settings(max_examples=80, deadline=None)
 def test_a_chain_with_pages_behaves_as_a_plain_list(
-    sizes: list[int], base: int, drops: list[tuple[int, int]], limits: tuple[int, int], rng
-) -> None:  # type: ignore[no-untyped-def]
+    sizes: list[int], base: int, drops: list[tuple[int, int]], limits: tuple[int, int], rng: Any
+) -> None:
     pages: dict[str, bytes] = {}
     manifest = Manifest("c", TOPIC, "t", 0)
     model: list[SegmentEntry] = []

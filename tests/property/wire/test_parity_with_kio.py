@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -248,7 +249,7 @@ def _endpoints(message: Any) -> list[produce.NodeEndpoint]:
 
 
 def _ms(duration: Any) -> int:
-    return round(duration.total_seconds() * 1000)
+    return int(duration / timedelta(milliseconds=1))
 
 
 def test_kio_reads_what_it_wrote() -> None:

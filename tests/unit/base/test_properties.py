@@ -1,9 +1,12 @@
 """Java's `.properties` syntax, case by case as `java.util.Properties` reads it."""
 
+from pathlib import Path
+
 import pytest
 
 from service.base.errors import ConfigError
-from service.base.properties import load_properties, parse_properties
+from service.base.properties import parse_properties
+from service.base.properties_file import load_properties
 
 
 @pytest.mark.parametrize(
@@ -40,7 +43,7 @@ def test_a_malformed_unicode_escape_is_refused() -> None:
         parse_properties(r"a=\u12")
 
 
-def test_a_file_that_cannot_be_read_is_named(tmp_path) -> None:
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.properties: No such file"):
         load_properties(tmp_path / "nowhere.properties")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
@@ -51,7 +54,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path) -> None:
         load_properties(tmp_path / "huge")
 
 
-def test_a_file_is_loaded(tmp_path) -> None:
+def test_a_file_is_loaded(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("node.id=3\nlog.dirs=/a,\\\n  /b\n")
     assert load_properties(path) == {"node.id": "3", "log.dirs": "/a,/b"}

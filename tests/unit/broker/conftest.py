@@ -175,7 +175,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., NodeThread]]:
     """`start(world, **settings)` starts a node on the test's folder; what still runs is stopped."""
     nodes: list[NodeThread] = []
 
-    def make(world: World | None = None, **settings: str) -> NodeThread:
+    def make(world: World | None = None, **settings: Any) -> NodeThread:
         node = NodeThread(tmp_path / "data", world, **settings)
         nodes.append(node)
         return node.start()

@@ -72,7 +72,7 @@ def test_a_log_of_the_archive_s_past_is_kept_with_what_the_bucket_does_not_have(
     assert ARCHIVED.entry is not None
     fill(local, 2, 0)
     fill(local, 5, 2)
-    fit_to_archive(local, ARCHIVED.entry, ARCHIVED, START_MS)
+    fit_to_archive(local, ARCHIVED.entry, ARCHIVED)
     assert (local.local_log_start_offset, local.log_end_offset) == (0, 70)
 
 
@@ -80,7 +80,7 @@ def test_a_log_of_the_archive_s_past_is_kept_with_what_the_bucket_does_not_have(
 def test_any_other_log_begins_anew_where_the_archive_ends(local: LocalLog, batches: int, epoch: int) -> None:
     assert ARCHIVED.entry is not None
     fill(local, batches, epoch)
-    fit_to_archive(local, ARCHIVED.entry, ARCHIVED, START_MS)
+    fit_to_archive(local, ARCHIVED.entry, ARCHIVED)
     assert (local.log_start_offset, local.local_log_start_offset, local.log_end_offset) == (0, 50, 50)
     assert local.epochs.epoch_at(49) == 2
     assert local.epochs.end_offset_for(0, 50) == (0, 20)

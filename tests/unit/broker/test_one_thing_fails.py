@@ -82,7 +82,7 @@ class TestSettings:
 
 
 class TestPartitions:
-    @pytest.mark.parametrize(("call", "code"), [("mkdir", ENOSPC), ("mkdir", EMFILE)])
+    @pytest.mark.parametrize(("call", "code"), [("mkdir", ENOSPC), ("open", EMFILE), ("pwrite", ENOSPC)])
     def test_what_the_disk_refuses_is_offline_and_comes_when_it_has_room(
         self, start: Start, disk: FaultDisk, call: str, code: int
     ) -> None:

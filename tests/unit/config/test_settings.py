@@ -31,7 +31,8 @@ def topic_refused(overrides: dict[str, str], broker: BrokerConfig = TIERED) -> s
 def test_without_a_file_it_is_one_node_on_the_loopback_interface() -> None:
     assert [str(listener) for listener in PLAIN.listeners] == ["PLAINTEXT://127.0.0.1:9092"]
     assert PLAIN.advertised_listeners == PLAIN.listeners
-    assert PLAIN.log_dirs == (Path("firn-data").absolute(),)
+    assert PLAIN.log_dirs == (Path("firn-data"),)
+    assert PLAIN.placed(Path("/srv"), "here").log_dirs == (Path("/srv/firn-data"),)
     assert (PLAIN.node_id, PLAIN.process_roles) == (1, ("broker", "controller"))
     assert not PLAIN.remote_storage_enabled
 
@@ -271,7 +272,8 @@ class TestListeners:
     def test_an_empty_host_is_advertised_under_the_name_of_the_machine(self) -> None:
         node = BrokerConfig.from_properties({"listeners": "PLAINTEXT://:9092"})
         assert node.listeners[0].host == ""
-        assert node.advertised_listeners[0].host
+        (advertised,) = node.placed(Path("/srv"), "broker.example").advertised_listeners
+        assert str(advertised) == "PLAINTEXT://broker.example:9092"
 
     def test_ipv6_and_other_names(self) -> None:
         node = BrokerConfig.from_properties(

@@ -16,7 +16,8 @@ from service.records.batch import BatchHeader, complete_headers, iter_headers, r
 from service.records.builder import BatchBuilder
 from service.records.decode import Record, iter_records
 from service.records.validation import ValidatedBatch
-from tests.support.world import START_MS, make_world
+from tests.support.world import START_MS as START_MS
+from tests.support.world import make_world
 
 TIP = TopicIdPartition(UUID(int=7), "events", 0)
 

@@ -64,7 +64,7 @@ def test_a_first_batch_larger_than_asked_comes_whole_or_not_at_all(tmp_path: Pat
     log = open_log(tmp_path)
     log.append(batch(20), 0, START_MS)
     log.append(batch(1), 0, START_MS)
-    size = read_header(log.read(0, 1 << 20).slice.read()).size  # type: ignore[union-attr]
+    size = read_header(log.read(0, 1 << 20).slice.read()).size
     whole = log.read(0, 10).slice
     assert whole is not None
     assert whole.size == size

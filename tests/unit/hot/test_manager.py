@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -29,7 +30,7 @@ A = TopicIdPartition(UUID(int=1), "a", 0)
 B = TopicIdPartition(UUID(int=2), "b", 3)
 
 
-def manager(*dirs: Path, clock: ManualClock | None = None, **options: int) -> LogManager:
+def manager(*dirs: Path, clock: ManualClock | None = None, **options: Any) -> LogManager:
     made = LogManager(dirs, make_world(clock), **options)
     asyncio.run(made.open_all(lambda _: CONFIG))
     return made
@@ -53,7 +54,7 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
         (A.topic_id, 0): 60,
         (B.topic_id, 3): 1,
     }
-    assert again.get(A.topic_id, 0).recovery_point == 60  # type: ignore[union-attr]
+    assert again.get(A.topic_id, 0).recovery_point == 60
     assert again.get_or_create(A, CONFIG) is again.get(A.topic_id, 0)
     close(again)
 
@@ -65,7 +66,7 @@ def test_logs_come_back_after_a_hard_stop(tmp_path: Path) -> None:
     close(logs, clean=False)
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     again = manager(tmp_path)
-    assert again.get(A.topic_id, 0).log_end_offset == 60  # type: ignore[union-attr]
+    assert again.get(A.topic_id, 0).log_end_offset == 60
     close(again)
 
 
@@ -78,7 +79,7 @@ def test_a_start_offset_survives_any_stop_after_a_checkpoint(tmp_path: Path) -> 
     logs.checkpoint()
     close(logs, clean=False)
     again = manager(tmp_path)
-    assert again.get(A.topic_id, 0).log_start_offset == 33  # type: ignore[union-attr]
+    assert again.get(A.topic_id, 0).log_start_offset == 33
     close(again)
 
 
@@ -89,7 +90,7 @@ def test_damaged_checkpoints_cost_a_recovery_and_nothing_else(tmp_path: Path) ->
     for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
         (tmp_path / name).write_text("0\n1\na 0\n")
     again = manager(tmp_path)
-    assert again.get(A.topic_id, 0).log_end_offset == 2  # type: ignore[union-attr]
+    assert again.get(A.topic_id, 0).log_end_offset == 2
     close(again)
 
 
@@ -155,10 +156,10 @@ def test_a_deleted_log_goes_after_its_delay_and_its_name_is_free_at_once(tmp_pat
     assert [p.name.endswith("-delete") for p in tmp_path.glob("a-0*")] == [True]
     assert logs.get_or_create(A, CONFIG).log_end_offset == 0
     clock.advance(CONFIG.file_delete_delay_ms - 1)
-    _while_running(logs, lambda: asyncio.sleep(0.05))
+    while_running(logs, lambda: asyncio.sleep(0.05))
     assert len(list(tmp_path.glob("a-0*"))) == 2
     clock.advance(1)
-    _while_running(logs, lambda: _until(lambda: len(list(tmp_path.glob("a-0*"))) == 1))
+    while_running(logs, lambda: until(lambda: len(list(tmp_path.glob("a-0*"))) == 1))
     close(logs)
 
 
@@ -168,7 +169,7 @@ def test_a_deletion_is_soon_in_the_checkpoint(tmp_path: Path) -> None:
     logs.get_or_create(B, CONFIG)
     logs.delete(A)
     path = tmp_path / "recovery-point-offset-checkpoint"
-    _while_running(logs, lambda: _until(path.exists))
+    while_running(logs, lambda: until(path.exists))
     assert path.read_text() == "0\n1\nb 3 0\n"
     close(logs)
 
@@ -255,9 +256,9 @@ def test_sealed_segments_are_flushed_in_the_background(tmp_path: Path) -> None:
     async def scenario() -> None:
         for _ in range(30):
             log.append(batch(2), 0, START_MS)
-        await _until(lambda: log.recovery_point == log.active_base_offset > 0)
+        await until(lambda: log.recovery_point == log.active_base_offset > 0)
 
-    _while_running(logs, scenario)
+    while_running(logs, scenario)
     close(logs)
 
 
@@ -266,20 +267,20 @@ def test_flush_ms_and_checkpoints_happen_in_the_background(tmp_path: Path) -> No
     logs = manager(tmp_path, clock=clock, checkpoint_interval_ms=1000)
     log = logs.get_or_create(A, LogConfig(flush_ms=500))
     log.append(batch(2), 0, START_MS)
-    _while_running(logs, lambda: asyncio.sleep(0.02))
+    while_running(logs, lambda: asyncio.sleep(0.02))
     assert log.recovery_point == 0
     clock.advance(500)
-    _while_running(logs, lambda: _until(lambda: log.recovery_point == 2))
+    while_running(logs, lambda: until(lambda: log.recovery_point == 2))
 
     async def checkpointed() -> None:
         await asyncio.sleep(0.05)  # the interval begins with `run`
         clock.advance(1000)
         log.roll()
-        await _until((tmp_path / "recovery-point-offset-checkpoint").exists)
+        await until((tmp_path / "recovery-point-offset-checkpoint").exists)
 
-    _while_running(logs, checkpointed)
+    while_running(logs, checkpointed)
     close(logs, clean=False)
-    assert manager(tmp_path).get(A.topic_id, 0).recovery_point == 2  # type: ignore[union-attr]
+    assert manager(tmp_path).get(A.topic_id, 0).recovery_point == 2
 
 
 @pytest.mark.parametrize("value", [UUID(int=0), UUID(int=1), UUID(int=2**128 - 1)])
@@ -293,7 +294,7 @@ def test_other_texts_are_no_ids(text: str) -> None:
         decode_uuid(text)
 
 
-def _while_running(logs: LogManager, scenario: Callable[[], Awaitable[None]]) -> None:
+def while_running(logs: LogManager, scenario: Callable[[], Awaitable[None]]) -> None:
     """Run `scenario` beside the manager's background task, which must not end by itself."""
 
     async def both() -> None:
@@ -309,7 +310,7 @@ def _while_running(logs: LogManager, scenario: Callable[[], Awaitable[None]]) ->
     asyncio.run(both())
 
 
-async def _until(condition: Callable[[], bool]) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not condition():
             await asyncio.sleep(0.01)

@@ -213,7 +213,7 @@ def test_snapshots_survive_encoding_and_refuse_damage() -> None:
     loaded = ProducerStates(1000)
     loaded.load(decode_snapshot(data), 24, START_MS)
     assert encode_snapshot(loaded) == data
-    assert loaded.get(1).batches == states.get(1).batches  # type: ignore[union-attr]
+    assert loaded.get(1).batches == states.get(1).batches
     for at in range(len(data)):
         damaged = bytearray(data)
         damaged[at] ^= 0x40

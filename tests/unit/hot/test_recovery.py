@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,10 +14,10 @@ from service.hot.log import LocalLog
 from service.records.batch import stamp
 from tests.unit.hot.logs import START_MS, batch, headers_from, open_log, raw, records_from
 
-SETTINGS = {"segment_bytes": 1000, "index_interval_bytes": 150}
+SETTINGS: dict[str, Any] = {"segment_bytes": 1000, "index_interval_bytes": 150}
 
 
-def filled(tmp_path: Path, count: int = 30, **options: object) -> LocalLog:
+def filled(tmp_path: Path, count: int = 30, **options: Any) -> LocalLog:
     log = open_log(tmp_path, **{**SETTINGS, **options})
     for n in range(count):
         log.append(batch(2, timestamp=START_MS + n), n // 10, START_MS)

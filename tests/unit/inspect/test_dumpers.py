@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -106,11 +107,11 @@ def put(root: Path, name: str, data: bytes) -> Path:
     return path
 
 
-def shown(path: Path, **options: bool) -> dict[str, object]:
+def shown(path: Path, **options: bool) -> dict[str, Any]:
     """The JSON of a dump, parsed."""
     out = io.StringIO()
     write_json(dump(open_source(str(path)), **options), out)
-    document: dict[str, object] = json.loads(out.getvalue())
+    document: dict[str, Any] = json.loads(out.getvalue())
     return document
 
 

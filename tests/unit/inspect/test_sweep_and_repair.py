@@ -170,17 +170,17 @@ def test_a_bucket_that_is_written_while_fsck_walks_is_not_accused(tmp_path: Path
             listing = super().list(prefix)
             if self.armed and prefix.count("/") == 2:
                 self.armed = False
-                world.fill(2)
-                world.run()
-                world.clock.advance(GRACE_MS)
-                world.run()
+                node.fill(2)
+                node.run()
+                node.clock.advance(GRACE_MS)
+                node.run()
             return listing
 
     bucket = Busy()
-    world = World(tmp_path / "disk", bucket)
-    world.fill(2)
-    world.run()
-    world.run()
+    node = World(tmp_path / "disk", bucket)
+    node.fill(2)
+    node.run()
+    node.run()
     bucket.armed = True
     report = fsck(bucket)
     assert not bucket.armed

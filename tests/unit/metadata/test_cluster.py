@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -27,7 +28,7 @@ class Cluster:
     def __init__(self) -> None:
         self.image = MetadataImage()
 
-    def apply(self, decision: Decision[object]) -> object:
+    def apply(self, decision: Decision[Any]) -> Any:
         delta = MetadataDelta(self.image).replay_all(frame.record for frame in decision.frames)
         self.image = delta.build(self.image.offset + len(decision.frames), 1, 0)
         return decision.response

@@ -219,7 +219,8 @@ def test_a_log_that_cannot_be_flushed_ends_the_controller(tmp_path: Path) -> Non
                 future.set_exception(StorageError("no space left on device"))
 
     async def scenario() -> None:
-        executor, fatal = BrokenDisk(), []
+        executor = BrokenDisk()
+        fatal: list[tuple[str, BaseException]] = []
         controller = make_controller(
             tmp_path, log_io=executor, on_fatal=lambda what, e: fatal.append((what, e))
         )

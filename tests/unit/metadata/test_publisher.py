@@ -55,7 +55,12 @@ def test_an_uncommitted_tail_that_is_truncated_was_never_published(tmp_path: Pat
     async def scenario() -> None:
         log = open_log(tmp_path)
         publication = Publication(
-            log, MetadataImage(), [listener], on_published=int, on_broken=not_broken, on_bug=refuse_failure
+            log,
+            MetadataImage(),
+            [listener],
+            on_published=lambda _: None,
+            on_broken=not_broken,
+            on_bug=refuse_failure,
         )
         for names in (["a"], ["b"], ["never"], ["nor this"]):
             log.append(topic_batch(log, names))
@@ -82,7 +87,7 @@ def test_a_proposal_that_was_truncated_is_not_published_when_its_offset_is_commi
     async def scenario() -> MetadataImage:
         log = open_log(tmp_path)
         publication = Publication(
-            log, MetadataImage(), [], on_published=int, on_broken=not_broken, on_bug=refuse_failure
+            log, MetadataImage(), [], on_published=lambda _: None, on_broken=not_broken, on_bug=refuse_failure
         )
         record = TopicRecord(name="never", topic_id=UUID(int=5))
         delta = MetadataDelta(publication.image).replay_all([record])
@@ -128,7 +133,7 @@ def test_a_long_log_is_applied_in_slices_and_the_loop_goes_on_meanwhile(tmp_path
         for i in range(60):
             log.append(topic_batch(log, [f"{i}-{j}" for j in range(100)]))
         publication = Publication(
-            log, MetadataImage(), [], on_published=int, on_broken=not_broken, on_bug=refuse_failure
+            log, MetadataImage(), [], on_published=lambda _: None, on_broken=not_broken, on_bug=refuse_failure
         )
         publication.commit(log.end_offset)
         while len(publication.image.topics_by_name) < 6000:

@@ -107,7 +107,7 @@ def test_what_would_mean_something_else_is_refused(wrote: Any, reads: Any, said:
         for one, n in zip((wrote, reads), names, strict=True)
     ]
     with pytest.raises(ConfigError, match=said):
-        plan_resolution(*parsed, *names)
+        plan_resolution(parsed[0], parsed[1], names[0], names[1])
 
 
 def test_a_field_that_was_not_written_needs_a_default() -> None:

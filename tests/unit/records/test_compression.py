@@ -20,7 +20,7 @@ BOMB_BYTES = 200 << 20
 
 def plain_lz4(data: bytes, block_size: int = lz4.frame.BLOCKSIZE_MAX64KB) -> bytes:
     """A frame as Kafka's clients write it: independent blocks, no checksums, no size."""
-    return lz4.frame.compress(data, block_size=block_size, block_linked=False, store_size=False)
+    return bytes(lz4.frame.compress(data, block_size=block_size, block_linked=False, store_size=False))
 
 
 @pytest.mark.parametrize("codec", Codec)

@@ -33,7 +33,7 @@ def test_the_default_profile_is_read_from_the_home_folder(environ: dict[str, str
     provider = credential_provider(environ)
     assert provider is not None
     given = provider()
-    assert (given["access_key_id"], given["secret_access_key"], given["token"]) == ("d", "ds", None)  # type: ignore[index]
+    assert (given["access_key_id"], given["secret_access_key"], given["token"]) == ("d", "ds", None)
 
 
 def test_a_named_profile_merges_both_files(environ: dict[str, str]) -> None:
@@ -43,7 +43,7 @@ def test_a_named_profile_merges_both_files(environ: dict[str, str]) -> None:
     assert profile.region == "eu-north-1"
     provider = credential_provider(environ)
     assert provider is not None
-    assert provider()["token"] == "wt"  # type: ignore[index]
+    assert provider()["token"] == "wt"
 
 
 def test_files_may_lie_elsewhere_and_rotated_keys_are_seen(environ: dict[str, str], tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ def test_files_may_lie_elsewhere_and_rotated_keys_are_seen(environ: dict[str, st
     environ["AWS_SHARED_CREDENTIALS_FILE"] = str(path)
     provider = credential_provider(environ)
     assert provider is not None
-    assert provider()["access_key_id"] == "1"  # type: ignore[index]
+    assert provider()["access_key_id"] == "1"
     path.write_text("[default]\naws_access_key_id=3\naws_secret_access_key=4\n")
-    assert provider()["access_key_id"] == "3"  # type: ignore[index]
+    assert provider()["access_key_id"] == "3"
     path.write_text("")
     with pytest.raises(StoreRefused):
         provider()
@@ -94,7 +94,7 @@ def test_a_profile_that_runs_a_process_is_left_to_boto3(
     provider = credential_provider({**environ, "AWS_PROFILE": "process"})
     assert provider is not None
     given = provider()
-    assert (given["access_key_id"], given["secret_access_key"], given["token"]) == ("p", "ps", None)  # type: ignore[index]
+    assert (given["access_key_id"], given["secret_access_key"], given["token"]) == ("p", "ps", None)
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ GIVEN: dict[str, Any] = {
 def provider(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """A module of the user's, with a function in a class."""
     module = SimpleNamespace(giver=SimpleNamespace(credentials=lambda: dict(GIVEN)), number=1)
-    monkeypatch.setitem(sys.modules, "my_keys", module)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "my_keys", module)
     return module
 
 

@@ -148,11 +148,12 @@ def test_a_manifest_under_the_name_of_another_version_is_refused(store: BusyStor
         store.put(key, data)
         head = head_of(archive.manifest, key, data)
         store.put(HEAD, encode_head(head))
-        for opened in (
+        openers: list[Callable[[], object]] = [
             lambda: open_published(store, KEY),
             lambda: open_chain(store, key),
             lambda: ChainStore(store, CLUSTER, WORLD).load(TIP, key),
-        ):
+        ]
+        for opened in openers:
             with pytest.raises(CorruptionError, match=f"{key}: holds version"):
                 opened()
 

@@ -68,7 +68,7 @@ class Sleeping(SystemThreads):
     """Threads that sleep as `sleep` says."""
 
     def __init__(self, sleep: Callable[[float], None]) -> None:
-        self.sleep = sleep  # type: ignore[method-assign]
+        self.sleep = sleep  # type: ignore[method-assign, assignment]
 
 
 class Even(random.Random):

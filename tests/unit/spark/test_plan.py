@@ -7,6 +7,7 @@ import logging
 import pickle
 from datetime import UTC, datetime
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -121,7 +122,7 @@ def test_times_choose_the_first_record_that_is_not_older(bucket: Bucket) -> None
 
 
 def test_a_starting_time_after_the_last_record_is_an_error_unless_told_otherwise(bucket: Bucket) -> None:
-    late = {"subscribe": "trains", "startingTimestamp": START_MS + 10**9}
+    late: dict[str, Any] = {"subscribe": "trains", "startingTimestamp": START_MS + 10**9}
     with pytest.raises(ConfigError, match="trains-0 has no record at or after"):
         bucket.plan(**late)
     assert bucket.plan(**late, startingOffsetsByTimestampStrategy="latest") == []
@@ -305,7 +306,7 @@ def test_offsets_of_an_open_transaction_are_a_loss_or_left_out(undecided: Bucket
 
 
 def test_times_of_records_behind_the_last_stable_offset_are_not_reached_yet(undecided: Bucket) -> None:
-    late = {**COMMITTED, "startingTimestamp": START_MS + 41_000}
+    late: dict[str, Any] = {**COMMITTED, "startingTimestamp": START_MS + 41_000}
     with pytest.raises(ConfigError, match="pay-0 has no record at or after"):
         undecided.plan(**late)
     assert undecided.plan(**late, startingOffsetsByTimestampStrategy="latest") == []

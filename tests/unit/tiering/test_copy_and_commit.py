@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,7 +71,8 @@ def test_local_bytes_may_go_only_once_the_commit_is_published(world: World) -> N
 
 
 def test_a_topic_without_remote_storage_and_one_with_copying_disabled_stay_local(tmp_path: Path) -> None:
-    for number, config in enumerate(({"remote_storage_enable": False}, {"remote_log_copy_disable": True})):
+    configs: list[dict[str, Any]] = [{"remote_storage_enable": False}, {"remote_log_copy_disable": True}]
+    for number, config in enumerate(configs):
         world = World(tmp_path / str(number), **config)
         world.fill(3)
         world.run()
@@ -318,8 +320,8 @@ def test_an_object_that_arrives_short_is_not_committed(world: World) -> None:
     world.fill(1)
     short = world.bucket.put_stream
 
-    def put_short(key: str, parts: object, size: int) -> None:
-        data = b"".join(parts)  # type: ignore[call-overload]
+    def put_short(key: str, parts: Any, size: int) -> None:
+        data = b"".join(parts)
         world.bucket.put(key, data[: -TRAILER.size])
 
     world.store.inner.put_stream = put_short  # type: ignore[method-assign]

@@ -22,8 +22,8 @@ def downgraded(world: World) -> MemoryStore:
     store.delete(list(objects))
     for key, data in version_1(objects).items():
         store.put(key, data)
-    for key, entry in world.catalog.entries.items():
-        world.catalog.entries[key] = catalog_entry(open_chain(store, older_key(entry.manifest_key)))
+    for partition, entry in world.catalog.entries.items():
+        world.catalog.entries[partition] = catalog_entry(open_chain(store, older_key(entry.manifest_key)))
     return store
 
 

@@ -206,7 +206,7 @@ def test_a_head_that_was_rolled_back_is_written_again(world: World) -> None:
     world.clock.advance(GRACE_MS)
     world.run()
     world.run()
-    assert world.head(replica).version == world.entry(replica).version  # type: ignore[union-attr]
+    assert world.head(replica).version == world.entry(replica).version
     world.sweep()
     world.check_at_rest()
 
@@ -286,7 +286,7 @@ def test_a_clock_that_jumps_lets_nothing_expire(tmp_path: Path, jump_ms: int) ->
     before = len(world.live(world.replicas[0]))
     assert before == 3
     world.clock.advance(jump_ms)
-    bucket._clock.jumped_ms = jump_ms  # type: ignore[union-attr]
+    bucket._clock.jumped_ms = jump_ms
     for _ in range(3):
         world.clock.advance(world.settings.backoff_max_ms)
         world.run()
@@ -294,7 +294,7 @@ def test_a_clock_that_jumps_lets_nothing_expire(tmp_path: Path, jump_ms: int) ->
     if jump_ms > 0:
         assert world.manager.metrics.clock_skew_ms > MAX_SKEW_MS
     # The store agrees: time has really passed.
-    bucket._clock.jumped_ms = 0  # type: ignore[union-attr]
+    bucket._clock.jumped_ms = 0
     world.clock.advance(120_000)
     world.run()
     assert len(world.live(world.replicas[0])) == (0 if jump_ms > 0 else before)
@@ -325,6 +325,7 @@ def test_metadata_that_took_over_the_archive_goes_on_from_it(world: World) -> No
     archived = read_archive(world.bucket, CLUSTER).topics[0].partitions[0]
     assert archived.entry == head
     assert archived.epochs == ((0, 0),)
+    assert archived.entry is not None
     world.catalog.entries[replica.tip.topic_id, 0] = archived.entry
     world.is_recovered = True
     world.reboot()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_size_expires_only_what_leaves_the_full_retention_behind(total: int, seg
 
 
 def test_the_chain_is_read_no_further_than_needed() -> None:
-    def chain():  # type: ignore[no-untyped-def]
+    def chain() -> Iterator[Remote]:
         yield Remote(9, 100, 900)
         raise AssertionError("read on")
 
@@ -134,8 +135,8 @@ def test_what_is_live_can_only_be_dropped_and_only_after_it_was_published() -> N
     assert all(SegmentState.ABANDONED not in MOVES[state] for state in LIVE)
 
 
-def successor(**changes: int | str) -> CatalogEntry:
-    fields = {"version": 4, "manifest_key": "m4", "end_offset": 60, "segments": 5, **changes}
+def successor(**changes: Any) -> CatalogEntry:
+    fields: dict[str, Any] = {"version": 4, "manifest_key": "m4", "end_offset": 60, "segments": 5, **changes}
     return ENTRY._replace(**fields)
 
 

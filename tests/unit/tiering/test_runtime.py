@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -13,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import SystemClock
 from service.base.errors import ConfigError, InvariantError, RequestError, StorageError
 from service.base.threads import SystemThreads
-from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
 from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.commits import CommitQueue
@@ -180,6 +181,12 @@ class SlowCatalog:
 
     def entry(self, topic_id: object, partition: int) -> None:
         return None
+
+    def tombstones(self) -> Mapping[UUID, Tombstone]:
+        return {}
+
+    async def forget_topics(self, topic_ids: Collection[UUID]) -> None:
+        raise AssertionError("nothing was deleted")
 
 
 def commit_of(partition: int) -> CatalogCommit:

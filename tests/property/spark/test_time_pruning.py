@@ -92,12 +92,12 @@ def test_a_pruned_plan_reads_the_rows_of_one_that_is_not(
     everything = [(record.offset, record.timestamp) for record in iter_records(log)]
     assert rows(bucket, bucket.plan(subscribe="t")) == everything
     for low, high in bounds:
-        parts = ["offset >= 0"]
+        terms = ["offset >= 0"]
         if low is not None:
-            parts.append(f"timestamp >= {at(low)}")
+            terms.append(f"timestamp >= {at(low)}")
         if high is not None:
-            parts.append(f"timestamp < {at(high)}")
-        where = " and ".join(parts)
+            terms.append(f"timestamp < {at(high)}")
+        where = " and ".join(terms)
         expected = [
             row for row in everything if (low is None or low <= row[1]) and (high is None or row[1] < high)
         ]

@@ -1,0 +1,33 @@
+"""Properties files, as people write them for a node or a Spark session.
+
+Read before there is a node, and so with the machine's own files.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from service.base.errors import ConfigError
+from service.base.properties import parse_properties
+
+MAX_FILE_BYTES = 1 << 20
+
+
+def load_properties(path: Path | str) -> dict[str, str]:
+    """Read a properties file (UTF-8); the last of several equal keys wins, as in Java.
+
+    Raises `ConfigError` when the file cannot be read, is not text or is over 1 MiB.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as e:
+        raise ConfigError(f"{path}: {e.strerror}") from e
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: a properties file over {MAX_FILE_BYTES} bytes is refused")
+    try:
+        return parse_properties(data.decode("utf-8"))
+    except UnicodeDecodeError as e:
+        raise ConfigError(f"{path}: not UTF-8 text: {e}") from e
+    except ConfigError as e:
+        raise ConfigError(f"{path}: {e}") from e

@@ -1,0 +1,44 @@
+"""What handlers ask of the controller, in small pieces: the rest of it is not theirs. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from service.metadata.controller.requests import (
+    AlterResource,
+    AlterResourceResult,
+    CreateTopic,
+    CreateTopicResult,
+    DeleteTopic,
+    DeleteTopicResult,
+    ProducerIdBlock,
+)
+
+
+class TopicAdmin(Protocol):
+    """Creates and deletes topics; each has its own outcome."""
+
+    async def create_topics(
+        self, requests: Sequence[CreateTopic], *, validate_only: bool = False
+    ) -> list[CreateTopicResult]: ...
+
+    async def delete_topics(self, requests: Sequence[DeleteTopic]) -> list[DeleteTopicResult]: ...
+
+
+class ConfigAdmin(Protocol):
+    """Changes settings, each resource wholly or not at all."""
+
+    async def incremental_alter_configs(
+        self,
+        resources: Sequence[AlterResource],
+        *,
+        validate_only: bool = False,
+        via_broker: int | None = None,
+    ) -> list[AlterResourceResult]: ...
+
+
+class ProducerIdSource(Protocol):
+    """Gives a broker ids that nobody else will ever get."""
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock: ...

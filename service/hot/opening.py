@@ -1,0 +1,111 @@
+"""Finding and opening the logs of one log directory. Blocking, for `log-io` threads."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.base.errors import CorruptionError, StorageError
+from service.base.types import TopicIdPartition
+from service.base.world import World
+from service.config.settings import LogConfig
+from service.hot import names
+from service.hot.files import FileCache
+from service.hot.log import LocalLog
+from service.hot.log_dir import LOG_START_OFFSETS, RECOVERY_POINTS, LogDir, Offsets, read_topic_id
+
+_log = logging.getLogger(__name__)
+
+NO_TOPIC_ID: Final = UUID(int=0)
+
+
+class Found(NamedTuple):
+    """What a log directory says of its logs before they are opened, and its directories by name."""
+
+    clean: bool
+    recovery_points: Offsets
+    log_starts: Offsets
+    directories: list[str]
+
+
+NEW: Final = Found(True, {}, {}, [])
+"""Of a log that is made just now."""
+
+
+class OfflineReplica(NamedTuple):
+    """A replica that could not be opened. ``tip``: with topic id 0 where its file does not tell it."""
+
+    path: Path
+    tip: TopicIdPartition
+    config: LogConfig
+    known: Found
+    home: LogDir
+    why: StorageError | CorruptionError
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether opening it again would say the same."""
+        return isinstance(self.why, CorruptionError)
+
+
+def look_into(home: LogDir) -> Found:
+    """The directory's marker (which is gone then), checkpoints and subdirectories."""
+    clean = home.take_clean_marker()
+    points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
+    directories = [entry.name for entry in home.disk.list(home.path) if entry.is_dir]
+    return Found(clean, points, starts, directories)
+
+
+class Opener:
+    """Opens logs with what they all share."""
+
+    def __init__(self, world: World, files: FileCache, producer_expiration_ms: int) -> None:
+        self._world = world
+        self._disk = world.disk
+        self._files = files
+        self._producer_expiration_ms = producer_expiration_ms
+
+    def open(
+        self, path: Path, tip: TopicIdPartition, config: LogConfig, known: Found, home: LogDir
+    ) -> LocalLog:
+        """As `LocalLog.open`."""
+        return LocalLog.open(
+            path,
+            tip,
+            config,
+            world=self._world,
+            recovery_point=known.recovery_points.get(tip[1:], 0),
+            log_start_offset=known.log_starts.get(tip[1:], 0),
+            clean=known.clean,
+            files=self._files,
+            latch=home.latch,
+            producer_expiration_ms=self._producer_expiration_ms,
+        )
+
+    def open_replica(
+        self, path: Path, topic: str, partition: int, config: LogConfig, known: Found, home: LogDir
+    ) -> LocalLog | OfflineReplica | None:
+        """The log in `path`, or why there is none; None for one that was never finished being made."""
+        tip = TopicIdPartition(NO_TOPIC_ID, topic, partition)
+        try:
+            topic_id = read_topic_id(self._disk, path)
+            if topic_id is None:
+                if self._holds_records(path):
+                    raise CorruptionError(f"{path / names.PARTITION_METADATA} is missing or empty")
+                self.set_aside(path, tip, home, "it has no topic id and holds nothing")
+                return None
+            tip = tip._replace(topic_id=topic_id)
+            return self.open(path, tip, config, known, home)
+        except (StorageError, CorruptionError) as e:
+            return OfflineReplica(path, tip, config, known, home, e)
+
+    def _holds_records(self, path: Path) -> bool:
+        return any(entry.size and entry.name.endswith(names.LOG) for entry in self._disk.list(path))
+
+    def set_aside(self, path: Path, tip: TopicIdPartition, home: LogDir, why: str) -> None:
+        """Rename a directory that serves nobody and is not lost."""
+        stray = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), names.STRAY_DIR)
+        self._disk.rename(path, home.path / stray)
+        _log.warning("%s is set aside as %s: %s", path, stray, why)

@@ -1,0 +1,313 @@
+"""House rules, held for every module: purity, size, docstrings, the file map, doors to the world.
+
+``python -m tests.test_tidy`` writes the file map of docs/architecture.md anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SERVICE = ROOT / "service"
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(SERVICE.rglob("*.py"))
+}
+TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
+
+
+def docstring(name: str) -> str:
+    return ast.get_docstring(TREES[name]) or ""
+
+
+def first_line(name: str) -> str:
+    return docstring(name).partition("\n")[0]
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """(module, name) of each import that runs; the name is "" where a module is imported as a whole."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from ((node.module, alias.name) for alias in node.names)
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield from imports(node)
+
+
+# -- pure modules
+
+PURE = {name for name in MODULES if first_line(name).endswith("[P]")}
+IMPURE = {
+    "asyncio", "boto3", "botocore", "concurrent", "fcntl", "glob", "http", "logging", "mmap",
+    "multiprocessing", "obstore", "os", "queue", "random", "resource", "secrets", "select", "selectors",
+    "shutil", "signal", "socket", "ssl", "subprocess", "sys", "tempfile", "threading", "time", "urllib",
+}  # fmt: skip
+PURE_NAMES = {"uuid": {"UUID"}, "pathlib": {"Path", "PurePath"}}
+"""Of modules that are partly pure, the names that are."""
+PURE_IN_EFFECT = {
+    "service.records.compression": "contexts of codecs, one per thread that comes by",
+    "service.records.without_cython": "stands in for a module",
+}
+NOT_YET_PURE = {
+    ("service.hot.raw_batches", "service.hot.producers"),
+    ("service.spark.tail.plan", "service.spark.plan.ranges"),
+    ("service.tiering.ports", "service.hot.files"),
+}
+"""To shrink until nothing is left."""
+
+
+def test_pure_modules_import_nothing_that_is_not() -> None:
+    found = set()
+    for name in PURE:
+        for module, what in imports(TREES[name]):
+            if module.startswith("service"):
+                target = f"{module}.{what}" if f"{module}.{what}" in MODULES else module
+                own = MODULES[target].name == "__init__.py"
+                if target not in PURE and target not in PURE_IN_EFFECT and not own:
+                    found.add((name, target))
+            elif module in PURE_NAMES:
+                if what not in PURE_NAMES[module]:
+                    found.add((name, f"{module}.{what}"))
+            elif module.partition(".")[0] in IMPURE:
+                found.add((name, module))
+    assert found == NOT_YET_PURE
+
+
+def test_the_mark_of_a_pure_module_ends_its_first_line() -> None:
+    marked = {name for name in MODULES if "[P]" in docstring(name).partition("\n\n")[0]}
+    assert marked == PURE
+
+
+def test_pure_modules_ask_no_file_system() -> None:
+    asking = {
+        "absolute",
+        "cwd",
+        "exists",
+        "home",
+        "is_dir",
+        "is_file",
+        "iterdir",
+        "mkdir",
+        "read_bytes",
+        "read_text",
+    }
+    found = {
+        (name, node.attr)
+        for name in PURE
+        for node in ast.walk(TREES[name])
+        if isinstance(node, ast.Attribute) and node.attr in asking
+    }
+    assert not found
+
+
+# -- size
+
+MOST_LINES = 600
+MOST_LINES_OF_A_FUNCTION = 75
+
+
+@pytest.mark.parametrize("folder", ["service", "pyspark_firn", "demo", "bench"])
+def test_modules_and_functions_are_small(folder: str) -> None:
+    found = set()
+    for path in (ROOT / folder).rglob("*.py"):
+        text = path.read_text("utf-8")
+        if text.count("\n") > MOST_LINES:
+            found.add(f"{path.relative_to(ROOT)}")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MOST_LINES_OF_A_FUNCTION and path.name not in LOOPS:
+                    found.add(f"{path.relative_to(ROOT)}:{node.name}")
+    assert found == {one for one in TOO_LONG if one.startswith(f"{folder}/")}
+
+
+TOO_LONG = {
+    "service/remote/format/segment_object.py:plan_object",
+    "service/tiering/manager.py:__init__",
+}
+"""To shrink until nothing is left."""
+LOOPS = {"kernel.py", "column_kernel.py"}
+"""Compiled loops, in which a call costs more than a line."""
+
+# -- docstrings
+
+WHOLE = re.compile(r"""[.:?!]["`)]*( \[P\])?$""")
+
+
+def test_docstrings_begin_with_whole_sentences() -> None:
+    """The first line of a module, the first paragraph of anything in it."""
+    found = []
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, Definition):
+                continue
+            text = ast.get_docstring(node)
+            if text is None:
+                continue
+            first = text.partition("\n\n")[0]
+            line = first.partition("\n")[0] if isinstance(node, ast.Module) else " ".join(first.split())
+            if not WHOLE.search(line):
+                found.append(f"{name}:{getattr(node, 'lineno', 1)}: {line}")
+    assert not found
+
+
+def test_every_module_says_what_it_is() -> None:
+    assert not [name for name in MODULES if not docstring(name)]
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if ">>>" in MODULES[name].read_text("utf-8")])
+def test_what_docstrings_show_is_true(name: str) -> None:
+    outcome = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+    assert outcome.failed == 0
+
+
+# -- docs/architecture.md
+
+MAP_ROOM = re.compile(r"\*\*`(\w+)/`\*\* (.*)")
+MAP_ENTRY = re.compile(r"- `([\w/]+\.py)`( \[P\])?: (.*)")
+
+
+def entry(name: str, room: str) -> str:
+    file = MODULES[name].relative_to(SERVICE / room).as_posix()
+    line = first_line(name)
+    pure = " [P]" if line.endswith(" [P]") else ""
+    return f"- `{file}`{pure}: {line.removesuffix(' [P]').removesuffix('.')}"
+
+
+def file_map() -> dict[str, list[str]]:
+    """By room: its heading and a line for each of its modules."""
+    rooms: dict[str, list[str]] = {}
+    for name, path in MODULES.items():
+        parts = path.relative_to(SERVICE).parts
+        if len(parts) > 1 and parts[-1] != "__init__.py":
+            rooms.setdefault(parts[0], []).append(entry(name, parts[0]))
+    return {
+        room: [f"**`{room}/`** {first_line(f'service.{room}')}", *sorted(lines)]
+        for room, lines in rooms.items()
+    }
+
+
+def written_map(text: str) -> dict[str, list[str]]:
+    rooms: dict[str, list[str]] = {}
+    room = ""
+    for line in text.splitlines():
+        if heading := MAP_ROOM.match(line):
+            room = heading[1]
+            rooms[room] = [line]
+        elif MAP_ENTRY.match(line):
+            rooms[room].append(line)
+    return rooms
+
+
+def test_the_file_map_is_what_the_modules_say() -> None:
+    assert written_map(ARCHITECTURE.read_text("utf-8")) == file_map(), "run: python -m tests.test_tidy"
+
+
+def test_the_picture_of_the_rooms_is_the_one_that_the_build_checks() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    contracts = settings["tool"]["importlinter"]["contracts"]
+    (layers,) = (one["layers"] for one in contracts if one.get("containers") == ["service"])
+    assert "```\n" + "\n".join(layers) + "\n```" in ARCHITECTURE.read_text("utf-8")
+
+
+def write_map() -> None:
+    """Rewrite the map in place; rooms keep their order, new ones come last."""
+    text = ARCHITECTURE.read_text("utf-8")
+    rooms = file_map()
+    order = [room for room in written_map(text) if room in rooms]
+    order += [room for room in rooms if room not in order]
+    lines = text.splitlines()
+    first = next(n for n, line in enumerate(lines) if MAP_ROOM.match(line))
+    last = max(n for n, line in enumerate(lines) if MAP_ENTRY.match(line))
+    made = "\n\n".join(rooms[room][0] + "\n\n" + "\n".join(rooms[room][1:]) for room in order)
+    ARCHITECTURE.write_text("\n".join([*lines[:first], made, *lines[last + 1 :]]) + "\n", "utf-8")
+
+
+# -- the world comes by constructor
+
+BELOW_THE_NODE = ("broker", "hot", "metadata", "network", "partition", "remote", "tiering")
+ABOVE_THE_WORLD = {"service.broker.node"}
+DOORS: dict[str, set[str] | None] = {
+    "concurrent.futures": {"ProcessPoolExecutor", "ThreadPoolExecutor"},
+    "concurrent.futures.thread": None,
+    "glob": None,
+    "os": None,
+    "random": None,
+    "secrets": None,
+    "shutil": None,
+    "subprocess": None,
+    "tempfile": None,
+    "threading": None,
+    "time": None,
+    "uuid": {"uuid1", "uuid4"},
+}
+"""Modules, or names of them (None: all), by which the world is reached past `World`."""
+CALLS = {"open", "to_thread"}
+ON_PATHS = {
+    "chmod", "exists", "hardlink_to", "is_dir", "is_file", "iterdir", "mkdir", "read_bytes", "read_text",
+    "rmdir", "touch", "unlink", "write_bytes", "write_text",
+}  # fmt: skip
+"""Calls of a `Path` that go to the disk; a `Disk` has some of the same names."""
+FOR_GOOD = {
+    "service.network.sender": {"os"},  # sendfile
+    "service.network.server": {"os"},  # the words of an error
+    "service.remote.stores.abandoned_uploads": {"os", "time"},  # a process of its own
+}
+NOT_YET = {
+    "service.remote.stores.memory_store": {"threading"},
+    "service.remote.stores.obstore_store": {"os"},
+}
+"""Doors that a module still uses, until its room has its world. To shrink until nothing is left."""
+
+
+def doors_of(tree: ast.Module) -> set[str]:
+    """What a module reaches past its world, as dotted names."""
+    found = set()
+    for module, what in imports(tree):
+        if module in DOORS:
+            names = DOORS[module]
+            if names is None or what in names or not what:
+                found.add(module)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        callee = node.func
+        if isinstance(callee, ast.Name) and callee.id in CALLS:
+            found.add(callee.id)
+        elif isinstance(callee, ast.Attribute):
+            owner = callee.value
+            last = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+            if callee.attr in CALLS - {"open"} or (
+                callee.attr in ON_PATHS and not last.strip("_").endswith("disk")
+            ):
+                found.add(callee.attr)
+    return found
+
+
+def test_the_world_comes_by_constructor() -> None:
+    found = {}
+    for name, tree in TREES.items():
+        room = name.partition(".")[2].partition(".")[0]
+        if (room in BELOW_THE_NODE or name == "service.base.files") and name not in ABOVE_THE_WORLD:
+            found[name] = doors_of(tree) - FOR_GOOD.get(name, set())
+    assert {name: doors for name, doors in found.items() if doors} == NOT_YET
+
+
+def test_an_exception_names_a_module_that_is_there() -> None:
+    assert set(NOT_YET) | set(FOR_GOOD) | set(PURE_IN_EFFECT) <= set(MODULES)
+
+
+if __name__ == "__main__":
+    write_map()

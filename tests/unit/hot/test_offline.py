@@ -1,0 +1,303 @@
+"""One bad replica, one bad directory: they are offline and named, their bytes stay, the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from service.base.clock import ManualClock
+from service.base.disk import DiskError, SystemDisk
+from service.base.errors import CorruptionError, StorageError
+from service.base.types import TopicIdPartition
+from service.config.settings import LogConfig
+from service.hot.log_dir import write_topic_id
+from service.hot.manager import LogManager
+from service.hot.state import LogOffline
+from tests.support.fault_disk import FaultDisk
+from tests.support.world import make_world
+from tests.unit.hot.logs import START_MS, batch
+from tests.unit.hot.test_manager import close, until, while_running
+
+CONFIG = LogConfig(segment_bytes=1000, file_delete_delay_ms=0)
+A = TopicIdPartition(UUID(int=1), "a", 0)
+B = TopicIdPartition(UUID(int=2), "b", 0)
+Scenario = Callable[[], Awaitable[None]]
+
+
+def manager(disk: FaultDisk, *dirs: Path, clock: ManualClock | None = None, **options: object) -> LogManager:
+    made = LogManager(dirs, make_world(clock, disk), **options)  # type: ignore[arg-type]
+    asyncio.run(made.open_all(lambda _: CONFIG))
+    return made
+
+
+def fill(logs: LogManager, tip: TopicIdPartition, count: int = 20) -> None:
+    log = logs.get_or_create(tip, CONFIG)
+    for n in range(count):
+        log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
+
+
+def flip(path: Path, position: int) -> bytes:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+    return bytes(data)
+
+
+def test_a_failed_fsync_takes_its_directory_offline_for_good(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    disk, told = FaultDisk(), []
+    logs = manager(disk, one, two, on_directory_failed=lambda path, error: told.append((path, str(error))))
+    fill(logs, A)
+    fill(logs, B)
+    logs.checkpoint()
+    log, other = logs.get_or_create(A, CONFIG), logs.get_or_create(B, CONFIG)
+    disk.fail("fsync", errno.EIO, times=1, path=f"a-0/{log.active_base_offset:020d}.log")
+
+    async def scenario() -> None:
+        with pytest.raises(DiskError):
+            await logs.flush(log)
+        # The kernel would say that all is well now: it has thrown the pages away and reported it.
+        with pytest.raises(StorageError):
+            await logs.flush(log)
+        await logs.flush(other)
+        other.append(batch(1), 0, START_MS)
+
+    asyncio.run(scenario())
+    assert [path for path, _ in told] == [one]
+    assert "Input/output error" in told[0][1]
+    for refused in (lambda: log.append(batch(1), 0, START_MS), lambda: log.read(0, 100)):
+        with pytest.raises(LogOffline, match="a-0 is offline"):
+            refused()
+    assert log.recovery_point < 20
+    new = TopicIdPartition(UUID(int=9), "new", 0)
+    assert logs.get_or_create(new, CONFIG).dir.parent == two
+    close(logs, broker_epoch=1)
+    assert not (one / ".kafka_cleanshutdown").exists()
+    assert (two / ".kafka_cleanshutdown").exists()
+    assert (one / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 0\n"
+    again = manager(disk, one, two)
+    assert again.get_or_create(A, CONFIG).log_end_offset == 20
+    close(again)
+
+
+def test_a_failed_fsync_in_the_background_is_heard_and_ends_nothing(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    disk, told = FaultDisk(), []
+    logs = manager(disk, one, two, on_directory_failed=lambda path, _: told.append(path))
+    logs.get_or_create(A, CONFIG)
+    disk.fail("fsync", errno.EIO, path="a-0/")
+
+    async def scenario() -> None:
+        fill(logs, B)
+        fill(logs, A)
+        other = logs.get_or_create(B, CONFIG)
+        await until(lambda: told == [one] and other.recovery_point > 0)
+
+    while_running(logs, scenario)
+    close(logs)
+    assert not (one / ".kafka_cleanshutdown").exists()
+
+
+def test_a_checkpoint_that_cannot_be_written_is_tried_again_and_nothing_is_unlinked(tmp_path: Path) -> None:
+    disk, clock = FaultDisk(), ManualClock(START_MS)
+    logs = manager(disk, tmp_path, clock=clock)
+    fill(logs, A, 40)
+    log = logs.get_or_create(A, CONFIG)
+    fault = disk.fail("open", errno.ENOSPC, path="log-start-offset-checkpoint")
+    log.advance_log_start(25)
+
+    async def refused() -> None:
+        await until(lambda: fault.hits > 1)
+        assert (tmp_path / "a-0" / f"{0:020d}.log").exists()
+        disk.heal()
+        await until(lambda: not (tmp_path / "a-0" / f"{0:020d}.log").exists())
+
+    while_running(logs, refused)
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\na 0 25\n"
+    close(logs)
+
+
+def test_a_damaged_replica_is_offline_and_the_others_are_opened(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    logs = manager(disk, tmp_path)
+    fill(logs, A)
+    fill(logs, B)
+    close(logs, clean=False)
+    path = tmp_path / "a-0" / f"{0:020d}.log"
+    damaged = flip(path, 200)
+    for _ in range(2):
+        logs = manager(disk, tmp_path)
+        assert logs.get_or_create(B, CONFIG).log_end_offset == 20
+        assert logs.get(A.topic_id, 0) is None
+        with pytest.raises(CorruptionError, match=r"a-0 could not be opened: .*0000\.log: wrong checksum"):
+            logs.get_or_create(A, CONFIG)
+        assert [tip for tip, _ in logs.offline()] == [A]
+        assert path.read_bytes() == damaged
+        close(logs, broker_epoch=1)
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    flip(path, 200)
+    logs = manager(disk, tmp_path)
+    assert logs.get_or_create(A, CONFIG).log_end_offset == 20
+    close(logs)
+
+
+def test_a_damaged_replica_keeps_its_recovery_point(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    logs = manager(disk, tmp_path)
+    fill(logs, A)
+    close(logs, broker_epoch=1)
+    path = max((tmp_path / "a-0").glob("*.log"))
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    flip(path, path.stat().st_size - 1)
+    for _ in range(2):
+        logs = manager(disk, tmp_path)
+        assert [tip for tip, _ in logs.offline()] == [A]
+        close(logs, broker_epoch=1)
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 20\n"
+
+
+def test_a_replica_that_the_disk_did_not_let_us_open_is_tried_again(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    logs = manager(disk, tmp_path)
+    fill(logs, A)
+    close(logs, clean=False)
+    disk.fail("open", errno.EMFILE, path="a-0/")
+    logs = manager(disk, tmp_path)
+    with pytest.raises(StorageError, match="Too many open files"):
+        logs.get_or_create(A, CONFIG)
+    disk.heal()
+    while_running(logs, lambda: until(lambda: logs.get(A.topic_id, 0) is not None))
+    assert logs.get_or_create(A, CONFIG).log_end_offset == 20
+    close(logs)
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 40, b"version: 0\ntopic_id: !", None])
+def test_a_replica_that_does_not_say_whose_it_is_is_nobodys(tmp_path: Path, content: bytes | None) -> None:
+    disk = FaultDisk()
+    logs = manager(disk, tmp_path)
+    fill(logs, A)
+    fill(logs, B)
+    close(logs)
+    metadata, log = tmp_path / "a-0" / "partition.metadata", max((tmp_path / "a-0").glob("*.log"))
+    metadata.unlink()
+    if content is not None:
+        metadata.write_bytes(content)
+    before = log.read_bytes()
+    logs = manager(disk, tmp_path)
+    assert logs.get_or_create(B, CONFIG).log_end_offset == 20
+    with pytest.raises(CorruptionError, match=r"partition\.metadata"):
+        logs.get_or_create(A, CONFIG)
+    logs.set_aside_unknown(lambda topic_id, _: topic_id == B.topic_id)
+    assert log.read_bytes() == before
+    close(logs)
+    write_topic_id(SystemDisk(), tmp_path / "a-0", A.topic_id)
+    logs = manager(disk, tmp_path)
+    assert logs.get_or_create(A, CONFIG).log_end_offset == 20
+    close(logs)
+
+
+@pytest.mark.parametrize("content", [b"", None])
+def test_a_replica_that_was_never_finished_being_made_is_made_anew(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    disk = FaultDisk()
+    (tmp_path / "a-0").mkdir()
+    (tmp_path / "a-0" / f"{0:020d}.log").touch()
+    if content is not None:
+        (tmp_path / "a-0" / "partition.metadata").write_bytes(content)
+    logs = manager(disk, tmp_path)
+    fill(logs, A)
+    close(logs)
+    assert len(list(tmp_path.glob("a-0.*-stray"))) == 1
+
+
+def test_a_replica_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    logs = manager(disk, tmp_path)
+    for call, path in (("mkdir", "a-0"), ("pwrite", "partition.metadata"), ("open", f"{0:020d}.log")):
+        disk.fail(call, errno.ENOSPC, path=path)
+        with pytest.raises(StorageError):
+            logs.get_or_create(A, CONFIG)
+        disk.heal()
+        assert not (tmp_path / "a-0").exists(), call
+    fill(logs, A)
+    close(logs)
+
+
+def test_what_is_new_is_durable_with_its_first_flush(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    logs = manager(disk, tmp_path)
+    log = logs.get_or_create(A, CONFIG)
+    log.append(batch(1), 0, START_MS)
+    disk.log.clear()
+    asyncio.run(logs.flush(log))
+    durable = {(call, path) for call, path in disk.log if call.startswith("fsync")}
+    expected = {
+        ("fsync", tmp_path / "a-0" / "partition.metadata"),
+        ("fsync_dir", tmp_path / "a-0"),
+        ("fsync_dir", tmp_path),
+        ("fsync", tmp_path / "a-0" / f"{0:020d}.log"),
+    }
+    assert expected <= durable
+    close(logs)
+
+
+def test_what_is_new_is_durable_soon(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    logs = manager(disk, tmp_path)
+    logs.get_or_create(A, CONFIG)
+    while_running(logs, lambda: until(lambda: ("fsync_dir", tmp_path / "a-0") in disk.log))
+    assert ("fsync", tmp_path / "a-0" / "partition.metadata") in disk.log
+    close(logs)
+
+
+@pytest.mark.parametrize("call", ["fsync", "open"])
+def test_a_topic_deleted_during_its_flush_ends_nothing(tmp_path: Path, call: str) -> None:
+    disk, deleted = FaultDisk(), threading.Event()
+    logs = manager(disk, tmp_path)
+    log = logs.get_or_create(A, LogConfig(flush_messages=1))
+    log.append(batch(1), 0, START_MS)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+
+        def delete() -> None:
+            logs.delete(A)
+            deleted.set()
+
+        def while_flushing(path: Path) -> bool:
+            loop.call_soon_threadsafe(delete)
+            assert deleted.wait(5)
+            return False
+
+        disk.fail(call, path="a-0/", only=while_flushing, times=1)
+        with contextlib.suppress(LogOffline):
+            await logs.flush(log)
+        assert logs.get(A.topic_id, 0) is None
+        assert logs.failed_directories == []
+        fill(logs, B)
+        await logs.flush(logs.get_or_create(B, CONFIG))
+
+    while_running(logs, scenario)
+    close(logs, broker_epoch=1)
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_an_empty_directory_is_not_after_a_hard_stop(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "service.hot.manager")
+    logs = manager(FaultDisk(), tmp_path)
+    assert "hard stop" not in caplog.text
+    fill(logs, A)
+    close(logs, clean=False)
+    close(manager(FaultDisk(), tmp_path))
+    assert "opening 1 logs" in caplog.text
+    assert "after a hard stop" in caplog.text
