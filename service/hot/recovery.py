@@ -244,13 +244,14 @@ class _Loader:
         """Each segment up to number `last` begins where the one before it ends."""
         for before, segment in zip(self._segments[:last], self._segments[1:], strict=False):
             if not before.ends_at(segment.base_offset):
-                self._check_border(end_offset_of(before), segment)
+                self._check_border(before, end_offset_of(before), segment)
 
-    def _check_border(self, end_offset: int, segment: Segment) -> None:
+    def _check_border(self, before: Segment, end_offset: int, segment: Segment) -> None:
         base = segment.base_offset
         if base < end_offset or (base > end_offset and not self._may_have_gaps):
             raise CorruptionError(
-                f"{segment.log.path} begins at {base}, the segment before it ends at {end_offset}"
+                f"{segment.log.path} begins at {base}, the segment before it ends at {end_offset}: "
+                f"{before.log.path.name}"
             )
 
     def _restore_producers(self, end_offset: int) -> None:
@@ -288,7 +289,7 @@ class _Loader:
     def _end_before(self, slot: int, end_offset: int) -> None:
         """Segments from `slot` on do not begin at `end_offset`: left-overs if they are empty, else damage."""
         if any(segment.size for segment in self._segments[slot:]):
-            self._check_border(end_offset, self._segments[slot])
+            self._check_border(self._segments[slot - 1], end_offset, self._segments[slot])
             return
         self._drop(self._segments[slot:])
 
