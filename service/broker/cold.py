@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from service.base.errors import ConfigError, StorageError
 from service.base.world import World
@@ -19,14 +20,18 @@ from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
+from service.metadata.snapshot_codec import encode_image
 from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.stamp import Writer
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.conditional import probe
-from service.remote.stores.obstore_store import ObstoreStore, open_store
+from service.remote.stores.obstore_store import open_store
+from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.s3_address import is_s3
+from service.remote.stores.store import ObjectStore
 from service.tiering.fence import claim_prefix
 from service.tiering.manager import TieringManager
+from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.ports import TieringSettings
 from service.tiering.recovery import read_archive
 from service.tiering.shared_objects import TopicsSnapshot
@@ -38,25 +43,45 @@ CLAIM_AT_START_S: Final = 3.0
 serves.
 """
 CLAIM_AGAIN_S: Final = 5.0
+NEVER_MS: Final = 1 << 53
 SWEEP_AT_MOST_EVERY_MS: Final = 10_000
 """Looking for orphans lists the whole prefix; once per grace period is enough, as nothing goes sooner."""
+
+
+class NodeStore(ObjectStore, Protocol):
+    """What a node needs of its store beyond what all who read a bucket need."""
+
+    def verifies_uploads(self) -> bool:
+        """Whether the store itself refuses what arrives damaged."""
+
+
+OpenStore = Callable[[BrokerConfig, World], NodeStore]
+"""Makes a client of the store that the settings name; nothing is sent yet."""
 
 
 class ColdTier:
     """Everything of this node that knows the bucket. Owned by the event loop."""
 
-    def __init__(self, config: BrokerConfig, world: World, cluster_id: str) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        cluster_id: str,
+        open_store: OpenStore,
+    ) -> None:
         """Raises `ConfigError` for a URL that names no store. Nothing is sent yet."""
         self._config = config
         self._world = world
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
         self._writer = Writer(config.node_id, world.new_uuid())
-        self._store = _open(config, world)
+        store = open_store(config, world)
+        self._store = ProvenUploads(store, store.verifies_uploads)
         self._claim: asyncio.Future[None] | None = None
         self._is_conditional = True
+        self._is_recovered = False
         self.reader = RemoteReader(
-            _open(config, world),
+            open_store(config, world),
             world,
             threads=config.remote_log_reader_threads,
             cache_bytes=config.remote_cache_bytes,
@@ -79,7 +104,9 @@ class ColdTier:
         archive = await asyncio.get_running_loop().run_in_executor(
             self._pool, read_archive, self._store, self._cluster_id
         )
-        return await adopt_archive(archive, controller)
+        adopted = await adopt_archive(archive, controller)
+        self._is_recovered = True
+        return adopted
 
     async def _ask(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._pool, self._claim_and_probe)
@@ -123,12 +150,15 @@ class ColdTier:
             partitions=lambda: broker.replicas,
             topics=lambda: _topics(broker.image),
             world=self._world,
+            metadata=lambda: _metadata(broker.image, self._world.clock.now_ms()),
             is_conditional=self._is_conditional,
+            is_recovered=self._is_recovered,
             abandoned_uploads=_uploads_child(config),
             settings=TieringSettings(
                 interval_ms=config.remote_log_manager_task_interval_ms,
                 copier_threads=config.remote_log_manager_copier_thread_pool_size,
                 grace_ms=config.remote_object_grace_ms,
+                metadata_interval_ms=config.metadata_log_max_snapshot_interval_ms or NEVER_MS,
                 sweep_interval_ms=max(config.remote_object_grace_ms, SWEEP_AT_MOST_EVERY_MS),
             ),
         )
@@ -152,7 +182,8 @@ class ColdTier:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _open(config: BrokerConfig, world: World) -> ObstoreStore:
+def open_configured_store(config: BrokerConfig, world: World) -> NodeStore:
+    """A client of the store that `firn.remote.url` names."""
     assert config.remote_url is not None
     return open_store(
         config.remote_url,
@@ -168,6 +199,11 @@ def _uploads_child(config: BrokerConfig) -> UploadsChild | None:
     if not is_s3(config.remote_url):
         return None
     return UploadsChild(config.remote_url, config.remote_s3_endpoint, config.remote_s3_region)
+
+
+def _metadata(image: MetadataImage, now_ms: int) -> MetadataSnapshot:
+    """`image` as the bucket gets it; it never changes, so a thread may encode it."""
+    return MetadataSnapshot(image.offset + 1, image.epoch, lambda: encode_image(image, now_ms))
 
 
 def _topics(image: MetadataImage) -> TopicsSnapshot:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from service.cli.stores import add_store_options, endpoint_of
+from service.cli.stores import add_store_options, endpoint_of, thread_count
 
 if TYPE_CHECKING:
     from service.inspect.fsck_report import FsckReport
@@ -22,6 +22,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     parser.add_argument("--topic", metavar="NAME|ID", help="this topic only")
     parser.add_argument("--shallow", action="store_true", help="check footers, not every batch")
+    parser.add_argument(
+        "--threads", type=thread_count, default=4, metavar="N", help="partitions at a time (default: 4)"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     add_store_options(parser)
     parser.set_defaults(run=run)
@@ -36,9 +39,11 @@ def run(args: argparse.Namespace) -> int:
 
     if problem := store_url_problem(args.url):
         raise ConfigError(f"{args.url}: {problem}")
-    store = open_store(args.url, world=system_world(), endpoint=endpoint_of(args), region=args.region)
+    world = system_world()
+    store = open_store(args.url, world=world, endpoint=endpoint_of(args), region=args.region)
     progress = _show_progress if sys.stderr.isatty() else None
-    report = fsck(store, topic=args.topic, deep=not args.shallow, progress=progress)
+    with world.threads.pool("fsck", args.threads) as pool:
+        report = fsck(store, topic=args.topic, deep=not args.shallow, progress=progress, pool=pool)
     if progress is not None:
         print("\r\x1b[K", end="", file=sys.stderr)
     print(report.as_json() if args.json else report.as_text())

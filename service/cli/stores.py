@@ -15,6 +15,13 @@ def add_store_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--region", metavar="NAME", help="region of the bucket (default: AWS_REGION)")
 
 
+def thread_count(text: str) -> int:
+    """A number of threads as an option has it."""
+    if not text.isdecimal() or not 1 <= int(text) <= 64:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 1 to 64")
+    return int(text)
+
+
 def endpoint_of(args: argparse.Namespace) -> str | None:
     """The endpoint, given or from the environment. Raises `ConfigError` for one that is no URL."""
     from service.base.errors import ConfigError

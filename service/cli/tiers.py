@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from service.cli.stores import add_store_options, endpoint_of
@@ -50,6 +50,19 @@ class TopicTiers:
     url: str | None
     problem: str | None
     partitions: tuple[PartitionTiers, ...]
+    writer: str | None = None
+    """Node and incarnation that the bucket names as its only writer."""
+    ahead: tuple[int, ...] = ()
+    """Partitions whose archive in the bucket goes on behind what the broker knows: another writer, or an
+    older disk."""
+
+
+class Published(NamedTuple):
+    """What HEAD of one partition stands for."""
+
+    size_bytes: int
+    objects: int
+    end_offset: int
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -117,13 +130,18 @@ def collect(
         last_cold = cluster.offsets(topic, leaders, LATEST_TIERED)
     any_broker = next(iter(settings.values()), {})
     url = url or any_broker.get(URL_KEY)
-    cold, problem = _cold_sizes(
+    cold, writer, problem = _cold_sizes(
         info, url, endpoint or any_broker.get(ENDPOINT_KEY), region or any_broker.get(REGION_KEY)
     )
+    suspects = [p for p in leaders if p in cold and cold[p].end_offset > last_cold[p] + 1]
+    if suspects:  # unless it was committed while we looked
+        with Cluster(bootstrap) as cluster:
+            last_cold = cluster.offsets(topic, leaders, LATEST_TIERED)
+    ahead = tuple(p for p in suspects if cold[p].end_offset > last_cold[p] + 1)
     rows = []
     for p, leader in leaders.items():
         hot_bytes, hot_segments = _hot_sizes(settings[leader].get(DIRS_KEY), info, p)
-        cold_bytes, cold_objects = cold.get(p, (None, None))
+        published = cold.get(p)
         rows.append(
             PartitionTiers(
                 partition=p,
@@ -133,40 +151,52 @@ def collect(
                 hot_segments=hot_segments,
                 cold_start=start[p],
                 cold_end=max(last_cold[p] + 1, start[p]),
-                cold_bytes=cold_bytes,
-                cold_objects=cold_objects,
+                cold_bytes=published.size_bytes if published is not None else None,
+                cold_objects=published.objects if published is not None else None,
             )
         )
-    return TopicTiers(topic, info.topic_id, url, problem, tuple(rows))
+    return TopicTiers(topic, info.topic_id, url, problem, tuple(rows), writer, ahead)
 
 
 def _cold_sizes(
     info: TopicInfo, url: str | None, endpoint: str | None, region: str | None
-) -> tuple[dict[int, tuple[int | None, int | None]], str | None]:
-    """Bytes and objects by partition, and why they are not known if so."""
+) -> tuple[dict[int, Published], str | None, str | None]:
+    """What is published by partition, who writes there, and why that is not known if so."""
     from service.base.errors import FirnError
     from service.base.world import system_world
     from service.remote.stores.obstore_store import StoreOptions, open_store
 
     if url is None:
-        return {p.partition: (0, 0) for p in info.partitions}, None
+        return {p.partition: Published(0, 0, 0) for p in info.partitions}, None, None
     options = StoreOptions(connect_timeout_s=3, request_timeout_s=10, max_retries=1, retry_timeout_s=10)
     try:
         store = open_store(url, world=system_world(), endpoint=endpoint, region=region, options=options)
-        return {
-            p.partition: _manifest_sizes(store, info.topic_id, p.partition) for p in info.partitions
-        }, None
+        found = {p.partition: _published(store, info.topic_id, p.partition) for p in info.partitions}
+        return found, _writer(store), None
     except FirnError as e:
-        return {}, str(e)
+        return {}, None, str(e)
 
 
-def _manifest_sizes(store: ObjectStore, topic_id: UUID, partition: int) -> tuple[int, int]:
-    """Bytes and objects of the manifest that HEAD names; nothing where nothing was copied yet."""
+def _writer(store: ObjectStore) -> str | None:
+    from service.remote.stores.errors import ObjectNotFound
+    from service.tiering.fence import read_cluster
+
+    try:
+        stamp = read_cluster(store).stamp
+    except ObjectNotFound:
+        return None
+    return f"node {stamp.writer.node_id}, incarnation {stamp.writer.incarnation}" if stamp else None
+
+
+def _published(store: ObjectStore, topic_id: UUID, partition: int) -> Published:
+    """The manifest that HEAD names; nothing where nothing was copied yet."""
     from service.remote.format.keys import HeadKey
     from service.remote.reading.object_reader import open_published
 
     chain = open_published(store, HeadKey(topic_id, partition))
-    return (chain.manifest.size_bytes, chain.manifest.segments) if chain is not None else (0, 0)
+    if chain is None or not chain.manifest.segments:
+        return Published(0, 0, 0)
+    return Published(chain.manifest.size_bytes, chain.manifest.segments, chain.manifest.end_offset)
 
 
 def _hot_sizes(log_dirs: str | None, info: TopicInfo, partition: int) -> tuple[int | None, int | None]:
@@ -214,7 +244,15 @@ def table(tiers: TopicTiers) -> list[str]:
         human_bytes(_sum(p.cold_bytes for p in every)),
         _count(_sum(p.cold_objects for p in every)),
     )
-    return [f"{tiers.topic}  {tiers.url or 'no cold tier'}", *_aligned([head, *rows, total])]
+    writer = f"  (written by {tiers.writer})" if tiers.writer is not None else ""
+    lines = [f"{tiers.topic}  {tiers.url or 'no cold tier'}{writer}", *_aligned([head, *rows, total])]
+    if tiers.ahead:
+        numbers = ", ".join(map(str, tiers.ahead))
+        lines.append(
+            f"partitions {numbers}: the bucket is ahead of what the broker knows; its log says why "
+            f"(docs/operations.md)"
+        )
+    return lines
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:

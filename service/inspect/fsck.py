@@ -5,14 +5,17 @@ there, with the manifest's size -> footer verified and equal to what the manifes
 `deep`, every section's and block's checksum, and every batch: checksum, order of offsets, leader epochs,
 counts, least timestamps where they are claimed. Objects that no published manifest names are listed as
 orphans. Reads are ranges of a few MiB (or one block where that is larger); listings and chains are walked
-side by side, so memory does not grow with the bucket.
+side by side, so memory does not grow with the bucket. Nodes may be writing meanwhile.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from functools import partial
-from itertools import groupby
+from itertools import count, groupby
+from typing import Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError
@@ -27,12 +30,13 @@ from service.remote.format.keys import (
     PageKey,
     SegmentKey,
     parse_key,
+    partition_prefix,
     topic_prefix,
 )
 from service.remote.format.manifest import Page, PageRef, SegmentEntry
-from service.remote.format.manifest_codec import Topics
+from service.remote.format.manifest_codec import Head, Topics
 from service.remote.reading.chain_proof import proved_footer, proved_segments, published_chain
-from service.remote.reading.object_reader import Chain, open_cluster, open_page
+from service.remote.reading.object_reader import Chain, open_cluster, open_head, open_metadata, open_page
 from service.remote.reading.segment_proof import prove_segment
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectInfo, ObjectStore
@@ -40,25 +44,39 @@ from service.tiering.shared_objects import read_topics
 
 Progress = Callable[[FsckReport], None]
 
+_AHEAD: Final = 64
+"""Partitions that are under way, or checked and not yet told, at a time."""
+_LOOKS: Final = 4
+
 
 def fsck(
-    store: ObjectStore, *, topic: str | None = None, deep: bool = True, progress: Progress | None = None
+    store: ObjectStore,
+    *,
+    topic: str | None = None,
+    deep: bool = True,
+    progress: Progress | None = None,
+    pool: Executor | None = None,
 ) -> FsckReport:
     """Check the bucket, or one topic (a name of `topics.json`, or an id).
 
-    `progress` is called after each segment with the report so far. Whatever is wrong with the data is in the
-    report; only a store that does not answer raises (`StoreUnavailable`, `StoreRefused`).
+    `progress` is called after each partition with the report so far; with `pool` several partitions are
+    checked at a time. Whatever is wrong with the data is in the report; only a store that does not answer
+    raises (`StoreUnavailable`, `StoreRefused`).
     """
-    check = _Check(store, FsckReport(deep), progress)
+    check = _Check(store, FsckReport(deep), progress, pool)
     check.run(topic)
     return check.report
 
 
 class _Check:
-    def __init__(self, store: ObjectStore, report: FsckReport, progress: Progress | None) -> None:
+    def __init__(
+        self, store: ObjectStore, report: FsckReport, progress: Progress | None, pool: Executor | None
+    ) -> None:
         self.store = store
         self.report = report
         self._progress = progress
+        self._pool = pool
+        self._pending: deque[Future[FsckReport]] = deque()
 
     def run(self, topic: str | None) -> None:
         self._cluster()
@@ -67,23 +85,54 @@ class _Check:
             self.report.error(topic, "no such topic in topics.json")
             return
         listing = self.store.list(topic_prefix(wanted) if wanted is not None else DATA_PREFIX)
-        for owner, infos in groupby(listing, _owner):
-            if owner is None:
-                for info in infos:
-                    self.report.note(info.key, "not a key of this layout")
-            elif names is not None and owner[0] not in names:
-                # Deleted: its objects go one after the other, so nothing can be said of what is still there.
-                for info in infos:
-                    self.report.orphan(info.key, info.size)
-            else:
-                name = names[owner[0]] if names is not None else None
-                self._partition(HeadKey(*owner), name, infos)
+        try:
+            for owner, infos in groupby(listing, _owner):
+                if owner is None:
+                    for info in infos:
+                        self.report.note(info.key, "not a key of this layout")
+                elif names is not None and owner[0] not in names:
+                    # Deleted (then its objects go one after the other), or lost: the bucket does not say.
+                    for info in infos:
+                        self.report.unknown(str(owner[0]), info.size)
+                else:
+                    self._start(HeadKey(*owner), names[owner[0]] if names is not None else None)
+            self._take(0)
+        finally:
+            for future in self._pending:
+                future.cancel()
+
+    def _start(self, key: HeadKey, name: str | None) -> None:
+        work = partial(
+            check_partition, self.store, key, name, cluster_id=self.report.cluster_id, deep=self.report.deep
+        )
+        if self._pool is None:
+            self._add(work())
+            return
+        self._pending.append(self._pool.submit(work))
+        self._take(_AHEAD)
+
+    def _take(self, left: int) -> None:
+        """Wait, in order, until no more than `left` partitions are under way."""
+        while len(self._pending) > left:
+            self._add(self._pending.popleft().result())
+
+    def _add(self, found: FsckReport) -> None:
+        self.report.add(found)
+        if self._progress is not None:
+            self._progress(self.report)
 
     def _cluster(self) -> None:
-        try:
-            self.report.cluster_id = open_cluster(self.store)
-        except (ObjectNotFound, CorruptionError) as e:
-            self.report.error(CLUSTER_KEY, str(e))
+        wrong = ""
+        for _ in range(_LOOKS):
+            try:
+                self.report.cluster_id = open_cluster(self.store)
+                open_metadata(self.store)
+                return
+            except (ObjectNotFound, CorruptionError) as e:
+                if str(e) == wrong:
+                    break  # a node that replaced the snapshot meanwhile would have made it another error
+                wrong = str(e)
+        self.report.error(CLUSTER_KEY, wrong)
 
     def _topics(self, wanted: str | None) -> tuple[dict[UUID, str] | None, UUID | None]:
         """Names by id, None where there is no `topics.json`; and the id of the topic asked for."""
@@ -103,31 +152,50 @@ class _Check:
         as_id = _as_uuid(wanted)
         return names, found if found is not None else as_id if as_id in names else None
 
-    def _partition(self, key: HeadKey, name: str | None, infos: Iterator[ObjectInfo]) -> None:
-        report = self.report
+
+def check_partition(
+    store: ObjectStore, key: HeadKey, name: str | None, *, cluster_id: str | None, deep: bool
+) -> FsckReport:
+    """One partition. What is wrong is looked at again before it is said.
+
+    A node may commit while this walks: what HEAD named then is replaced, listed no more, and gone after a
+    grace. Errors count when HEAD stood still through a second look.
+    """
+    for look in count(1):
+        report = FsckReport(deep, cluster_id)
+        head = _head(store, key)
+        infos = store.list(partition_prefix(*key))
         chain = published_chain(
-            self.store, key, cluster_id=report.cluster_id, topic=name, error=report.error, note=report.note
+            store, key, cluster_id=cluster_id, topic=name, error=report.error, note=report.note
         )
         if chain is not None:
-            _PartitionCheck(self, chain, infos).run()
-            return
-        for info in infos:
-            if not isinstance(parse_key(info.key), HeadKey):
-                report.orphan(info.key, info.size)
+            _PartitionCheck(store, report, chain, infos).run()
+        else:
+            for info in infos:
+                if not isinstance(parse_key(info.key), HeadKey):
+                    report.orphan(info.key, info.size)
+        if report.is_clean or (look > 1 and (look == _LOOKS or _head(store, key) == head)):
+            break
+    return report
 
-    def checked(self) -> None:
-        if self._progress is not None:
-            self._progress(self.report)
+
+def _head(store: ObjectStore, key: HeadKey) -> Head | str:
+    """What HEAD says, or why it says nothing: to tell whether it has changed."""
+    try:
+        return open_head(store, key)
+    except (ObjectNotFound, CorruptionError) as e:
+        return str(e)
 
 
 class _PartitionCheck:
     """One chain beside the listing of its partition. Both rise by offset, so they are merged."""
 
-    def __init__(self, check: _Check, chain: Chain, infos: Iterator[ObjectInfo]) -> None:
+    def __init__(
+        self, store: ObjectStore, report: FsckReport, chain: Chain, infos: Iterator[ObjectInfo]
+    ) -> None:
         manifest = chain.manifest
-        self._check = check
-        self._store = check.store
-        self._report = check.report
+        self._store = store
+        self._report = report
         self._chain = chain
         self._infos = infos
         self._pages: set[str] = set()
@@ -170,7 +238,6 @@ class _PartitionCheck:
             self._report.batches += footer.batch_count
         except (ObjectNotFound, CorruptionError) as e:
             self._report.error(entry.key, str(e))
-        self._check.checked()
 
     def _listed(self, key: str) -> int | None:
         """Size of `key` in the listing; what the listing has before it belongs to nobody."""

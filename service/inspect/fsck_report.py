@@ -6,6 +6,15 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
+_SUMS: Final = (
+    "segments",
+    "batches",
+    "records",
+    "checked_bytes",
+    "error_count",
+    "orphan_count",
+    "orphan_bytes",
+)
 MAX_LISTED: Final = 10_000
 """Errors and orphans beyond this are counted and not listed."""
 
@@ -22,6 +31,15 @@ class Orphan(NamedTuple):
 
     key: str
     size_bytes: int
+
+
+@dataclass(slots=True)
+class UnknownTopic:
+    """Objects of a topic that `topics.json` does not name: it was deleted, or they are all that is left."""
+
+    topic_id: str
+    objects: int = 0
+    size_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -56,6 +74,7 @@ class FsckReport:
     orphans: list[Orphan] = field(default_factory=list)
     orphan_count: int = 0
     orphan_bytes: int = 0
+    unknown_topics: dict[str, UnknownTopic] = field(default_factory=dict)
     notes: list[Finding] = field(default_factory=list)
 
     @property
@@ -82,6 +101,23 @@ class FsckReport:
         if len(self.orphans) < MAX_LISTED:
             self.orphans.append(Orphan(key, size_bytes))
 
+    def unknown(self, topic_id: str, size_bytes: int) -> None:
+        found = self.unknown_topics.setdefault(topic_id, UnknownTopic(topic_id))
+        found.objects += 1
+        found.size_bytes += size_bytes
+
+    def add(self, other: FsckReport) -> None:
+        """Take over what was found in a part of the bucket."""
+        self.partitions += other.partitions
+        for name in _SUMS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        for mine, theirs in (
+            (self.errors, other.errors),
+            (self.orphans, other.orphans),
+            (self.notes, other.notes),
+        ):
+            mine += theirs[: MAX_LISTED - len(mine)]  # type: ignore[operator]
+
     def as_json(self) -> str:
         """Everything, as one JSON object."""
         document: dict[str, Any] = {
@@ -99,6 +135,10 @@ class FsckReport:
                 {name: getattr(one, name) for name in PartitionReport.__slots__} for one in self.partitions
             ],
             "errors": [one._asdict() for one in self.errors],
+            "unknown_topics": [
+                {name: getattr(one, name) for name in UnknownTopic.__slots__}
+                for one in self.unknown_topics.values()
+            ],
             "orphans": [one._asdict() for one in self.orphans],
             "notes": [one._asdict() for one in self.notes],
         }
@@ -114,6 +154,11 @@ class FsckReport:
             for one in self.partitions
         ]
         lines += [f"note: {where}: {what}" for where, what in self.notes]
+        lines += [
+            f"unknown topic: {one.topic_id}: {one.objects} objects of {one.size_bytes} bytes that "
+            f"topics.json does not account for"
+            for one in self.unknown_topics.values()
+        ]
         lines += [f"orphan: {key} ({size} bytes)" for key, size in self.orphans]
         lines += [f"ERROR: {where}: {what}" for where, what in self.errors]
         depth = "every batch" if self.deep else "footers only"

@@ -11,8 +11,9 @@ from service.inspect.source import Source
 from service.metadata.batches import ControlRecord, ControlType, MetadataBatch, decode_batches
 from service.metadata.frames import Frame, UnknownRecord
 from service.metadata.raft.durable_offset import decode_durable_offset
-from service.metadata.raft.snapshots import parse_name
+from service.metadata.raft.snapshots import SnapshotId, parse_name
 from service.metadata.raft.state import decode_state
+from service.remote.format.keys import METADATA_PREFIX, MetadataKey, parse_key
 
 MAX_STATE_BYTES = 1 << 20
 
@@ -27,7 +28,9 @@ def dump_metadata_log(source: Source) -> Dump:
 
 def dump_metadata_snapshot(source: Source) -> Dump:
     """A `.checkpoint`: as the log; `CorruptionError` at the end when its footer is missing."""
-    snapshot = parse_name(source.name)
+    # In a bucket a UUID follows, so that no key is ever written twice.
+    named = parse_key(f"{METADATA_PREFIX}/{source.name}")
+    snapshot = SnapshotId(*named[:2]) if isinstance(named, MetadataKey) else parse_name(source.name)
     if snapshot is None:
         raise CorruptionError(f"{source.name}: a snapshot is named <end offset>-<epoch>.checkpoint")
     return Dump("metadata snapshot", snapshot._asdict(), (("records", _snapshot_rows(source)),))

@@ -67,9 +67,23 @@ def update_cluster(
     raise StoreUnavailable(f"{CLUSTER_KEY} is written by others again and again")
 
 
-def take_over(store: ObjectStore, cluster_id: str, stamp: Stamp, *, is_conditional: bool = True) -> None:
-    """Name the writer of `stamp` in `cluster.json`, whoever was named before. Raises as `claim_prefix`."""
-    update_cluster(store, cluster_id, lambda old: old._replace(stamp=stamp), is_conditional=is_conditional)
+def take_over(
+    store: ObjectStore,
+    cluster_id: str,
+    stamp: Stamp,
+    *,
+    is_conditional: bool = True,
+    is_recovered: bool = False,
+) -> None:
+    """Name the writer of `stamp` in `cluster.json`, whoever was named before. Raises as `claim_prefix`.
+
+    `is_recovered`: its metadata begins anew, so the snapshot of the one before is not named any more.
+    """
+
+    def change(old: ClusterFile) -> ClusterFile:
+        return old._replace(stamp=stamp, metadata=None if is_recovered else old.metadata)
+
+    update_cluster(store, cluster_id, change, is_conditional=is_conditional)
 
 
 def _decode(seen: Tagged) -> ClusterFile:
@@ -114,14 +128,15 @@ class Fence:
         """Whether the prefix was taken over, and nobody is known to have done so since."""
         return self._is_ours and self.displaced is None
 
-    async def take_over(self) -> None:
-        """Become the writer. Raises as the function of that name."""
+    async def take_over(self, *, is_recovered: bool) -> None:
+        """Become the writer. As the function of that name."""
         await self._pool.run(
             take_over,
             self._store,
             self._cluster_id,
             Stamp(self._clock.now_ms(), self._writer),
             is_conditional=self.is_conditional,
+            is_recovered=is_recovered,
         )
         self._is_ours = True
         self._looked_ms = self._clock.monotonic_ms()

@@ -2,9 +2,10 @@
 
 One asyncio task. It looks at every partition once per interval, and sooner when somebody wakes it, starts a
 task for each one that has work to do, and lets at most `copier_threads` of them work at a time, the one
-that has waited longest first. A partition whose work fails backs off alone. Beside them one housekeeper
-takes the prefix over, deletes what is due, sweeps, and writes `topics.json`. An error that is neither the
-store's nor the data's is a bug and ends `run`, and so the node.
+that has waited longest first; looks at HEAD, which appends wait for after a start, wait for no upload. A
+partition whose work fails backs off alone. Beside them one housekeeper takes the prefix over, deletes what
+is due, sweeps, and writes `topics.json`. An error that is neither the store's nor the data's is a bug and
+ends `run`, and so the node.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
 from service.tiering.fence import Displaced, Fence
+from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
 from service.tiering.offload import OffloadPool
 from service.tiering.partition_work import CommitRefused, PartitionWork, Tools
 from service.tiering.ports import AbandonedUploads, TieredPartition, TieringMetrics, TieringSettings
@@ -46,7 +48,8 @@ class TieringManager:
 
     `writer` is this process, which is told in all that is written. `partitions` gives those that this node
     leads, whenever it is asked; `topics` the topics of the committed image, or None while this node is not
-    the one to write `topics.json`. `is_conditional` says that the store honours conditional writes.
+    the one to write `topics.json`. `is_conditional` says that the store honours conditional
+    writes; `is_recovered` that the metadata has just taken over what the bucket says.
     `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever.
     """
 
@@ -60,7 +63,9 @@ class TieringManager:
         partitions: Callable[[], Iterable[TieredPartition]],
         topics: Callable[[], TopicsSnapshot | None],
         world: World,
+        metadata: Callable[[], MetadataSnapshot | None] = lambda: None,
         is_conditional: bool = True,
+        is_recovered: bool = False,
         abandoned_uploads: AbandonedUploads | None = None,
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
         manifest_limits: Limits = Limits(),  # noqa: B008  # immutable
@@ -72,6 +77,7 @@ class TieringManager:
         self._cluster_id = cluster_id
         self._catalog = catalog
         self._is_conditional = is_conditional
+        self._is_recovered = is_recovered
         self._partitions = partitions
         self._topics = topics
         self._clock = clock = world.clock
@@ -80,6 +86,7 @@ class TieringManager:
             world.threads, settings.copier_threads + 1, settings.watchdog_ms, self.metrics
         )
         self._slots = PrioritySlots(settings.copier_threads)
+        self._looks = PrioritySlots(2 * settings.copier_threads)
         self._commits = CommitQueue(catalog)
         self._writer = writer
         chains = ChainStore(
@@ -132,6 +139,17 @@ class TieringManager:
         self._told: dict[str, str] = {}
         self._sweep_due_ms = clock.monotonic_ms() + settings.sweep_interval_ms
         self._heads_due_ms = clock.monotonic_ms() + self._heads_interval_ms
+        self._metadata = MetadataCopies(
+            store,
+            cluster_id,
+            writer,
+            metadata,
+            world.new_uuid,
+            self._pool,
+            self._fence,
+            clock,
+            settings.metadata_interval_ms,
+        )
         self._house_failures = 0
         self._house_not_before_ms = 0
         self._task: asyncio.Task[None] | None = None
@@ -162,6 +180,7 @@ class TieringManager:
         """The image has other topics or settings: `topics.json` is written when it has been quiet for a
         moment."""
         self._topics_due_ms = self._clock.monotonic_ms() + self.settings.topics_debounce_ms
+        self._metadata.changed(self.settings.metadata_debounce_ms)
         self._housekeeping.set()
 
     def topics_deleted(self) -> None:
@@ -239,7 +258,8 @@ class TieringManager:
         """Units of work of one partition until there is none left, one fails, or the partition has gone."""
         try:
             while self._works.get(key) is work and (priority := work.assess()) is not None:
-                async with self._slots.place(priority):
+                slots = self._looks if work.is_to_be_looked_at else self._slots
+                async with slots.place(priority):
                     await work.turn()
                 work.failures = 0
                 self._housekeeping.set()
@@ -289,6 +309,7 @@ class TieringManager:
                 due.append(self._heads_due_ms)
             if self._fence.is_ours:
                 due += [self._sweep_due_ms, self._eraser.next_due_ms, self._topics_due_ms]
+                due.append(self._metadata.due_ms)
             soonest = min(at for at in due if at is not None)
             await self._pause(self._housekeeping, max(soonest, self._house_not_before_ms))
 
@@ -303,6 +324,7 @@ class TieringManager:
         if self._fence.is_ours:
             if self._topics_due_ms is not None and now_ms >= self._topics_due_ms:
                 await self._attempt(self._write_topics, failures)
+            await self._attempt(partial(self._metadata.run_due, now_ms), failures)
             await self._attempt(partial(self._eraser.run_due, now_ms), failures)
             if now_ms >= self._sweep_due_ms:
                 await self._attempt(self.sweep, failures)
@@ -353,12 +375,17 @@ class TieringManager:
         snapshot = self._topics()
         if snapshot is not None:
             refusal = await self._pool.run(
-                compare_topics, self._store, self._cluster_id, snapshot, self._deleted()
+                compare_topics,
+                self._store,
+                self._cluster_id,
+                snapshot,
+                self._deleted(),
+                self._is_recovered,
             )
             if refusal is not None and refusal.is_behind:
                 self._refused(refusal)
                 return
-        await self._fence.take_over()
+        await self._fence.take_over(is_recovered=self._is_recovered)
         self._told.pop("take-over", None)
         self._eraser.schedule_deleted(self._catalog.tombstones())
         self._wake.set()
@@ -410,12 +437,15 @@ class TieringManager:
                 self._stamp(),
                 self._deleted(),
                 is_conditional=self._is_conditional,
+                is_recovered=self._is_recovered,
             )
         except StorageError:
             self._topics_due_ms = due_ms
             raise
         if refusal is not None:
             self._refused(refusal)
+        else:
+            self._is_recovered = False  # from now on the bucket's offsets are ours
 
     def _live_topics(self) -> frozenset[UUID] | None:
         snapshot = self._topics()

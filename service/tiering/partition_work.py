@@ -167,6 +167,11 @@ class PartitionWork:
         return self._known
 
     @property
+    def is_to_be_looked_at(self) -> bool:
+        """Whether the next unit of work is to compare HEAD with our entry."""
+        return self._must_look(self._entry())
+
+    @property
     def was_looked_at(self) -> bool:
         """Whether HEAD has been compared with our entry since the start, where there can be one."""
         return self._has_looked or not self._is_tiered(self._entry())

@@ -97,6 +97,9 @@ class TieringSettings(NamedTuple):
     watchdog_ms: int = 120_000
     """An upload that moves no byte for so long, or a smaller call that does not return, is given up."""
     topics_debounce_ms: int = 1_000
+    metadata_interval_ms: int = 3_600_000  # metadata.log.max.snapshot.interval.ms
+    metadata_debounce_ms: int = 30_000
+    """The metadata's copy in the bucket is written so long after topics changed, and once per interval."""
     fence_age_ms: int = 10_000
     """So old may be what was seen of `cluster.json` when a unit of work begins; deletions look again."""
     block_bytes: int = 1 << 20

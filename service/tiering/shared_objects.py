@@ -53,13 +53,16 @@ def write_topics(
     deleted: Collection[UUID] = (),
     *,
     is_conditional: bool = True,
+    is_recovered: bool = False,
 ) -> Refusal | None:
     """Replace `topics.json`, or say why not; `deleted` are topics that we know to be deleted.
+
+    `is_recovered`: our metadata took over what the bucket has, so its offsets are not those of ours.
 
     `StoreUnavailable` when somebody else wrote it at the same moment: look again.
     """
     seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
-    refusal = _compare(store, cluster_id, snapshot, deleted, seen)
+    refusal = _compare(store, cluster_id, snapshot, deleted, seen, is_recovered)
     if refusal is not None:
         return refusal
     data = encode_topics(cluster_id, snapshot.metadata_offset, snapshot.topics, stamp)
@@ -71,11 +74,15 @@ def write_topics(
 
 
 def compare_topics(
-    store: ObjectStore, cluster_id: str, snapshot: TopicsSnapshot, deleted: Collection[UUID]
+    store: ObjectStore,
+    cluster_id: str,
+    snapshot: TopicsSnapshot,
+    deleted: Collection[UUID],
+    is_recovered: bool,
 ) -> Refusal | None:
-    """Whether `topics.json` may be replaced by `snapshot`: None when it may."""
+    """Whether `topics.json` may be replaced by `snapshot`, as `write_topics` has it: None when it may."""
     seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
-    return _compare(store, cluster_id, snapshot, deleted, seen)
+    return _compare(store, cluster_id, snapshot, deleted, seen, is_recovered)
 
 
 def _compare(
@@ -84,6 +91,7 @@ def _compare(
     snapshot: TopicsSnapshot,
     deleted: Collection[UUID],
     seen: Tagged | None,
+    is_recovered: bool,
 ) -> Refusal | None:
     if seen is None:
         return None
@@ -94,7 +102,7 @@ def _compare(
         return Refusal(f"it is damaged and is not written over (firn repair): {e}", is_behind=False)
     if stored.cluster_id != cluster_id:
         return Refusal(f"it is of cluster {stored.cluster_id}", is_behind=True)
-    is_later = stored.metadata_offset > snapshot.metadata_offset
+    is_later = stored.metadata_offset > snapshot.metadata_offset and not is_recovered
     known = snapshot.ids.union(deleted)
     lacking = [
         row for row in stored.topics if row.topic_id not in known and (is_later or _has_objects(store, row))

@@ -59,13 +59,13 @@ def refuses_records(node: Node, topic: str) -> bool:
 def archived(start_node: NodeFactory, disk_store: Store, tmp_path: Path) -> Node:
     """A node with an archive, a backup of its disk from half-way, and stopped."""
     node = start_node(disk_store, **SETTINGS)
-    Admin(node.bootstrap).create("events", **TIERED)
+    Admin(node.bootstrap).create("events", 1, **TIERED)
     fill(node, "events", 40_000)
     node.stop()
     shutil.copytree(node.data, tmp_path / "backup")
     node.start()
     fill(node, "events", 40_000)
-    Admin(node.bootstrap).create("later", **TIERED)
+    Admin(node.bootstrap).create("later", 1, **TIERED)
     fill(node, "later", 20_000)
     return node
 

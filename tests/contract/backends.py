@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.obstore_store import StoreOptions, open_store
+from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.store import ObjectStore
 from tests.support.stores import ACCESS, SECRET, s3_client
 from tests.support.world import WORLD
@@ -32,6 +33,10 @@ def options() -> StoreOptions:
 
 def memory_backend() -> Backend:
     return Backend("memory", MemoryStore(), list)
+
+
+def compared_backend() -> Backend:
+    return Backend("compared", ProvenUploads(MemoryStore(), lambda: False), list)
 
 
 def folder_backend(root: Path) -> Backend:

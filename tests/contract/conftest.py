@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.backends import Backend, folder_backend, memory_backend, s3_backend
+from tests.contract.backends import Backend, compared_backend, folder_backend, memory_backend, s3_backend
 from tests.support.stores import moto_server, versitygw_server
 
 
@@ -30,7 +30,13 @@ def localstack_contract_endpoint() -> str:
     return os.environ["FIRN_LOCALSTACK"]
 
 
-BACKENDS: list[Any] = ["memory", "folder", "moto", pytest.param("versitygw", marks=pytest.mark.versitygw)]
+BACKENDS: list[Any] = [
+    "memory",
+    "compared",
+    "folder",
+    "moto",
+    pytest.param("versitygw", marks=pytest.mark.versitygw),
+]
 # `make test-localstack` starts it.
 LOCALSTACK = ["localstack"] if "FIRN_LOCALSTACK" in os.environ else []
 
@@ -39,6 +45,8 @@ LOCALSTACK = ["localstack"] if "FIRN_LOCALSTACK" in os.environ else []
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     if request.param == "memory":
         return memory_backend()
+    if request.param == "compared":
+        return compared_backend()
     if request.param == "folder":
         return folder_backend(tmp_path / "bucket")
     return s3_backend(request.param, request.getfixturevalue(f"{request.param}_contract_endpoint"))

@@ -1,4 +1,4 @@
-"""A proxy in front of an object store that refuses, hangs, fails, or does the work and does not say so."""
+"""A proxy in front of an object store that refuses, hangs, fails, damages, or works and does not say so."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Fault(Enum):
     FAIL = "fail"  # 500, having forwarded nothing
     SLOW_DOWN = "slow down"  # 503 SlowDown
     LIE = "lie"  # forwards it, and answers nothing
+    FLIP = "flip"  # forwards it with one bit of its body flipped
     FAIL_AFTER = "fail after"  # forwards it, and answers 500
     EXPIRED = "expired"  # 400 ExpiredToken, as S3 does
     UNKNOWN_KEY = "unknown key"  # 403 InvalidAccessKeyId
@@ -124,9 +125,13 @@ class FaultProxy:
                     while proxy.mode is Fault.HANG:
                         time.sleep(0.05)
                     fault = Fault.REFUSE
-                if fault in (Fault.PASS, Fault.LIE, Fault.FAIL_AFTER):
+                if fault is Fault.FLIP and body:
+                    flipped = bytearray(body)
+                    flipped[len(body) // 2] ^= 1
+                    body = bytes(flipped)
+                if fault in (Fault.PASS, Fault.FLIP, Fault.LIE, Fault.FAIL_AFTER):
                     status, headers, answer = self._forward(body)
-                    if fault is Fault.PASS:
+                    if fault in (Fault.PASS, Fault.FLIP):
                         self._answer(status, headers, answer)
                         return
                 if fault in ERRORS:

@@ -84,6 +84,8 @@ class _Back:
         for name in _NEW:
             row.pop(name, None)
         row["key"] = older_key(row["key"])
+        if row["key"] not in self.older:
+            return  # deleted: what still lists it is replaced, or does not count it any more
         if "stored_size" in row:
             row.update(self._sums(row["key"]))
             children = self._children[row["key"]]
@@ -101,7 +103,7 @@ class _Back:
         size = 0
         for row in rows:
             if "size_bytes" in row and row["base_offset"] < start:
-                size += self._below(self._children[row["key"]], start)
+                size += self._below(self._children.get(row["key"], []), start)
             elif row["last_offset"] < start:
                 size += row["size"]
         return size

@@ -1,10 +1,10 @@
-"""Takes over what an archive says that the metadata lacks, after a lost or a restored disk. [P]
+"""Takes over what an archive says that the metadata lacks, on an order of the operator. [P]
 
-The operator has said that nobody else writes there, so what HEAD names wins over an older entry of ours,
-and a topic that only the archive knows comes back under its id. Topics that were deleted here stay deleted,
-and one whose name was given to another topic since is told and left alone. Partitions get the archive's
-leader epoch and no leader: when the broker is unfenced it leads them in the next one, which nobody has led
-in before.
+After a lost disk, or one restored from a backup. The operator has said that nobody else writes there, so
+what HEAD names wins over an older entry of ours, and a topic that only the archive knows comes back under
+its id. Topics that were deleted here stay deleted, and one whose name was given to another topic since is
+told and left alone. Partitions get the archive's leader epoch and no leader: when the broker is unfenced it
+leads them in the next one, which nobody has led in before.
 """
 
 from __future__ import annotations

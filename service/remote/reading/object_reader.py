@@ -23,6 +23,7 @@ from service.remote.format.manifest_codec import (
     MAX_TOPICS_BYTES,
     ClusterFile,
     Head,
+    MetadataRef,
     Topics,
     decode_cluster,
     decode_head,
@@ -225,6 +226,26 @@ def open_cluster_file(store: ObjectStore) -> ClusterFile:
     """`cluster.json`; `ObjectNotFound` where the prefix is nobody's."""
     with naming(CLUSTER_KEY):
         return decode_cluster(store.get(CLUSTER_KEY, max_size=MAX_SMALL_BYTES))
+
+
+def open_metadata(store: ObjectStore, attempts: int = _ATTEMPTS) -> tuple[MetadataRef, bytes] | None:
+    """The newest snapshot of the cluster's metadata and its verified bytes; None where none is named.
+
+    It may be replaced between `cluster.json` and the GET of it: then it is looked for again.
+    """
+    ref = open_cluster_file(store).metadata
+    if ref is None:
+        return None
+    try:
+        with naming(ref.key):
+            data = store.get(ref.key, max_size=ref.size)
+            if len(data) != ref.size or crc32c(data) != ref.crc32c:
+                raise CorruptionError(f"{len(data)} bytes with another checksum than cluster.json's")
+        return ref, data
+    except ObjectNotFound:
+        if attempts <= 1:
+            raise
+    return open_metadata(store, attempts - 1)
 
 
 def open_topics(store: ObjectStore) -> Topics:

@@ -7,6 +7,7 @@ connections.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ from service.remote.stores.answers import (
     store_error,
 )
 from service.remote.stores.aws_credentials import KeysGiven, asks_metadata_service, credential_source
+from service.remote.stores.conditional import PROBE_PREFIX
 from service.remote.stores.credentials import CredentialSource, RenewedCredentials
 from service.remote.stores.errors import (
     CredentialsExpired,
@@ -42,12 +44,15 @@ from service.remote.stores.errors import (
 )
 from service.remote.stores.s3_access import S3Access
 from service.remote.stores.s3_address import S3Address, is_s3, s3_address
+from service.remote.stores.s3_damage import Keys, refuses_damage
 from service.remote.stores.store import ObjectInfo, Tagged
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta, UpdateVersion
     from obstore.store import ClientConfig, RetryConfig, S3Credential, S3Store
     from obstore.store import ObjectStore as Client
+
+log = logging.getLogger(__name__)
 
 _REFUSED: Final = (
     exceptions.PermissionDeniedError,
@@ -150,8 +155,12 @@ def _s3_client(address: S3Address, credentials: RenewedCredentials | None, optio
     from obstore.store import S3Store
 
     config: dict[str, Any] = {"region": address.region, "virtual_hosted_style_request": not address.by_path}
+    # The store is to compare what arrives with the digest that a request is signed with.
+    config["unsigned_payload"] = False
     if address.endpoint:
         config["endpoint"] = address.endpoint
+    else:
+        config["checksum_algorithm"] = "SHA256"  # the same digest once more, which AWS keeps
     if credentials is not None:
         config["credential_provider"] = credentials
     plain = address.endpoint is not None and address.endpoint.startswith("http://")
@@ -193,6 +202,10 @@ class ObstoreStore:
         self._client = client
         self._options = options
         self._place = place
+
+    def verifies_uploads(self) -> bool:
+        """Whether the store itself refuses a body that arrives damaged; False where nobody knows."""
+        return False
 
     @contextmanager
     def _sending(self, key: str) -> Iterator[Client]:
@@ -345,6 +358,9 @@ class S3Bucket(ObstoreStore):
             RenewedCredentials(source, world.clock, world.threads) if source is not None else None
         )
         self._address = address
+        self._world = world
+        self._verifies = True if address.endpoint is None else None
+        """AWS does; others are asked once, by `verifies_uploads`."""
         self._has_answered = False
         """Somebody has: so there are credentials, and a metadata service that fails now will come round."""
         self._nobody_to_ask = (
@@ -379,6 +395,26 @@ class S3Bucket(ObstoreStore):
             self._has_answered = True
             raise
         self._has_answered = True
+
+    def verifies_uploads(self) -> bool:
+        if self._verifies is None:
+            # Two threads may both ask; either's answer will do.
+            self._verifies = self._refuses_damage()
+        return bool(self._verifies)
+
+    def _refuses_damage(self) -> bool | None:
+        """None where it is to be asked again."""
+        if self._credentials is None:
+            return False  # obstore alone knows them
+        used = self._credentials()
+        keys = Keys(used["access_key_id"], used["secret_access_key"], used.get("token"))
+        key = f"{PROBE_PREFIX}/{self._world.new_uuid()}"
+        found = refuses_damage(self._address, keys, key, self._world.clock.now_ms())
+        try:
+            self.delete([key])
+        except StorageError as e:
+            log.warning("what %s was asked with may be left there: %s", self._place, e)
+        return found
 
     def _renew(self, used: S3Credential | None, client: Client, expired: CredentialsExpired) -> None:
         """A client with other credentials than the failed call's. Raises what fetching them does."""

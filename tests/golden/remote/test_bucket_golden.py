@@ -158,3 +158,23 @@ def test_the_layout_can_be_read_without_this_code(version: int) -> None:
     assert sum(block[1] for block in blocks) == footer["log_length"]
     assert struct.unpack(">q", data[:8]) == (60,), "the object begins with the segment's first batch"
     assert isinstance(parse_key(rows[-1]["key"]), SegmentKey)
+
+
+def test_every_field_that_is_written_is_told_in_the_page_about_the_format() -> None:
+    page = (FOLDERS[2].parents[3] / "docs" / "bucket-format.md").read_text()
+    documents = []
+    for key, data in stored(2).items():
+        if key.endswith(".seg"):
+            length = int.from_bytes(data[-16:-12], "big")
+            documents.append(data[-16 - length : -16])
+        elif not key.endswith(".checkpoint"):
+            documents.append(gzip.decompress(data) if key.endswith(".gz") else data)
+
+    def names(value: object) -> set[str]:
+        if isinstance(value, dict):
+            return set(value) | {name for one in value.values() for name in names(one)}
+        return {name for one in value for name in names(one)} if isinstance(value, list) else set()
+
+    written = {name for data in documents for name in names(json.loads(data))}
+    assert len(written) > 60
+    assert {name for name in written if name not in page} == set()

@@ -57,7 +57,7 @@ def test_a_good_bucket_is_clean_and_counted(world: World) -> None:
     assert report.is_clean
     assert report.exit_code == 0
     assert report.segments == 6
-    assert seen == [1, 2, 3, 4, 5, 6]
+    assert seen == [3, 6]
     ends = [world.entry(one).end_offset for one in world.replicas]
     assert report.records == sum(ends)
     assert [(one.topic, one.partition, one.start_offset) for one in report.partitions] == [
@@ -236,7 +236,7 @@ def test_without_topics_json_the_names_come_from_the_manifests(world: World) -> 
     assert report.notes[0].where == "topics.json"
 
 
-def test_what_is_left_of_a_deleted_topic_is_orphaned_and_not_wrong(world: World) -> None:
+def test_what_is_left_of_a_deleted_topic_is_told_and_not_wrong(world: World) -> None:
     world.fill(2, world.add(TopicIdPartition(uuid4(), "gone", 0)))
     world.run()
     world.delete_topic("gone")
@@ -244,7 +244,9 @@ def test_what_is_left_of_a_deleted_topic_is_orphaned_and_not_wrong(world: World)
     world.run()
     report = fsck(world.bucket)
     assert report.is_clean
-    assert sum(one.key.endswith(".seg") for one in report.orphans) == 2
+    [left] = report.unknown_topics.values()
+    assert left.objects >= 2
+    assert not any(left.topic_id in one.key for one in report.orphans)
 
 
 def test_keys_of_no_layout_are_noted(world: World) -> None:

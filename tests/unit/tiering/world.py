@@ -262,10 +262,12 @@ class World:
         settings: TieringSettings = SETTINGS,
         limits: Limits = Limits(),  # noqa: B008  # immutable
         writer: Writer | None = None,
+        seed: int = 1,
         **config: Any,
     ) -> None:
         self.clock = ManualClock(START_MS)
-        self._ids = make_world(self.clock)
+        self._ids = make_world(self.clock, seed=seed)
+        self.is_recovered = False
         self._writer = writer  # of all nodes of one cluster; None for a new one with every start
         self.bucket: ObjectStore = store if store is not None else MemoryStore(self.clock)
         self.store = FaultyStore(self.bucket)
@@ -321,6 +323,7 @@ class World:
             partitions=lambda: self.replicas,
             topics=self.topics,
             world=replace(self._ids, clock=self.clock),
+            is_recovered=self.is_recovered,
             abandoned_uploads=self.abandoned_uploads,
             settings=self.settings,
             manifest_limits=self.limits,

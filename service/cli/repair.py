@@ -1,0 +1,48 @@
+"""`firn repair`: re-point HEAD and topics.json to what is there, where they are damaged or gone."""
+
+from __future__ import annotations
+
+import argparse
+
+from service.cli.stores import add_store_options, endpoint_of
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "repair",
+        help="repair HEADs and topics.json of a bucket",
+        description="Say which HEADs and whether topics.json are damaged or gone, and from what they can be"
+        " made again, or do it (--write). Stop the node first; start it once with firn.remote.recover=true"
+        " afterwards. Nothing is deleted. Exit code 1 when something is wrong and was not repaired.",
+    )
+    parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
+    parser.add_argument(
+        "--write", action="store_true", help="repair; otherwise it is only said what would be"
+    )
+    add_store_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from service.base.errors import ConfigError
+    from service.base.world import system_world
+    from service.config.tables import store_url_problem
+    from service.inspect.repair import Hopeless, carry_out, find_repairs
+    from service.remote.stores.obstore_store import open_store
+
+    if problem := store_url_problem(args.url):
+        raise ConfigError(f"{args.url}: {problem}")
+    world = system_world()
+    store = open_store(args.url, world=world, endpoint=endpoint_of(args), region=args.region)
+    wrong = 0
+    for repair in list(find_repairs(store)):
+        print(repair)
+        wrong += 1
+        if args.write and not isinstance(repair, Hopeless):
+            if carry_out(store, repair, world.new_uuid):
+                print("  repaired")
+                wrong -= 1
+            else:
+                print("  not repaired: somebody else has written there meanwhile; is a node running?")
+    print("nothing is wrong" if not wrong else f"{wrong} not repaired" + ("" if args.write else " (--write)"))
+    return 1 if wrong else 0

@@ -1,0 +1,210 @@
+"""Re-points HEAD and `topics.json` to what is there, where they are damaged or gone: `firn repair`.
+
+HEAD that cannot be read, or names a manifest that cannot: the newest manifest whose pages and objects are
+all there becomes the chain again, under a version above all that were ever written, so that no catalog
+takes it for its own past. The node does not follow that by itself: it is started once with
+``firn.remote.recover=true``. `topics.json` that cannot be read, or is gone: names, ids and numbers of
+partitions come from the manifests, settings are lost. Nothing is deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import NamedTuple
+from uuid import UUID
+
+from service.base.errors import CorruptionError
+from service.remote.format.keys import (
+    DATA_PREFIX,
+    TOPICS_KEY,
+    HeadKey,
+    ManifestKey,
+    PageKey,
+    SegmentKey,
+    head_key,
+    manifest_prefix,
+    parse_key,
+    partition_prefix,
+)
+from service.remote.format.manifest import Manifest, Page, PageRef
+from service.remote.format.manifest_codec import (
+    MAX_SMALL_BYTES,
+    MAX_TOPICS_BYTES,
+    TopicRow,
+    encode_head,
+    encode_manifest,
+    encode_topics,
+    head_of,
+)
+from service.remote.reading.chain_proof import proved_footer, proved_segments
+from service.remote.reading.object_reader import Chain, open_chain, open_cluster, open_page, open_published
+from service.remote.stores import conditional
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.store import ObjectStore, Tagged
+from service.tiering.shared_objects import read_topics
+
+NewUuid = Callable[[], UUID]
+
+
+class HeadRepair(NamedTuple):
+    """HEAD of one partition as it can be made again; `chain` is the one that is to be published anew."""
+
+    key: HeadKey
+    wrong: str
+    chain: Chain
+    version: int
+    seen: Tagged | None
+
+    def __str__(self) -> str:
+        manifest = self.chain.manifest
+        return (
+            f"{partition_prefix(*self.key)}: {self.wrong}; to be published anew as version {self.version}: "
+            f"{self.chain.key}, offsets {manifest.start_offset} to {manifest.end_offset - 1}"
+        )
+
+
+class TopicsRepair(NamedTuple):
+    """`topics.json` as it can be made again."""
+
+    wrong: str
+    rows: tuple[TopicRow, ...]
+    seen: Tagged | None
+
+    def __str__(self) -> str:
+        named = ", ".join(f"{row.name} ({row.partitions})" for row in self.rows)
+        return f"{TOPICS_KEY}: {self.wrong}; to be made from the manifests, without settings: {named}"
+
+
+class Hopeless(NamedTuple):
+    """What is wrong and cannot be repaired from what is there."""
+
+    where: str
+    wrong: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: cannot be repaired: {self.wrong}"
+
+
+Repair = HeadRepair | TopicsRepair | Hopeless
+
+
+def find_repairs(store: ObjectStore) -> Iterator[Repair]:
+    """What is wrong with HEADs and `topics.json`, and how each can be made again. Changes nothing."""
+    partitions: dict[UUID, list[Manifest]] = {}
+    for key in _partitions(store):
+        found = _head_repair(store, key)
+        if isinstance(found, Manifest):
+            partitions.setdefault(key.topic_id, []).append(found)
+        elif found is not None:
+            yield found
+            if isinstance(found, HeadRepair):
+                partitions.setdefault(key.topic_id, []).append(found.chain.manifest)
+    topics = _topics_repair(store, partitions)
+    if topics is not None:
+        yield topics
+
+
+def _partitions(store: ObjectStore) -> Iterator[HeadKey]:
+    def owner(key: str) -> HeadKey | None:
+        parsed = parse_key(key)
+        if isinstance(parsed, (SegmentKey, ManifestKey, PageKey, HeadKey)):
+            return HeadKey(parsed.topic_id, parsed.partition)
+        return None
+
+    for key, _ in groupby(store.list(DATA_PREFIX), lambda info: owner(info.key)):
+        if key is not None:
+            yield key
+
+
+def _head_repair(store: ObjectStore, key: HeadKey) -> HeadRepair | Hopeless | Manifest | None:
+    """The manifest where nothing is wrong; None where nothing was ever published."""
+    where = partition_prefix(*key)
+    wrong = "there is no HEAD"
+    try:
+        chain = open_published(store, key)
+        if chain is not None:
+            return chain.manifest
+    except (CorruptionError, ObjectNotFound) as e:
+        wrong = str(e)
+    manifests = sorted(
+        (
+            (parsed.version, info.key)
+            for info in store.list(manifest_prefix(*key))
+            if isinstance(parsed := parse_key(info.key), ManifestKey)
+        ),
+        reverse=True,
+    )
+    if not manifests:
+        return None if wrong == "there is no HEAD" else Hopeless(where, f"{wrong}; there is no manifest")
+    try:
+        seen = conditional.tagged_or_none(store, head_key(*key), max_size=MAX_SMALL_BYTES)
+    except CorruptionError as e:
+        return Hopeless(where, f"{e}; delete it first")
+    for version, group in groupby(manifests, lambda one: one[0]):
+        whole = [chain for _, name in group if (chain := _whole(store, key, name)) is not None]
+        if len(whole) > 1:
+            return Hopeless(
+                where, f"{wrong}; two manifests of version {version} are whole, one was committed"
+            )
+        if whole:
+            return HeadRepair(key, wrong, whole[0], manifests[0][0] + 1, seen)
+    return Hopeless(where, f"{wrong}; none of {len(manifests)} manifests is whole")
+
+
+def _whole(store: ObjectStore, key: HeadKey, name: str) -> Chain | None:
+    """The chain under `name`, when every page and every object of it is there and agrees."""
+    wrong: list[str] = []
+
+    def load(ref: PageRef) -> Page:
+        return open_page(store, ref, chain.manifest)
+
+    try:
+        chain = open_chain(store, name)
+        if (chain.manifest.topic_id, chain.manifest.partition) != key:
+            return None
+        for entry in proved_segments(chain, load, lambda where, what: wrong.append(what)):
+            size = store.head(entry.key).size
+            proved_footer(
+                store, entry, size, cluster_id=chain.manifest.cluster_id, topic=chain.manifest.topic
+            )
+    except (CorruptionError, ObjectNotFound):
+        return None
+    return None if wrong else chain
+
+
+def _topics_repair(store: ObjectStore, partitions: dict[UUID, list[Manifest]]) -> TopicsRepair | None:
+    wrong = "it is not there"
+    try:
+        if read_topics(store) is not None:
+            return None
+    except CorruptionError as e:
+        wrong = str(e)
+    rows = tuple(
+        TopicRow(found[-1].topic, topic_id, max(one.partition for one in found) + 1, {})
+        for topic_id, found in partitions.items()
+    )
+    if not rows:
+        return None
+    return TopicsRepair(wrong, rows, conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES))
+
+
+def carry_out(store: ObjectStore, repair: HeadRepair | TopicsRepair, new_uuid: NewUuid) -> bool:
+    """Write it; False when somebody else has written there since it was looked at."""
+    if isinstance(repair, TopicsRepair):
+        data = encode_topics(open_cluster(store), 0, repair.rows)
+        return conditional.write(store, TOPICS_KEY, data, repair.seen)
+    old = repair.chain.manifest
+    manifest = replace(
+        old,
+        version=repair.version,
+        parent_version=old.version,
+        parent_key=repair.chain.key,
+        stored_key=None,
+    )
+    key, data = manifest.key(new_uuid()), encode_manifest(manifest)
+    if not conditional.create(store, key, data):
+        return False
+    head = encode_head(head_of(manifest, key, data))
+    return conditional.write(store, head_key(*repair.key), head, repair.seen)

@@ -1,0 +1,159 @@
+"""The newest snapshot of the cluster's metadata, beside `topics.json`: an object that `cluster.json` names.
+
+A `.checkpoint` as the metadata log's own snapshots are. It is uploaded under a key of its own, and named by a
+conditional write after that; those before it go when they are no longer named, but for the last one. Metadata
+that is older than what the bucket has is not written: such a node is restored from the past.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from crc32c import crc32c
+
+from service.base.clock import Clock
+from service.base.errors import StorageError
+from service.base.types import Buffer
+from service.remote.format.keys import METADATA_PREFIX, MetadataKey, metadata_key, parse_key
+from service.remote.format.manifest_codec import MAX_METADATA_BYTES, ClusterFile, MetadataRef
+from service.remote.format.stamp import Writer
+from service.remote.stores.store import ObjectStore
+from service.tiering.fence import Displaced, Fence, read_cluster, update_cluster
+from service.tiering.offload import OffloadPool
+
+log = logging.getLogger(__name__)
+
+_KEPT: Final = 2
+
+
+class MetadataSnapshot(NamedTuple):
+    """All metadata below `end_offset`, whose last record is of `epoch`; `encode` gives the bytes of it."""
+
+    end_offset: int
+    epoch: int
+    encode: Callable[[], Iterable[Buffer]]
+
+
+class OlderMetadata(StorageError):
+    """The bucket has metadata that is newer than this node's."""
+
+
+def write_metadata(
+    store: ObjectStore,
+    cluster_id: str,
+    snapshot: MetadataSnapshot,
+    writer: Writer,
+    uuid: UUID,
+    *,
+    is_conditional: bool = True,
+) -> MetadataRef:
+    """Upload `snapshot`, have `cluster.json` name it, and remove those that nobody needs. Blocks.
+
+    `OlderMetadata` when a newer one is named, `Displaced` when another process than `writer` has the prefix:
+    then at most an object is left that nobody names. Otherwise as `update_cluster`. What is named already
+    and as new is left as it is.
+    """
+    named = _checked(read_cluster(store), snapshot, writer).metadata
+    if named is not None and named.end_offset == snapshot.end_offset:
+        return named
+    data = b"".join(snapshot.encode())
+    if len(data) > MAX_METADATA_BYTES:
+        raise StorageError(
+            f"metadata of {len(data)} bytes, at most {MAX_METADATA_BYTES} are kept in a bucket"
+        )
+    key = metadata_key(MetadataKey(snapshot.end_offset, snapshot.epoch, uuid))
+    ref = MetadataRef(key, snapshot.end_offset, snapshot.epoch, len(data), crc32c(data))
+    store.put_stream(key, [data], len(data))
+
+    def name(cluster: ClusterFile) -> ClusterFile:
+        return _checked(cluster, snapshot, writer)._replace(metadata=ref)
+
+    update_cluster(store, cluster_id, name, is_conditional=is_conditional)
+    _remove_older(store, ref)
+    return ref
+
+
+def _checked(cluster: ClusterFile, snapshot: MetadataSnapshot, writer: Writer) -> ClusterFile:
+    owner = cluster.stamp.writer.incarnation if cluster.stamp is not None else None
+    if owner != writer.incarnation:
+        raise Displaced(f"another process ({owner}) has the prefix, this one is {writer.incarnation}")
+    named = cluster.metadata
+    if named is not None and named.end_offset > snapshot.end_offset:
+        raise OlderMetadata(
+            f"the bucket has the cluster's metadata up to offset {named.end_offset}, this node only up to "
+            f"{snapshot.end_offset}: it is not written over"
+        )
+    return cluster
+
+
+def _remove_older(store: ObjectStore, named: MetadataRef) -> None:
+    """Those before the one that is named, but for the last of them; newer ones are not ours to judge."""
+    older = []
+    for info in store.list(METADATA_PREFIX):
+        parsed = parse_key(info.key)
+        if isinstance(parsed, MetadataKey) and info.key != named.key and parsed.offset <= named.end_offset:
+            older.append((parsed.offset, info.key))
+    store.delete([key for _, key in sorted(older)[: -(_KEPT - 1)]])
+
+
+class MetadataCopies:
+    """When the metadata is written. Owned by the event loop; the writing runs on the offload pool."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        cluster_id: str,
+        writer: Writer,
+        take: Callable[[], MetadataSnapshot | None],
+        new_uuid: Callable[[], UUID],
+        pool: OffloadPool,
+        fence: Fence,
+        clock: Clock,
+        interval_ms: int,
+    ) -> None:
+        """`take` gives the committed metadata, None while this node is not the one to write it."""
+        self._store = store
+        self._cluster_id = cluster_id
+        self._writer = writer
+        self._take = take
+        self._new_uuid = new_uuid
+        self._pool = pool
+        self._fence = fence
+        self._clock = clock
+        self._interval_ms = interval_ms
+        self._written = -1
+        self.due_ms = clock.monotonic_ms()
+
+    def changed(self, in_ms: int) -> None:
+        """What is worth a copy was committed: write one in `in_ms`, or sooner if that was said already."""
+        self.due_ms = min(self.due_ms, self._clock.monotonic_ms() + in_ms)
+
+    async def run_due(self, now_ms: int) -> None:
+        """Write a copy if it is time and there is anything new. Raises what `write_metadata` does."""
+        if now_ms < self.due_ms:
+            return
+        self.due_ms = now_ms + self._interval_ms
+        snapshot = self._take()
+        if snapshot is None or snapshot.end_offset <= self._written:
+            return
+        try:
+            await self._fence.check()
+            await self._pool.run(
+                write_metadata,
+                self._store,
+                self._cluster_id,
+                snapshot,
+                self._writer,
+                self._new_uuid(),
+                is_conditional=self._fence.is_conditional,
+            )
+        except OlderMetadata as e:
+            log.error("%s", e)  # only an operator can change that
+            return
+        except StorageError:
+            self.due_ms = now_ms
+            raise
+        self._written = snapshot.end_offset

@@ -1,0 +1,232 @@
+"""docs/reference_reader.py reads what Firn reads, with the standard library alone."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from service.records.batch import Codec
+from service.records.builder import BatchBuilder
+from service.records.decode import iter_records
+from service.remote.format.keys import HeadKey, SegmentKey, parse_key
+from service.remote.format.manifest import Limits, live_segments
+from service.remote.reading.object_reader import open_page, open_published, open_topics
+from service.remote.stores.memory_store import MemoryStore
+from service.remote.stores.store import ObjectStore
+from tests.golden.remote.generate import FOLDERS, TOPIC
+from tests.support.older_format import version_1
+from tests.unit.spark.bucket import START_MS, Bucket, marker, transactional
+
+SCRIPT = Path(__file__).parents[3] / "docs" / "reference_reader.py"
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", "-S", str(SCRIPT), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def read(*arguments: object) -> list[dict[str, Any]]:
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def shown(data: bytes | None) -> object:
+    try:
+        return None if data is None else bytes(data).decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(bytes(data or b"")).decode()}
+
+
+def by_firn(store: ObjectStore, topic: str, partition: int) -> list[dict[str, Any]]:
+    """The records that Firn finds in this partition."""
+    row = next(row for row in open_topics(store).topics if row.name == topic)
+    chain = open_published(store, HeadKey(row.topic_id, partition))
+    assert chain is not None
+    manifest = chain.manifest
+    found = []
+    for entry in live_segments(manifest, lambda ref: open_page(store, ref, manifest)):
+        for one in iter_records(store.get_range(entry.key, 0, entry.log_length)):
+            if one.offset >= manifest.start_offset:
+                headers = [[key, shown(value)] for key, value in one.headers]
+                found.append(
+                    {
+                        "topic": topic,
+                        "partition": partition,
+                        "offset": one.offset,
+                        "timestamp": one.timestamp,
+                        "key": shown(one.key),
+                        "value": shown(one.value),
+                        "headers": headers,
+                    }
+                )
+    return found
+
+
+def objects(store: MemoryStore) -> dict[str, bytes]:
+    return {info.key: store.get(info.key, max_size=1 << 30) for info in MemoryStore.list(store, "")}
+
+
+def written(folder: Path, content: dict[str, bytes]) -> Path:
+    for key, data in content.items():
+        path = folder / key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    return folder
+
+
+def stored(folder: Path) -> MemoryStore:
+    store = MemoryStore()
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store.put(str(path.relative_to(folder)), path.read_bytes())
+    return store
+
+
+def batch(base_offset: int, codec: Codec = Codec.NONE) -> bytes:
+    builder = BatchBuilder(base_offset, codec)
+    builder.add(START_MS + base_offset, None, b"\xff\x00 not text", headers=[("h", b"\xfe"), ("n", None)])
+    builder.add(START_MS - 5, "schlüssel".encode(), None)
+    builder.add(START_MS, b"", b"v" * 3000)
+    return bytes(builder.build())
+
+
+@pytest.fixture
+def bucket() -> Bucket:
+    """Pages of two levels, a start inside a segment, transactions, gzip, what is no text."""
+    bucket = Bucket(limits=Limits(entries=2, page_refs=2))
+    bucket.topic("events", 2)
+    for number in range(11):
+        base = bucket.end("events")
+        if number % 3:
+            batches = [batch(base), batch(base + 3, Codec.GZIP), batch(base + 6)]
+        else:
+            batches = [transactional(base, 7, 2), batch(base + 2), marker(base + 5, 7, commit=True)]
+        bucket.add("events", 0, batches)
+    bucket.drop_before("events", 14)
+    return bucket
+
+
+def test_it_is_one_file_of_the_standard_library() -> None:
+    source = SCRIPT.read_text()
+    assert len(source.splitlines()) < 250
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            names = [str(node.module)]
+        assert all(name.split(".")[0] in {*sys.stdlib_module_names, "compression"} for name in names), names
+
+
+@pytest.mark.parametrize("version", sorted(FOLDERS))
+def test_it_and_firn_read_the_same_golden_bucket(version: int) -> None:
+    folder = FOLDERS[version]
+    (topic,) = read(folder)
+    assert (topic["name"], topic["partitions"]) == (TOPIC, 3)
+    assert [(row["start_offset"], row["end_offset"]) for row in read(folder, TOPIC)] == [
+        (0, 0),
+        (0, 0),
+        (0, 75),
+    ]
+    expected = by_firn(stored(folder), TOPIC, 2)
+    assert len(expected) == 75
+    assert read(folder, TOPIC, 2) == expected
+    assert read(folder, topic["topic_id"], 2, "--from", 43, "--limit", 5) == expected[43:48]
+
+
+def test_it_and_firn_read_the_same_long_chain(bucket: Bucket, tmp_path: Path) -> None:
+    folder = written(tmp_path, objects(bucket.store))
+    expected = by_firn(bucket.store, "events", 0)
+    assert expected[0]["offset"] == 14
+    assert {ref.level for ref in bucket.manifest("events", 0).pages} >= {0, 1}
+    assert read(folder, "events", 0) == expected
+    assert read(folder, "events")[0] == {
+        "topic": "events", "partition": 0, "start_offset": 14, "end_offset": bucket.end("events"),
+    }  # fmt: skip
+
+
+def test_of_version_1_it_goes_by_names_where_python_has_no_zstd(bucket: Bucket, tmp_path: Path) -> None:
+    folder = written(tmp_path, version_1(objects(bucket.store)))
+    done = run(folder, "events", 0, "--from", 14)
+    assert [json.loads(line) for line in done.stdout.splitlines()] == by_firn(stored(folder), "events", 0)
+    assert ("names of its segments" in done.stderr) is (sys.version_info < (3, 14))
+
+
+class Ranges(SimpleHTTPRequestHandler):
+    """Files by GET, whole or a range of them."""
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        if not path.is_file() or "sig=x%2F" not in self.path:
+            self.send_error(403)
+            return
+        data, wanted = path.read_bytes(), self.headers.get("Range")
+        if wanted:
+            first, _, last = wanted.removeprefix("bytes=").partition("-")
+            data = data[int(first) : int(last) + 1]
+        self.send_response(206 if wanted else 200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def served(bucket: Bucket, tmp_path: Path) -> Iterator[str]:
+    written(tmp_path / "a place", objects(bucket.store))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Ranges, directory=str(tmp_path)))
+    thread = Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/a%20place/?sig=x%2F"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_it_reads_over_http_with_a_signature_in_the_query(bucket: Bucket, served: str) -> None:
+    assert read(served, "events", 0) == by_firn(bucket.store, "events", 0)
+    assert read(served, "events")[1]["end_offset"] == 0
+
+
+def test_damage_is_noticed_wherever_it_is(bucket: Bucket, tmp_path: Path) -> None:
+    sound = objects(bucket.store)
+    newest = bucket.manifest("events", 0).entries[-1]
+    head = json.loads(sound[next(key for key in sound if key.endswith("HEAD"))])
+    page = bucket.manifest("events", 0).pages[-1].key
+    places = [
+        (newest.key, at) for at in (0, 40, newest.log_length - 1, newest.footer_position, newest.size - 20)
+    ]
+    for number, (key, at) in enumerate([*places, (head["manifest"], 30), (page, 30)]):
+        data = bytearray(sound[key])
+        data[at] ^= 1
+        folder = written(tmp_path / str(number), {**sound, key: bytes(data)})
+        done = run(folder, "events", 0)
+        assert done.returncode == 1, (key, at)
+        assert done.stderr.startswith(("ValueError", "error")), done.stderr
+
+
+def test_a_codec_that_the_standard_library_lacks_is_named(tmp_path: Path) -> None:
+    bucket = Bucket()
+    bucket.topic("events")
+    bucket.add("events", 0, [batch(0), batch(3, Codec.LZ4)])
+    done = run(written(tmp_path, objects(bucket.store)), "events", 0)
+    assert len(done.stdout.splitlines()) == 3, "what came before it is shown"
+    assert "lz4, by which the batch at offset 3" in done.stderr
+
+
+def test_segments_of_a_topic_that_does_not_exist_are_not_found(bucket: Bucket, tmp_path: Path) -> None:
+    folder = written(tmp_path, objects(bucket.store))
+    assert run(folder, "nobody").returncode == 1
+    assert any(isinstance(parse_key(key), SegmentKey) for key in objects(bucket.store))

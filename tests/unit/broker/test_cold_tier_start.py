@@ -1,0 +1,49 @@
+"""What a node asks of its store before it writes: whose prefix it is, and whether it honours conditions."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from service.base.errors import ConfigError
+from service.base.types import Buffer
+from service.broker import cold
+from service.config.settings import BrokerConfig
+from service.remote.stores.memory_store import MemoryStore
+from tests.support.world import make_world
+
+
+class Careless(MemoryStore):
+    """Writes whatever the condition says, as stores do that have never heard of If-Match."""
+
+    def put_if_match(self, key: str, data: Buffer, tag: str) -> None:
+        self.put(key, data)
+
+    def verifies_uploads(self) -> bool:
+        return True
+
+
+def claim(**settings: str) -> Careless:
+    store = Careless()
+    config = BrokerConfig.from_properties({"firn.remote.url": "s3://any/prefix", **settings})
+
+    async def scenario() -> None:
+        tier = cold.ColdTier(config, make_world(), "cluster", lambda config, world: store)
+        try:
+            await tier.claim()
+        finally:
+            await tier.close()
+
+    asyncio.run(scenario())
+    return store
+
+
+def test_a_store_that_ignores_conditions_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match=r"firn\.remote\.unfenced\.allow=true"):
+        claim()
+
+
+def test_and_used_when_the_operator_says_so() -> None:
+    store = claim(**{"firn.remote.unfenced.allow": "true"})
+    assert [info.key for info in store.list("")] == ["cluster.json"]

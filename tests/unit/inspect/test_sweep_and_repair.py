@@ -1,0 +1,200 @@
+"""`firn sweep` deletes what is dead for sure, `firn repair` makes HEAD and topics.json from what is there."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from service.base.errors import CorruptionError
+from service.inspect.fsck import fsck
+from service.inspect.orphans import PartitionOrphans, Skipped, delete_orphans, find_orphans
+from service.inspect.repair import HeadRepair, Hopeless, TopicsRepair, carry_out, find_repairs
+from service.remote.format.keys import SegmentKey, head_key, segment_key
+from service.remote.reading.object_reader import open_topics
+from service.remote.stores.memory_store import MemoryStore
+from service.tiering.recovery import read_archive
+from service.tiering.steps import Step
+from tests.unit.tiering.world import CLUSTER, GRACE_MS, World, crash_at
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path / "disk", partitions=2)
+    world.fill(3)
+    world.run()
+    world.run()
+    world.clock.advance(GRACE_MS)
+    world.run()
+    return world
+
+
+def orphans_of(world: World, older_than_ms: int = 0, forsaken: UUID | None = None) -> set[str]:
+    found = find_orphans(
+        world.bucket, older_than_ms=older_than_ms, now_ms=world.clock.now_ms(), forsaken=forsaken
+    )
+    return {info.key for one in found if isinstance(one, PartitionOrphans) for info in one.orphans}
+
+
+def skipped(world: World) -> list[Skipped]:
+    found = find_orphans(world.bucket, older_than_ms=0, now_ms=world.clock.now_ms())
+    return [one for one in found if isinstance(one, Skipped)]
+
+
+def test_orphans_are_found_and_deleted_and_nothing_live_is(world: World) -> None:
+    live = world.live_keys()
+    orphan = segment_key(SegmentKey(world.topic_ids["events"], 0, 0, 9, 0, UUID(int=1)))
+    world.bucket.put(orphan, b"?")
+    assert orphans_of(world) == {orphan}
+    assert orphans_of(world, older_than_ms=1) == set(), "it may be an upload that runs"
+    for one in find_orphans(world.bucket, older_than_ms=0, now_ms=world.clock.now_ms()):
+        assert isinstance(one, PartitionOrphans)
+        delete_orphans(world.bucket, one)
+    assert world.stored_keys() == live
+
+
+def test_a_commit_that_head_does_not_name_yet_is_never_swept(world: World) -> None:
+    world.probe = crash_at(Step.COMMITTED)
+    world.fill(1)
+    assert not world.run()
+    live = world.live_keys()
+    assert any("newer than HEAD" in one.why for one in skipped(world))
+    assert not orphans_of(world) & live
+
+
+def test_a_topic_that_nobody_knows_goes_only_when_it_is_asked_for(world: World) -> None:
+    lost = UUID(int=99)
+    key = segment_key(SegmentKey(lost, 0, 0, 9, 0, UUID(int=1)))
+    world.bucket.put(key, b"?")
+    assert [one.where for one in skipped(world)] == [str(lost)]
+    assert orphans_of(world) == set()
+    assert orphans_of(world, forsaken=lost) == {key}
+    assert orphans_of(world, forsaken=world.topic_ids["events"]) == set(), "topics.json names it"
+
+
+def test_nothing_is_swept_where_nobody_knows_the_topics(world: World) -> None:
+    world.bucket.delete(["topics.json"])
+    with pytest.raises(CorruptionError, match="nobody knows what is live"):
+        orphans_of(world)
+
+
+def test_orphans_stay_when_head_moved_since_they_were_judged(world: World) -> None:
+    orphan = segment_key(SegmentKey(world.topic_ids["events"], 0, 0, 9, 0, UUID(int=1)))
+    world.bucket.put(orphan, b"?")
+    [found] = [
+        one
+        for one in find_orphans(world.bucket, older_than_ms=0, now_ms=world.clock.now_ms())
+        if isinstance(one, PartitionOrphans) and one.orphans
+    ]
+    world.fill(1)
+    world.run()
+    assert delete_orphans(world.bucket, found) == 0
+    assert orphan in world.stored_keys()
+
+
+@pytest.mark.parametrize("damage", ["gone", "torn"])
+def test_a_lost_head_is_made_from_the_newest_whole_manifest(world: World, damage: str) -> None:
+    [first, second] = world.replicas
+    key = head_key(first.tip.topic_id, 0)
+    entry = world.entry(first)
+    assert entry is not None
+    if damage == "gone":
+        world.bucket.delete([key])
+    else:
+        world.bucket.put(key, b"{")
+    [repair] = find_repairs(world.bucket)
+    assert isinstance(repair, HeadRepair)
+    assert repair.chain.key == entry.manifest_key
+    assert carry_out(world.bucket, repair, lambda: UUID(int=5))
+    assert list(find_repairs(world.bucket)) == []
+    report = fsck(world.bucket)
+    assert report.is_clean
+    archive = read_archive(world.bucket, CLUSTER)
+    found = archive.topics[0].partitions[0].entry
+    assert found is not None
+    assert (found.version, found.end_offset) == (entry.version + 1, entry.end_offset)
+    assert archive.topics[0].partitions[1].entry == world.entry(second)
+    assert not archive.problems
+
+
+def test_a_head_that_names_a_damaged_manifest_goes_back_to_one_that_is_whole(tmp_path: Path) -> None:
+    world = World(tmp_path / "disk")
+    world.fill(3)
+    world.run()
+    world.run()
+    [replica] = world.replicas
+    entry = world.entry(replica)
+    assert entry is not None
+    world.bucket.put(entry.manifest_key, b"?")
+    [repair] = find_repairs(world.bucket)
+    assert isinstance(repair, HeadRepair)
+    assert (repair.chain.manifest.version, repair.version) == (entry.version - 1, entry.version + 1)
+    assert carry_out(world.bucket, repair, lambda: UUID(int=5))
+    assert not carry_out(world.bucket, repair, lambda: UUID(int=6)), "HEAD is another by now"
+    assert fsck(world.bucket).is_clean
+
+
+def test_an_archive_without_a_whole_manifest_is_said_to_be_lost(world: World) -> None:
+    for key in world.stored_keys():
+        if "/0/manifest/" in key:
+            world.bucket.put(key, b"?")
+    assert [type(one) for one in find_repairs(world.bucket)] == [Hopeless]
+
+
+@pytest.mark.parametrize("damage", ["gone", "torn"])
+def test_topics_json_is_made_from_the_manifests(world: World, damage: str) -> None:
+    if damage == "gone":
+        world.bucket.delete(["topics.json"])
+    else:
+        world.bucket.put("topics.json", b"{")
+    [repair] = find_repairs(world.bucket)
+    assert isinstance(repair, TopicsRepair)
+    assert carry_out(world.bucket, repair, lambda: UUID(int=5))
+    [row] = open_topics(world.bucket).topics
+    assert (row.name, row.topic_id, row.partitions) == ("events", world.topic_ids["events"], 2)
+    world.manager.topics_changed()
+    world.clock.advance(world.settings.topics_debounce_ms)
+    world.run()
+    assert open_topics(world.bucket).metadata_offset == world.metadata_offset, "the node writes it again"
+
+
+def test_a_bucket_that_is_written_while_fsck_walks_is_not_accused(tmp_path: Path) -> None:
+    class Busy(MemoryStore):
+        """Its node commits, and what was replaced is gone, as soon as somebody lists a partition."""
+
+        armed = False
+
+        def list(self, prefix: str):  # type: ignore[no-untyped-def]
+            listing = super().list(prefix)
+            if self.armed and prefix.count("/") == 2:
+                self.armed = False
+                node.fill(2)
+                node.run()
+                node.clock.advance(GRACE_MS)
+                node.run()
+            return listing
+
+    bucket = Busy()
+    node = World(tmp_path / "disk", bucket)
+    node.fill(2)
+    node.run()
+    node.run()
+    bucket.armed = True
+    report = fsck(bucket)
+    assert not bucket.armed
+    assert report.is_clean, report.errors
+    assert report.segments == 4
+
+
+def test_partitions_are_checked_side_by_side_and_told_in_order(tmp_path: Path) -> None:
+    world = World(tmp_path / "disk", partitions=12)
+    world.fill(1)
+    world.run()
+    world.run()
+    with ThreadPoolExecutor(4) as pool:
+        report = fsck(world.bucket, pool=pool)
+    alone = fsck(world.bucket)
+    assert report.as_json() == alone.as_json()
+    assert len(report.partitions) == 12

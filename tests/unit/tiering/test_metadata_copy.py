@@ -1,0 +1,158 @@
+"""The newest snapshot of the metadata in the bucket: written, named, replaced, and never by an older one."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pytest
+
+from service.base.errors import CorruptionError
+from service.inspect.fsck import fsck
+from service.metadata.image import MetadataImage
+from service.metadata.snapshot_codec import decode_snapshot, encode_image
+from service.remote.format.stamp import Stamp, Writer
+from service.remote.reading.object_reader import open_cluster_file, open_metadata
+from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
+from service.remote.stores.memory_store import MemoryStore
+from service.tiering.fence import Displaced, claim_prefix, take_over
+from service.tiering.metadata_copy import MetadataSnapshot, OlderMetadata, write_metadata
+
+CLUSTER = "c-1"
+WRITER, OTHER = Writer(1, UUID(int=1)), Writer(1, UUID(int=2))
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    store = MemoryStore()
+    claim_prefix(store, CLUSTER)
+    take_over(store, CLUSTER, Stamp(5, WRITER))
+    return store
+
+
+def snapshot(end_offset: int, data: bytes = b"metadata") -> MetadataSnapshot:
+    return MetadataSnapshot(end_offset, 3, lambda: [data, b"%d" % end_offset])
+
+
+def write(store: MemoryStore, end_offset: int, writer: Writer = WRITER) -> None:
+    write_metadata(store, CLUSTER, snapshot(end_offset), writer, UUID(int=100 + end_offset))
+
+
+def kept(store: MemoryStore) -> list[int]:
+    return [int(info.key.split("/")[1][:20]) for info in store.list("metadata")]
+
+
+def test_what_is_written_is_named_and_read_back(store: MemoryStore) -> None:
+    assert open_metadata(store) is None
+    write(store, 64)
+    found = open_metadata(store)
+    assert found is not None
+    ref, data = found
+    assert (ref.end_offset, ref.epoch, data) == (64, 3, b"metadata64")
+    cluster = open_cluster_file(store)
+    assert (cluster.cluster_id, cluster.stamp) == (CLUSTER, Stamp(5, WRITER)), "what else it says stays"
+    assert fsck(store).errors == []
+
+
+def test_it_is_the_image_of_the_metadata(store: MemoryStore) -> None:
+    image = MetadataImage()
+    taken = MetadataSnapshot(image.offset + 1, image.epoch, lambda: encode_image(image, 7))
+    write_metadata(store, CLUSTER, taken, WRITER, UUID(int=9))
+    found = open_metadata(store)
+    assert found is not None
+    ref, data = found
+    read = decode_snapshot([data], end_offset=ref.end_offset, epoch=ref.epoch)
+    assert read.topics_by_name == image.topics_by_name
+
+
+def test_the_last_two_are_kept_and_nothing_newer_is_touched(store: MemoryStore) -> None:
+    for end_offset in (10, 20, 30, 40):
+        write(store, end_offset)
+    assert kept(store) == [30, 40]
+    store.put(f"metadata/{99:020d}-{3:010d}-{UUID(int=5)}.checkpoint", b"of whom?")
+    store.put("metadata/else", b"not ours")
+    write(store, 50)
+    assert [info.key for info in store.list("metadata") if info.key.endswith("else")] == ["metadata/else"]
+    store.delete(["metadata/else"])
+    assert kept(store) == [40, 50, 99]
+
+
+def test_older_metadata_is_not_written_over_newer(store: MemoryStore) -> None:
+    write(store, 64)
+    with pytest.raises(OlderMetadata, match="up to offset 64, this node only up to 63"):
+        write(store, 63)
+    found = open_metadata(store)
+    assert found is not None
+    assert found[0].end_offset == 64
+    assert kept(store) == [64], "nothing was uploaded for it"
+
+
+def test_what_is_there_already_is_not_written_again(store: MemoryStore) -> None:
+    write(store, 64)
+    before = store.head("cluster.json").etag
+    write_metadata(store, CLUSTER, snapshot(64, b"other"), WRITER, UUID(int=9))
+    assert store.head("cluster.json").etag == before
+    assert kept(store) == [64]
+
+
+def test_a_process_that_was_displaced_writes_no_metadata(store: MemoryStore) -> None:
+    with pytest.raises(Displaced):
+        write(store, 64, OTHER)
+    assert kept(store) == []
+
+
+def test_one_that_is_displaced_while_it_uploads_is_not_named(store: MemoryStore) -> None:
+    def encode() -> list[bytes]:
+        take_over(store, CLUSTER, Stamp(6, OTHER))
+        return [b"late"]
+
+    with pytest.raises(Displaced):
+        write_metadata(store, CLUSTER, MetadataSnapshot(64, 3, encode), WRITER, UUID(int=9))
+    assert open_metadata(store) is None
+    write(store, 70, OTHER)
+    write(store, 80, OTHER)
+    assert kept(store) == [70, 80], "what nobody named goes with the older ones"
+
+
+def test_damage_is_named_and_a_missing_one_is_looked_for_again(store: MemoryStore) -> None:
+    write(store, 64)
+    (info,) = store.list("metadata")
+    store.put(info.key, b"metadat_64")
+    with pytest.raises(CorruptionError, match=f"{info.key}: .*another checksum"):
+        open_metadata(store)
+    assert fsck(store).errors
+    store.delete([info.key])
+    with pytest.raises(ObjectNotFound):
+        open_metadata(store)
+
+
+def test_one_replaced_while_it_is_read_is_found_all_the_same(store: MemoryStore) -> None:
+    write(store, 10)
+
+    class Replaced(MemoryStore):
+        def get(self, key: str, *, max_size: int) -> bytes:
+            if key.startswith("metadata/") and store.list("metadata") and len(kept(store)) < 2:
+                write(store, 20)
+                write(store, 30)
+            return store.get(key, max_size=max_size)
+
+    found = open_metadata(Replaced())
+    assert found is not None
+    assert found[0].end_offset == 30
+
+
+def test_a_store_that_fails_between_leaves_what_was_named(store: MemoryStore) -> None:
+    write(store, 10)
+
+    class Failing(MemoryStore):
+        def __getattribute__(self, name: str) -> object:
+            if name == "put_if_match":
+                raise StoreUnavailable("away")
+            return getattr(store, name)
+
+    with pytest.raises(StoreUnavailable):
+        write(Failing(), 20)
+    found = open_metadata(store)
+    assert found is not None
+    assert found[0].end_offset == 10
+    write(store, 30)
+    assert kept(store) == [20, 30]

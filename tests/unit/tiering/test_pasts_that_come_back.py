@@ -1,0 +1,375 @@
+"""What may go wrong when one side's past comes back: an older image, a new disk, a clone, an older bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from service.base.threads import SystemThreads
+from service.remote.catalog import CatalogEntry
+from service.remote.format.keys import HeadKey, SegmentKey, head_key, segment_key
+from service.remote.reading.object_reader import open_cluster, open_head, open_topics
+from service.remote.stores.memory_store import MemoryStore
+from service.tiering.judgement import Verdict, judge, judge_damaged
+from service.tiering.offload import OffloadPool, Stalled
+from service.tiering.ports import TieringMetrics
+from service.tiering.recovery import read_archive
+from service.tiering.store_clock import MAX_SKEW_MS
+from tests.unit.tiering.world import CLUSTER, GRACE_MS, MemoryCatalog, World
+
+MANY_SWEEPS = 4
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "disk", MemoryStore())
+
+
+def archive(world: World) -> set[str]:
+    """Everything that a deletion could take."""
+    return {key for key in world.stored_keys() if key.startswith("data/")}
+
+
+def be_swept(world: World) -> None:
+    for _ in range(MANY_SWEEPS):
+        world.run()
+        world.sweep()
+        world.clock.advance(world.settings.sweep_interval_ms)
+    world.run()
+
+
+def restored(world: World, catalog: MemoryCatalog, metadata_offset: int) -> None:
+    """The node starts again with the metadata of before."""
+    world.catalog.entries = dict(catalog.entries)
+    world.metadata_offset = metadata_offset
+    world.reboot()
+
+
+def copy_of(world: World) -> MemoryCatalog:
+    catalog = MemoryCatalog()
+    catalog.entries = dict(world.catalog.entries)
+    catalog.leader_epochs = dict(world.catalog.leader_epochs)
+    return catalog
+
+
+@pytest.mark.parametrize("segments_before", [0, 3])
+def test_a_node_with_an_older_image_deletes_nothing_and_says_so(
+    world: World, segments_before: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    [replica] = world.replicas
+    world.fill(segments_before)
+    world.run()
+    backup = copy_of(world)
+    world.metadata_offset = 9
+    world.fill(4)
+    world.run()
+    world.run()
+    before = archive(world)
+    assert len(before) >= segments_before + 4
+    restored(world, backup, 1)
+    be_swept(world)
+    assert archive(world) == before
+    assert replica.problem is not None
+    assert replica.tip in world.manager.metrics.stopped
+    words = "ahead of this node's metadata" if segments_before else "metadata does not know"
+    assert words in caplog.text
+
+
+def test_a_lagging_image_stops_a_partition_until_it_has_caught_up(world: World) -> None:
+    [replica] = world.replicas
+    world.fill(2)
+    world.run()
+    world.view.stale = dict(world.catalog.entries)
+    lagging = world.view.stale
+    world.view.stale = {}
+    world.fill(2)
+    world.run()
+    before = archive(world)
+    world.view.stale = lagging
+    world.reboot()
+    be_swept(world)
+    assert archive(world) >= before
+    assert world.manager.metrics.stopped
+    world.view.stale = {}
+    world.fill(1)
+    world.settle()
+    assert not world.manager.metrics.stopped
+    assert replica.problem is None
+    world.sweep()
+    world.check_at_rest()
+
+
+def test_a_new_disk_under_the_same_cluster_id_deletes_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.metadata_offset = 40
+    world.fill(6)
+    world.run()
+    world.run()
+    before, topics = archive(world), world.bucket.get("topics.json", max_size=1 << 20)
+    world.catalog.entries.clear()
+    world.catalog.leader_epochs.clear()
+    world.topic_ids = {}
+    world.replicas = []
+    world.metadata_offset = 3
+    world.reboot()
+    be_swept(world)
+    world.manager.topics_changed()
+    be_swept(world)
+    assert archive(world) == before
+    assert world.bucket.get("topics.json", max_size=1 << 20) == topics
+    assert "topics.json is left as it is" in caplog.text
+
+
+def test_topics_that_nobody_knows_are_reported_and_topics_json_goes_on_naming_them(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.fill(2)
+    world.run()
+    world.run()
+    before = archive(world)
+    # Metadata that is later by its number, and has never heard of the topic.
+    world.catalog.entries.clear()
+    world.topic_ids, world.replicas = {}, []
+    world.metadata_offset = 1_000
+    world.reboot()
+    be_swept(world)
+    assert archive(world) == before
+    assert b"events" in world.bucket.get("topics.json", max_size=1 << 20)
+    assert world.manager.metrics.unknown_topics == 1
+    assert "they are not touched" in caplog.text
+
+
+def test_of_two_nodes_with_one_past_the_displaced_one_stops_for_good(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = World(tmp_path / "first", MemoryStore())
+    first.fill(3)
+    first.run()
+    clone = World(tmp_path / "clone", first.bucket, copy_of(first), seed=2)
+    clone.fill(3)
+    clone.run()  # has nothing to copy, and takes the prefix over
+    clone.fill(2)
+    clone.run()
+    first.fill(4)
+    first.clock.advance(first.settings.fence_age_ms)
+    before = archive(clone)
+    be_swept(first)
+    assert first.manager.metrics.displaced is not None
+    assert "two nodes on one prefix" in caplog.text
+    assert archive(first) == before
+    be_swept(clone)
+    assert clone.manager.metrics.displaced is None
+    clone.check_at_rest()
+
+
+def test_a_commit_that_raced_a_clone_s_stops_at_head(tmp_path: Path) -> None:
+    """Both go on from one HEAD at the same moment: one of them writes it, the other finds that out."""
+    first = World(tmp_path / "first", MemoryStore())
+    first.fill(1)
+    first.run()
+    clone = World(tmp_path / "clone", first.bucket, copy_of(first), seed=2)
+    clone.fill(2)
+    commit = clone.view.commit
+
+    async def late(commits):  # type: ignore[no-untyped-def]
+        first.fill(1)
+        await first.manager._works[next(iter(first.manager._works))].turn()
+        return await commit(commits)
+
+    clone.view.commit = late  # type: ignore[method-assign]
+    clone.run()
+    head = open_head(first.bucket, HeadKey(first.replicas[0].tip.topic_id, 0))
+    named = first.entry(first.replicas[0])
+    assert named is not None
+    assert (head.version, head.manifest_key) == (2, named.manifest_key)
+    assert clone.replicas[0].problem is not None
+    before = archive(first)
+    be_swept(clone)
+    assert before <= archive(first)
+    first.check()
+
+
+def test_a_head_that_was_rolled_back_is_written_again(world: World) -> None:
+    [replica] = world.replicas
+    key = head_key(replica.tip.topic_id, 0)
+    world.fill(1)
+    world.run()
+    old = world.bucket.get(key, max_size=1 << 16)
+    world.fill(2)
+    world.run()
+    world.bucket.put(key, old)
+    world.clock.advance(GRACE_MS)
+    world.run()
+    world.run()
+    assert world.head(replica).version == world.entry(replica).version
+    world.sweep()
+    world.check_at_rest()
+
+
+def test_an_emptied_bucket_gets_no_head_of_what_is_gone_and_local_bytes_stay(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    [replica] = world.replicas
+    world.fill(3)
+    world.run()
+    world.bucket.delete([key for key in world.stored_keys() if key.startswith("data/")])
+    world.clock.advance(GRACE_MS)
+    for _ in range(3):
+        world.run()
+        world.clock.advance(world.settings.backoff_max_ms)
+    assert world.head(replica) is None
+    assert replica.problem is not None
+    assert "the committed manifest is gone" in caplog.text
+
+
+def test_a_damaged_head_is_written_again_when_nothing_is_newer(world: World) -> None:
+    [replica] = world.replicas
+    world.fill(2)
+    world.run()
+    world.bucket.put(head_key(replica.tip.topic_id, 0), b'{"format": "firn-head"')
+    world.clock.advance(GRACE_MS)
+    world.run()
+    world.run()
+    world.sweep()
+    world.check_at_rest()
+
+
+def test_one_manifest_that_cannot_be_read_stops_the_sweep_of_its_partition_alone(tmp_path: Path) -> None:
+    world = World(tmp_path, MemoryStore(), partitions=3)
+    world.fill(2)
+    world.run()
+    orphans = [
+        segment_key(SegmentKey(one.tip.topic_id, one.tip.partition, 0, 9, 0, UUID(int=1)))
+        for one in world.replicas
+    ]
+    for key in orphans:
+        world.bucket.put(key, b"?")
+    broken = world.entry(world.replicas[1])
+    assert broken is not None
+    world.bucket.put(broken.manifest_key, b"not a manifest")
+    world.reboot()
+    world.run()
+    world.sweep()
+    left = set(orphans) & world.stored_keys()
+    assert left == {orphans[1]}
+    assert world.manager.metrics.sweep_errors >= 1
+
+
+def test_a_damaged_topics_json_is_left_for_an_operator_and_holds_up_nothing(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.fill(1)
+    world.run()
+    world.run()
+    world.bucket.put("topics.json", b"{")
+    world.reboot()
+    world.manager.topics_changed()
+    world.fill(2)
+    be_swept(world)
+    assert world.bucket.get("topics.json", max_size=10) == b"{"
+    assert "it is damaged and is not written over" in caplog.text
+    assert world.lag(world.replicas[0]) == 0
+
+
+@pytest.mark.parametrize("jump_ms", [10 * 365 * 86_400_000, -10 * 365 * 86_400_000])
+def test_a_clock_that_jumps_lets_nothing_expire(tmp_path: Path, jump_ms: int) -> None:
+    bucket = MemoryStore()
+    world = World(tmp_path, bucket, retention_ms=7 * 86_400_000)
+    bucket._clock = _Beside(world)  # type: ignore[assignment]
+    world.fill(3)
+    world.run()
+    before = len(world.live(world.replicas[0]))
+    assert before == 3
+    world.clock.advance(jump_ms)
+    bucket._clock.jumped_ms = jump_ms
+    for _ in range(3):
+        world.clock.advance(world.settings.backoff_max_ms)
+        world.run()
+    assert len(world.live(world.replicas[0])) == before
+    if jump_ms > 0:
+        assert world.manager.metrics.clock_skew_ms > MAX_SKEW_MS
+    # The store agrees: time has really passed.
+    bucket._clock.jumped_ms = 0
+    world.clock.advance(120_000)
+    world.run()
+    assert len(world.live(world.replicas[0])) == (0 if jump_ms > 0 else before)
+
+
+class _Beside:
+    """The store's own clock: it does not jump when the node's does."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.jumped_ms = 0
+
+    def now_ms(self) -> int:
+        return self._world.clock.now_ms() - self.jumped_ms
+
+
+def test_metadata_that_took_over_the_archive_goes_on_from_it(world: World) -> None:
+    [replica] = world.replicas
+    world.metadata_offset = 500
+    world.fill(4)
+    world.run()
+    world.run()
+    head = world.entry(replica)
+    world.catalog.entries.clear()
+    world.metadata_offset = 20
+    world.reboot()
+    be_swept(world)
+    archived = read_archive(world.bucket, CLUSTER).topics[0].partitions[0]
+    assert archived.entry == head
+    assert archived.epochs == ((0, 0),)
+    assert archived.entry is not None
+    world.catalog.entries[replica.tip.topic_id, 0] = archived.entry
+    world.is_recovered = True
+    world.reboot()
+    world.fill(2)
+    world.settle()
+    world.manager.topics_changed()
+    world.clock.advance(world.settings.topics_debounce_ms)
+    world.run()
+    assert open_topics(world.bucket).metadata_offset == 20
+    world.is_recovered = False
+    world.reboot()
+    world.fill(1)
+    world.settle()
+    world.sweep()
+    world.check_at_rest()
+
+
+def test_a_call_that_was_given_up_in_the_queue_is_never_made() -> None:
+    done: list[str] = []
+
+    async def scenario() -> None:
+        pool = OffloadPool(SystemThreads(), 1, 50, TieringMetrics())
+        go_on = threading.Event()
+        hanging = [asyncio.create_task(pool.run(go_on.wait, 20)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Stalled):
+            await pool.run(done.append, "delete")
+        go_on.set()
+        await asyncio.wait(hanging)
+        assert await pool.run(lambda: "later") == "later"
+        await pool.close(1000)
+
+    asyncio.run(scenario())
+    assert not done
+
+
+def test_the_judge_lets_go_on_only_who_is_not_behind() -> None:
+    ours = CatalogEntry(3, "m3", 0, 0, 9, 1, 10)
+    assert judge_damaged(ours, 3) is Verdict.OURS_NEWER
+    assert judge_damaged(ours, 4) is Verdict.UNREADABLE
+    assert judge_damaged(None, 0) is Verdict.UNREADABLE
+    assert judge(ours, None) is Verdict.OURS_NEWER
+
+
+def test_the_prefix_names_its_writer_and_keeps_its_cluster(world: World) -> None:
+    world.run()
+    assert open_cluster(world.bucket) == "cluster-of-the-tests-1"
