@@ -7,6 +7,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,11 @@ from tests.support.stores import Store
 from tests.support.tiers import LATEST, offset, settle
 from tests.support.wire import RawConnection, produce
 
-TIERED = {"remote_storage_enable": "true", "segment_bytes": "1048576", "local_retention_bytes": "1"}
+TIERED: dict[str, Any] = {
+    "remote_storage_enable": "true",
+    "segment_bytes": "1048576",
+    "local_retention_bytes": "1",
+}
 GRACE_MS = 1_000
 SETTINGS = {"firn.remote.object.grace.ms": str(GRACE_MS)}
 KAFKA_STORAGE_ERROR = 56
