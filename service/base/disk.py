@@ -144,8 +144,10 @@ class SystemDisk:
         path = self._paths.pop(fd, None)
         if path is not None:
             self._locked.discard(path)
-        with _saying("closing", path or f"descriptor {fd}"):
+        try:
             os.close(fd)
+        except OSError as e:
+            raise disk_error("closing", path or f"descriptor {fd}", e) from e
 
     def pread(self, fd: int, size: int, position: int) -> bytes:
         try:

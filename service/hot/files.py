@@ -148,6 +148,10 @@ class FileHandle:
         self._file: weakref.ref[SegmentFile] | None = None
         self._pinned: SegmentFile | None = None
 
+    @property
+    def disk(self) -> Disk:
+        return self._cache.disk
+
     def get(self) -> SegmentFile:
         """The file, kept open by the cache for now."""
         pinned = self._pinned

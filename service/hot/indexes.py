@@ -125,6 +125,18 @@ class OffsetIndex(_Index):
         relative, position = self._entry(self.handle.get(), self.entries - 1)
         return self.base_offset + relative, position
 
+    def peek_last_position(self) -> int:
+        """Position of the last entry, 0 if there is none; the file is not left open."""
+        if not self.entries:
+            return 0
+        disk = self.handle.disk
+        fd = disk.open(self.handle.path)
+        try:
+            data = disk.pread(fd, self.ENTRY.size, (self.entries - 1) * self.ENTRY.size)
+        finally:
+            disk.close(fd)
+        return self.ENTRY.unpack(data)[1] if len(data) == self.ENTRY.size else 0
+
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at or above `offset`."""
         found = self._floor(0, offset - self.base_offset - 1)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, insort
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Final
 
-from service.base.disk import Disk, MissingFile
+from service.base.disk import Disk, Entry, MissingFile
 from service.base.errors import CorruptionError
 from service.base.files import read_file, remove_file, write_atomically
 from service.base.types import NO_OFFSET, Buffer
@@ -82,12 +82,13 @@ class SnapshotFiles:
     Owned by the loop (by recovery's thread while it runs). What touches the disk raises `DiskError`.
     """
 
-    def __init__(self, disk: Disk, directory: Path) -> None:
+    def __init__(self, disk: Disk, directory: Path, entries: Iterable[Entry]) -> None:
+        """`entries`: what the directory holds."""
         self._disk = disk
         self._dir = directory
         self._offsets: list[int] = sorted(
             parsed[0]
-            for entry in disk.list(directory)
+            for entry in entries
             if (parsed := names.parse_offset_file(entry.name)) is not None and parsed[1] == names.SNAPSHOT
         )
 

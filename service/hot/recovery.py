@@ -15,11 +15,11 @@ Producer state is the latest snapshot at or before the recovery point, and the b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from service.base.disk import Disk
+from service.base.disk import Disk, Entry
 from service.base.errors import CorruptionError
 from service.base.files import TEMPORARY, fsync_dir, read_checkpoint, remove_file, write_checkpoint
 from service.base.types import NO_TIMESTAMP
@@ -61,13 +61,14 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> None
     let us.
     """
     now_ms = state.world.clock.now_ms()
-    sizes = _tidy(state.disk, state.dir)
+    entries = state.disk.list(state.dir)
+    sizes = _tidy(state.disk, state.dir, entries)
     settings = settings_of(state.config)
     segments = [
         Segment(state.dir, base, sizes[base], settings, state.files, now_ms) for base in sorted(sizes)
     ]
     state.producers = ProducerStates(producer_expiration_ms)
-    state.snapshots = SnapshotFiles(state.disk, state.dir)
+    state.snapshots = SnapshotFiles(state.disk, state.dir, entries)
     read_from = None
     try:
         state.epochs = LeaderEpochs.load(state.disk, state.dir)
@@ -117,10 +118,10 @@ def _announced(disk: Disk, directory: Path) -> tuple[int, int] | None:
     return offset, start
 
 
-def _tidy(disk: Disk, directory: Path) -> dict[int, tuple[int, int, int]]:
+def _tidy(disk: Disk, directory: Path, entries: Iterable[Entry]) -> dict[int, tuple[int, int, int]]:
     """Remove what a crash left half done; sizes of each segment (log, index, timeindex), 0 for no index."""
     found: dict[int, dict[str, int]] = {}
-    for entry in disk.list(directory):
+    for entry in entries:
         if not entry.is_file:
             continue
         parsed = names.parse_offset_file(entry.name)
@@ -242,7 +243,8 @@ class _Loader:
     def _check_borders(self, last: int) -> None:
         """Each segment up to number `last` begins where the one before it ends."""
         for before, segment in zip(self._segments[:last], self._segments[1:], strict=False):
-            self._check_border(end_offset_of(before), segment)
+            if not before.ends_at(segment.base_offset):
+                self._check_border(end_offset_of(before), segment)
 
     def _check_border(self, end_offset: int, segment: Segment) -> None:
         base = segment.base_offset

@@ -27,7 +27,7 @@ from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.batch import LOG_OVERHEAD, BatchHeader, size_at
 from service.records.scan import scan_pieces
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder, IndexBytes, IndexProof
-from service.records.walk import BatchPlace, find_offset, iter_batches
+from service.records.walk import LOOKUP_BYTES, BatchPlace, find_offset, iter_batches, last_place
 
 __all__ = ["FileSlice", "Segment", "SegmentFile", "SegmentSettings"]
 
@@ -297,21 +297,21 @@ class Segment:
             return None
         if not self._checked:
             self._check_indexes()
+        why: Exception
         try:
             position, before = self.offset_index.lookup(offset)
-            if position >= limit:
-                raise CorruptionError(f"an entry points beyond the log, at {position}")
-            read, path = self.log.get().pread, self.log.path
-            place = find_offset(read, offset, position, limit, path)
-            if place is not None:
-                self._doubt(place, position, before, offset)
-            return place
-        except CorruptionError as e:
-            why: Exception = e
-        except DiskError as e:
-            if e.errno not in (ENOENT, EIO):
-                raise
-            why = e
+        except (CorruptionError, DiskError) as e:
+            why = _of_the_index(e)
+        else:
+            try:
+                if position >= limit:
+                    raise CorruptionError(f"an entry points beyond the log, at {position}")
+                place = find_offset(self.log.get().pread, offset, position, limit, self.log.path)
+                if place is not None:
+                    self._doubt(place, position, before, offset)
+                return place
+            except CorruptionError as e:
+                why = e
         self._make_anew(why)
         position = self._without_error(lambda: self.offset_index.lookup(offset)[0])
         return find_offset(self.log.get().pread, offset, position, limit, self.log.path)
@@ -342,12 +342,8 @@ class Segment:
             self._check_indexes()
         try:
             return self.time_index.lookup(timestamp)
-        except CorruptionError as e:
-            self._make_anew(e)
-        except DiskError as e:
-            if e.errno not in (ENOENT, EIO):
-                raise
-            self._make_anew(e)
+        except (CorruptionError, DiskError) as e:
+            self._make_anew(_of_the_index(e))
         return self._without_error(lambda: self.time_index.lookup(timestamp)) or self.base_offset
 
     def _make_anew(self, why: object) -> None:
@@ -367,10 +363,6 @@ class Segment:
             return lookup()
         except (CorruptionError, DiskError):
             return 0
-
-    def batches(self, position: int = 0) -> list[BatchHeader]:
-        """Headers from `position` to the end; for small segments and for tests."""
-        return list(self._headers(position))
 
     def distrust_indexes(self) -> None:
         """Have the next lookup make the indexes anew. Safe from any thread."""
@@ -409,13 +401,6 @@ class Segment:
             read, 0, self.size, first_offset=self.base_offset, name=str(self.log.path)
         ):
             taker.add(batches, position)
-
-    def indexes_hold(self) -> bool:
-        """Whether the indexes can be true of the log as it is (looks at their last entries only)."""
-        try:
-            return not self._index_problem()
-        except (CorruptionError, DiskError):
-            return False
 
     def _check_indexes(self) -> None:
         """Once per life, and whenever they are distrusted: rebuild the indexes unless they can be true."""
@@ -505,6 +490,26 @@ class Segment:
         if self._max is not None:
             self.time_index.maybe_append(*self._max)
 
+    def ends_at(self, offset: int) -> bool:
+        """Whether the log's last batch is the last one before `offset`, by one look behind the last entry.
+
+        False where that does not tell. Leaves no file open: it is asked of every segment at a start.
+        """
+        index, size = self.offset_index, self.size
+        try:
+            position = index.peek_last_position()
+            if not position < size <= position + LOOKUP_BYTES:
+                return False
+            fd = self._disk.open(self.log.path)
+            try:
+                tail = self._disk.pread(fd, size - position, position)
+            finally:
+                self._disk.close(fd)
+            place = last_place(tail)
+        except (CorruptionError, MissingFile):
+            return False
+        return place.position + place.size == len(tail) and place.last_offset + 1 == offset
+
     def near_end(self) -> int:
         """Position of a batch near the end of the log, by the index's word; 0 where that does not hold."""
         try:
@@ -576,3 +581,10 @@ class Segment:
         self._is_active = False
         for handle in self.handles:
             handle.drop()
+
+
+def _of_the_index(error: CorruptionError | DiskError) -> Exception:
+    """`error` where an index can be made anew because of it; else raised: descriptors, say, come back."""
+    if isinstance(error, DiskError) and error.errno not in (ENOENT, EIO):
+        raise error
+    return error

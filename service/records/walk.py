@@ -74,6 +74,25 @@ def find_offset(read: Read, offset: int, position: int, end: int, name: object =
     return None
 
 
+def last_place(data: Buffer) -> BatchPlace:
+    """The last of the batches that `data` begins with, each taken by its header's word.
+
+    `CorruptionError` where there is none, or where the bytes end within a header.
+    """
+    position, size, base_offset, delta = 0, 0, -1, -1
+    while position + size < len(data):
+        position += size
+        if position + _PLACE.size > len(data):
+            raise CorruptionError(f"no whole batch at position {position}")
+        base_offset, length, delta = _PLACE.unpack_from(data, position)
+        size = length + LOG_OVERHEAD
+        if size < HEADER_SIZE or delta < 0:
+            raise CorruptionError(f"no whole batch at position {position}")
+    if not size:
+        raise CorruptionError("no batch at all")
+    return BatchPlace(position, size, base_offset, base_offset + delta)
+
+
 def iter_batches(
     read: Read, position: int, end: int, *, name: object = "log", chunk_bytes: int = LOOKUP_BYTES
 ) -> Iterator[BatchHeader]:

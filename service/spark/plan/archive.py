@@ -22,6 +22,7 @@ from uuid import UUID
 
 from service.base.errors import ConfigError
 from service.records.batch import BatchHeader, iter_headers
+from service.records.txn_rows import AbortedEntry, decode_rows
 from service.remote.format.block_table import BlockTable
 from service.remote.format.keys import TOPICS_KEY, HeadKey
 from service.remote.format.manifest import Load, Manifest, Page, PageRef, SegmentEntry, live_segments
@@ -40,7 +41,7 @@ from service.remote.stores.errors import ObjectNotFound, naming
 from service.remote.stores.store import ObjectStore
 from service.spark.options import Assign, Choice, Subscribe
 from service.spark.plan.memory import Memory
-from service.spark.plan.txn_index import AbortedEntry, decode_entries, follow, open_in, stable_end
+from service.spark.plan.txn_index import follow, open_in, stable_end
 
 log = logging.getLogger(__name__)
 
@@ -300,7 +301,7 @@ class Archive:
         """The segment's transaction index; empty for nearly all, at the price of its footer."""
         with naming(entry.key):
             section = open_footer_of(self.store, entry).sections["txn_index"]
-            return decode_entries(read_section(self.store, entry.key, section))
+            return decode_rows(read_section(self.store, entry.key, section))
 
     def aborted_of(self, entries: Iterable[SegmentEntry]) -> list[list[AbortedEntry]]:
         """The transaction index of each segment, in order."""

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from service.base.errors import ConfigError
+from service.records.txn_rows import AbortedEntry
 from service.remote.format.block_table import BlockTable
 from service.remote.format.manifest import Manifest, SegmentEntry, live_segments
 from service.spark.errors import DataLossError
@@ -22,7 +23,7 @@ from service.spark.plan.splits import (
     plan_splits,
     wanted_segments,
 )
-from service.spark.plan.txn_index import AbortedEntry, aborted_between
+from service.spark.plan.txn_index import aborted_between
 from service.spark.selection import EVERYTHING, Slab, Window
 
 log = logging.getLogger(__name__)

@@ -1,10 +1,9 @@
 """Aborted and open transactions, from what Kafka keeps beside a segment. [P]
 
-Aborted ones are in the ``.txnindex`` section. One entry is 34 bytes, big-endian: i16 version, i64 producer
-id, i64 first offset, i64 last offset (the abort marker's), i64 last stable offset. An entry lies in the
-segment that holds the marker, so what was aborted may begin in an earlier one: whoever reads a range has to
-look at the segments after it as well, up to an entry whose last stable offset is not below the range's end
-(Kafka `TransactionIndex.collectAbortedTxns`).
+Aborted ones are in the ``.txnindex`` section (`records.txn_rows`). A row lies in the segment that holds the
+marker, so what was aborted may begin in an earlier one: whoever reads a range has to look at the segments
+after it as well, up to a row whose last stable offset is not below the range's end (Kafka
+`TransactionIndex.collectAbortedTxns`).
 
 Open ones are in the producer snapshot of the segment's end: a producer id and the first offset of its
 transaction. From the least of these offsets on nothing is decided there. It is the last stable offset, where
@@ -13,40 +12,13 @@ transaction. From the least of these offsets on nothing is decided there. It is 
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
 
-from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.records.batch import BatchHeader
 from service.records.producer_snapshot import decode_rows
+from service.records.txn_rows import AbortedEntry
 from service.spark.plan.splits import AbortedTransaction
-
-ENTRY: Final = struct.Struct(">hqqqq")
-_VERSION: Final = 0
-
-
-class AbortedEntry(NamedTuple):
-    """One row of a transaction index, without its version."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-    last_stable_offset: int
-
-
-def decode_entries(data: Buffer) -> list[AbortedEntry]:
-    """The rows of one index. `CorruptionError` for a torn row, an unknown version, offsets that run back."""
-    if len(data) % ENTRY.size:
-        raise CorruptionError(f"transaction index: {len(data)} bytes are not whole rows of {ENTRY.size}")
-    entries = []
-    for version, *fields in ENTRY.iter_unpack(data):
-        entry = AbortedEntry._make(fields)
-        if version != _VERSION or not 0 <= entry.first_offset <= entry.last_offset or entry.producer_id < 0:
-            raise CorruptionError(f"transaction index: version {version}, {entry}")
-        entries.append(entry)
-    return entries
 
 
 def aborted_between(

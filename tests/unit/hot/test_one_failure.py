@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
+import resource
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.base.disk import DiskError
+from service.base.disk import DiskError, SystemDisk
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.hot.files import FileCache
 from service.hot.log import LocalLog
@@ -223,7 +225,7 @@ def test_a_read_that_fails_is_an_error_and_the_next_one_goes_on(tmp_path: Path) 
     log = opened(tmp_path, disk)
     for _ in range(20):
         log.append(batch(1), 0, START_MS)
-    disk.fail("pread", errno.EIO, times=1)
+    disk.fail("pread", errno.EIO, times=1, path=".log")
     with pytest.raises(DiskError):
         log.read(1, 300)
     assert log.read(1, 300).slice is not None
@@ -244,3 +246,34 @@ def test_a_batch_that_is_none_takes_the_replica_offline_and_stays(tmp_path: Path
     with pytest.raises(LogOffline):
         log.append(batch(1), 0, START_MS)
     assert path.read_bytes() == bytes(data)
+
+
+def test_a_real_lack_of_descriptors_loses_nothing(tmp_path: Path) -> None:
+    """More logs than the process may have descriptors: each batch is refused, or it is there for good."""
+    world = make_world(disk=SystemDisk())
+    files = FileCache(world.disk, 4)
+    logs = [
+        open_log(tmp_path / str(n), world=world, files=files, index_interval_bytes=0, segment_bytes=2000)
+        for n in range(30)
+    ]
+    acknowledged: list[list[tuple[int, int]]] = [[] for _ in logs]
+    refused = 0
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 8, hard))
+    try:
+        for n in range(1200):
+            one = n * 7 % len(logs)
+            try:
+                info = logs[one].append(batch(1, timestamp=START_MS + n), 0, START_MS)
+            except StorageError:
+                refused += 1
+            else:
+                acknowledged[one].append((info.first_offset, START_MS + n))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert refused > 50
+    assert sum(map(len, acknowledged)) > 50
+    for one, known in enumerate(acknowledged):
+        again = open_log(tmp_path / str(one), index_interval_bytes=0, segment_bytes=2000)
+        assert stamps(again) == known
+        again.close(clean=False)

@@ -6,8 +6,9 @@ import pytest
 
 from service.base.errors import CorruptionError
 from service.records.batch import read_header
+from service.records.txn_rows import AbortedEntry, decode_rows
 from service.spark.plan.splits import AbortedTransaction
-from service.spark.plan.txn_index import AbortedEntry, aborted_between, decode_entries, follow, open_in
+from service.spark.plan.txn_index import aborted_between, follow, open_in
 from tests.unit.spark.bucket import marker, plain, producer_snapshot, transactional
 
 ROW = struct.Struct(">hqqqq")
@@ -15,8 +16,8 @@ ROW = struct.Struct(">hqqqq")
 
 def test_rows_are_kafkas() -> None:
     data = ROW.pack(0, 7, 10, 20, 15) + ROW.pack(0, 8, 12, 30, 12)
-    assert decode_entries(data) == [AbortedEntry(7, 10, 20, 15), AbortedEntry(8, 12, 30, 12)]
-    assert decode_entries(b"") == []
+    assert decode_rows(data) == [AbortedEntry(7, 10, 20, 15), AbortedEntry(8, 12, 30, 12)]
+    assert decode_rows(b"") == []
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ def test_rows_are_kafkas() -> None:
 )
 def test_rows_that_are_none_are_corrupt(data: bytes) -> None:
     with pytest.raises(CorruptionError, match="transaction index"):
-        decode_entries(data)
+        decode_rows(data)
 
 
 def test_a_transaction_matters_where_it_touches_the_range_and_once() -> None:

@@ -1,0 +1,39 @@
+"""The rows of a transaction index: which transactions were aborted. [P]
+
+34 bytes each, big-endian: i16 version, i64 producer id, i64 first offset, i64 last offset (the abort
+marker's), i64 last stable offset. A row lies in the index of the segment that holds the marker (Kafka
+`AbortedTxn`).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from service.base.errors import CorruptionError
+from service.base.types import Buffer
+
+ROW: Final = struct.Struct(">hqqqq")
+_VERSION: Final = 0
+
+
+class AbortedEntry(NamedTuple):
+    """One row, without its version."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def decode_rows(data: Buffer) -> list[AbortedEntry]:
+    """The rows of one index. `CorruptionError` for a torn row, an unknown version, offsets that run back."""
+    if len(data) % ROW.size:
+        raise CorruptionError(f"transaction index: {len(data)} bytes are not whole rows of {ROW.size}")
+    entries = []
+    for version, *fields in ROW.iter_unpack(data):
+        entry = AbortedEntry._make(fields)
+        if version != _VERSION or not 0 <= entry.first_offset <= entry.last_offset or entry.producer_id < 0:
+            raise CorruptionError(f"transaction index: version {version}, {entry}")
+        entries.append(entry)
+    return entries
