@@ -115,6 +115,17 @@ def test_sessions_are_declined(talk: Talk) -> None:
     assert incremental.error_code == ErrorCode.fetch_session_id_not_found
 
 
+def test_what_lies_in_the_next_segment_is_not_waited_for(talk: Talk) -> None:
+    """More than the least that is wanted is there, but no segment holds it alone."""
+    topic_id = talk.create("t", internal_segment_bytes="20000").topic_id
+    for n in range(20):
+        talk.produce(topic_id, [b"%d" % n + b"." * 4000], DAY + n)
+    began = time.monotonic()
+    found = values(talk.fetch(topic_id, 0, max_wait=60_000, min_bytes=60_000).records)
+    assert time.monotonic() - began < 30
+    assert len(found) == 20
+
+
 def test_the_first_batch_comes_whole_whatever_the_budget(talk: Talk) -> None:
     topic_id = talk.create("t").topic_id
     talk.produce(topic_id, [b"x" * 5000], DAY)
