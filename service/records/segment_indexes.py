@@ -11,8 +11,9 @@ ends with the greatest timestamp of all.
 from __future__ import annotations
 
 import struct
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, chain
 from operator import le, lt, sub
 from typing import Final, NamedTuple, Protocol
@@ -130,44 +131,30 @@ class IndexProof:
         gaps = map(sub, places, (self._indexed_to, *places))
         if max(gaps, default=0) > most_bytes:
             raise CorruptionError(f"the offset index lacks entries after position {self._indexed_to}")
-        if places:
-            self._check_places(batches, start, places, self._place_offsets[first : self._next_place])
-            self._indexed_to = places[-1]
+        slots = _slots(batches.positions, places, start)
+        found = [batches.last_offsets[slot] - self._base_offset for slot in slots]
+        _same(found, self._place_offsets[first : self._next_place], "offset", self._base_offset)
+        self._indexed_to = places[-1] if places else self._indexed_to
         if start + batches.positions[-1] - self._indexed_to > most_bytes:
             raise CorruptionError(f"the offset index lacks entries after position {self._indexed_to}")
-        self._add_times(batches)
+        self._add_times(batches, found, slots)
 
-    def _check_places(
-        self, batches: BatchScan, start: int, places: list[int], place_offsets: list[int]
-    ) -> None:
-        # Batches larger than the interval have an entry each, but for the first one of all.
-        count, base_offset = len(places), self._base_offset
-        if [start + position for position in batches.positions[-count:]] == places:
-            found = [last_offset - base_offset for last_offset in batches.last_offsets[-count:]]
-        else:
-            last_offsets = dict(zip(batches.positions, batches.last_offsets, strict=True))
-            found = [last_offsets.get(place - start, -1) - base_offset for place in places]
-        _same(found, place_offsets, "offset", base_offset)
-
-    def _add_times(self, batches: BatchScan) -> None:
+    def _add_times(self, batches: BatchScan, indexed: list[int], slots: Sequence[int]) -> None:
+        """`indexed`: offsets of the batches in `slots`, which the other index has and this one often, too."""
         last = batches.last_offsets[-1] - self._base_offset
         first, self._next_time = self._next_time, bisect_right(self._time_offsets, last)
         if first == self._next_time:
             self._newest = max(self._newest, max(batches.max_timestamps))
             return
         offsets, times = self._time_offsets[first : self._next_time], self._times[first : self._next_time]
+        if offsets != indexed:
+            slots = _slots(batches.last_offsets, offsets, -self._base_offset)
         # An entry names the batch that was the first to reach its timestamp.
-        greatest = list(accumulate(batches.max_timestamps, max, initial=self._newest))
-        count, base_offset = len(offsets), self._base_offset
-        if [offset - base_offset for offset in batches.last_offsets[-count:]] == offsets:
-            reached, before = greatest[-count:], greatest[-count - 1 : -1]
-        else:
-            slots = dict(zip(batches.last_offsets, range(batches.batches), strict=True))
-            entries = [slots.get(offset + base_offset, -1) for offset in offsets]
-            reached = [greatest[slot + 1] if slot >= 0 else NO_TIMESTAMP - 1 for slot in entries]
-            before = [greatest[slot] for slot in entries]
-        _same(reached, times, "time", 0)
-        if not all(map(lt, before, times)):
+        greatest = [self._newest, *batches.max_timestamps]
+        if greatest != sorted(greatest):
+            greatest = list(accumulate(greatest, max))
+        _same([greatest[slot + 1] for slot in slots], times, "time", 0)
+        if not all(map(lt, [greatest[slot] for slot in slots], times)):
             raise CorruptionError("the time index has an entry for a batch that was not the first")
         self._newest = greatest[-1]
 
@@ -191,6 +178,19 @@ def _columns(data: Buffer, entry: struct.Struct) -> tuple[list[int], list[int]]:
         return firsts, seconds
     entries = list(decode_entries(data, entry))  # says what is wrong, or leaves out what is preallocated
     return [first for first, _ in entries], [second for _, second in entries]
+
+
+def _slots(values: array[int], wanted: list[int], start: int) -> Sequence[int]:
+    """Which of `values` those in `wanted` are, that count from `start`. `CorruptionError` if one is none."""
+    count = len(values) - len(wanted)
+    # Batches that are larger than the interval have an entry each, but for the first one of all.
+    if count >= 0 and [start + value for value in values[count:]] == wanted:
+        return range(count, len(values))
+    known = dict(zip(values, range(len(values)), strict=True))
+    slots = [known.get(value - start, -1) for value in wanted]
+    if -1 in slots:
+        raise CorruptionError(f"an index has an entry for {wanted[slots.index(-1)]}, where no batch is")
+    return slots
 
 
 def _same(found: list[int], said: list[int], which: str, base: int) -> None:
