@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak bench bench-spark fetch-tools clean
+.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak sim sim-sweep sim-plant bench bench-spark fetch-tools clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -80,6 +80,17 @@ soak: install ## Minutes of kills and a failing object store, and killed Spark j
 	@if $(BIN)/python -c 'import pyspark' 2>/dev/null; then set -x; $(PYTEST) tests/spark -m soak -s --timeout=0; \
 	else echo "firn: Spark is not installed, so no job of its is killed; make spark adds it"; fi
 
+SEED ?= 1
+HISTORIES ?= 3000
+sim: install ## Histories of one node in a world where everything fails (SEED=n HISTORIES=m; one history replays a failure)
+	$(BIN)/python -m simulator --seed $(SEED) --histories $(HISTORIES) $(SIM)
+
+sim-sweep: install ## Every call of disk and store fails in every way, every kind of file and object rots (SWEEP="--every 10")
+	$(BIN)/python -m simulator.sweep $(SWEEP)
+
+sim-plant: install ## Known defects put back one at a time: how many histories each takes to be found
+	$(BIN)/python -m simulator.plant $(PLANT)
+
 bench: install ## Memory, start-up, CPU per request and per GB, beside Apache Kafka where its jars are (BENCH=--kafka)
 	@$(BIN)/python -m bench $(BENCH)
 
@@ -92,4 +103,4 @@ fetch-tools: ## Fetch versitygw and Apache Kafka's tools into .cache (needs Go, 
 
 clean: ## Remove what was built; .cache stays
 	rm -rf .venv build dist *.egg-info service/records/*.so service/records/*.c
-	find service tests bench demo -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+	find service simulator tests bench demo -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

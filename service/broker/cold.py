@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Callable
+from typing import Final, Protocol
 
 from service.base.errors import ConfigError, StorageError
 from service.base.world import World
@@ -24,9 +25,10 @@ from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.stamp import Writer
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.conditional import probe
-from service.remote.stores.obstore_store import ObstoreStore, open_store
+from service.remote.stores.obstore_store import open_store
 from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.s3_address import is_s3
+from service.remote.stores.store import ObjectStore
 from service.tiering.fence import claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.metadata_copy import MetadataSnapshot
@@ -46,23 +48,40 @@ SWEEP_AT_MOST_EVERY_MS: Final = 10_000
 """Looking for orphans lists the whole prefix; once per grace period is enough, as nothing goes sooner."""
 
 
+class NodeStore(ObjectStore, Protocol):
+    """What a node needs of its store beyond what all who read a bucket need."""
+
+    def verifies_uploads(self) -> bool:
+        """Whether the store itself refuses what arrives damaged."""
+
+
+OpenStore = Callable[[BrokerConfig, World], NodeStore]
+"""Makes a client of the store that the settings name; nothing is sent yet."""
+
+
 class ColdTier:
     """Everything of this node that knows the bucket. Owned by the event loop."""
 
-    def __init__(self, config: BrokerConfig, world: World, cluster_id: str) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        world: World,
+        cluster_id: str,
+        open_store: OpenStore,
+    ) -> None:
         """Raises `ConfigError` for a URL that names no store. Nothing is sent yet."""
         self._config = config
         self._world = world
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
         self._writer = Writer(config.node_id, world.new_uuid())
-        store = _open(config, world)
+        store = open_store(config, world)
         self._store = ProvenUploads(store, store.verifies_uploads)
         self._claim: asyncio.Future[None] | None = None
         self._is_conditional = True
         self._is_recovered = False
         self.reader = RemoteReader(
-            _open(config, world),
+            open_store(config, world),
             world,
             threads=config.remote_log_reader_threads,
             cache_bytes=config.remote_cache_bytes,
@@ -163,7 +182,8 @@ class ColdTier:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _open(config: BrokerConfig, world: World) -> ObstoreStore:
+def open_configured_store(config: BrokerConfig, world: World) -> NodeStore:
+    """A client of the store that `firn.remote.url` names."""
     assert config.remote_url is not None
     return open_store(
         config.remote_url,

@@ -29,7 +29,7 @@ from service.base.world import World, system_world
 from service.broker import descriptors
 from service.broker.applier import Applier
 from service.broker.broker import Broker
-from service.broker.cold import ColdTier
+from service.broker.cold import ColdTier, OpenStore, open_configured_store
 from service.broker.config_rules import NodeConfigRules
 from service.broker.descriptors import Budget
 from service.broker.dispatch import Dispatcher
@@ -100,13 +100,16 @@ class Node:
         world: World,
         *,
         open_files: int | None = None,
+        open_store: OpenStore = open_configured_store,
     ) -> None:
-        """`open_files`: descriptors that this process may have; None: no bound is known."""
+        """`open_files`: descriptors that this process may have; None: no bound is known. `open_store` makes a
+        client of the bucket."""
         self._static_config = config
         self._supervisor = supervisor
         self._world = world
         self._clock = world.clock
         self._open_files = open_files
+        self._open_store = open_store
         self._failed_directories: set[Path] = set()
         self._servers: list[Server] = []
         self._applier: Applier | None = None
@@ -143,7 +146,9 @@ class Node:
         controller = await self._start_controller(stack, metadata, cluster_id, budget)
         config = dynamic_config(config, metadata.image)
         check_topics(metadata.image, config)
-        cold = ColdTier(config, self._world, cluster_id) if config.remote_url is not None else None
+        cold = None
+        if config.remote_url is not None:
+            cold = ColdTier(config, self._world, cluster_id, self._open_store)
         if cold is not None:
             stack.push_async_callback(cold.close)
             await cold.claim()

@@ -231,4 +231,4 @@ def read_topic_id(disk: Disk, directory: Path) -> UUID | None:
 
 def write_topic_id(disk: Disk, directory: Path, topic_id: UUID) -> None:
     text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
-    write_atomically(disk, directory / names.PARTITION_METADATA, text.encode(), fsync=False)
+    write_atomically(disk, directory / names.PARTITION_METADATA, text.encode())

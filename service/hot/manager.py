@@ -80,7 +80,7 @@ class LogManager:
         self._homes: dict[LocalLog, LogDir] = {}
         self._offline: list[OfflineReplica] = []
         self._flushes: dict[LocalLog, asyncio.Future[int]] = {}
-        self._to_flush: set[LocalLog] = set()
+        self._to_flush: dict[LocalLog, None] = {}
         self._checkpoints = Checkpoints(world.threads)
         self._checkpoint_soon = False
         self._taken = itertools.count()
@@ -296,7 +296,7 @@ class LogManager:
     def _retire(self, key: LogKey, suffix: str) -> Path:
         log = self._logs.pop(key)
         home = self._homes.pop(log, None)
-        self._to_flush.discard(log)
+        self._to_flush.pop(log, None)
         self._checkpoint_soon = True
         log.retire()
         parent = home.path if home is not None else log.dir.parent
@@ -311,7 +311,7 @@ class LogManager:
     # Durability
 
     def _wants_flush(self, log: LocalLog) -> None:
-        self._to_flush.add(log)
+        self._to_flush[log] = None
         if self._wake is not None:
             self._wake.set()
 
@@ -397,15 +397,15 @@ class LogManager:
                         await wake.wait()
             self._to_flush |= again
 
-    async def _flush_waiting(self) -> set[LocalLog]:
+    async def _flush_waiting(self) -> dict[LocalLog, None]:
         """Sealed segments and side files; as many at a time as there are threads, so that nobody who waits
         for a flush has to wait for all of them. Those to be tried again."""
-        waiting, self._to_flush = list(self._to_flush), set()
-        again: set[LocalLog] = set()
+        waiting, self._to_flush = list(self._to_flush), {}
+        again: dict[LocalLog, None] = {}
         for first in range(0, len(waiting), self._io_threads):
             logs = [log for log in waiting[first : first + self._io_threads] if log in self._homes]
             jobs = [self._flush_in_background(log, log.active_base_offset) for log in logs]
-            again.update(log for log in await asyncio.gather(*jobs) if log is not None)
+            again.update((log, None) for log in await asyncio.gather(*jobs) if log is not None)
         return again
 
     async def _flush_due(self) -> None:

@@ -71,18 +71,23 @@ class Opener:
         self, path: Path, tip: TopicIdPartition, config: LogConfig, known: Found, home: LogDir
     ) -> LocalLog:
         """As `LocalLog.open`."""
-        return LocalLog.open(
+        recovery_point = known.recovery_points.get(tip[1:], 0)
+        log = LocalLog.open(
             path,
             tip,
             config,
             world=self._world,
-            recovery_point=known.recovery_points.get(tip[1:], 0),
+            recovery_point=recovery_point,
             log_start_offset=known.log_starts.get(tip[1:], 0),
             clean=known.clean,
             files=self._files,
             latch=home.latch,
             producer_expiration_ms=self._producer_expiration_ms,
         )
+        if not known.clean and recovery_point == 0:
+            # The process that made it may have been killed before it flushed anything, its names among it.
+            log.note_made(path / names.PARTITION_METADATA)
+        return log
 
     def open_replica(
         self, path: Path, topic: str, partition: int, config: LogConfig, known: Found, home: LogDir

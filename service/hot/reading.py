@@ -12,6 +12,8 @@ from service.hot.segments import Segments
 from service.records.batch import LOG_OVERHEAD, size_at
 
 _MAX_PLACES: Final = 64
+_MOST_MORE: Final = 15
+"""Segments that one read goes on to; each holds a descriptor until its bytes are out."""
 
 
 class ReadResult(NamedTuple):
@@ -83,7 +85,7 @@ class LogReader:
     ) -> tuple[FileSlice, ...]:
         """Up to `max_bytes` from the beginning of a segment on, and of those behind it."""
         found = []
-        for at in range(slot, len(self._segments.all)):
+        for at in range(slot, min(slot + _MOST_MORE, len(self._segments.all))):
             segment = self._segments.all[at]
             size = min(self._limit(at, segment, end_offset, log_end_offset), max_bytes)
             if size < LOG_OVERHEAD:

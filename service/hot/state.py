@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from service.base.disk import Disk
@@ -28,12 +27,12 @@ class LogState:
     """One log: offsets, segments and side files. Owned by the loop.
 
     ``lock`` guards what a flush on another thread looks at: segments, ends and ``truncations``. ``failure``:
-    why the replica is offline; `on_offline` is called once, when that is found out.
+    why the replica is offline, None while it is not.
     """
 
     __slots__ = (
         "config", "dir", "disk", "end_offset", "epochs", "failure", "files", "local_start", "lock",
-        "on_offline", "producers", "recovery_point", "segments", "snapshots", "start", "tip",
+        "producers", "recovery_point", "segments", "snapshots", "start", "tip",
         "truncations", "world",
     )  # fmt: skip
 
@@ -48,7 +47,6 @@ class LogState:
         self.files = files
         self.lock = world.threads.lock()
         self.failure: LogOffline | None = None
-        self.on_offline: Callable[[], None] | None = None
         self.truncations = 0
         self.segments: Segments
         self.epochs: LeaderEpochs
@@ -64,8 +62,6 @@ class LogState:
         if self.failure is None:
             self.failure = LogOffline(f"{self.tip} is offline: {why}")
             _log.error("%s", self.failure)
-            if self.on_offline is not None:
-                self.on_offline()
         return LogOffline(str(self.failure))
 
     def corrupt(self, error: CorruptionError) -> LogOffline:

@@ -130,7 +130,8 @@ class _Shared:
     pool: BufferPool
     admission: Admission
     counters: Counters = field(default_factory=Counters)
-    peers: set[_Peer] = field(default_factory=set)
+    peers: dict[_Peer, None] = field(default_factory=dict)
+    """in the order in which they came"""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
     warnings: RateLimitedLog = field(init=False)
     errors: RateLimitedLog = field(init=False)
@@ -173,7 +174,7 @@ class _Peer(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("?", 0)
         shared.counters.accepted += 1
         self._context = RequestContext(shared.counters.accepted, str(peer[0]), int(peer[1]), shared.listener)
-        shared.peers.add(self)
+        shared.peers[self] = None
         if not shared.admission.enter(self._admitted):
             self._turn = False
             transport.pause_reading()
@@ -217,7 +218,7 @@ class _Peer(asyncio.BufferedProtocol):
         self._sender.resumed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._shared.peers.discard(self)
+        self._shared.peers.pop(self, None)
         if self._turn:
             self._shared.admission.leave()
         else:

@@ -44,7 +44,7 @@ TOPIC: Final = (
     ),
     key(
         "file.delete.delay.ms", LONG, 60_000,
-        "How long a deleted file stays on disk under its `.deleted` name.",
+        "How long a deleted file stays on disk.",
         at_least=0, synonyms=synonyms_of("log.segment.delete.delay.ms"),
     ),
     key(

@@ -24,13 +24,12 @@ class Careless(MemoryStore):
         return True
 
 
-def claim(monkeypatch: pytest.MonkeyPatch, **settings: str) -> Careless:
+def claim(**settings: str) -> Careless:
     store = Careless()
-    monkeypatch.setattr(cold, "_open", lambda config, world: store)
     config = BrokerConfig.from_properties({"firn.remote.url": "s3://any/prefix", **settings})
 
     async def scenario() -> None:
-        tier = cold.ColdTier(config, make_world(), "cluster")
+        tier = cold.ColdTier(config, make_world(), "cluster", lambda config, world: store)
         try:
             await tier.claim()
         finally:
@@ -40,11 +39,11 @@ def claim(monkeypatch: pytest.MonkeyPatch, **settings: str) -> Careless:
     return store
 
 
-def test_a_store_that_ignores_conditions_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_ignores_conditions_is_refused_with_what_to_do() -> None:
     with pytest.raises(ConfigError, match=r"firn\.remote\.unfenced\.allow=true"):
-        claim(monkeypatch)
+        claim()
 
 
-def test_and_used_when_the_operator_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    store = claim(monkeypatch, **{"firn.remote.unfenced.allow": "true"})
+def test_and_used_when_the_operator_says_so() -> None:
+    store = claim(**{"firn.remote.unfenced.allow": "true"})
     assert [info.key for info in store.list("")] == ["cluster.json"]

@@ -62,6 +62,18 @@ def test_min_bytes_gathers_several_appends(talk: Talk) -> None:
     assert len(found) >= 4
 
 
+def test_a_fetch_does_not_wait_at_the_end_of_a_segment(talk: Talk) -> None:
+    """What is asked for lies ready, in segments behind the first one."""
+    topic_id = talk.create("t", internal_segment_bytes="500").topic_id
+    for n in range(12):
+        talk.produce(topic_id, [b"%02d" % n + b"." * 300], DAY)
+    began = time.monotonic()
+    found = values(talk.fetch(topic_id, 1, max_wait=20_000, min_bytes=3500).records)
+    assert time.monotonic() - began < 10
+    assert [value[:2] for value in found if value] == [b"%02d" % n for n in range(1, 12)]
+    assert len(values(talk.fetch(topic_id, 0, partition_max_bytes=1000).records)) == 2
+
+
 def test_epochs_and_offsets_that_cannot_be_are_refused(talk: Talk) -> None:
     topic_id = talk.create("t").topic_id
     talk.produce(topic_id, [b"a", b"b"], DAY)

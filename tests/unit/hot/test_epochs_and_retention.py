@@ -188,3 +188,14 @@ def test_files_of_deleted_segments_stay_for_the_delay(tmp_path: Path) -> None:
     ]
     assert not (log.dir / "00000000000000000004.snapshot").exists()
     assert (log.dir / "00000000000000000008.snapshot").exists()
+
+
+def test_what_is_committed_in_the_bucket_bounds_retention_whatever_the_settings_say(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=400, retention_ms=0)
+    for _ in range(10):
+        log.append(batch(2), 0, START_MS)
+    later = START_MS + 10_000
+    assert log.apply_local_retention(later, 0, is_tiered=True) == 0
+    assert log.apply_local_retention(later, 9, is_tiered=True) == 2
+    assert (log.log_start_offset, log.local_log_start_offset) == (0, 8)
+    assert log.apply_local_retention(later) > 0

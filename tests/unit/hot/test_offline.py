@@ -253,8 +253,9 @@ def test_what_is_new_is_durable_soon(tmp_path: Path) -> None:
     disk = FaultDisk()
     logs = manager(disk, tmp_path)
     logs.get_or_create(A, CONFIG)
-    while_running(logs, lambda: until(lambda: ("fsync_dir", tmp_path / "a-0") in disk.log))
+    while_running(logs, lambda: until(lambda: ("fsync_dir", tmp_path) in disk.log))
     assert ("fsync", tmp_path / "a-0" / "partition.metadata") in disk.log
+    assert ("fsync_dir", tmp_path / "a-0") in disk.log
     close(logs)
 
 
@@ -301,3 +302,16 @@ def test_an_empty_directory_is_not_after_a_hard_stop(
     close(manager(FaultDisk(), tmp_path))
     assert "opening 1 logs" in caplog.text
     assert "after a hard stop" in caplog.text
+
+
+def test_what_a_killed_process_made_is_durable_with_its_first_records(tmp_path: Path) -> None:
+    killed = manager(FaultDisk(), tmp_path)
+    killed.get_or_create(A, CONFIG)
+    asyncio.run(killed.close(False, -1))  # nothing of it was flushed
+    disk = FaultDisk()
+    logs = manager(disk, tmp_path)
+    log = logs.get_or_create(A, CONFIG)
+    log.append(batch(1), 0, START_MS)
+    log.flush()
+    assert ("fsync_dir", tmp_path) in disk.log
+    close(logs)

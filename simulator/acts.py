@@ -1,0 +1,297 @@
+"""What can happen to a node: what clients ask, what operators do, what the world does to it.
+
+An act is a kind and a seed: whatever it draws it draws of that seed, so that a history from which others were
+taken out still does the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.records.batch import Codec
+from simulator import pasts
+from simulator.client import NoAnswer
+from simulator.faults import DISK_KINDS, SHARED, SLOW_FSYNC, SLOW_STORE, STORE_KINDS
+from simulator.machine import State
+from simulator.model import PartitionModel, TopicModel
+from simulator.platter import Loss
+from simulator.sending import send, send_idempotent, values_of
+from simulator.world import SimWorld
+
+
+class Act(NamedTuple):
+    """One thing that happens."""
+
+    kind: str
+    seed: int
+
+
+async def perform(world: SimWorld, act: Act) -> None:
+    """Do it. Raises `Violation`."""
+    await ACTS[act.kind](world, Random(act.seed))
+
+
+NOBODY: Final = UUID(int=0)
+TOPIC_KINDS: Final = ("plain", "flushed", "tiered", "tiered and flushed", "expiring", "tiered and expiring")
+
+
+# What clients do
+
+
+async def create_topic(world: SimWorld, random: Random) -> None:
+    if sum(not topic.deleted for topic in world.topics) >= 5 or not await world.ensure_running():
+        return
+    kind = random.choice(TOPIC_KINDS)
+    tiered, expiring = "tiered" in kind, "expiring" in kind
+    retention_ms = 20_000 if expiring else -1
+    configs = {
+        "internal.segment.bytes": str(random.choice((700, 1500, 6000))),
+        "retention.ms": str(retention_ms),
+        "index.interval.bytes": str(random.choice((1, 300, 4096))),
+        "file.delete.delay.ms": "1000",
+    }
+    if tiered:
+        configs["remote.storage.enable"] = "true"
+        configs["local.retention.bytes"] = str(random.choice((1, 3000)))
+    if "flushed" in kind:
+        configs["flush.messages"] = "1"
+    name = f"t{len(world.topics)}"
+    partitions = random.randint(1, 2)
+    # A topic whose creation nobody answered is judged only once the client has seen it.
+    try:
+        error, topic_id = await world.client.create_topic(name, partitions, configs)
+    except NoAnswer:
+        error, topic_id = ErrorCode.request_timed_out, None
+    world.tell(f"create {name}: {kind}, {partitions} partitions: {error.name}")
+    if error is ErrorCode.none and topic_id is not None:
+        models = [PartitionModel(name, index) for index in range(partitions)]
+        retention_ms = 0 if world.bytes_expire else retention_ms
+        world.topics.append(TopicModel(name, topic_id, models, tiered, "flushed" in kind, retention_ms))
+    else:  # the name may be taken now
+        world.topics.append(TopicModel(name, NOBODY, [], tiered, False, -1, deleted=True))
+
+
+async def produce(world: SimWorld, random: Random) -> None:
+    """A few batches to drawn partitions, one after the other, in the background."""
+    await _produce(world, random, idempotent=False)
+
+
+async def produce_idempotent(world: SimWorld, random: Random) -> None:
+    """The same by an idempotent producer, which sends again what was not answered."""
+    await _produce(world, random, idempotent=True)
+
+
+async def _produce(world: SimWorld, random: Random, *, idempotent: bool) -> None:
+    there = list(world.partitions())
+    if not there or not await world.ensure_running():
+        return
+    topic, partition = random.choice(there)
+    count = random.choice((1, 1, 2, 5, 12))
+    batches = [
+        values_of(world, random.choice((1, 1, 2, 7)), random.choice((0, 10, 90, 400))) for _ in range(count)
+    ]
+    codec = random.choice((Codec.NONE, Codec.NONE, Codec.GZIP))
+    work = send_idempotent if idempotent else send
+    world.spawn(work(world, topic, partition, batches, codec))
+    if random.random() < 0.5:
+        await asyncio.sleep(random.random() * 0.05)
+    else:
+        await world.settle()
+
+
+async def delete_topic(world: SimWorld, random: Random) -> None:
+    there = [topic for topic in world.topics if not topic.deleted]
+    if len(there) < 2 or not await world.ensure_running():
+        return
+    topic = random.choice(there)
+    await world.settle()
+    topic.deleted = True
+    try:
+        error = await world.client.delete_topic(topic.topic_id)
+    except NoAnswer:
+        error = ErrorCode.request_timed_out
+    world.tell(f"delete {topic.name}: {error.name}")
+
+
+async def alter_topic(world: SimWorld, random: Random) -> None:
+    there = [topic for topic in world.topics if not topic.deleted]
+    if not there or not await world.ensure_running():
+        return
+    topic = random.choice(there)
+    configs: dict[str, str | None] = {"internal.segment.bytes": str(random.choice((600, 2500, 9000)))}
+    if topic.tiered:
+        configs["local.retention.bytes"] = str(random.choice((1, 2000, 8000)))
+    try:
+        error = await world.client.alter_config(2, topic.name, configs)
+    except NoAnswer:
+        error = ErrorCode.request_timed_out
+    world.tell(f"alter {topic.name}: {configs}: {error.name}")
+
+
+async def alter_cluster(world: SimWorld, random: Random) -> None:
+    """A cluster-wide default changes, or is taken back. Every topic says for itself what is kept."""
+    if not await world.ensure_running():
+        return
+    key, values = random.choice(
+        (
+            ("log.retention.ms", ("1000", "60000", None)),
+            ("log.retention.bytes", ("1", "5000", None)),
+            ("log.local.retention.ms", ("1", "1000", None)),
+            ("log.local.retention.bytes", ("1", None)),
+        )
+    )
+    value = random.choice(values)
+    if key == "log.retention.bytes" and value is not None:  # no topic says anything else of bytes
+        world.bytes_expire = True
+        for topic in world.topics:
+            topic.retention_ms = 0
+    try:
+        error = await world.client.alter_config(4, "", {key: value})
+    except NoAnswer:
+        error = ErrorCode.request_timed_out
+    world.tell(f"alter all brokers: {key}={value}: {error.name}")
+
+
+async def wait(world: SimWorld, random: Random) -> None:
+    seconds = random.choice((0.05, 0.6, 3.0, 12.0))
+    world.tell(f"{seconds} s go by")
+    await asyncio.sleep(seconds)
+
+
+async def examine(world: SimWorld, random: Random) -> None:
+    if await world.ensure_running():
+        await world.examine()
+
+
+# What happens to the process
+
+
+async def kill(world: SimWorld, random: Random) -> None:
+    await _in_the_middle(world, random)
+    world.tell("kill -9")
+    world.machine.kill()
+    await _again(world, random)
+
+
+async def lose_power(world: SimWorld, random: Random) -> None:
+    world.troubled = True
+    await _in_the_middle(world, random)
+    await world.lose_power(random.choice((Loss.ALL, Loss.LATEST, Loss.LATEST, Loss.ANY, Loss.NONE)))
+    await _again(world, random)
+
+
+async def _in_the_middle(world: SimWorld, random: Random) -> None:
+    """Something is under way when it happens, more often than not."""
+    run = world.machine.run
+    there = list(world.partitions())
+    if there and run is not None and run.state is State.READY and random.random() < 0.6:
+        topic, partition = random.choice(there)
+        batches = [values_of(world, 1, 90) for _ in range(4)]
+        world.spawn(send_idempotent(world, topic, partition, batches, Codec.NONE))
+        await asyncio.sleep(random.random() * 0.006)
+
+
+async def stop(world: SimWorld, random: Random) -> None:
+    world.tell("SIGTERM")
+    await world.stop()
+    world.ended_for_a_reason()
+    await _again(world, random)
+
+
+async def _again(world: SimWorld, random: Random) -> None:
+    """Start again; now and then it is killed while it starts, too. Producers try again meanwhile."""
+    if random.random() < 0.2:
+        await world.start(wait=False)
+        await asyncio.sleep(random.random() * 0.3)
+        run = world.machine.run
+        assert run is not None
+        if run.state is not State.READY:
+            world.tell("kill -9 while it starts")
+        world.machine.kill()
+    await world.ensure_running()
+
+
+async def pause(world: SimWorld, random: Random) -> None:
+    run = world.machine.run
+    if run is None or run.ended:
+        return
+    seconds = random.choice((0.5, 5.0, 40.0))
+    world.tell(f"SIGSTOP for {seconds} s")
+    run.process.stop()
+    await asyncio.sleep(seconds)
+    run.process.resume()
+
+
+async def jump_clock(world: SimWorld, random: Random) -> None:
+    """Not far ahead: what retention does by a wrong clock is another act's business."""
+    seconds = random.choice((-3600, -30, -5, 5))
+    world.tell(f"the wall clock jumps by {seconds} s")
+    world.machine.clock.ahead_ms += seconds * 1000
+
+
+# Faults
+
+
+async def disk_faults(world: SimWorld, random: Random) -> None:
+    kind = random.choice((*DISK_KINDS, SLOW_FSYNC))
+    await _disk_fault(world, random, kind)
+
+
+async def _disk_fault(world: SimWorld, random: Random, kind: str) -> None:
+    if kind in world.faults.on:
+        world.faults.on.discard(kind)
+        world.tell(f"no more {kind}")
+        return
+    world.troubled = True
+    world.faults.on.add(kind)
+    world.tell(f"now {kind}")
+
+
+async def disk_heals(world: SimWorld, random: Random) -> None:
+    if world.faults.on:
+        world.faults.on.clear()
+        world.tell("the disk works")
+
+
+async def store_faults(world: SimWorld, random: Random) -> None:
+    kind = random.choice((*(kind for kind in STORE_KINDS if kind != SHARED), SLOW_STORE))
+    await _store_fault(world, kind)
+
+
+async def damage_shared(world: SimWorld, random: Random) -> None:
+    """Bits of cluster.json and topics.json flip on their way up. Not among the acts that are drawn."""
+    await _store_fault(world, SHARED)
+
+
+async def _store_fault(world: SimWorld, kind: str) -> None:
+    if kind in world.store_faults.on:
+        world.store_faults.on.discard(kind)
+        world.tell(f"no more {kind}")
+        return
+    world.troubled = True
+    world.store_faults.on.add(kind)
+    world.tell(f"now {kind}")
+
+
+async def store_heals(world: SimWorld, random: Random) -> None:
+    if world.store_faults.on:
+        world.store_faults.on.clear()
+        world.tell("the store works")
+
+
+ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
+    one.__name__: one
+    for one in (
+        create_topic, produce, produce_idempotent, delete_topic, alter_topic, alter_cluster, wait, examine,
+        kill, lose_power, stop, pause, jump_clock, disk_faults, disk_heals, store_faults, store_heals,
+        damage_shared,
+        pasts.copy_disk, pasts.restore_disk, pasts.lose_partition, pasts.lose_metadata, pasts.flip_bit,
+        pasts.clone_disk, pasts.copy_bucket, pasts.roll_back_bucket, pasts.empty_bucket, pasts.without_url,
+    )
+}  # fmt: skip

@@ -1,0 +1,86 @@
+"""The bucket as the oracle sees it: what is live, where it ends, whether all of it is there."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from service.base.errors import FirnError
+from service.inspect.fsck import fsck
+from service.remote.format.keys import (
+    HeadKey,
+    ManifestKey,
+    PageKey,
+    SegmentKey,
+    SharedKey,
+    head_key,
+    parse_key,
+)
+from service.remote.format.manifest import Page, PageRef, live_segments
+from service.remote.reading.object_reader import open_page, open_published
+from service.remote.stores.memory_store import MemoryStore
+from simulator.store import Bucket
+
+
+class Archive:
+    """Looks at objects directly, without faults and without time."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self._live: dict[tuple[UUID, int], tuple[str, frozenset[str], int]] = {}
+
+    def live(self, topic_id: UUID, partition: int) -> tuple[frozenset[str], int]:
+        """Keys of all that HEAD stands for, and the first offset behind it; nothing where HEAD says
+        nothing."""
+        head = self._bucket.objects.get(head_key(topic_id, partition))
+        if head is None:
+            return frozenset(), 0
+        known = self._live.get((topic_id, partition))
+        if known is not None and known[0] == head.tag:
+            return known[1], known[2]
+        keys: set[str] = {head_key(topic_id, partition)}
+        store = self._store(f"data/{topic_id}/{partition}/")
+        try:
+            chain = open_published(store, HeadKey(topic_id, partition))
+            assert chain is not None
+            keys.add(chain.key)
+
+            def load(ref: PageRef) -> Page:
+                keys.add(ref.key)
+                return open_page(store, ref, chain.manifest)
+
+            keys.update(entry.key for entry in live_segments(chain.manifest, load))
+            end = chain.manifest.end_offset
+        except FirnError:
+            return frozenset(), 0  # damaged by an act; fsck names it
+        self._live[topic_id, partition] = head.tag, frozenset(keys), end
+        return frozenset(keys), end
+
+    def is_live(self, key: str) -> bool:
+        """Whether a HEAD, or the cluster, needs the object."""
+        parsed = parse_key(key)
+        if isinstance(parsed, SharedKey):
+            return True
+        if isinstance(parsed, HeadKey):
+            return True
+        if isinstance(parsed, SegmentKey | ManifestKey | PageKey):
+            return key in self.live(parsed.topic_id, parsed.partition)[0]
+        return False
+
+    def owner(self, key: str) -> UUID | None:
+        """The topic whose object it is."""
+        parsed = parse_key(key)
+        if isinstance(parsed, SegmentKey | ManifestKey | PageKey | HeadKey):
+            return parsed.topic_id
+        return None
+
+    def problems(self) -> list[str]:
+        """What `firn fsck` finds wrong."""
+        report = fsck(self._store(""))
+        return [f"{finding.where}: {finding.what}" for finding in report.errors]
+
+    def _store(self, prefix: str) -> MemoryStore:
+        store = MemoryStore()
+        for key, found in self._bucket.objects.items():
+            if key.startswith(prefix):
+                store.put(key, found.data)
+        return store

@@ -1,0 +1,204 @@
+"""A client of the world: canonical messages over the in-memory network, one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import CorruptionError
+from service.records.batch import complete_headers, verify_crc
+from service.records.decode import records_of
+from service.wire.api import APIS, ApiKey, decode_response, encode_request, request_module
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+_TIMEOUT: Final = timedelta(seconds=10)
+_ANSWER_S: Final = 20.0
+
+
+class NoAnswer(Exception):
+    """The connection ended, or nothing came in time: nobody knows what was done."""
+
+
+class Produced(NamedTuple):
+    """What a Produce was answered."""
+
+    error: ErrorCode
+    base_offset: int
+
+
+class Record(NamedTuple):
+    """One record as a consumer sees it."""
+
+    offset: int
+    timestamp_ms: int
+    value: bytes
+
+
+class Fetched(NamedTuple):
+    """What a Fetch was answered for one partition."""
+
+    error: ErrorCode
+    high_watermark: int
+    log_start_offset: int
+    records: list[Record]
+
+
+class Client:
+    """One connection, opened at the first request and again after a failure."""
+
+    def __init__(self, address: tuple[str, int]) -> None:
+        self.address = address
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+        self._correlation_id = 0
+
+    async def ask(self, key: ApiKey, message: Any, answer_s: float = _ANSWER_S) -> Any:
+        """The answer in the newest version. `NoAnswer`."""
+        self._correlation_id += 1
+        version = APIS[key].max_version
+        frame = encode_request(key, version, self._correlation_id, "sim", message)
+        try:
+            async with asyncio.timeout(answer_s):
+                if self._streams is None:
+                    self._streams = await asyncio.open_connection(*self.address)
+                reader, writer = self._streams
+                writer.write(frame)
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                body = await reader.readexactly(size)
+        except (OSError, EOFError, TimeoutError) as e:
+            self.close()
+            raise NoAnswer(f"{key.name}: {type(e).__name__}") from e
+        correlation_id, answer = decode_response(key, version, body)
+        assert correlation_id == self._correlation_id, "an answer to another request"
+        return answer
+
+    def close(self) -> None:
+        if self._streams is not None:
+            self._streams[1].close()
+            self._streams = None
+
+    # Administration
+
+    async def create_topic(
+        self, name: str, partitions: int, configs: Mapping[str, str]
+    ) -> tuple[ErrorCode, UUID | None]:
+        m = request_module(ApiKey.CREATE_TOPICS)
+        topic = m.CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=1,
+            assignments=(),
+            configs=tuple(m.CreatableTopicConfig(name=k, value=v) for k, v in configs.items()),
+        )
+        answer = await self.ask(ApiKey.CREATE_TOPICS, m.CreateTopicsRequest(topics=(topic,)))
+        return answer.topics[0].error_code, answer.topics[0].topic_id
+
+    async def delete_topic(self, topic_id: UUID) -> ErrorCode:
+        m = request_module(ApiKey.DELETE_TOPICS)
+        state = m.DeleteTopicState(name=None, topic_id=topic_id)
+        answer = await self.ask(
+            ApiKey.DELETE_TOPICS, m.DeleteTopicsRequest(topics=(state,), timeout=_TIMEOUT)
+        )
+        code: ErrorCode = answer.responses[0].error_code
+        return code
+
+    async def topics(self) -> dict[str, UUID]:
+        """All topics, by name."""
+        m = request_module(ApiKey.METADATA)
+        answer = await self.ask(
+            ApiKey.METADATA,
+            m.MetadataRequest(
+                topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+            ),
+        )
+        return {topic.name: topic.topic_id for topic in answer.topics}
+
+    async def alter_config(
+        self, resource_type: int, name: str, configs: Mapping[str, str | None]
+    ) -> ErrorCode:
+        """Set, or with None delete, overrides of a topic (2) or a broker (4; "" for all)."""
+        m = request_module(ApiKey.INCREMENTAL_ALTER_CONFIGS)
+        altered = tuple(
+            m.AlterableConfig(name=k, config_operation=0 if v is not None else 1, value=v)
+            for k, v in configs.items()
+        )
+        resource = m.AlterConfigsResource(resource_type=resource_type, resource_name=name, configs=altered)
+        answer = await self.ask(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            m.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False),
+        )
+        code: ErrorCode = answer.responses[0].error_code
+        return code
+
+    async def init_producer_id(self) -> tuple[ErrorCode, int, int]:
+        m = request_module(ApiKey.INIT_PRODUCER_ID)
+        answer = await self.ask(
+            ApiKey.INIT_PRODUCER_ID,
+            m.InitProducerIdRequest(transactional_id=None, transaction_timeout=_TIMEOUT),
+        )
+        return answer.error_code, answer.producer_id, answer.producer_epoch
+
+    # Records
+
+    async def produce(self, topic_id: UUID, partition: int, batch: bytes, acks: int = -1) -> Produced:
+        m = request_module(ApiKey.PRODUCE)
+        data = m.PartitionProduceData(index=partition, records=batch)
+        topic = m.TopicProduceData(topic_id=topic_id, partition_data=(data,))
+        answer = await self.ask(
+            ApiKey.PRODUCE, m.ProduceRequest(acks=acks, timeout=_TIMEOUT, topic_data=(topic,))
+        )
+        found = answer.responses[0].partition_responses[0]
+        return Produced(found.error_code, found.base_offset)
+
+    async def fetch(
+        self, topic_id: UUID, partition: int, offset: int, *, max_bytes: int = 1 << 20, max_wait_ms: int = 0
+    ) -> Fetched:
+        """Records from `offset` on. `CorruptionError` where what came is not batches that are whole."""
+        m = request_module(ApiKey.FETCH)
+        wanted = m.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+        request = m.FetchRequest(
+            max_wait=timedelta(milliseconds=max_wait_ms),
+            min_bytes=1,
+            max_bytes=max_bytes,
+            topics=(m.FetchTopic(topic_id=topic_id, partitions=(wanted,)),),
+            forgotten_topics_data=(),
+        )
+        answer = await self.ask(ApiKey.FETCH, request)
+        found = answer.responses[0].partitions[0]
+        records = _records(found.records or b"", offset)
+        return Fetched(found.error_code, found.high_watermark, found.log_start_offset, records)
+
+    async def offset(self, name: str, partition: int, timestamp: int) -> tuple[ErrorCode, int, int]:
+        """Error, offset and leader epoch of ListOffsets."""
+        m = request_module(ApiKey.LIST_OFFSETS)
+        asked = m.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
+        request = m.ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=0,
+            topics=(m.ListOffsetsTopic(name=name, partitions=(asked,)),),
+            timeout=_TIMEOUT,
+        )
+        found = (await self.ask(ApiKey.LIST_OFFSETS, request)).topics[0].partitions[0]
+        return found.error_code, found.offset, found.leader_epoch
+
+
+def _records(data: bytes, offset: int) -> list[Record]:
+    """The records of the whole batches in `data`, from `offset` on; every checksum is looked at."""
+    found: list[Record] = []
+    for header in complete_headers(data):
+        if not verify_crc(data, header):
+            raise CorruptionError(f"a batch at {header.base_offset} that was served has a wrong checksum")
+        found += (
+            Record(record.offset, record.timestamp, record.value or b"")
+            for record in records_of(data, header)
+            if record.offset >= offset
+        )
+    return found
+
+
+__all__: Sequence[str] = ("EARLIEST", "LATEST", "Client", "Fetched", "NoAnswer", "Produced", "Record")

@@ -1,0 +1,105 @@
+"""Faults that are drawn: which kinds there are is a history's, when they strike is chance's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from errno import EACCES, EIO, EMFILE, ENOSPC
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from simulator.store import Verdict
+from simulator.trace import Trace
+
+_READS: Final = ("pread", "size", "stat", "list")
+_WRITES: Final = ("pwrite", "truncate")
+_NAMES: Final = ("open", "rename", "unlink", "mkdir", "rmdir", "fsync_dir")
+
+DISK_KINDS: Final[Mapping[str, tuple[tuple[str, ...], int, float]]] = {
+    "read errors": (_READS, EIO, 0.05),
+    "write errors": (_WRITES, EIO, 0.08),
+    "fsync errors": (("fsync",), EIO, 0.3),
+    "errors of names": (_NAMES, EIO, 0.06),
+    "no permission": (("unlink", "stat"), EACCES, 0.1),
+    "disk full": (("pwrite", "mkdir", "rename"), ENOSPC, 0.9),
+    "no descriptors": (("open", "list", "lock"), EMFILE, 0.7),
+}
+"""Calls, errno, and how often each call fails while it is on."""
+SLOW_FSYNC: Final = "slow fsync"
+
+SHARED: Final = "flipped bits of shared objects"
+STORE_KINDS: Final[Mapping[str, Mapping[Verdict, float]]] = {
+    "store errors": {Verdict.FAILS: 0.2},
+    "lost answers": {Verdict.LOST: 0.2},
+    "late writes": {Verdict.LATE: 0.15},
+    "store denies": {Verdict.REFUSED: 1.0},
+    "store throttles": {Verdict.THROTTLED: 0.5},
+    "store away": {Verdict.FAILS: 1.0},
+    "cut bodies": {Verdict.CUT: 0.3},
+    "flipped bits on the way": {Verdict.FLIPPED: 0.2},
+    SHARED: {Verdict.FLIPPED_SHARED: 0.2},
+}
+SLOW_STORE: Final = "slow store"
+
+_READ_CALLS: Final = ("get", "get_range", "get_suffix")
+
+
+class DrawnFaults:
+    """`simulator.disk.DiskFaults`: the kinds that are on, each with its odds."""
+
+    def __init__(self, random: Random, trace: Trace) -> None:
+        self._random = random
+        self._trace = trace
+        self.on: set[str] = set()
+        self.struck = 0
+
+    def fail(self, call: str, path: Path) -> int | None:
+        if not self.on:
+            return None
+        for kind, (calls, errno, odds) in DISK_KINDS.items():
+            if kind in self.on and call in calls and self._random.random() < odds:
+                self.struck += 1
+                self._trace.tell("disk", f"{call} {path}: {kind}")
+                return errno
+        return None
+
+    def slow_s(self, call: str) -> float:
+        return self._random.random() * 5 if SLOW_FSYNC in self.on else 0.0
+
+    def part(self, size: int) -> int:
+        return self._random.randint(0, size) if self._random.random() < 0.5 else 0
+
+    def drops_dirty(self) -> bool:
+        return self._random.random() < 0.7
+
+
+class DrawnStoreFaults:
+    """`simulator.store.StoreFaults`, likewise."""
+
+    def __init__(self, random: Random, trace: Trace) -> None:
+        self._random = random
+        self._trace = trace
+        self.on: set[str] = set()
+        self.struck = 0
+
+    def judge(self, call: str, key: str) -> Verdict:
+        if not self.on:
+            return Verdict.DONE
+        for kind, odds_of in STORE_KINDS.items():
+            if kind not in self.on:
+                continue
+            for verdict, odds in odds_of.items():
+                if verdict is Verdict.CUT and call not in _READ_CALLS:
+                    continue
+                if verdict is Verdict.FLIPPED and call not in _READ_CALLS and "/" not in key:
+                    continue  # cluster.json and topics.json: FLIPPED_SHARED
+                if verdict is Verdict.FLIPPED_SHARED and (call in _READ_CALLS or "/" in key):
+                    continue
+                if self._random.random() < odds:
+                    self.struck += 1
+                    self._trace.note("store", f"{call} {key}: {verdict.value}")
+                    return verdict
+        return Verdict.DONE
+
+    def latency_s(self, call: str) -> float:
+        return self._random.random() * 8 if SLOW_STORE in self.on else 0.0

@@ -1,0 +1,140 @@
+"""A history: which acts there are is drawn first (swarm testing), then which come, then they are done.
+
+One history runs in a process of its own, forked for it: what it leaves behind ends with it, it begins
+where all others begin, and the collector need not run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Final
+
+from simulator.acts import Act, perform
+from simulator.apart import apart
+from simulator.loop import Stuck
+from simulator.model import Violation
+from simulator.trace import Line
+from simulator.world import SimWorld
+
+ALWAYS: Final = {"create_topic": 4, "produce": 30, "wait": 10, "examine": 6}
+SOMETIMES: Final = {
+    "produce_idempotent": 20,
+    "delete_topic": 2,
+    "alter_topic": 3,
+    "alter_cluster": 3,
+    "kill": 6,
+    "lose_power": 5,
+    "stop": 4,
+    "pause": 3,
+    "jump_clock": 3,
+    "disk_faults": 5,
+    "store_faults": 8,
+}
+"""How often each comes where it exists. A history has about half of them."""
+SELDOM: Final = {
+    "restore_disk": 3,
+    "lose_partition": 2,
+    "lose_metadata": 1,
+    "flip_bit": 3,
+    "clone_disk": 2,
+    "roll_back_bucket": 2,
+    "empty_bucket": 1,
+    "without_url": 2,
+}
+"""Those of which a history has one or none: after some of them little is left to be judged."""
+UNDRAWN: Final = {"damage_shared": 5}
+"""Those that come only where `only` names them."""
+_WITH: Final = {
+    "disk_faults": ("disk_heals", 4),
+    "store_faults": ("store_heals", 4),
+    "restore_disk": ("copy_disk", 5),
+    "roll_back_bucket": ("copy_bucket", 5),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a history is made of."""
+
+    seed: int
+    log_dirs: int
+    acts: tuple[Act, ...]
+
+
+@dataclass
+class Outcome:
+    """How a history went."""
+
+    seed: int
+    problem: str | None
+    """what promise was broken; None: none was"""
+    digest: str
+    events: int
+    virtual_s: float
+    real_s: float
+    lines: list[Line] = field(default_factory=list)
+    """for the transcript; of failures only"""
+    calls: dict[str, int] = field(default_factory=dict)
+
+
+def draw(seed: int, only: Sequence[str] | None = None) -> Plan:
+    """The history of `seed`; of the kinds that exist `only` some, if given."""
+    random = Random(seed)
+    odds = dict(ALWAYS)
+    seldom = random.choice((*SELDOM, *[""] * len(SELDOM)))
+    for kind, weight in {**SOMETIMES, **SELDOM, **UNDRAWN}.items():
+        exists = kind == seldom if kind not in SOMETIMES else random.random() < 0.5
+        if exists if only is None else kind in only:
+            odds[kind] = weight
+            if kind in _WITH:
+                other, its_weight = _WITH[kind]
+                odds[other] = its_weight
+    kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(15, 45))
+    acts = tuple(Act(kind, random.getrandbits(48)) for kind in ("create_topic", "create_topic", *kinds))
+    return Plan(seed, random.choice((1, 1, 2)), acts)
+
+
+def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
+    """Do what the plan says, in this process. `before` is called first (`simulator.plant`)."""
+    began = time.perf_counter()
+    if before is not None:
+        before()
+    world = SimWorld(plan.seed, log_dirs=plan.log_dirs, keep_all=keep_all)
+    problem: str | None = None
+
+    async def main() -> None:
+        await world.start()
+        for act in plan.acts:
+            await perform(world, act)
+            world.check()
+        await world.revive()
+        world.check()
+        await world.archive_is_sound()
+
+    try:
+        world.run(main())
+    except (Violation, Stuck) as e:
+        problem = f"{'' if isinstance(e, Violation) else 'stuck: '}{e}"
+    except Exception as e:  # the simulator's own bug, or one of the node's that came through
+        import traceback
+
+        problem = f"{type(e).__name__}: {e}\n{traceback.format_exc()}"
+    if problem is not None:
+        world.tell(f"WRONG: {problem}")
+    return Outcome(
+        plan.seed,
+        problem,
+        world.trace.digest,
+        world.trace.events,
+        world.loop.time(),
+        time.perf_counter() - began,
+        world.trace.lines if problem is not None or keep_all else [],
+    )
+
+
+def play_apart(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
+    """`play` in a child process, which is gone afterwards with all that it made."""
+    return apart(lambda: play(plan, keep_all=keep_all, before=before))

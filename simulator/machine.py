@@ -1,0 +1,223 @@
+"""One machine: a disk, a clock and, one after the other, the processes of a node that run on it."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from enum import Enum
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.base.world import World
+from service.broker.node import Node
+from service.broker.supervisor import Supervisor
+from service.config.settings import BrokerConfig
+from simulator.disk import DiskFaults, SimDisk
+from simulator.loop import Loop
+from simulator.platter import Loss, Platter
+from simulator.process import CURRENT, Life, Process
+from simulator.store import Bucket, SimStore, StoreFaults
+from simulator.threads import SimThreads
+from simulator.trace import Trace
+
+BEGAN_MS: Final = 1_700_000_000_000
+PORT: Final = 9092
+
+
+class State(Enum):
+    """How far a process of a node is."""
+
+    STARTING = "starting"
+    READY = "ready"
+    REFUSED = "refused to start"
+    STOPPED = "stopped"
+    FAILED = "ended because something failed"
+    KILLED = "killed"
+    BUG = "ended by an error that is none of ours"
+
+
+class SimClock:
+    """`service.base.clock.Clock`: the wall clock can be set, the monotonic one cannot."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self.ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return BEGAN_MS + self.ahead_ms + int(self._loop.time() * 1000)
+
+    def monotonic_ms(self) -> int:
+        return 1_000_000 + int(self._loop.time() * 1000)
+
+
+class Machine:
+    """What a node's processes have in common. `faults` and `store_faults` hold for the next ones, too."""
+
+    def __init__(
+        self,
+        name: str,
+        loop: Loop,
+        random: Random,
+        trace: Trace,
+        bucket: Bucket,
+        log_dirs: tuple[Path, ...],
+        faults: DiskFaults,
+        store_faults: StoreFaults,
+        *,
+        most_descriptors: int = 1 << 30,
+    ) -> None:
+        self.name = name
+        self.loop = loop
+        self.random = random
+        self.trace = trace
+        self.bucket = bucket
+        self.log_dirs = log_dirs
+        self.faults = faults
+        self.store_faults = store_faults
+        self.most_descriptors = most_descriptors
+        self.clock = SimClock(loop)
+        self.platter = Platter()
+        for path in log_dirs:
+            self.platter.make_root(path)
+        self.run: Run | None = None
+        self._runs = 0
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.name, PORT
+
+    def start(self, properties: Mapping[str, str]) -> Run:
+        """Start a process; it is not ready yet."""
+        assert self.run is None or self.run.process.life is Life.DEAD, "it runs already"
+        self._runs += 1
+        self.run = Run(self, f"{self.name}.{self._runs}", properties)
+        return self.run
+
+    def kill(self) -> None:
+        """SIGKILL: what was written is in the system's cache and stays."""
+        if self.run is not None:
+            self.run.end(State.KILLED)
+
+    def lose_power(self, loss: Loss) -> None:
+        """The process is gone, and what the disk had not flushed with it."""
+        self.kill()
+        self.platter.lose_power(self.random, loss)
+
+
+class Run:
+    """One process of a node, from its start to its end."""
+
+    def __init__(self, machine: Machine, name: str, properties: Mapping[str, str]) -> None:
+        loop, trace = machine.loop, machine.trace
+        self.name = name
+        self.state = State.STARTING
+        self.reason = ""
+        self.process = Process(name)
+        self._machine = machine
+        self._trace = trace
+        random = Random(machine.random.getrandbits(64))
+        self.threads = SimThreads(loop, self.process, random)
+        self.disk = SimDisk(
+            machine.platter,
+            self.process,
+            self.threads,
+            machine.faults,
+            trace,
+            machine.clock.now_ms,
+            most_descriptors=machine.most_descriptors,
+        )
+        self.world = World(machine.clock, self.disk, self.threads, Random(random.getrandbits(64)))
+        self.store_calls = 0
+        self._random = random
+        self._properties = dict(properties)
+        self._supervisor: Supervisor | None = None
+        self.node: Node | None = None
+        self.task = self.process.run(lambda: loop.create_task(self._main()))
+
+    def open_store(self, *_: Any, **__: Any) -> SimStore:
+        """A client of the bucket for the node."""
+        machine = self._machine
+        return SimStore(
+            machine.bucket, machine.loop, self.process, self.threads, self._random, machine.store_faults,
+            self._trace, machine.clock.now_ms,
+        )  # fmt: skip
+
+    @property
+    def ended(self) -> bool:
+        return self.process.life is Life.DEAD
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self._supervisor is not None and not self.ended:
+            self.process.run(self._supervisor.stop)
+
+    async def _main(self) -> None:
+        """As `service.broker.node.run_server`, without the real world around it."""
+        try:
+            state = await self._serve()
+        except (ConfigError, CorruptionError, StorageError, OSError) as e:
+            self.reason = f"{type(e).__name__}: {e}"
+            state = State.REFUSED if self.state is State.STARTING else State.FAILED
+        except Exception as e:  # a bug of the node's: the oracle will say so
+            self.reason = f"{type(e).__name__}: {e}"
+            logging.getLogger("simulator").exception("%s: a bug", self.name)
+            state = State.BUG
+        self.end(state)
+
+    async def _serve(self) -> State:
+        config = BrokerConfig.from_properties(self._properties)
+        supervisor = self._supervisor = Supervisor()
+        self.node = make_node(config, supervisor, self)
+        async with AsyncExitStack() as stack:
+            await self.node.start(stack)
+            self.state = State.READY
+            self._trace.tell(self.name, "ready")
+            await supervisor.stopped()
+        if supervisor.failure is not None:
+            self.reason = _in_words(supervisor.failure)
+            return State.FAILED
+        return State.STOPPED
+
+    def end(self, state: State) -> None:
+        """Whatever becomes of it, the process is gone."""
+        if not self.ended:
+            self.state = state
+            self._trace.tell(self.name, f"{state.value}{': ' if self.reason else ''}{self.reason}")
+            self.process.kill()
+
+
+def make_node(config: BrokerConfig, supervisor: Supervisor, run: Run) -> Node:
+    """The node as `run_server` makes it, but for its world and its store."""
+    return Node(config, supervisor, run.world, open_store=run.open_store)
+
+
+class NodeLogs(logging.Handler):
+    """The nodes' log lines, in the trace of whoever says them."""
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(logging.WARNING)
+        self._trace = trace
+        self.on_line: Callable[[str, str], None] = lambda actor, text: None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        process = CURRENT.get(None)
+        if process is None or process.life is Life.DEAD:
+            return
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text += f" [{_in_words(record.exc_info[1])}]"
+        self._trace.tell(process.name, f"{record.levelname.lower()}: {text}")
+        self.on_line(process.name, text)
+
+
+def _in_words(error: BaseException) -> str:
+    """An error and where it comes from; of a group the errors in it."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(map(_in_words, error.exceptions))
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -1,0 +1,182 @@
+"""What is known of the records: which were acknowledged, which refused, which nobody knows. [P]
+
+A `PartitionModel` is told what the client was told, and judges what a reader finds. It allows a loss only
+where an act told it exactly what may be gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from uuid import UUID
+
+from simulator.client import Record
+
+GONE: Final = "it was gone before"
+
+
+class Violation(Exception):
+    """The node broke a promise."""
+
+
+@dataclass
+class TopicModel:
+    """One topic as its maker knows it."""
+
+    name: str
+    topic_id: UUID
+    partitions: list[PartitionModel]
+    tiered: bool
+    flushed: bool
+    """whether every acknowledged record was fsynced before its acknowledgement"""
+    retention_ms: int
+    """-1: for ever; the shortest it ever was"""
+    vanished: bool = False
+    """whether an act took the metadata that knew it: it need not be there, but its objects must stay"""
+    deleted: bool = False
+    """whether its deletion was asked for; it may be there all the same while nobody has answered"""
+
+
+@dataclass
+class PartitionModel:
+    """One partition's records. Values are never produced twice on purpose."""
+
+    name: str
+    index: int
+    acked: dict[int, bytes] = field(default_factory=dict)
+    """by offset: there, or a promise is broken"""
+    shaky: dict[int, bytes] = field(default_factory=dict)
+    """by offset: acknowledged once, and an act may have taken them"""
+    unknown: set[bytes] = field(default_factory=set)
+    """sent, and never answered: there once, or not at all"""
+    refused: dict[bytes, str] = field(default_factory=dict)
+    """answered with an error that says no: not there"""
+    sent: set[bytes] = field(default_factory=set)
+    timestamps: dict[int, int] = field(default_factory=dict)
+    end_offset: int = 0
+    """the greatest log end ever seen or acknowledged, as far as it was not allowed to be lost"""
+    log_start: int = 0
+    leader_epoch: int = -1
+    archived_below: int = 0
+    """offsets that the bucket held when a past came back: never given out again"""
+    excused: str = ""
+    """why it may be offline for good: what was damaged or lost of it, in words"""
+
+    def __str__(self) -> str:
+        return f"{self.name}-{self.index}"
+
+    def acknowledge(self, base_offset: int, values: Sequence[bytes], timestamp_ms: int) -> None:
+        if base_offset < self.archived_below:
+            raise Violation(
+                f"{self}: offset {base_offset} was given out again, the bucket holds those below "
+                f"{self.archived_below}"
+            )
+        for at, value in enumerate(values):
+            offset = base_offset + at
+            there = self.acked.get(offset)
+            if there is not None and there != value:
+                raise Violation(
+                    f"{self}: offset {offset} was given to {brief(value)}, and before to {brief(there)}"
+                )
+            self.shaky.pop(offset, None)
+            self.acked[offset] = value
+            self.timestamps[offset] = timestamp_ms
+        self.end_offset = max(self.end_offset, base_offset + len(values))
+
+    def may_lose_from(self, offset: int) -> int:
+        """Records from `offset` on may be gone; how many that are."""
+        lost = [one for one in self.acked if one >= offset]
+        for one in lost:
+            self.shaky[one] = self.acked.pop(one)
+        self.end_offset = min(self.end_offset, max(offset, self.log_start))
+        return len(lost)
+
+    def past_returns(self) -> None:
+        """What was gone may be there again: the disk is one of before it went."""
+        self.refused = {value: why for value, why in self.refused.items() if why != GONE}
+        self.log_start = 0
+        self.leader_epoch = -1
+
+    def judge(self, log_start: int, end_offset: int, records: Iterable[Record], expired: int | None) -> None:
+        """Whether what a reader found of the whole log is right. `expired`: records of that time, ms, or
+        before may be gone by retention; None: none may. Raises `Violation`.
+        """
+        if log_start < self.log_start:
+            raise Violation(f"{self}: its log start went back from {self.log_start} to {log_start}")
+        if end_offset < self.end_offset:
+            raise Violation(f"{self}: its end went back from {self.end_offset} to {end_offset}")
+        found = self._distinct(log_start, end_offset, records)
+        self._nothing_lost(log_start, end_offset, found, expired)
+        self._nothing_refused(found)
+        self._learn(log_start, end_offset, found)
+
+    def _distinct(self, log_start: int, end_offset: int, records: Iterable[Record]) -> dict[int, Record]:
+        found: dict[int, Record] = {}
+        expected = log_start
+        for record in records:
+            if record.offset != expected:
+                raise Violation(f"{self}: offset {record.offset} follows {expected - 1}")
+            found[record.offset] = record
+            expected += 1
+        if expected != max(end_offset, log_start):
+            raise Violation(f"{self}: reading ends at {expected}, the log at {end_offset}")
+        places: dict[bytes, int] = {}
+        for offset, record in found.items():
+            if record.value in places:
+                raise Violation(f"{self}: {brief(record.value)} is at {places[record.value]} and at {offset}")
+            places[record.value] = offset
+        return found
+
+    def _nothing_lost(
+        self, log_start: int, end_offset: int, found: dict[int, Record], expired: int | None
+    ) -> None:
+        for offset, value in self.acked.items():
+            record = found.get(offset)
+            if record is not None:
+                if record.value != value:
+                    read = brief(record.value)
+                    raise Violation(f"{self}: {offset} was acknowledged as {brief(value)} and reads {read}")
+            elif offset >= log_start:
+                raise Violation(
+                    f"{self}: {brief(value)} at {offset} was acknowledged, and the log ends at {end_offset}"
+                )
+            elif expired is None or self.timestamps[offset] > expired:
+                raise Violation(
+                    f"{self}: {brief(value)} at {offset} was acknowledged, and the log begins at {log_start}"
+                    f" without any retention that allows it"
+                )
+
+    def _nothing_refused(self, found: dict[int, Record]) -> None:
+        for offset, record in found.items():
+            if record.value in self.refused:
+                why = self.refused[record.value]
+                raise Violation(f"{self}: {brief(record.value)} was refused ({why}) and is at {offset}")
+            if record.value not in self.sent:
+                raise Violation(f"{self}: {brief(record.value)} at {offset} was never sent")
+
+    def _learn(self, log_start: int, end_offset: int, found: dict[int, Record]) -> None:
+        """What was read once stays; what was shaky and is not there is gone for good."""
+        for offset, record in found.items():
+            if offset not in self.acked:
+                self.acked[offset] = record.value
+                self.timestamps[offset] = record.timestamp_ms
+                self.unknown.discard(record.value)
+        there = {record.value for record in found.values()}
+        for value in self.shaky.values():
+            if value not in there:
+                self.refused.setdefault(value, GONE)
+        self.shaky.clear()
+        for offset in [one for one in self.acked if one < log_start]:
+            del self.acked[offset]
+        self.log_start = max(self.log_start, log_start)
+        self.end_offset = max(self.end_offset, end_offset)
+
+
+def brief(value: bytes) -> str:
+    """A value as messages name it: its number.
+
+    >>> brief(b"v17.xxxxxxx")
+    'v17'
+    """
+    return value.split(b".")[0].decode(errors="backslashreplace")[:20]

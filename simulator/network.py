@@ -1,0 +1,276 @@
+"""Connections in memory: bytes arrive in order, in chunks of drawn sizes, after drawn times.
+
+`Transport` is what asyncio's servers and clients are given; it has no socket. What belongs to a process is
+called as that process, so a killed or stopped one reads and writes nothing; its peers see the connection end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from errno import EADDRINUSE, ECONNREFUSED
+from random import Random
+from typing import Any, Final
+
+from simulator.loop import Loop
+from simulator.process import CURRENT, Life, Process
+from simulator.trace import Trace
+
+_HOP_S: Final = 0.0005
+_HIGH_WATER: Final = 64 << 10
+
+Address = tuple[str, int]
+
+
+class Network:
+    """All listeners and connections of the world."""
+
+    def __init__(self, loop: Loop, random: Random, trace: Trace) -> None:
+        self.loop = loop
+        self.random = random
+        self.trace = trace
+        self._listeners: dict[Address, Listener] = {}
+        self._next_port = 40_000
+        self._connections = 0
+        loop.network = self
+
+    def listen(self, factory: Callable[[], Any], host: Any, port: Any, start: bool) -> Listener:
+        """`OSError` where somebody listens already."""
+        if not port:
+            self._next_port += 1
+            port = self._next_port
+        address = (str(host), int(port))
+        if address in self._listeners:
+            raise OSError(EADDRINUSE, f"address in use: {address}")
+        listener = Listener(self, factory, address, CURRENT.get(), start)
+        self._listeners[address] = listener
+        return listener
+
+    def free(self, address: Address) -> None:
+        self._listeners.pop(address, None)
+
+    async def connect(self, factory: Callable[[], Any], host: Any, port: Any) -> tuple[Transport, Any]:
+        """`ConnectionRefusedError` where nobody listens."""
+        await asyncio.sleep(self.random.random() * _HOP_S)
+        listener = self._listeners.get((str(host), int(port)))
+        if listener is None or not listener.serving or listener.process.life is Life.DEAD:
+            raise ConnectionRefusedError(ECONNREFUSED, f"nobody listens at {host}:{port}")
+        self._connections += 1
+        name = f"c{self._connections}"
+        client = Transport(
+            self, factory(), CURRENT.get(), f"{name}>", ("10.0.0.1", 50_000 + self._connections)
+        )
+        server = Transport(self, None, listener.process, f"{name}<", client.own_address)
+        client.peer, server.peer = server, client
+
+        def accepted() -> None:
+            server.protocol = listener.factory()
+            server.protocol.connection_made(server)
+            server.deliver()
+
+        server.call(accepted)
+        client.protocol.connection_made(client)
+        return client, client.protocol
+
+
+class Listener:
+    """What `create_server` answers."""
+
+    def __init__(
+        self, network: Network, factory: Callable[[], Any], address: Address, process: Process, start: bool
+    ) -> None:
+        self._network = network
+        self.factory = factory
+        self.address = address
+        self.process = process
+        self.serving = start
+        process.at_death.append(self.close)
+
+    @property
+    def sockets(self) -> tuple[_Name, ...]:
+        return (_Name(self.address),)
+
+    async def start_serving(self) -> None:
+        self.serving = True
+
+    def close(self) -> None:
+        self.serving = False
+        self._network.free(self.address)
+
+    async def wait_closed(self) -> None:
+        """Connections are their own."""
+
+    def is_serving(self) -> bool:
+        return self.serving
+
+
+class _Name:
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def getsockname(self) -> Address:
+        return self._address
+
+
+class Transport(asyncio.Transport):
+    """One end of a connection. What is written waits in the other end's `inbox` until it arrives."""
+
+    def __init__(
+        self, network: Network, protocol: Any, process: Process, name: str, address: Address
+    ) -> None:
+        super().__init__({"peername": address, "socket": None})
+        self._network = network
+        self._loop = network.loop
+        self.protocol = protocol
+        self.process = process
+        self.name = name
+        self.own_address = address
+        self.peer: Transport
+        self._inbox: deque[bytes] = deque()
+        self._eof_arrives = False
+        self._eof_told = False
+        self._lost = False
+        self._closing = False
+        self._reading = True
+        self._arriving = False
+        self._backlog = 0
+        """bytes written here that have not been taken by the other side"""
+        self._high = _HIGH_WATER
+        self._writing_paused = False
+        process.at_death.append(self._died)
+
+    # asyncio's interface
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+    def get_protocol(self) -> Any:
+        return self.protocol
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self._high = _HIGH_WATER if high is None else high
+
+    def get_write_buffer_size(self) -> int:
+        return self._backlog
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._arrive_soon()
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def write(self, data: Any) -> None:
+        if self._closing or not data:
+            return
+        content = bytes(data)
+        self._backlog += len(content)
+        self.peer._send(content)
+        # As with a socket, most writes are with the kernel at once; a drawn few leave a backlog.
+        if self._backlog > self._high and not self._writing_paused and self._network.random.random() < 0.2:
+            self._writing_paused = True
+            self.protocol.pause_writing()
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self.peer._end()
+            self.call(self._connection_lost)
+
+    def abort(self) -> None:
+        self._inbox.clear()
+        self.close()
+
+    # Between the two ends
+
+    def call(self, call: Callable[[], None]) -> None:
+        """`call` soon, as the process that this end is of."""
+        self._loop.call_soon(call, context=self.process.context())
+
+    def _send(self, content: bytes) -> None:
+        self._inbox.append(content)
+        self._arrive_soon()
+
+    def _end(self) -> None:
+        self._eof_arrives = True
+        self._arrive_soon()
+
+    def _arrive_soon(self) -> None:
+        if not self._arriving and not self._lost:
+            self._arriving = True
+            delay = self._network.random.random() * _HOP_S
+            self._loop.call_later(delay, self._arrive, context=self.process.context())
+
+    def _arrive(self) -> None:
+        self._arriving = False
+        self.deliver()
+
+    def deliver(self) -> None:
+        """Give the protocol the next chunk."""
+        if self._closing or not self._reading or self.protocol is None:
+            return
+        if self._inbox:
+            content = self._inbox.popleft()
+            size = len(content)
+            if self._network.random.random() < 0.15:
+                size = self._network.random.randint(1, size)
+            chunk, rest = content[:size], content[size:]
+            if rest:
+                self._inbox.appendleft(rest)
+            self.peer._taken(len(chunk))
+            self._network.trace.note(self.name, f"{len(chunk)} bytes")
+            self._give(chunk)
+            if self._inbox or self._eof_arrives:
+                self._arrive_soon()
+        elif self._eof_arrives and not self._eof_told:
+            self._eof_told = True
+            if not self.protocol.eof_received():
+                self.close()
+
+    def _give(self, chunk: bytes) -> None:
+        if not isinstance(self.protocol, asyncio.BufferedProtocol):
+            self.protocol.data_received(chunk)
+            return
+        while chunk and not self._closing:
+            buffer = memoryview(self.protocol.get_buffer(-1))
+            count = min(len(buffer), len(chunk))
+            buffer[:count] = chunk[:count]
+            del buffer
+            self.protocol.buffer_updated(count)
+            chunk = chunk[count:]
+            if chunk and not self._reading:
+                self._inbox.appendleft(chunk)
+                return
+
+    def _taken(self, size: int) -> None:
+        self._backlog -= size
+        if self._writing_paused and self._backlog <= 0:
+            self._writing_paused = False
+            self.call(self._resume_writing)
+
+    def _resume_writing(self) -> None:
+        if not self._lost:
+            self.protocol.resume_writing()
+
+    def _connection_lost(self) -> None:
+        if not self._lost:
+            self._lost = True
+            self._inbox.clear()
+            if self.protocol is not None:
+                self.protocol.connection_lost(None)
+
+    def _died(self) -> None:
+        """The system closes the sockets of a process that is gone."""
+        if not self._closing:
+            self._closing = self._lost = True
+            self.peer._end()

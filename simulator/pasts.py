@@ -1,0 +1,276 @@
+"""Acts that bring a past back or take a part of the world away: what is restored, cloned, lost, damaged.
+
+Each tells the model precisely what may be gone by it: what was neither committed to the bucket nor on the
+disk that is left. What the bucket held is never deleted and its offsets never given out again; a partition
+that can no longer be told from another one may refuse, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import PurePath
+from random import Random
+from typing import NamedTuple
+from uuid import UUID
+
+from service.remote.format.keys import head_key
+from simulator.durable import durable_end
+from simulator.machine import Machine, State
+from simulator.model import PartitionModel, TopicModel, Violation
+from simulator.platter import File, Platter
+from simulator.sending import send_one
+from simulator.store import Object
+from simulator.world import METADATA, SimWorld
+
+
+class DiskCopy(NamedTuple):
+    """A disk as it was, the topics that its metadata knows, and the tags of their HEADs then."""
+
+    platter: Platter
+    topics: frozenset[UUID]
+    heads: dict[tuple[UUID, int], str | None]
+
+
+def _heads(world: SimWorld) -> dict[tuple[UUID, int], str | None]:
+    found: dict[tuple[UUID, int], str | None] = {}
+    for topic in world.topics:
+        for partition in topic.partitions:
+            head = world.bucket.objects.get(head_key(topic.topic_id, partition.index))
+            found[topic.topic_id, partition.index] = head.tag if head else None
+    return found
+
+
+def _archived(world: SimWorld, topic: TopicModel, partition: PartitionModel) -> int:
+    return world.archive.live(topic.topic_id, partition.index)[1] if topic.tiered else 0
+
+
+# Disks
+
+
+async def copy_disk(world: SimWorld, random: Random) -> None:
+    """Somebody copies the disk, while the node runs or is stopped for it."""
+    await world.settle()
+    if random.random() < 0.5:
+        await world.stop()
+    known = frozenset(topic.topic_id for topic in world.topics if not topic.deleted and not topic.vanished)
+    world.disk_copy = DiskCopy(world.machine.platter.copy(), known, _heads(world))
+    world.tell("the disk is copied")
+    await world.ensure_running()
+
+
+async def restore_disk(world: SimWorld, random: Random) -> None:
+    """The disk is lost, and the copy takes its place."""
+    copied = world.disk_copy
+    if copied is None:
+        return
+    await world.settle()
+    if random.random() < 0.5:
+        await world.stop()
+    world.machine.kill()
+    await world.settle()
+    await asyncio.sleep(random.choice((0.0, 25.0)))  # what was on its way to the bucket arrives
+    world.machine.platter = copied.platter.copy()
+    world.troubled = True
+    world.tell("the disk is replaced by its copy")
+    _past(world, copied)
+    await _and_then(world, random)
+
+
+async def _and_then(world: SimWorld, random: Random) -> None:
+    """Start, produce at once, and now and then wait for what sweeps and expires."""
+    await world.ensure_running()
+    there = [topic for topic in world.topics if topic.tiered and not topic.deleted and not topic.vanished]
+    if there:
+        topic = random.choice(there)
+        await send_one(world, topic, random.choice(topic.partitions))
+    seconds = random.choice((0.0, 1.0, 45.0))
+    await asyncio.sleep(seconds)
+    world.tell(f"{seconds} s go by")
+    world.check()
+
+
+def _past(world: SimWorld, copied: DiskCopy) -> None:
+    for topic in world.topics:
+        if topic.topic_id not in copied.topics:
+            topic.vanished = True
+            continue
+        for partition in topic.partitions:
+            left = durable_end(world.machine.platter, world.machine.log_dirs, topic.name, partition.index)
+            archived = _archived(world, topic, partition)
+            head = world.bucket.objects.get(head_key(topic.topic_id, partition.index))
+            same = copied.heads.get((topic.topic_id, partition.index)) == (head.tag if head else None)
+            partition.archived_below = max(partition.archived_below, archived)
+            if same:
+                partition.may_lose_from(max(left, archived))
+            else:  # read-only until somebody adopts what the bucket has
+                partition.may_lose_from(left)
+                partition.excused = "its disk is older than its archive"
+            partition.past_returns()
+
+
+async def lose_partition(world: SimWorld, random: Random) -> None:
+    """A partition's directory is lost."""
+    there = list(world.partitions())
+    if not there:
+        return
+    topic, partition = random.choice(there)
+    await world.settle()
+    world.machine.kill()
+    for log_dir in world.machine.log_dirs:
+        try:
+            world.machine.platter.forget(log_dir / f"{topic.name}-{partition.index}")
+        except OSError:
+            continue
+    archived = _archived(world, topic, partition)
+    partition.archived_below = max(partition.archived_below, archived)
+    partition.may_lose_from(archived)
+    if not topic.tiered:
+        partition.log_start = partition.end_offset = 0
+    world.troubled = True
+    world.tell(f"{partition} is lost from the disk; archived below {archived}")
+    await _and_then(world, random)
+
+
+async def lose_metadata(world: SimWorld, random: Random) -> None:
+    """The metadata log is lost: nobody knows any topic, and nothing of them may be deleted."""
+    await world.settle()
+    world.machine.kill()
+    world.machine.platter.forget(world.machine.log_dirs[0] / METADATA)
+    for topic in world.topics:
+        topic.vanished = True
+    world.troubled = True
+    world.excuse = "the metadata directory was lost"
+    world.tell("the metadata directory is lost")
+    await _and_then(world, random)
+
+
+async def flip_bit(world: SimWorld, random: Random) -> None:
+    """One bit of one file rots while nobody looks."""
+    await world.settle()
+    if random.random() < 0.5:
+        await world.stop()
+    world.machine.kill()
+    files = [
+        (path, file)
+        for log_dir in world.machine.log_dirs
+        for path, file in world.machine.platter.files(PurePath(log_dir))
+        if file.data
+    ]
+    if files:
+        path, file = random.choice(files)
+        _flip(file, random.randrange(8 * len(file.data)))
+        world.troubled = True
+        world.tell(f"a bit of {path} flips")
+        world.excuse_file(PurePath(path))
+    await world.ensure_running()
+
+
+def _flip(file: File, bit: int) -> None:
+    file.data[bit // 8] ^= 1 << bit % 8
+    if bit // 8 < len(file.durable):
+        file.durable[bit // 8] ^= 1 << bit % 8
+
+
+async def clone_disk(world: SimWorld, random: Random) -> None:
+    """A copy of the machine is started beside it, on the same bucket; it is found out some time later."""
+    await world.settle()
+    await world.stop()
+    world.machine.kill()
+    before = _heads(world)
+    other = Machine(
+        "n2",
+        world.loop,
+        Random(random.getrandbits(64)),
+        world.trace,
+        world.bucket,
+        world.machine.log_dirs,
+        world.faults,
+        world.store_faults,
+    )
+    other.platter = world.machine.platter.copy()
+    world.troubled = True
+    world.tell("the disk is cloned, and both machines start")
+    settings = {
+        **world.settings,
+        "listeners": "PLAINTEXT://n2:9092,CONTROLLER://n2:9093",
+        "advertised.listeners": "PLAINTEXT://n2:9092",
+        "controller.quorum.voters": "1@n2:9093",
+    }
+    clone = other.start(settings)
+    await asyncio.sleep(random.choice((0.0, 0.1, 4.0)))
+    await world.ensure_running()
+    await asyncio.sleep(random.choice((1.0, 8.0, 20.0)))
+    world.check()
+    if clone.state is State.BUG:
+        raise Violation(f"{clone.name} ended by a bug: {clone.reason}")
+    world.tell("the clone is switched off")
+    other.kill()
+    for (topic_id, index), tag in before.items():
+        head = world.bucket.objects.get(head_key(topic_id, index))
+        if (head.tag if head else None) != tag:
+            for topic in world.topics:
+                if topic.topic_id == topic_id:
+                    topic.partitions[index].excused = "a clone may have written its archive"
+    await world.stop()
+    world.machine.kill()
+    await world.ensure_running()
+
+
+# Buckets
+
+
+async def copy_bucket(world: SimWorld, random: Random) -> None:
+    await world.settle()
+    world.bucket_copy = world.bucket.copy()
+    world.tell("the bucket is copied")
+
+
+async def roll_back_bucket(world: SimWorld, random: Random) -> None:
+    if world.bucket_copy is not None:
+        await _replace_bucket(world, world.bucket_copy, "rolled back to its copy")
+
+
+async def empty_bucket(world: SimWorld, random: Random) -> None:
+    await _replace_bucket(world, {}, "emptied")
+
+
+async def _replace_bucket(world: SimWorld, objects: dict[str, Object], what: str) -> None:
+    await world.settle()
+    world.troubled = True
+    world.bucket.objects = dict(objects)
+    world.tell(f"the bucket is {what}")
+    for topic, partition in world.partitions():
+        if topic.tiered:
+            partition.excused = f"the bucket was {what}"
+    world.bucket_damaged = True
+
+
+# Settings
+
+
+async def without_url(world: SimWorld, random: Random) -> None:
+    """The node is started without its bucket for a while."""
+    await world.settle()
+    await world.stop()
+    world.machine.kill()
+    world.ended_for_a_reason()
+    settings = dict(world.settings)
+    url = world.settings.pop("firn.remote.url")
+    excuse, troubled = world.excuse, world.troubled
+    world.excuse = world.excuse or "it was started without firn.remote.url"
+    world.troubled = True
+    state = await world.start()
+    run = world.machine.run
+    assert run is not None
+    world.tell(f"started without {url}: {state.value}")
+    if state is State.REFUSED and "ConfigError" in run.reason:
+        there = [topic.name for topic, _ in world.partitions() if topic.tiered]
+        if not any(name in run.reason for name in there) and not excuse and not world.faults.on:
+            raise Violation(f"refused without naming a topic: {run.reason}")
+    await asyncio.sleep(random.choice((0.5, 5.0)))
+    await world.stop()
+    world.machine.kill()
+    world.settings = settings
+    world.excuse, world.troubled = excuse, troubled
+    world.machine.run = None  # what it ended of was said above
+    await world.ensure_running()

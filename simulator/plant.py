@@ -1,0 +1,410 @@
+"""Known defects, put back one at a time, to see whether they are found: `python -m simulator.plant`.
+
+A defect is a patch of the running process alone (of a history's own child), made here and nowhere else. A
+name that is no longer there to be patched is an error, so that a defect that cannot be planted is not
+taken for one that is found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import islice
+from typing import Any, Final
+
+from service.base.disk import DiskError
+from service.base.errors import ConfigError, StorageError
+from service.broker import effective_settings
+from service.broker.applier import Applier
+from service.hot import log as hot_log
+from service.hot import log_dir, recovery, retention
+from service.hot import manager as hot_manager
+from service.hot import producers as hot_producers
+from service.hot import segment as hot_segment
+from service.hot.epochs import LeaderEpochs
+from service.hot.log_dir import LogDir
+from service.metadata import snapshot_codec
+from service.metadata.raft.log import MetadataLog
+from service.partition.partition import Partition
+from service.remote.format.keys import topic_prefix
+from service.remote.reading import chunk as chunks
+from service.tiering import eraser, sweeper
+from service.tiering.chain import ChainStore
+from service.tiering.fence import Fence
+from service.tiering.judgement import Verdict
+from service.tiering.partition_work import PartitionWork
+from simulator.disk import SimDisk
+from simulator.history import draw, play_apart
+
+Defect = Callable[[], None]
+
+
+def _swap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Put `make(original)` in the place of an attribute that must be there."""
+    original = getattr(owner, name)
+    setattr(owner, name, make(original))
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """What a step that was forgotten does."""
+
+
+# The local log
+
+
+def fsync_error_ignored() -> None:
+    """A failed fsync counts as done."""
+
+    def make(flush: Any) -> Any:
+        def ignoring(self: Any) -> None:
+            with suppress(DiskError):
+                flush(self)
+
+        return ignoring
+
+    _swap(hot_segment.Segment, "flush", make)
+
+
+def fsync_forgotten() -> None:
+    """Segments are never flushed, and the recovery point moves all the same."""
+    _swap(hot_segment.Segment, "flush", lambda _: _nothing)
+
+
+def flush_messages_ignored() -> None:
+    """`flush.messages` is accepted, and the acknowledgement does not wait for it."""
+    hot_log.LocalLog.flush_due = property(lambda self: False)  # type: ignore[assignment,method-assign]
+
+
+def index_error_after_the_write() -> None:
+    """An index entry that cannot be written refuses a batch that is in the file already."""
+
+    def index(self: Any, last_offset: int, position: int, newest: tuple[int, int]) -> None:
+        self.offset_index.append(last_offset, position)
+        self.time_index.maybe_append(*newest)
+        self._since_index = 0
+
+    _swap(hot_segment.Segment, "_index", lambda _: index)
+
+
+def append_error_swallowed() -> None:
+    """A batch that the disk refused is acknowledged."""
+
+    def make(append: Any) -> Any:
+        def swallowing(self: Any, *args: Any) -> None:
+            with suppress(DiskError):
+                append(self, *args)
+
+        return swallowing
+
+    _swap(hot_segment.Segment, "append", make)
+
+
+def recovery_loses_the_last_batch() -> None:
+    """Recovery takes the last whole batch for the torn one."""
+
+    def make(verified: Any) -> Any:
+        def but_one(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            headers = list(verified(*args, **kwargs))
+            yield from islice(headers, max(len(headers) - 1, 0))
+
+        return but_one
+
+    _swap(recovery, "iter_verified", make)
+
+
+def recovery_forgets_producers() -> None:
+    """What is remembered of idempotent producers does not survive a crash."""
+    _swap(recovery, "replay_producers", lambda _: _nothing)
+    _swap(recovery, "replay_batch", lambda _: _nothing)
+
+
+def clean_marker_stays() -> None:
+    """The marker of a clean stop is not taken away, so a crash looks like one, too."""
+
+    def take(self: Any) -> bool:
+        return any(entry.name == log_dir.CLEAN_SHUTDOWN for entry in self._world.disk.list(self.path))
+
+    _swap(LogDir, "take_clean_marker", lambda _: take)
+
+
+def duplicates_accepted() -> None:
+    """Sequence numbers are not looked at."""
+    _swap(hot_producers.ProducerStates, "check", lambda _: lambda self, header, offset: None)
+
+
+def epoch_not_noted() -> None:
+    """No leader epoch is ever written down."""
+    _swap(LeaderEpochs, "assign", lambda _: lambda self, epoch, start_offset: False)
+
+
+def names_not_flushed() -> None:
+    """Directories are not flushed, so new files of a partition have no durable name."""
+
+    def make(fsync_dir: Any) -> Any:
+        def forgetting(self: Any, path: Any) -> None:
+            if path.parent not in (path.root, "/") and "-" in path.name and "metadata" not in path.name:
+                return
+            fsync_dir(self, path)
+
+        return forgetting
+
+    _swap(SimDisk, "fsync_dir", make)
+
+
+def partition_metadata_not_flushed() -> None:
+    """The file that says whose a directory is may be torn by a crash."""
+
+    def make(write: Any) -> Any:
+        def unflushed(disk: Any, path: Any, data: Any, *, fsync: bool = True) -> None:
+            write(disk, path, data, fsync=fsync and path.name != "partition.metadata")
+
+        return unflushed
+
+    _swap(log_dir, "write_atomically", make)
+
+
+def retention_ten_times_too_early() -> None:
+    """`retention.ms` is taken for a tenth of what it says."""
+
+    def make(limits_of: Any) -> Any:
+        def hasty(config: Any) -> Any:
+            limits = limits_of(config)
+            ms = limits.retention_ms
+            return limits._replace(retention_ms=ms // 10 if ms > 0 else ms)
+
+        return hasty
+
+    _swap(retention, "limits_of", make)
+
+
+def local_retention_ignores_the_bucket() -> None:
+    """Local segments go by their size, whether or not the bucket has them."""
+
+    def make(decide: Any) -> Any:
+        def careless(segments: Any, limits: Any, bounds: Any, now_ms: int) -> Any:
+            return decide(segments, limits, bounds._replace(remote_end_offset=1 << 62), now_ms)
+
+        return careless
+
+    _swap(retention, "decide", make)
+
+
+def checkpoint_ahead() -> None:
+    """Checkpoints claim more than was flushed: the recovery point is the log's end."""
+
+    def offsets(self: Any) -> Any:
+        found = original(self)
+        for home, points, _ in found.homes:
+            for log, at in self._homes.items():
+                if at is home:
+                    points[log.tip.topic, log.tip.partition] = log.log_end_offset
+        return found
+
+    original = hot_manager.LogManager._offsets
+    _swap(hot_manager.LogManager, "_offsets", lambda _: offsets)
+
+
+# The bucket
+
+
+def judged_without_head() -> None:
+    """Sweeper and eraser believe this node's metadata, whatever HEAD says."""
+    _swap(sweeper, "judge", lambda _: lambda entry, head: Verdict.EQUAL)
+    _swap(eraser, "judge", lambda _: lambda entry, head: Verdict.EQUAL)
+
+
+def unknown_topics_swept() -> None:
+    """Absence is death: objects of topics that the metadata does not know are orphans."""
+
+    def make(orphans: Any) -> Any:
+        async def greedy(self: Any, chunk: Any, unknown: set[Any]) -> list[str]:
+            found: list[str] = await orphans(self, chunk, unknown)
+            prefixes = tuple(topic_prefix(one) for one in sorted(unknown))
+            return (
+                found + [info.key for info in chunk if info.key.startswith(prefixes)] if prefixes else found
+            )
+
+        return greedy
+
+    _swap(sweeper.Sweeper, "_orphans", make)
+
+
+def head_unconditional() -> None:
+    """HEAD is written over whatever is there, and nobody asks whose the prefix is."""
+    _swap(
+        ChainStore,
+        "__init__",
+        lambda init: lambda self, *a, **k: init(self, *a, **{**k, "is_conditional": False}),
+    )
+    _never_displaced()
+
+
+def fence_not_asked() -> None:
+    """A process that was displaced goes on writing and deleting."""
+    _never_displaced()
+
+
+def _never_displaced() -> None:
+    async def unasked(self: Any, max_age_ms: int = 0) -> None:
+        """As if nobody else could be there."""
+
+    _swap(Fence, "check", lambda _: unasked)
+
+
+def told_before_the_commit() -> None:
+    """The partition hears that its bytes are remote before they are committed."""
+
+    def make(settle: Any) -> Any:
+        async def hasty(self: Any, proposal: Any) -> None:
+            self.partition.remote_committed(proposal.commit.entry)
+            await settle(self, proposal)
+
+        return hasty
+
+    _swap(PartitionWork, "_settle", make)
+
+
+def dropped_objects_go_before_the_commit() -> None:
+    """What a manifest drops is deleted while the one that names it is still current."""
+
+    def make(settle: Any) -> Any:
+        async def hasty(self: Any, proposal: Any) -> None:
+            if proposal.dropped:
+                await self._tools.pool.run(self._tools.store.delete, proposal.retired)
+            await settle(self, proposal)
+
+        return hasty
+
+    _swap(PartitionWork, "_settle", make)
+
+
+def lost_answer_erases() -> None:
+    """Objects of an attempt that failed are deleted at once, though a write may be late, or done."""
+
+    def make(publish: Any) -> Any:
+        async def erasing(self: Any, entry: Any, chain: Any) -> None:
+            try:
+                await publish(self, entry, chain)
+            except StorageError:
+                with suppress(StorageError):
+                    await self._tools.pool.run(self._tools.store.delete, [entry.manifest_key])
+                raise
+
+        return erasing
+
+    _swap(PartitionWork, "_publish", make)
+
+
+def chunks_not_verified() -> None:
+    """What comes from the bucket is served without a look at its checksums."""
+
+    class Same:
+        """A checksum that differs from none."""
+
+        def __ne__(self, other: object) -> bool:
+            return False
+
+    _swap(chunks, "crc32c", lambda _: lambda view: Same())
+
+
+def appends_not_held() -> None:
+    """After a start records are taken before HEAD was compared with the metadata."""
+    _swap(Partition, "hold_appends", lambda _: _nothing)
+
+
+def archive_not_fitted() -> None:
+    """A log whose disk was lost begins at 0 again, whatever the archive holds."""
+    _swap(Applier, "_entry", lambda _: lambda self, tip: None)
+
+
+# The metadata
+
+
+def metadata_not_flushed() -> None:
+    """Changes of metadata are answered before they are on the disk."""
+    _swap(MetadataLog, "flush", lambda _: _nothing)
+
+
+def snapshot_without_the_archive() -> None:
+    """A snapshot of the metadata leaves out what the bucket holds."""
+
+    def make(frames: Any) -> Any:
+        def forgetful(image: Any) -> Iterator[Any]:
+            for frame in frames(image):
+                if type(frame.record).__name__ != "RemoteLogRecord":
+                    yield frame
+
+        return forgetful
+
+    _swap(snapshot_codec, "image_frames", make)
+
+
+def overrides_dropped() -> None:
+    """Topic settings that do not hold on this node are dropped, and the node's defaults rule."""
+
+    def make(topic_config: Any) -> Any:
+        def lenient(overrides: Any, broker: Any) -> Any:
+            try:
+                return topic_config(overrides, broker)
+            except ConfigError:
+                return broker.log
+
+        return lenient
+
+    _swap(effective_settings, "topic_config", make)
+
+
+DEFECTS: Final[tuple[Defect, ...]] = (
+    fsync_error_ignored, fsync_forgotten, flush_messages_ignored, index_error_after_the_write,
+    append_error_swallowed, recovery_loses_the_last_batch, recovery_forgets_producers, clean_marker_stays,
+    duplicates_accepted, epoch_not_noted, names_not_flushed, partition_metadata_not_flushed,
+    retention_ten_times_too_early, local_retention_ignores_the_bucket, checkpoint_ahead,
+    judged_without_head, unknown_topics_swept, head_unconditional, fence_not_asked, told_before_the_commit,
+    dropped_objects_go_before_the_commit, lost_answer_erases, chunks_not_verified, appends_not_held,
+    archive_not_fitted, metadata_not_flushed, snapshot_without_the_archive, overrides_dropped,
+)  # fmt: skip
+
+
+def find(defect: Defect, most: int, first: int = 1) -> tuple[int, str] | None:
+    """How many histories it took until one failed that is clean without the defect, and how it failed."""
+    for count, seed in enumerate(range(first, first + most), 1):
+        plan = draw(seed)
+        outcome = play_apart(plan, before=defect)
+        if outcome.problem is None:
+            continue
+        if "bug" in outcome.problem or "Error" in outcome.problem.split(":")[0]:
+            return count, f"NOT PLANTED WELL: {outcome.problem.splitlines()[0]}"
+        if play_apart(plan).problem is None:
+            return count, outcome.problem.splitlines()[0]
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0 when every defect was found."""
+    parser = argparse.ArgumentParser(prog="python -m simulator.plant", description=__doc__)
+    parser.add_argument("--histories", type=int, default=600, help="tried for each defect")
+    parser.add_argument("--only", help="names of defects, comma-separated")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args(arguments)
+    wanted = given.only.split(",") if given.only else [one.__name__ for one in DEFECTS]
+    chosen = [one for one in DEFECTS if one.__name__ in wanted]
+    began = time.monotonic()
+    missed = 0
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for defect, found in zip(
+            chosen, pool.map(lambda one: find(one, given.histories), chosen), strict=True
+        ):
+            missed += found is None
+            how = f"{found[0]:5} histories: {found[1][:110]}" if found else "  not found"
+            print(f"{defect.__name__:<38} {how}", flush=True)
+    print(f"{len(chosen) - missed} of {len(chosen)} found in {time.monotonic() - began:.0f} s")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

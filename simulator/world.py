@@ -1,0 +1,370 @@
+"""One world: a machine with a node, a bucket, a client, and the oracle that looks after every act."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from pathlib import Path, PurePath
+from random import Random
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import CorruptionError
+from simulator.archive import Archive
+from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
+from simulator.durable import durable_end
+from simulator.faults import DrawnFaults, DrawnStoreFaults
+from simulator.loop import Loop
+from simulator.machine import BEGAN_MS, Machine, NodeLogs, State
+from simulator.model import PartitionModel, TopicModel, Violation
+from simulator.network import Network
+from simulator.platter import Loss
+from simulator.process import Process
+from simulator.store import Bucket, Deletion, Object
+from simulator.trace import Trace
+
+ALIVE_S: Final = 30.0
+_LOOK_S: Final = 0.02
+_ON_THE_WIRE_S: Final = 0.05
+METADATA: Final = "__cluster_metadata-0"
+LONGEST_BATCH: Final = 8
+"""records; no act produces longer ones"""
+
+OFFLINE: Final = frozenset(
+    {
+        ErrorCode.kafka_storage_error,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
+        ErrorCode.offset_not_available,
+        ErrorCode.request_timed_out,
+    }
+)
+"""Errors that say: not now. Nothing is promised with them, and nothing is lost."""
+
+SETTINGS: Final = {
+    "node.id": "1",
+    "process.roles": "broker,controller",
+    "controller.listener.names": "CONTROLLER",
+    "controller.quorum.voters": "1@n1:9093",
+    "listeners": "PLAINTEXT://n1:9092,CONTROLLER://n1:9093",
+    "advertised.listeners": "PLAINTEXT://n1:9092",
+    "firn.remote.url": "gs://bucket/prefix",
+    "log.retention.ms": "3000",  # every topic says something else
+    "log.retention.check.interval.ms": "1000",
+    "log.flush.offset.checkpoint.interval.ms": "2500",
+    "remote.log.manager.task.interval.ms": "500",
+    "firn.remote.object.grace.ms": "5000",
+    "firn.remote.cache.bytes": str(8 << 20),
+    "firn.remote.chunk.bytes": str(64 << 10),
+    "metadata.log.max.record.bytes.between.snapshots": "6000",
+    "auto.create.topics.enable": "false",
+}
+
+
+class SimWorld:
+    """Everything of one history. Made and used on its own loop."""
+
+    def __init__(self, seed: int, *, log_dirs: int = 1, keep_all: bool = False) -> None:
+        random = Random(seed)
+
+        def part() -> Random:
+            return Random(random.getrandbits(64))
+
+        self.loop = Loop(part())
+        self.trace = Trace(self.loop.time, keep_all=keep_all)
+        self.network = Network(self.loop, part(), self.trace)
+        self.bucket = Bucket()
+        self.archive = Archive(self.bucket)
+        self.faults = DrawnFaults(part(), self.trace)
+        self.store_faults = DrawnStoreFaults(part(), self.trace)
+        dirs = tuple(Path(f"/sim/d{number}") for number in range(log_dirs))
+        self.settings = {**SETTINGS, "log.dirs": ",".join(map(str, dirs))}
+        self.machine = Machine(
+            "n1", self.loop, part(), self.trace, self.bucket, dirs, self.faults, self.store_faults
+        )
+        self.client_process = Process("client")
+        self.client = Client(self.machine.address)
+        self.topics: list[TopicModel] = []
+        self.violations: list[str] = []
+        self.excuse = ""
+        """why the node, or parts of it, may stay away for good: what an act took or damaged"""
+        self.troubled = False
+        """whether anything ever struck that may take partitions offline until the next start"""
+        self.latest_wall_ms = 0
+        self.disk_copy: Any = None
+        self.bucket_copy: dict[str, Object] | None = None
+        self.bucket_damaged = False
+        self.bytes_expire = False
+        """whether a default was ever set by which any record may expire"""
+        self.unavailable = 0
+        """how often a partition said that it is offline"""
+        self.background: list[asyncio.Task[None]] = []
+        self.bucket.on_delete = self._deleted
+        self.values = 0
+        logs = logging.getLogger("service")
+        logs.handlers[:] = [NodeLogs(self.trace)]
+        logs.propagate = False
+        logs.setLevel(logging.WARNING)
+
+    def run(self, main: Coroutine[Any, Any, None]) -> None:
+        """Run `main` as the client's process to its end."""
+        task = self.client_process.run(lambda: self.loop.create_task(main))
+        self.loop.run_until_complete(task)
+
+    def tell(self, text: str) -> None:
+        self.trace.tell("act", text)
+
+    def check(self) -> None:
+        """Raise what was found where raising was no use."""
+        if self.violations:
+            raise Violation(self.violations[0])
+        self.latest_wall_ms = max(self.latest_wall_ms, self.machine.clock.now_ms())
+
+    def real_ms(self) -> int:
+        """The wall clock as it would be had nobody set it."""
+        return BEGAN_MS + int(self.loop.time() * 1000)
+
+    def partitions(self) -> Iterable[tuple[TopicModel, PartitionModel]]:
+        for topic in self.topics:
+            if not topic.deleted and not topic.vanished:
+                for partition in topic.partitions:
+                    yield topic, partition
+
+    # The node
+
+    async def start(self, *, wait: bool = True) -> State:
+        """A process of the node; where it is waited for, until it is ready or has ended."""
+        run = self.machine.start(self.settings)
+        self.client.close()
+        if wait:
+            deadline = self.loop.time() + 2 * ALIVE_S
+            while run.state is State.STARTING and self.loop.time() < deadline:
+                await asyncio.sleep(_LOOK_S)
+            if run.state is State.STARTING and not self.faults.on and not self.store_faults.on:
+                raise Violation(f"{run.name} did not start within {2 * ALIVE_S:.0f} s")
+        return run.state
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL where it does not end within a minute."""
+        run = self.machine.run
+        if run is None or run.ended:
+            return
+        run.stop()
+        deadline = self.loop.time() + 60
+        while not run.ended and self.loop.time() < deadline:
+            await asyncio.sleep(_LOOK_S)
+        if not run.ended:
+            if not self.store_faults.on and not self.faults.on:
+                raise Violation(f"{run.name} did not stop within 60 s")
+            self.machine.kill()
+
+    async def ensure_running(self) -> bool:
+        """Start the node where it is not running; what ended it must have had a reason."""
+        self.ended_for_a_reason()
+        run = self.machine.run
+        if run is not None and not run.ended:
+            if run.state is State.STARTING:
+                await self._until_started()
+            return run.state is State.READY
+        state = await self.start()
+        self.ended_for_a_reason()
+        return state is State.READY
+
+    async def _until_started(self) -> None:
+        run = self.machine.run
+        assert run is not None
+        deadline = self.loop.time() + 2 * ALIVE_S
+        while run.state is State.STARTING and self.loop.time() < deadline:
+            await asyncio.sleep(_LOOK_S)
+
+    def ended_for_a_reason(self) -> None:
+        """A node that ended by itself says why, and something was done to it."""
+        run = self.machine.run
+        if run is None:
+            return
+        if run.state is State.BUG:
+            raise Violation(f"{run.name} ended by a bug: {run.reason}")
+        if run.state in (State.REFUSED, State.FAILED) and not (self.troubled or self.excuse):
+            raise Violation(f"{run.name} {run.state.value}, and nothing was wrong: {run.reason}")
+
+    async def lose_power(self, loss: Loss) -> None:
+        """What was flushed stays, and what the bucket has; the model is told what may be gone."""
+        self.machine.kill()
+        await asyncio.sleep(_ON_THE_WIRE_S)  # answers that were sent arrive
+        promised = {}
+        for topic, partition in self.partitions():
+            archived = self.archive.live(topic.topic_id, partition.index)[1] if topic.tiered else 0
+            at = durable_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
+            promised[str(partition)] = max(archived, at)
+            partition.log_start = 0  # what expired may be there again: a log's start is noted some time later
+            if not topic.flushed and partition.may_lose_from(max(archived, at)) and loss is Loss.ANY:
+                # Sound batches behind torn ones cannot be told from damage, and are not cut away.
+                partition.excused = "the power failed, and later records are there without earlier ones"
+        self.tell(f"the power fails; {loss.value}; durable: {promised}")
+        self.machine.lose_power(loss)
+        self.client.close()
+
+    # What was damaged
+
+    def excuse_file(self, path: PurePath) -> None:
+        """A file was damaged: what it belongs to may refuse, and must not lose anything silently."""
+        why = f"a bit of {path} flipped"
+        name = path.parent.name
+        shared = path.parent in self.machine.log_dirs or name == METADATA
+        if shared or path.name == "partition.metadata":
+            self.excuse = why
+        for topic, partition in self.partitions():
+            if str(partition) == name:
+                partition.excused = why
+                if path.suffix == ".log":
+                    self._excuse_tail(topic, partition)
+
+    def _excuse_tail(self, topic: TopicModel, partition: PartitionModel) -> None:
+        """A damaged last batch cannot be told from one that was torn by a crash."""
+        left = durable_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
+        if left >= max(partition.acked, default=-1) - LONGEST_BATCH:
+            partition.may_lose_from(left)
+
+    def excuse_object(self, key: str) -> None:
+        """An object was damaged: its partition may refuse."""
+        self.bucket_damaged = True
+        owner = self.archive.owner(key)
+        if owner is None:
+            self.excuse = f"a bit of {key} flipped"
+        for topic, partition in self.partitions():
+            if topic.topic_id == owner:
+                partition.excused = f"a bit of {key} flipped"
+
+    # Work in the background
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.background.append(self.loop.create_task(work))
+
+    async def settle(self) -> None:
+        """Until everything that was asked for has an answer, or never will have one."""
+        while self.background:
+            tasks, self.background = self.background, []
+            await asyncio.gather(*tasks)
+
+    # The oracle
+
+    async def examine(self, *, patience_s: float = 5.0, final: bool = False) -> bool:
+        """Read every partition and judge it; False where some could not be read."""
+        await self.settle()
+        self.check()
+        self.ended_for_a_reason()
+        readable = True
+        for topic, partition in list(self.partitions()):
+            try:
+                readable &= await self._examine(topic, partition, self.loop.time() + patience_s, final)
+            except NoAnswer:
+                readable = False
+            except CorruptionError as e:
+                if not partition.excused:  # else the reader noticed what was damaged
+                    raise Violation(f"{partition}: {e}") from e
+            self.check()
+        self.ended_for_a_reason()
+        return readable
+
+    async def _examine(
+        self, topic: TopicModel, partition: PartitionModel, deadline: float, final: bool
+    ) -> bool:
+        bounds: list[int] = []
+        for which in (EARLIEST, LATEST):
+            error, offset, epoch = await self.client.offset(topic.name, partition.index, which)
+            if error is not ErrorCode.none:
+                return self._unavailable(partition, error, final)
+            bounds.append(offset)
+        if epoch < partition.leader_epoch:
+            raise Violation(f"{partition}: its epoch went back from {partition.leader_epoch} to {epoch}")
+        partition.leader_epoch = epoch
+        start, end = bounds
+        records: list[Record] = []
+        at = start
+        while at < end:
+            found = await self.client.fetch(topic.topic_id, partition.index, at, max_wait_ms=500)
+            if found.error is ErrorCode.offset_out_of_range and await self._went_by(topic, partition, at):
+                return False
+            if found.error is not ErrorCode.none:
+                return self._unavailable(partition, found.error, final)
+            records += found.records
+            if found.records:
+                at = found.records[-1].offset + 1
+            elif self.loop.time() > deadline:
+                return False
+        wall_ms = max(self.latest_wall_ms, self.machine.clock.now_ms(), self.real_ms())
+        expired = None if topic.retention_ms < 0 else wall_ms - topic.retention_ms
+        partition.judge(start, end, (one for one in records if one.offset < end), expired)
+        return True
+
+    async def _went_by(self, topic: TopicModel, partition: PartitionModel, offset: int) -> bool:
+        """Whether retention has taken `offset` since it was asked where the log begins."""
+        return (await self.client.offset(topic.name, partition.index, EARLIEST))[1] > offset
+
+    def _unavailable(self, partition: PartitionModel, error: ErrorCode, final: bool) -> bool:
+        self.trace.note("oracle", f"{partition}: {error.name}")
+        self.unavailable += 1
+        excused = bool(self.excuse or partition.excused)
+        if error in OFFLINE:
+            if not self.troubled and not excused:
+                raise Violation(f"{partition} answers {error.name}, and nothing was wrong")
+            return excused and final
+        if error is ErrorCode.corrupt_message and (excused or self.store_faults.on):
+            return excused and final
+        raise Violation(f"{partition} answers {error.name}")
+
+    async def revive(self) -> None:
+        """All faults end; within 30 s everything must be there."""
+        self.tell("all faults end")
+        self.faults.on.clear()
+        self.store_faults.on.clear()
+        await self.settle()
+        run = self.machine.run
+        if run is not None:
+            run.process.resume()
+        if not await self.ensure_running() and not await self.ensure_running():
+            self._stays_away()
+            return
+        if await self._comes_alive():
+            return
+        self.tell("what is offline waits for a restart")
+        await self.stop()
+        if not await self.ensure_running() and not await self.ensure_running():
+            self._stays_away()
+            return
+        if not await self._comes_alive():
+            raise Violation(f"not everything is alive {ALIVE_S:.0f} s after the faults ended")
+
+    def _stays_away(self) -> None:
+        run = self.machine.run
+        assert run is not None
+        if not self.excuse:
+            raise Violation(f"{run.name} {run.state.value}, faults ended: {run.reason}")
+
+    async def _comes_alive(self) -> bool:
+        deadline = self.loop.time() + ALIVE_S
+        while self.loop.time() < deadline:
+            if await self.examine(patience_s=1.0, final=True):
+                return True
+            await asyncio.sleep(0.5)
+        return False
+
+    async def archive_is_sound(self) -> None:
+        """T10: `firn fsck` finds nothing wrong, once what was damaged on its way was written again."""
+        deadline = self.loop.time() + ALIVE_S
+        while problems := self.archive.problems():
+            if self.excuse or self.bucket_damaged:
+                return
+            if self.loop.time() > deadline:
+                raise Violation(f"fsck: {problems[0]}")
+            await asyncio.sleep(1.0)
+
+    def _deleted(self, deletion: Deletion) -> None:
+        """T8: nothing live is ever deleted."""
+        owner = self.archive.owner(deletion.key)
+        if owner is not None and any(topic.topic_id == owner and topic.deleted for topic in self.topics):
+            return
+        if self.archive.is_live(deletion.key):
+            self.violations.append(f"{deletion.by} deletes {deletion.key}, which is live")
