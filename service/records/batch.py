@@ -33,6 +33,12 @@ LOG_OVERHEAD: Final = 12
 """Bytes before the part that `batch_length` counts: base offset and the length itself."""
 MAGIC: Final = 2
 CRC_START: Final = 21
+LEADER_EPOCH_AT: Final = 12
+MAGIC_AT: Final = 16
+CRC_AT: Final = 17
+ATTRIBUTES_AT: Final = 21
+LAST_OFFSET_DELTA_AT: Final = 23
+MAX_TIMESTAMP_AT: Final = 35
 MIN_BATCH_LENGTH: Final = HEADER_SIZE - LOG_OVERHEAD
 
 CODEC_MASK: Final = 0x07
@@ -214,7 +220,7 @@ def verify_crc(buf: Buffer, header: BatchHeader) -> bool:
 def stamp(buf: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
     """Write base offset and leader epoch in place. Both lie outside the checksum, so nothing else changes."""
     _BASE_OFFSET.pack_into(buf, position, base_offset)
-    _LEADER_EPOCH.pack_into(buf, position + 12, leader_epoch)
+    _LEADER_EPOCH.pack_into(buf, position + LEADER_EPOCH_AT, leader_epoch)
 
 
 def set_log_append_time(buf: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
@@ -223,12 +229,12 @@ def set_log_append_time(buf: bytearray | memoryview, position: int, timestamp_ms
     The records keep their own deltas: readers of such a batch take the max timestamp for each of them
     (Kafka `DefaultRecordBatch.setMaxTimestamp`).
     """
-    attributes = _ATTRIBUTES.unpack_from(buf, position + 21)[0] | LOG_APPEND_TIME_FLAG
-    _ATTRIBUTES.pack_into(buf, position + 21, attributes)
+    attributes = _ATTRIBUTES.unpack_from(buf, position + ATTRIBUTES_AT)[0] | LOG_APPEND_TIME_FLAG
+    _ATTRIBUTES.pack_into(buf, position + ATTRIBUTES_AT, attributes)
     set_max_timestamp(buf, position, timestamp_ms)
 
 
 def set_max_timestamp(buf: bytearray | memoryview, position: int, timestamp_ms: int) -> None:
     """Write the batch's max timestamp and renew its checksum, in place."""
-    _MAX_TIMESTAMP.pack_into(buf, position + 35, timestamp_ms)
-    _CRC.pack_into(buf, position + 17, compute_crc(buf, position, size_at(buf, position)))
+    _MAX_TIMESTAMP.pack_into(buf, position + MAX_TIMESTAMP_AT, timestamp_ms)
+    _CRC.pack_into(buf, position + CRC_AT, compute_crc(buf, position, size_at(buf, position)))

@@ -46,6 +46,7 @@ from service.base.errors import CorruptionError, RequestError
 from service.base.types import MAX_INFLATED_BATCH_BYTES, NO_TIMESTAMP, Buffer
 from service.config.settings import LogConfig
 from service.records.batch import (
+    ATTRIBUTES_AT,
     CODEC_MASK,
     CODECS,
     CONTROL_FLAG,
@@ -204,7 +205,7 @@ def _recompressed(view: memoryview, records: memoryview, codec: Codec, rules: Va
     if len(batch) > rules.max_message_bytes:
         raise _too_large(len(batch), rules)
     _LENGTH.pack_into(batch, 8, len(batch) - LOG_OVERHEAD)
-    attributes = _ATTRIBUTES.unpack_from(batch, 21)[0]
+    attributes = _ATTRIBUTES.unpack_from(batch, ATTRIBUTES_AT)[0]
     _ATTRIBUTES.pack_into(batch, 21, (attributes & ~CODEC_MASK) | codec)
     return memoryview(batch)
 

@@ -21,6 +21,7 @@ from service.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
     MAGIC,
+    MAGIC_AT,
     MIN_BATCH_LENGTH,
     BatchHeader,
     read_header,
@@ -32,7 +33,6 @@ CHUNK_BYTES: Final = 1 << 20
 
 _PLACE: Final = struct.Struct(">qi11xi")  # base offset, batch length, last offset delta
 _SEARCHED: Final = struct.Struct(">qiib")  # base offset, batch length, leader epoch, magic
-_MAGIC_AT: Final = 16
 _MAGIC_BYTE: Final = bytes([MAGIC])
 _MAX_OFFSETS: Final = 2**31
 """No two offsets of one segment are further apart."""
@@ -122,10 +122,10 @@ def find_sound(read: Read, position: int, end: int, least_offset: int) -> int | 
         chunk = bytes(read(min(CHUNK_BYTES, end - position), position))
         if len(chunk) < HEADER_SIZE:
             return None
-        at = chunk.find(_MAGIC_BYTE, _MAGIC_AT)
-        while at >= 0 and at - _MAGIC_AT + _SEARCHED.size <= len(chunk):
-            found = position + at - _MAGIC_AT
-            if _is_sound(read, chunk, at - _MAGIC_AT, found, end, least_offset):
+        at = chunk.find(_MAGIC_BYTE, MAGIC_AT)
+        while at >= 0 and at - MAGIC_AT + _SEARCHED.size <= len(chunk):
+            found = position + at - MAGIC_AT
+            if _is_sound(read, chunk, at - MAGIC_AT, found, end, least_offset):
                 return found
             at = chunk.find(_MAGIC_BYTE, at + 1)
         position += max(len(chunk) - HEADER_SIZE + 1, 1)

@@ -17,7 +17,7 @@ from service.base.types import Buffer
 from service.broker.broker import Broker
 from service.network.server import RequestContext, Response
 from service.partition.partition import Partition
-from service.records.batch import CODEC_MASK, Codec
+from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, Codec
 from service.records.validation import RecordsRefused, validate_produced
 from service.wire.errors import WireError
 from service.wire.produce import (
@@ -28,7 +28,7 @@ from service.wire.produce import (
 )
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
-_ATTRIBUTES_LOW_BYTE: Final = 22
+_ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_AT + 1
 VALID_ACKS: Final = (-1, 0, 1)
 
 ProducedTopic = tuple[TopicKey, list[tuple[int, Buffer | None]]]

@@ -15,14 +15,13 @@ from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
+from service.records.batch import LAST_OFFSET_DELTA_AT, LOG_OVERHEAD
 from service.records.kernel_status import Status
 from service.records.scan import scan_batches
 from service.remote.format.block_table import Block, BlockTable
 
 _HEAD: Final = struct.Struct(">qi")
 _DELTA: Final = struct.Struct(">i")
-_DELTA_AT: Final = 23
-_OVERHEAD: Final = 12
 _INDEX_INTERVAL: Final = 4096
 
 
@@ -122,10 +121,12 @@ class Chunk:
         return int(_HEAD.unpack_from(self.data, position)[0])
 
     def _size_at(self, position: int) -> int:
-        return int(_HEAD.unpack_from(self.data, position)[1]) + _OVERHEAD
+        return int(_HEAD.unpack_from(self.data, position)[1]) + LOG_OVERHEAD
 
     def _last_at(self, position: int) -> int:
-        return self._base_at(position) + int(_DELTA.unpack_from(self.data, position + _DELTA_AT)[0])
+        return self._base_at(position) + int(
+            _DELTA.unpack_from(self.data, position + LAST_OFFSET_DELTA_AT)[0]
+        )
 
 
 def verify_chunk(data: Buffer, chunk: ChunkRange, table: BlockTable) -> Chunk:
