@@ -90,7 +90,7 @@ def test_the_tools_look_into_its_bucket_as_it_says(
         assert [p["cold_objects"] for p in tiers["partitions"]] == [0, 0]
         assert (tiers["url"], tiers["problem"]) == ("s3://firn/dev", None)
         assert main(["dump", "--json", "s3://firn/dev/cluster.json"]) == 0
-        assert json.loads(capsys.readouterr().out)["layout_version"] == 1
+        assert json.loads(capsys.readouterr().out)["kind"] == "cluster"
         assert main(["dump", "s3://firn/dev/nothing"]) == 1
         assert capsys.readouterr().err == "firn dump: s3://firn/dev/nothing: no such object\n"
         assert main(["fsck", "s3://firn/dev"]) == 0
