@@ -268,7 +268,6 @@ FOR_GOOD = {
 NOT_YET = {
     "service.remote.stores.memory_store": {"threading"},
     "service.remote.stores.obstore_store": {"os"},
-    "service.tiering.copier": {"open", "os"},
 }
 """Doors that a module still uses, until its room has its world. To shrink until nothing is left."""
 

@@ -9,9 +9,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
+from functools import partial
+from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Protocol
+from typing import Any, ParamSpec, Protocol, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Lock(Protocol):
@@ -60,7 +65,7 @@ class SystemThreads:
     """The threads of this machine."""
 
     def pool(self, name: str, size: int) -> Executor:
-        return ThreadPoolExecutor(size, thread_name_prefix=name)
+        return ThreadPool(name, size)
 
     def lock(self) -> Lock:
         return threading.Lock()
@@ -70,3 +75,71 @@ class SystemThreads:
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
+
+
+class ThreadPool(Executor):
+    """As `ThreadPoolExecutor`, but a process may end while one of its threads hangs.
+
+    A call to a store that is away can take a minute to fail; a node that was told to stop has then shut
+    everything down, and must not wait for it. Whoever needs his work done waits in `shutdown`.
+    """
+
+    def __init__(self, name: str, size: int) -> None:
+        self._name = name
+        self._size = size
+        self._lock = threading.Lock()
+        self._idle = threading.Semaphore(0)
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._is_shut = False
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """`RuntimeError` after `shutdown`."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._is_shut:
+                raise RuntimeError(f"the pool {self._name} is shut down")
+            self._work.put((future, partial(fn, *args, **kwargs)))
+            if not self._idle.acquire(blocking=False) and len(self._threads) < self._size:
+                name = f"{self._name}_{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._serve, name=name, daemon=True))
+                self._threads[-1].start()
+        return future
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                item = self._work.get_nowait()
+            except Empty:
+                self._idle.release()
+                item = self._work.get()
+            if item is None:
+                return
+            future, call = item
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = call()
+                except BaseException as e:
+                    # It belongs to who waits for it; the thread lives on.
+                    future.set_exception(e)
+                else:
+                    future.set_result(result)
+                    del result
+            del item, future, call  # nothing is kept alive while the thread waits
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take no more work; `wait` until what was taken is done."""
+        with self._lock:
+            self._is_shut = True
+            while cancel_futures:
+                try:
+                    item = self._work.get_nowait()
+                except Empty:
+                    break
+                if item is not None:
+                    item[0].cancel()
+            for _ in self._threads:
+                self._work.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()

@@ -43,6 +43,8 @@ CLAIM_AT_START_S: Final = 3.0
 serves.
 """
 CLAIM_AGAIN_S: Final = 5.0
+COMPARE_AT_START_S: Final = 3.0
+"""How long a start waits for HEADs to be compared, so that who comes first finds its partition open."""
 NEVER_MS: Final = 1 << 53
 SWEEP_AT_MOST_EVERY_MS: Final = 10_000
 """Looking for orphans lists the whole prefix; once per grace period is enough, as nothing goes sooner."""
@@ -80,6 +82,7 @@ class ColdTier:
         self._claim: asyncio.Future[None] | None = None
         self._is_conditional = True
         self._is_recovered = False
+        self._compared = asyncio.Event()
         self.reader = RemoteReader(
             open_store(config, world),
             world,
@@ -107,6 +110,19 @@ class ColdTier:
         adopted = await adopt_archive(archive, controller)
         self._is_recovered = True
         return adopted
+
+    async def heads_compared(self) -> None:
+        """Wait until HEADs were compared, but not for long.
+
+        Partitions whose turn has not come by then take no records until it has.
+        """
+        if self._claim is None or not self._claim.done() or self._claim.exception() is not None:
+            return  # the store is away
+        try:
+            async with asyncio.timeout(COMPARE_AT_START_S):
+                await self._compared.wait()
+        except TimeoutError:
+            log.info("this node serves before the HEADs of all partitions were compared")
 
     async def _ask(self) -> None:
         await asyncio.get_running_loop().run_in_executor(self._pool, self._claim_and_probe)
@@ -171,9 +187,12 @@ class ColdTier:
                 manager.wake()
 
         broker.metadata.subscribe(changed)
+        looks = asyncio.ensure_future(manager.heads_compared())
+        looks.add_done_callback(lambda _: self._compared.set())
         try:
             await manager.start()
         finally:
+            looks.cancel()
             await manager.stop()
 
     async def close(self) -> None:

@@ -180,6 +180,7 @@ class Node:
         self._supervisor.run("retention", retention_loop(broker))
         if cold is not None:
             self._supervisor.run("cold-tier", cold.run(broker))
+            await cold.heads_compared()
         for server in self._servers:
             await server.start()
             stack.push_async_callback(server.close)

@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from service.config.tables import store_url_problem
     from service.inspect.repair import Hopeless, carry_out, find_repairs
     from service.remote.stores.obstore_store import open_store
+    from service.remote.stores.proven_uploads import ProvenUploads
 
     if problem := store_url_problem(args.url):
         raise ConfigError(f"{args.url}: {problem}")
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         print(repair)
         wrong += 1
         if args.write and not isinstance(repair, Hopeless):
-            if carry_out(store, repair, world.new_uuid):
+            if carry_out(ProvenUploads(store, store.verifies_uploads), repair, world.new_uuid):
                 print("  repaired")
                 wrong -= 1
             else:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ from service.hot.epochs import LeaderEpochs
 from service.hot.files import SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.segment import Segment
-from service.records.segment_indexes import IndexBytes
+from service.records.segment_indexes import ProveIndexes
 
 
 class SealedSegment(NamedTuple):
@@ -32,7 +31,7 @@ class SealedSegment(NamedTuple):
     producer_snapshot_path: Path | None
     leader_epochs: tuple[tuple[int, int], ...]
     log_file: SegmentFile
-    prove_indexes: Callable[[], IndexBytes]
+    prove_indexes: ProveIndexes
 
 
 def describe(

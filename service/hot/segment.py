@@ -26,7 +26,14 @@ from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
 from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.batch import LOG_OVERHEAD, BatchHeader, size_at
 from service.records.scan import scan_pieces
-from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder, IndexBytes, IndexProof
+from service.records.segment_indexes import (
+    MAX_RELATIVE_OFFSET,
+    IndexBuilder,
+    IndexBytes,
+    IndexProof,
+    Take,
+    Walk,
+)
 from service.records.walk import LOOKUP_BYTES, BatchPlace, find_offset, iter_batches, last_place
 
 __all__ = ["FileSlice", "Segment", "SegmentFile", "SegmentSettings"]
@@ -369,29 +376,31 @@ class Segment:
         self._index_failed = True
         self._checked = False
 
-    def prove_indexes(self) -> IndexBytes:
+    def prove_indexes(self, walk: Walk | None = None) -> IndexBytes:
         """The indexes of a sealed segment, each entry held against the log; right ones where they are not.
 
-        What was wrong in the files is made anew by the next lookup. Safe from any thread, blocking: reads the
-        whole log and verifies it. Raises `CorruptionError` where the log itself is damaged, `DiskError`.
+        `walk` is somebody's who reads the whole log anyway: once if the indexes are true, and again to make
+        them anew. What was wrong in the files is made anew by the next lookup. Safe from any thread,
+        blocking. Raises `CorruptionError` where the log itself is damaged, `DiskError`, and what `walk` does.
         """
+        walk = walk or self._walk
         try:
             found = IndexBytes(
                 read_file(self._disk, self.offset_index.handle.path, MAX_INDEX_BYTES),
                 read_file(self._disk, self.time_index.handle.path, MAX_INDEX_BYTES),
             )
             proof = IndexProof(self.base_offset, found, self.settings.index_interval_bytes)
-            self._scan(proof)
+            walk(proof.add)
             proof.finish()
             return found
         except (CorruptionError, MissingFile) as e:
             builder = IndexBuilder(self.base_offset, self.settings.index_interval_bytes)
-            self._scan(builder)
+            walk(builder.add)
             _log.warning("the indexes of %s are made anew: %s", self.log.path, e)
             self.distrust_indexes()
             return builder.finish()
 
-    def _scan(self, taker: IndexProof | IndexBuilder) -> None:
+    def _walk(self, take: Take) -> None:
         file = self.log.get()
 
         def read(position: int, size: int) -> bytes:
@@ -400,7 +409,7 @@ class Segment:
         for batches, position, _ in scan_pieces(
             read, 0, self.size, first_offset=self.base_offset, name=str(self.log.path)
         ):
-            taker.add(batches, position)
+            take(batches, position)
 
     def _check_indexes(self) -> None:
         """Once per life, and whenever they are distrusted: rebuild the indexes unless they can be true."""

@@ -8,18 +8,21 @@ can only ever write an orphan.
 
 from __future__ import annotations
 
-import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
 
+from service.base.disk import Disk, MissingFile
 from service.base.errors import CorruptionError, StorageError
+from service.base.files import read_file
 from service.base.types import NO_OFFSET, Buffer
 from service.hot.files import FileSlice, SegmentFile
 from service.records.decode import iter_records
-from service.records.segment_indexes import IndexBuilder, IndexBytes
+from service.records.producer_snapshot import decode_rows
+from service.records.segment_indexes import IndexBuilder, IndexBytes, Take
 from service.records.walk import find_offset
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.segment_object import (
@@ -32,12 +35,14 @@ from service.remote.format.segment_object import (
 from service.remote.format.stamp import Stamp
 from service.remote.reading.log_scan import MAX_INFLATED_BYTES, ScannedLog, scan_log
 from service.remote.reading.object_reader import entry_of
+from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
 from service.tiering.planner import Copy
 from service.tiering.ports import Sealed
 
 MAX_SIDE_FILE_BYTES: Final = 64 << 20
-"""An index or snapshot beyond this is not a segment's (`segment.index.bytes` is 10 MiB by default)."""
+"""A transaction index or a snapshot beyond this is not a segment's."""
+_TXN_VERSION: Final = struct.Struct(">h32x")
 
 
 class GivenUp(StorageError):
@@ -83,8 +88,8 @@ def copy_segment(
             blocks=scanned.blocks,
             offset_index=source.indexes.offset_index,
             time_index=source.indexes.time_index,
-            txn_index=_side_file(copy.segment.txn_index_path),
-            producer_snapshot=_side_file(copy.segment.producer_snapshot_path),
+            txn_index=_txn_index(source.disk, copy.segment.txn_index_path),
+            producer_snapshot=_producer_snapshot(source.disk, copy.segment.producer_snapshot_path),
             leader_epochs=_leader_epochs(copy.from_offset, scanned),
             transactional_batch_count=scanned.transactional_batch_count,
             max_timestamp_offset=source.offset_of_newest(scanned),
@@ -111,6 +116,7 @@ class _Source:
         self._copy = copy
         self._file: SegmentFile = copy.segment.log_file
         self._progress = progress
+        self.disk = self._file.disk
         self.name = str(self._file.path)
         self.start = 0
         self.is_whole = copy.from_offset == copy.segment.base_offset
@@ -128,23 +134,29 @@ class _Source:
         return FileSlice(self._file, position, length).read()
 
     def scan(self, block_bytes: int) -> ScannedLog:
-        """Prove every batch, and have the indexes ready."""
+        """Prove every batch, and have the indexes ready: one look at the log, unless they are not true."""
         segment = self._copy.segment
-        builder = None if self.is_whole else IndexBuilder(self._copy.from_offset)
-        scanned = scan_log(
-            self.read,
-            self.start,
-            segment.size,
-            first_offset=self._copy.from_offset,
-            last_offset=segment.last_offset,
-            name=self.name,
-            block_bytes=block_bytes,
-            on_batches=builder.add if builder is not None else None,
-        )
-        if builder is not None:
-            self.indexes = builder.finish()
+        scanned = ScannedLog()
+
+        def walk(take: Take) -> None:
+            nonlocal scanned
+            scanned = scan_log(
+                self.read,
+                self.start,
+                segment.size,
+                first_offset=self._copy.from_offset,
+                last_offset=segment.last_offset,
+                name=self.name,
+                block_bytes=block_bytes,
+                on_batches=take,
+            )
+
+        if self.is_whole:
+            self.indexes = segment.prove_indexes(walk)
         else:
-            self.indexes = segment.prove_indexes()
+            builder = IndexBuilder(self._copy.from_offset)
+            walk(builder.add)
+            self.indexes = builder.finish()
         return scanned
 
     def blocks(self, scanned: ScannedLog) -> Iterator[Buffer]:
@@ -172,20 +184,32 @@ class _Source:
         return NO_OFFSET
 
 
-def _side_file(path: Path | None) -> bytes:
-    """The bytes of an index or snapshot, none where it is not there (the format allows that)."""
+def _side_file(disk: Disk, path: Path | None) -> bytes:
+    """The bytes of a file beside the log, none where it is not there (the format allows that)."""
     if path is None:
         return b""
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MAX_SIDE_FILE_BYTES:
-                raise CorruptionError(f"{path}: {size} bytes are too many for an index or snapshot")
-            return file.read(size)
-    except FileNotFoundError:
+        return read_file(disk, path, MAX_SIDE_FILE_BYTES)
+    except MissingFile:
         return b""
-    except OSError as e:
-        raise StorageError(f"cannot read {path}: {e.strerror}") from e
+
+
+def _producer_snapshot(disk: Disk, path: Path | None) -> bytes:
+    """As `_side_file`, proved: readers take open transactions and a new disk its producers from it."""
+    data = _side_file(disk, path)
+    if data:
+        with naming(str(path)):
+            decode_rows(data)
+    return data
+
+
+def _txn_index(disk: Disk, path: Path | None) -> bytes:
+    """As `_side_file`, proved as far as it can be: it has no checksum."""
+    data = _side_file(disk, path)
+    versions = {version for (version,) in _TXN_VERSION.iter_unpack(data)} if len(data) % 34 == 0 else {-1}
+    if versions - {0}:
+        raise CorruptionError(f"{path}: {len(data)} bytes are no transaction index")
+    return data
 
 
 def _leader_epochs(from_offset: int, scanned: ScannedLog) -> LeaderEpochs:

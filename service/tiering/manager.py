@@ -134,6 +134,7 @@ class TieringManager:
         self._works: dict[Key, PartitionWork] = {}
         self._busy: set[Key] = set()
         self._wake = asyncio.Event()
+        self._looked = asyncio.Event()
         self._housekeeping = asyncio.Event()
         self._topics_due_ms: int | None = clock.monotonic_ms()
         self._told: dict[str, str] = {}
@@ -188,6 +189,17 @@ class TieringManager:
         self._eraser.schedule_deleted(self._catalog.tombstones())
         self._housekeeping.set()
 
+    async def heads_compared(self) -> None:
+        """Return once every HEAD was looked at since the start, or could not be, the first time."""
+        while not self._has_looked():
+            self._looked.clear()
+            await self._looked.wait()
+
+    def _has_looked(self) -> bool:
+        current = {(one.tip.topic_id, one.tip.partition) for one in self._partitions()}
+        works = [work for key, work in self._works.items() if key in current]
+        return len(works) == len(current) and all(work.was_looked_at or work.failures for work in works)
+
     # -- scheduling ------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -197,6 +209,7 @@ class TieringManager:
             while True:
                 self._wake.clear()
                 self._dispatch(tasks)
+                self._looked.set()
                 await self._pause(self._wake, self._next_look_ms())
 
     async def run_once(self) -> None:
@@ -262,6 +275,7 @@ class TieringManager:
                 async with slots.place(priority):
                     await work.turn()
                 work.failures = 0
+                self._looked.set()
                 self._housekeeping.set()
         except Displaced as e:
             self._displaced(e)
@@ -269,6 +283,7 @@ class TieringManager:
             self._failed(work, e)
         finally:
             self._busy.discard(key)
+            self._looked.set()
             if self._works.get(key) is not work:
                 work.abandon()
                 self._wake.set()
@@ -359,12 +374,10 @@ class TieringManager:
 
         A node whose past is older than the bucket does not displace the one that wrote it.
         """
-        current = {(one.tip.topic_id, one.tip.partition) for one in self._partitions()}
-        works = [work for key, work in self._works.items() if key in current]
         # One whose HEAD cannot be read holds up no other; it is looked at before anything of it is written.
-        if len(works) < len(current) or not all(work.was_looked_at or work.failures for work in works):
+        if not self._has_looked():
             return
-        stopped = [str(work.partition.tip) for work in works if work.stopped is not None]
+        stopped = [str(work.partition.tip) for work in self._works.values() if work.stopped is not None]
         if stopped:
             self._tell_once(
                 "take-over",

@@ -16,7 +16,7 @@ from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.files import SegmentFile
 from service.hot.retention import SegmentFacts
-from service.records.segment_indexes import IndexBytes
+from service.records.segment_indexes import IndexBytes, Walk
 from service.remote.catalog import CatalogEntry
 from service.tiering.planner import SegmentSpan
 
@@ -24,8 +24,11 @@ from service.tiering.planner import SegmentSpan
 class Sealed(SegmentSpan, Protocol):
     """A local segment that is closed for writing (`hot` has the class). Sizes in bytes, offsets inclusive."""
 
-    def prove_indexes(self) -> IndexBytes:
-        """Both indexes, held against the log and made anew where they are not true. For an offload thread."""
+    def prove_indexes(self, walk: Walk, /) -> IndexBytes:
+        """Both indexes, held against the log and made anew where they are not true. For an offload thread.
+
+        `walk` is called once, and again where they have to be made anew: its errors are raised.
+        """
 
     @property
     def txn_index_path(self) -> Path | None: ...

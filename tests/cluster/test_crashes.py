@@ -24,6 +24,9 @@ SEED = int(os.environ.get("SEED", "1"))
 TIERED = {"remote_storage_enable": "true", "segment_bytes": "1048576", "local_retention_bytes": "1"}
 
 
+KAFKA_STORAGE_ERROR = 56
+
+
 class Writer:
     """Produces numbered records with acks=1, one batch after the other, until the node goes away."""
 
@@ -46,7 +49,12 @@ class Writer:
                     first = self._number
                     self._number += batch_records
                     values = [b"%d:" % n + os.urandom(value_bytes) for n in range(first, self._number)]
-                    answer = produce(connection, self.topic, 0, batch(values, codec=codec))
+                    data = batch(values, codec=codec)
+                    answer = produce(connection, self.topic, 0, data)
+                    while int(answer.error_code) == KAFKA_STORAGE_ERROR:
+                        # a tiered partition takes none before its HEAD was looked at
+                        time.sleep(0.05)
+                        answer = produce(connection, self.topic, 0, data)
                     assert int(answer.error_code) == 0
                     for delta, value in enumerate(values):
                         self.acked[int(answer.base_offset) + delta] = value

@@ -14,7 +14,7 @@ from service.hot.files import SegmentFile
 from service.hot.log_dir import read_topic_id
 from service.hot.sealed import SealedSegment
 from service.records.batch import iter_headers
-from service.records.segment_indexes import IndexBytes
+from service.records.segment_indexes import IndexBytes, Walk
 from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.segment_object import SegmentIdentity
 from service.remote.reading.object_reader import Chain
@@ -118,6 +118,12 @@ def _sealed(log: Path, base_offset: int, end_offset: int) -> SealedSegment:
     size = log.stat().st_size
     txn_index = log.with_suffix(".txnindex")
     snapshot = log.with_name(f"{end_offset:020}.snapshot")
+
+    def prove_indexes(walk: Walk | None = None) -> IndexBytes:
+        if walk is not None:
+            walk(lambda batches, position: None)
+        return IndexBytes(log.with_suffix(".index").read_bytes(), log.with_suffix(".timeindex").read_bytes())
+
     return SealedSegment(
         base_offset=base_offset,
         last_offset=end_offset - 1,
@@ -130,7 +136,5 @@ def _sealed(log: Path, base_offset: int, end_offset: int) -> SealedSegment:
         producer_snapshot_path=snapshot if snapshot.exists() else None,
         leader_epochs=(),
         log_file=SegmentFile(SystemDisk(), log, size),
-        prove_indexes=lambda: IndexBytes(
-            log.with_suffix(".index").read_bytes(), log.with_suffix(".timeindex").read_bytes()
-        ),
+        prove_indexes=prove_indexes,
     )

@@ -9,6 +9,10 @@ was told of. They are cut. Whatever else is wrong is damage, and refused with th
   never begun;
 - files that are missing, or that overlap.
 
+What lies beyond the durable point and is whole is kept, and written again where it lies: if it was a failed
+fsync that ended the process before, the system believes those pages to be on the device, and the next fsync
+would prove nothing.
+
 Blocking; for a `log-io` thread.
 """
 
@@ -22,6 +26,7 @@ from typing import Final, NamedTuple
 
 from service.base.disk import Disk, Open
 from service.base.errors import CorruptionError
+from service.base.files import exists
 from service.hot import names
 from service.records.batch import (
     HEADER_SIZE,
@@ -74,7 +79,8 @@ class _Break(NamedTuple):
 
 
 def check_log(disk: Disk, directory: Path, durable: Durable) -> LogEnd:
-    """Look at every batch from `durable.start` on, and cut a torn tail.
+    """Look at every batch from `durable.start` on, cut a torn tail, and write again what was not known to be
+    durable; an fsync of the files makes it so.
 
     Raises `CorruptionError` for damage: nothing is changed then. `DiskError`.
     """
@@ -88,6 +94,8 @@ class _Check:
         self._durable = durable
         self._offset = 0
         self._epoch = -1
+        self._doubtful: list[tuple[Path, int]] = []
+        """files with bytes that are not known to be durable, and from which position on"""
 
     def run(self) -> LogEnd:
         bases = self._bases()
@@ -99,6 +107,8 @@ class _Check:
         if found is not None:
             self._judge(found)
             self._cut(found, [base for base in bases if base >= found.offset])
+        for path, position in self._doubtful:
+            self._write_again(path, position)
         return LogEnd(self._offset, self._epoch)
 
     def _bases(self) -> list[int]:
@@ -142,6 +152,8 @@ class _Check:
                 wrong = self._what_is_wrong(header)
                 if wrong is not None:
                     return _Break(path, header.position, self._offset, wrong, True)
+                if header.next_offset > self._durable.offset and path not in dict(self._doubtful):
+                    self._doubtful.append((path, header.position))
                 self._offset, self._epoch = header.next_offset, header.partition_leader_epoch
                 position = header.end
         except CorruptionError as e:
@@ -201,6 +213,19 @@ class _Check:
                 _logger.warning("%s: written behind a torn tail, and removed", self._path(base))
                 self._disk.unlink(self._path(base))
         self._disk.fsync_dir(self._directory)
+
+    def _write_again(self, path: Path, position: int) -> None:
+        if not exists(self._disk, path):
+            return  # it was behind a torn tail
+        fd = self._disk.open(path, Open.WRITE)
+        try:
+            size = self._disk.size(fd)
+            while position < size:
+                data = self._disk.pread(fd, min(_READ_BYTES, size - position), position)
+                self._disk.pwrite(fd, data, position)
+                position += len(data)
+        finally:
+            self._disk.close(fd)
 
 
 def _whole_batches(disk: Disk, fd: int, size: int) -> Iterator[BatchHeader]:

@@ -209,3 +209,67 @@ def test_a_metadata_log_that_fails_ends_the_node_and_leaves_no_clean_mark(
             assert again.image.offset >= acknowledged
 
     asyncio.run(scenario())
+
+
+class ForgetfulDisk(SystemDisk):
+    """A disk under a page cache that gives pages up for clean when writing them out failed, as Linux does.
+
+    What was on the device is known apart from what is read: `lose_power` leaves that alone.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fails = False
+        self._dirty: dict[Path, list[tuple[int, bytes]]] = {}
+        self._device: dict[Path, bytearray] = {}
+
+    def pwrite(self, fd: int, data: Buffer, position: int) -> None:
+        super().pwrite(fd, data, position)
+        self._dirty.setdefault(self._paths[fd], []).append((position, bytes(data)))
+
+    def fsync(self, fd: int) -> None:
+        path = self._paths[fd]
+        written = self._dirty.pop(path, [])
+        if self.fails and path.suffix == ".log":
+            raise DiskError("flushing", path, EIO)
+        device = self._device.setdefault(path, bytearray())
+        for position, data in written:
+            device.extend(bytes(max(position + len(data) - len(device), 0)))
+            device[position : position + len(data)] = data
+
+    def lose_power(self) -> None:
+        for path, device in self._device.items():
+            if path.suffix == ".log":
+                path.write_bytes(device)
+
+
+def test_what_a_failed_fsync_left_in_memory_is_written_again_before_anything_rests_on_it(
+    tmp_path: Path,
+) -> None:
+    disk = ForgetfulDisk()
+    world = make_world(ManualClock(), disk)
+
+    async def fail() -> None:
+        controller = make_controller(tmp_path, world=world, on_fatal=lambda what, error: None)
+        await controller.start()
+        await join(controller)
+        disk.fails = True
+        with pytest.raises(StorageError):
+            await create(controller, "undecided")
+        await controller.close()
+        disk.fails = False
+
+    async def go_on() -> None:
+        async with running(tmp_path, world=world) as controller:
+            await join(controller)
+            await create(controller, "acknowledged")
+            disk.lose_power()
+
+    asyncio.run(fail())
+    asyncio.run(go_on())
+
+    async def look() -> MetadataImage:
+        async with running(tmp_path) as controller:
+            return controller.image
+
+    assert "acknowledged" in asyncio.run(look()).topics_by_name

@@ -1,0 +1,68 @@
+"""What a node leaves in the bucket is enough by itself: its metadata, and records that anybody can read."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from service.metadata.snapshot_codec import decode_snapshot
+from service.remote.reading.object_reader import open_metadata
+from service.remote.stores.obstore_store import open_store
+from tests.conftest import NodeFactory
+from tests.support.clients import Admin, Confluent, make_rows
+from tests.support.fsck import fsck
+from tests.support.processes import REPOSITORY, wait_until
+from tests.support.stores import Store
+from tests.support.tiers import settle
+from tests.support.world import WORLD
+
+TIERED = {"remote_storage_enable": "true", "segment_bytes": "1048576", "local_retention_bytes": "1"}
+
+
+def named_topics(store: Store) -> set[str]:
+    """Topics of the metadata snapshot that the bucket names."""
+    found = open_metadata(open_store(store.url, world=WORLD))
+    if found is None:
+        return set()
+    ref, data = found
+    return set(decode_snapshot([data], end_offset=ref.end_offset, epoch=ref.epoch).topics_by_name)
+
+
+def test_the_bucket_has_the_metadata_and_records_that_the_reference_reader_reads(
+    start_node: NodeFactory, disk_store: Store
+) -> None:
+    node = start_node(disk_store)
+    Admin(node.bootstrap).create("events", 1, **TIERED)
+    Confluent().produce(node.bootstrap, "events", make_rows(6_000, 1))
+    end = settle(node.bootstrap, "events", 0)
+    wait_until("a copy of the metadata", lambda: any("metadata/" in key for key in disk_store.objects()))
+    node.restart()
+    wait_until("the metadata to name the topic", lambda: "events" in named_topics(disk_store))
+    (partition,) = fsck(disk_store)["partitions"]
+    archived_end = partition["end_offset"]
+    assert 0 < archived_end <= end
+    rows = Confluent().read(node.bootstrap, "events", 0, 0, archived_end)
+    reader = REPOSITORY / "docs" / "reference_reader.py"
+    folder = Path(disk_store.url.removeprefix("file://"))
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", str(reader), str(folder), "events", "0"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one["offset"] for one in found] == list(range(archived_end))
+    for one, row in zip(found, rows, strict=True):
+        assert (one["timestamp"], told(one["key"]), told(one["value"])) == (row.timestamp, row.key, row.value)
+        assert tuple((name, told(value)) for name, value in one["headers"]) == row.headers
+
+
+def told(shown: object) -> bytes | None:
+    """The bytes that the reader shows as text, or in base64."""
+    if isinstance(shown, dict):
+        return base64.b64decode(shown["base64"])
+    return shown.encode() if isinstance(shown, str) else None
