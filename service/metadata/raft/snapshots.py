@@ -73,7 +73,7 @@ def set_aside(disk: Disk, directory: Path, snapshot: SnapshotId) -> None:
 def write_snapshot(disk: Disk, directory: Path, snapshot: SnapshotId, batches: Iterable[Buffer]) -> int:
     """Write a snapshot and make it durable; returns its size in bytes.
 
-    Raises `DiskError`, leaving nothing under the snapshot's own name.
+    Raises `DiskError`: what bears the snapshot's own name then, if anything does, is whole.
     """
     path = directory / snapshot.file_name
     part = path.with_name(path.name + _PART)
@@ -89,10 +89,10 @@ def write_snapshot(disk: Disk, directory: Path, snapshot: SnapshotId, batches: I
             disk.close(fd)
         disk.rename(part, path)
         disk.fsync_dir(directory)
-    except DiskError as e:
+    except DiskError:
         with contextlib.suppress(DiskError):  # the next start sweeps it
             disk.unlink(part)
-        raise e
+        raise
     return size
 
 

@@ -15,25 +15,15 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import ManualClock
-from service.base.disk import SystemDisk
 from service.base.errors import FirnError
 from service.metadata.controller.requests import CreateTopic, DeleteTopic
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
 from tests.unit.metadata.controllers import LoneController, catalog_commit, join, make_controller
+from tests.unit.metadata.test_damage import WithoutDevice
 from tests.unit.metadata.test_recovery import image_of
 
 SNAPSHOT_BYTES = 700
-
-
-class WithoutDevice(SystemDisk):
-    """No machine crashes here, so nothing need reach the device: it takes ten times as long."""
-
-    def fsync(self, fd: int) -> None:
-        """Nothing to wait for."""
-
-    def fsync_dir(self, path: Path) -> None:
-        """Nothing to wait for."""
 
 
 class Told:

@@ -34,6 +34,16 @@ from tests.unit.metadata.test_recovery import LOG, content, fill, image_of, writ
 SEED = random.randrange(1 << 32)
 
 
+class WithoutDevice(SystemDisk):
+    """No machine crashes here, so nothing need reach the device: it takes ten times as long."""
+
+    def fsync(self, fd: int) -> None:
+        """Nothing to wait for."""
+
+    def fsync_dir(self, path: Path) -> None:
+        """Nothing to wait for."""
+
+
 class FlippingDisk(SystemDisk):
     """The disk of this machine, on which one bit of one file reads wrong."""
 
@@ -157,7 +167,7 @@ def test_flips_anywhere_and_a_start(clean: Path, tmp_path: Path) -> None:
     rng = random.Random(SEED)
     expected = content(asyncio.run(image_of(shutil.copytree(clean, tmp_path / "expected"))))
     files = sorted(p.relative_to(clean) for p in clean.rglob("*") if p.is_file() and p.stat().st_size)
-    for number in range(100):
+    for number in range(40):
         copy = shutil.copytree(clean, tmp_path / str(number))
         path = copy / files[number % len(files)]
         bit = rng.randrange(8 * path.stat().st_size)
@@ -165,7 +175,7 @@ def test_flips_anywhere_and_a_start(clean: Path, tmp_path: Path) -> None:
         before = path.read_bytes()
         refused, found = None, expected
         try:
-            found = content(asyncio.run(image_of(copy)))
+            found = content(asyncio.run(image_of(copy, world=make_world(disk=WithoutDevice()))))
         except FirnError as e:
             refused = str(e)
         assert found == expected, f"bit {bit} of {path}, seed {SEED}"
@@ -293,14 +303,12 @@ def test_every_bit_of_meta_properties_is_noticed_or_changes_nothing(tmp_path: Pa
     home.close()
     path = tmp_path / "meta.properties"
     for bit in bits_of(path):
-        flip(path, bit)
         try:
-            found = read_meta(SystemDisk(), tmp_path)
+            found = read_meta(FlippingDisk(path, bit), tmp_path)
         except FirnError as e:
             assert "meta.properties" in str(e)  # noqa: PT017 - only some are refused
             found = meta
         assert found == meta, f"bit {bit}"
-        flip(path, bit)
     lines = path.read_text().splitlines()
     path.write_text("\n".join(lines[:-1]) + "\n")
     assert read_meta(SystemDisk(), tmp_path) == meta, "as Kafka writes it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -47,8 +48,8 @@ async def fill(controller: LoneController, count: int = 10) -> int:
     return epoch
 
 
-async def image_of(directory: Path) -> MetadataImage:
-    async with running(directory) as controller:
+async def image_of(directory: Path, **options: Any) -> MetadataImage:
+    async with running(directory, **options) as controller:
         return controller.image
 
 
