@@ -31,6 +31,7 @@ from service.hot.log_dir import LogDir
 from service.metadata import snapshot_codec
 from service.metadata.raft.log import MetadataLog
 from service.partition.partition import Partition
+from service.records.scan import scan_batches
 from service.remote.format.keys import topic_prefix
 from service.remote.reading import chunk as chunks
 from service.remote.reading import resources
@@ -214,7 +215,7 @@ def checkpoint_ahead() -> None:
 
 
 def judged_without_head() -> None:
-    """This node's metadata is believed, whatever HEAD says. (One place of several would stop all the same.)"""
+    """This node's metadata is believed, whatever HEAD says. One place of several would stop all the same."""
     for module in (sweeper, eraser, partition_work):
         _swap(module, "judge", lambda _: lambda entry, head: Verdict.EQUAL)
 
@@ -304,7 +305,7 @@ def chunks_not_verified() -> None:
     def unverified(data: Any, chunk: Any, table: Any) -> Any:
         view = memoryview(data).toreadonly()
         blocks = [table[number] for number in range(chunk.first_block, chunk.last_block)]
-        scan = chunks.scan_batches(view, next_offset=blocks[0].first_offset)
+        scan = scan_batches(view, next_offset=blocks[0].first_offset)
         return chunks.Chunk(view, chunk, blocks[-1].last_offset, scan.positions, scan.base_offsets)
 
     _swap(resources, "verify_chunk", lambda _: unverified)
