@@ -6,12 +6,10 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import service.inspect.fsck  # what every history needs is loaded once, before the first fork
 from simulator.acts import ACTS
-from simulator.history import Outcome, draw, play_apart
+from simulator.history import Outcome, draw, play_apart, play_many
 from simulator.shrink import kind_of, shrink
 from simulator.transcript import transcript
 
@@ -38,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     failed: dict[str, list[Outcome]] = {}
     clean, events, virtual_s = 0, 0, 0.0
-    for outcome in _play(range(given.seed, given.seed + given.histories), only, given.jobs):
+    for outcome in play_many(range(given.seed, given.seed + given.histories), only, given.jobs):
         events += outcome.events
         virtual_s += outcome.virtual_s
         if outcome.problem is None:
@@ -69,12 +67,6 @@ def _one(seed: int, only: list[str] | None, everything: bool) -> int:
         print("\n".join(transcript(smallest, small, len(plan.acts))))
     print(f"seed {seed}: trace {outcome.digest}, {outcome.events} events, {outcome.virtual_s:.1f} virtual s")
     return 0 if outcome.problem is None else 1
-
-
-def _play(seeds: range, only: list[str] | None, jobs: int) -> Iterator[Outcome]:
-    """Histories side by side: threads that wait for forked children."""
-    with ThreadPoolExecutor(jobs) as pool:
-        yield from pool.map(lambda seed: play_apart(draw(seed, only)), seeds)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,8 @@ where all others begin, and the collector need not run.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import Final
@@ -138,3 +139,9 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
 def play_apart(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
     """`play` in a child process, which is gone afterwards with all that it made."""
     return apart(lambda: play(plan, keep_all=keep_all, before=before))
+
+
+def play_many(seeds: Sequence[int], only: Sequence[str] | None, jobs: int) -> Iterator[Outcome]:
+    """The histories of these seeds, `jobs` at a time: threads that wait for forked children."""
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(lambda seed: play_apart(draw(seed, only)), seeds)

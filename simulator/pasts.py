@@ -48,7 +48,9 @@ def _archived(world: SimWorld, topic: TopicModel, partition: PartitionModel) -> 
 
 
 async def copy_disk(world: SimWorld, random: Random) -> None:
-    """Somebody copies the disk, while the node runs or is stopped for it."""
+    """Somebody copies the disk, while the node runs or is stopped for it. Old copies are kept for long."""
+    if world.disk_copy is not None and random.random() < 0.8:
+        return
     await world.settle()
     if random.random() < 0.5:
         await world.stop()
@@ -83,7 +85,7 @@ async def _and_then(world: SimWorld, random: Random) -> None:
     if there:
         topic = random.choice(there)
         await send_one(world, topic, random.choice(topic.partitions))
-    seconds = random.choice((0.0, 1.0, 45.0))
+    seconds = random.choice((0.0, 45.0))
     await asyncio.sleep(seconds)
     world.tell(f"{seconds} s go by")
     world.check()
@@ -220,6 +222,8 @@ async def clone_disk(world: SimWorld, random: Random) -> None:
 
 
 async def copy_bucket(world: SimWorld, random: Random) -> None:
+    if world.bucket_copy is not None and random.random() < 0.8:
+        return
     await world.settle()
     world.bucket_copy = world.bucket.copy()
     world.tell("the bucket is copied")

@@ -31,9 +31,11 @@ from service.hot.log_dir import LogDir
 from service.metadata import snapshot_codec
 from service.metadata.raft.log import MetadataLog
 from service.partition.partition import Partition
+from service.records.scan import scan_batches
 from service.remote.format.keys import topic_prefix
 from service.remote.reading import chunk as chunks
-from service.tiering import eraser, sweeper
+from service.remote.reading import resources
+from service.tiering import eraser, partition_work, sweeper
 from service.tiering.chain import ChainStore
 from service.tiering.fence import Fence
 from service.tiering.judgement import Verdict
@@ -213,9 +215,9 @@ def checkpoint_ahead() -> None:
 
 
 def judged_without_head() -> None:
-    """Sweeper and eraser believe this node's metadata, whatever HEAD says."""
-    _swap(sweeper, "judge", lambda _: lambda entry, head: Verdict.EQUAL)
-    _swap(eraser, "judge", lambda _: lambda entry, head: Verdict.EQUAL)
+    """This node's metadata is believed, whatever HEAD says. One place of several would stop all the same."""
+    for module in (sweeper, eraser, partition_work):
+        _swap(module, "judge", lambda _: lambda entry, head: Verdict.EQUAL)
 
 
 def unknown_topics_swept() -> None:
@@ -232,20 +234,17 @@ def unknown_topics_swept() -> None:
         return greedy
 
     _swap(sweeper.Sweeper, "_orphans", make)
+    judged_without_head()
 
 
 def head_unconditional() -> None:
     """HEAD is written over whatever is there, and nobody asks whose the prefix is."""
+    judged_without_head()
     _swap(
         ChainStore,
         "__init__",
         lambda init: lambda self, *a, **k: init(self, *a, **{**k, "is_conditional": False}),
     )
-    _never_displaced()
-
-
-def fence_not_asked() -> None:
-    """A process that was displaced goes on writing and deleting."""
     _never_displaced()
 
 
@@ -303,13 +302,13 @@ def lost_answer_erases() -> None:
 def chunks_not_verified() -> None:
     """What comes from the bucket is served without a look at its checksums."""
 
-    class Same:
-        """A checksum that differs from none."""
+    def unverified(data: Any, chunk: Any, table: Any) -> Any:
+        view = memoryview(data).toreadonly()
+        blocks = [table[number] for number in range(chunk.first_block, chunk.last_block)]
+        scan = scan_batches(view, next_offset=blocks[0].first_offset)
+        return chunks.Chunk(view, chunk, blocks[-1].last_offset, scan.positions, scan.base_offsets)
 
-        def __ne__(self, other: object) -> bool:
-            return False
-
-    _swap(chunks, "crc32c", lambda _: lambda view: Same())
+    _swap(resources, "verify_chunk", lambda _: unverified)
 
 
 def appends_not_held() -> None:
@@ -364,7 +363,7 @@ DEFECTS: Final[tuple[Defect, ...]] = (
     append_error_swallowed, recovery_loses_the_last_batch, recovery_forgets_producers, clean_marker_stays,
     duplicates_accepted, epoch_not_noted, names_not_flushed, partition_metadata_not_flushed,
     retention_ten_times_too_early, local_retention_ignores_the_bucket, checkpoint_ahead,
-    judged_without_head, unknown_topics_swept, head_unconditional, fence_not_asked, told_before_the_commit,
+    judged_without_head, unknown_topics_swept, head_unconditional, told_before_the_commit,
     dropped_objects_go_before_the_commit, lost_answer_erases, chunks_not_verified, appends_not_held,
     archive_not_fitted, metadata_not_flushed, snapshot_without_the_archive, overrides_dropped,
 )  # fmt: skip

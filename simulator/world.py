@@ -136,6 +136,11 @@ class SimWorld:
 
     async def start(self, *, wait: bool = True) -> State:
         """A process of the node; where it is waited for, until it is ready or has ended."""
+        last = self.machine.run
+        if last is not None and last.state is not State.STOPPED:
+            # What expired may be there again: where a log begins is noted some time after it has moved.
+            for _, partition in self.partitions():
+                partition.log_start = 0
         run = self.machine.start(self.settings)
         self.client.close()
         if wait:
@@ -198,7 +203,6 @@ class SimWorld:
             archived = self.archive.live(topic.topic_id, partition.index)[1] if topic.tiered else 0
             at = durable_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
             promised[str(partition)] = max(archived, at)
-            partition.log_start = 0  # what expired may be there again: a log's start is noted some time later
             if not topic.flushed and partition.may_lose_from(max(archived, at)) and loss is Loss.ANY:
                 # Sound batches behind torn ones cannot be told from damage, and are not cut away.
                 partition.excused = "the power failed, and later records are there without earlier ones"

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from simulator.history import draw, play_apart
+from simulator.history import draw, play_apart, play_many
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def _traces(seeds: str, hash_seed: str) -> str:
     program = (
-        "from simulator.history import draw, play_apart\n"
+        "from simulator.history import draw, play_apart, play_many\n"
         f"for seed in [{seeds}]:\n"
         "    outcome = play_apart(draw(seed))\n"
         "    print(seed, outcome.digest, outcome.events, outcome.problem)\n"
@@ -44,6 +44,6 @@ def test_other_seeds_are_other_traces() -> None:
 
 @pytest.mark.parametrize("first", range(1, 301, 50))
 def test_fifty_histories_are_clean(first: int) -> None:
-    for seed in range(first, first + 50):
-        outcome = play_apart(draw(seed))
-        assert outcome.problem is None, f"{outcome.problem}\nagain: make sim SEED={seed} HISTORIES=1"
+    for outcome in play_many(range(first, first + 50), None, os.cpu_count() or 1):
+        again = f"make sim SEED={outcome.seed} HISTORIES=1"
+        assert outcome.problem is None, f"{outcome.problem}\nagain: {again}"
