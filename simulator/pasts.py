@@ -102,12 +102,12 @@ def _past(world: SimWorld, copied: DiskCopy) -> None:
             head = world.bucket.objects.get(head_key(topic.topic_id, partition.index))
             same = copied.heads.get((topic.topic_id, partition.index)) == (head.tag if head else None)
             partition.archived_below = max(partition.archived_below, archived)
+            partition.past_returns()
             if same:
                 partition.may_lose_from(max(left, archived))
             else:  # read-only until somebody adopts what the bucket has
                 partition.may_lose_from(left)
                 partition.excused = "its disk is older than its archive"
-            partition.past_returns()
 
 
 async def lose_partition(world: SimWorld, random: Random) -> None:
