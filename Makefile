@@ -29,6 +29,7 @@ demo: install ## Two minutes: produce real data, watch it settle into S3, read i
 
 test: install ## Every test: the pure ones first, then real clients, then crashes and bad input
 	$(PYTEST) tests/test_tidy.py tests/unit tests/property tests/golden tests/contract
+	$(PYTEST) tests/simulation
 	$(PYTEST) tests/process
 	$(PYTEST) tests/clients
 	$(PYTEST) tests/cluster -m "not soak"
