@@ -11,15 +11,19 @@ is called, a future is resolved or anything is decoded. Callbacks of flights run
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
+from service.base.errors import CorruptionError
 from service.base.world import World
 from service.remote.stores.errors import ReaderClosed, StoreUnavailable
 from service.remote.stores.store import ObjectStore
+
+_log = logging.getLogger(__name__)
 
 _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
@@ -287,6 +291,16 @@ class Flights:
             self._land(flight, value, None, cost)
 
     def _load(self, resource: Resource) -> tuple[Any, int]:
+        """What lies in the bucket damaged comes again damaged; what was damaged on the way does not."""
+        try:
+            return self._ask(resource)
+        except CorruptionError as e:
+            _log.warning("asking for it a second time: %s", e)
+            with self._work:
+                self._counts["retries"] += 1
+            return self._ask(resource)
+
+    def _ask(self, resource: Resource) -> tuple[Any, int]:
         for attempt in range(1, self._attempts):
             try:
                 return resource.load(self._store)

@@ -315,6 +315,19 @@ def test_a_corrupt_chunk_is_an_error_with_key_and_offsets_and_is_not_kept(world:
     assert world.read(0, 1 << 20) == world.archive.log
 
 
+def test_a_bit_that_flips_on_the_way_down_costs_a_second_download_and_nothing_else(world: World) -> None:
+    entry = world.archive.add_segment(10)
+    flips = iter([1])
+
+    def flip(key: str, data: bytes) -> bytes:
+        if key == entry.key and len(data) > 4096:
+            return data[:3000] + bytes([data[3000] ^ next(flips, 0)]) + data[3001:]
+        return data
+
+    world.store.interfere = flip
+    assert world.read(0, 1 << 20) == world.archive.log
+
+
 @pytest.mark.parametrize("cut", [0, 1, 700])
 def test_a_store_that_answers_short_is_found_out(world: World, cut: int) -> None:
     entry = world.archive.add_segment(10)
