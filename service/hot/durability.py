@@ -7,6 +7,7 @@ later fsync that succeeds proves nothing. Nothing there is flushed, checkpointed
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,13 +18,19 @@ from service.hot.state import LogOffline, LogState
 
 
 class Latch:
-    """Whether a log directory still keeps what it is told to. Set from any thread, never taken back."""
+    """Whether a log directory still keeps what it is told to. Set from any thread, never taken back.
 
-    def __init__(self) -> None:
+    `on_failure` is called at once, by the thread that found out.
+    """
+
+    def __init__(self, on_failure: Callable[[], None] | None = None) -> None:
         self.failure: DiskError | None = None
+        self._on_failure = on_failure
 
     def fail(self, error: DiskError) -> None:
         self.failure = self.failure or error
+        if self._on_failure is not None:
+            self._on_failure()
 
     def check(self) -> None:
         """`LogOffline` once the directory has failed."""

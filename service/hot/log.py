@@ -91,6 +91,7 @@ class LocalLog:
         recovery_point: int = 0,
         log_start_offset: int = 0,
         clean: bool = False,
+        doubtful: bool = False,
         files: FileCache | None = None,
         latch: Latch | None = None,
         producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
@@ -98,13 +99,15 @@ class LocalLog:
         """Open the log in `directory`, which is made if it is not there, and recover it unless `clean`.
 
         `recovery_point`: below it everything is known to be on disk. `log_start_offset`: as checkpointed.
+        `doubtful`: an fsync failed in the directory, so what lies above is written again.
         `latch`: its log directory's, one of its own where it is alone. `DiskError` if the disk does not let
         us, `CorruptionError` if the log is damaged: its bytes stay as they are then.
         """
         make_directory(world.disk, directory)
         files = FileCache(world.disk) if files is None else files
         state = LogState(directory, tip, config, world, files)
-        load_log(state, Known(recovery_point, log_start_offset, clean), producer_expiration_ms)
+        known = Known(recovery_point, log_start_offset, clean and not doubtful, doubtful)
+        load_log(state, known, producer_expiration_ms)
         return cls(state, latch or Latch())
 
     def watch(self, wants_flush: Callable[[LocalLog], None], start_moved: Callable[[], None]) -> None:

@@ -24,12 +24,14 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from service.base.disk import Disk, LockHeld, MissingFile
+from service.base.disk import Disk, DiskError, LockHeld, MissingFile, Open
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import (
+    exists,
     make_directory,
     read_checkpoint,
     read_file,
+    remove_file,
     write_atomically,
     write_checkpoint,
 )
@@ -43,6 +45,7 @@ _log = logging.getLogger(__name__)
 LOCK: Final = ".lock"
 META: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+DOUBTFUL: Final = ".fsync-failed"
 _META_CHECKSUM: Final = "#firn.crc32c="
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
@@ -98,7 +101,7 @@ class LogDir:
         self.path = path
         self.disk = world.disk
         self._world = world
-        self.latch = Latch()
+        self.latch = Latch(self._leave_word)
         make_directory(world.disk, path)
         try:
             self._lock_fd = world.disk.lock(path / LOCK)
@@ -127,6 +130,25 @@ class LogDir:
                 f"cluster.id: {self.path} belongs to cluster {known.cluster_id}, not {cluster_id}"
             )
         return known
+
+    def _leave_word(self) -> None:
+        """Tell the next process that an fsync failed: what it reads here may be in memory alone, where the
+        kernel takes it for written.
+
+        The word need not be durable: after a power failure only what is on the device is read.
+        """
+        try:
+            self.disk.close(self.disk.open(self.path / DOUBTFUL, Open.CREATE))
+        except DiskError as e:
+            _log.error("%s does not say that an fsync failed in it: %s", self.path, e)
+
+    def is_doubtful(self) -> bool:
+        """Whether an fsync failed here in an earlier process."""
+        return exists(self.disk, self.path / DOUBTFUL)
+
+    def trust_again(self) -> None:
+        """All that was in doubt was written again, and flushed."""
+        remove_file(self.disk, self.path / DOUBTFUL)
 
     def take_clean_marker(self) -> bool:
         """Whether the last shutdown was clean.

@@ -130,6 +130,18 @@ class LogManager:
             ]
             for opened in await _all_of(jobs):
                 self._take_in(opened, home)
+            if found.doubtful:
+                await self._settle(home)
+
+    async def _settle(self, home: LogDir) -> None:
+        """What an earlier process could not flush was written again: flush it before anything rests on it."""
+        _log.warning("%s: an fsync failed in it before; what was in doubt is written again", home.path)
+        settled = not any(one.home is home for one in self._offline)
+        for log in [log for log, at in self._homes.items() if at is home]:
+            again = await self._flush_in_background(log, log.log_end_offset)
+            settled &= again is None and log.failure is None
+        if settled:
+            await self._run(home.trust_again)
 
     def _run(self, job: Callable[..., T], *args: object) -> asyncio.Future[T]:
         """Have a `log-io` thread do it."""

@@ -28,6 +28,8 @@ class Found(NamedTuple):
     recovery_points: Offsets
     log_starts: Offsets
     directories: list[str]
+    doubtful: bool = False
+    """an fsync failed in an earlier process: what was not known to be durable is to be written again"""
 
 
 NEW: Final = Found(True, {}, {}, [])
@@ -55,7 +57,7 @@ def look_into(home: LogDir) -> Found:
     clean = home.take_clean_marker()
     points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
     directories = [entry.name for entry in home.disk.list(home.path) if entry.is_dir]
-    return Found(clean, points, starts, directories)
+    return Found(clean, points, starts, directories, home.is_doubtful())
 
 
 class Opener:
@@ -80,6 +82,7 @@ class Opener:
             recovery_point=recovery_point,
             log_start_offset=known.log_starts.get(tip[1:], 0),
             clean=known.clean,
+            doubtful=known.doubtful,
             files=self._files,
             latch=home.latch,
             producer_expiration_ms=self._producer_expiration_ms,

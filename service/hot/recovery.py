@@ -38,6 +38,8 @@ from service.records.segment_indexes import MAX_RELATIVE_OFFSET
 from service.records.walk import CHUNK_BYTES, Read, find_offset, find_sound, iter_batches, iter_verified
 
 _log = logging.getLogger(__name__)
+
+_AGAIN_BYTES: Final = 1 << 20
 RESTART: Final = "restart-checkpoint"
 """Line ``<offset> <log start offset>``: the log is to be emptied and to go on from there."""
 
@@ -48,6 +50,8 @@ class Known(NamedTuple):
     recovery_point: int
     log_start_offset: int
     clean: bool
+    doubtful: bool = False
+    """what is not known to be on the device is to be written again"""
 
 
 def settings_of(config: LogConfig) -> SegmentSettings:
@@ -280,9 +284,12 @@ class _Loader:
             end_offset, problem = recover_segment(segment, self._take_over)
             if problem is not None:
                 self._cut(i, end_offset, problem)
+            if self.known.doubtful:
+                _write_again(segment)
+            if problem is not None:
                 break
         state.producers.end_offset = end_offset
-        if state.epochs.entries != known_epochs:
+        if state.epochs.entries != known_epochs or self.known.doubtful:
             state.epochs.save()
         return end_offset
 
@@ -325,6 +332,13 @@ class _Loader:
             for path in segment.drop():
                 remove_file(self._state.disk, path)
             self._segments.remove(segment)
+
+
+def _write_again(segment: Segment) -> None:
+    """The same bytes in the same places: so the next fsync has them to write."""
+    file = segment.log.get()
+    for position in range(0, segment.size, _AGAIN_BYTES):
+        file.pwrite(file.pread(min(_AGAIN_BYTES, segment.size - position), position), position)
 
 
 class _Problem(NamedTuple):
