@@ -1,12 +1,13 @@
 """One directory of ``log.dirs``: its lock, its identity, its checkpoints and its clean-shutdown marker.
 
-All are Kafka's:
+All are Kafka's but the last:
 
     .lock                              held for the life of the process, against us and against a Kafka broker
     meta.properties                    version=1, cluster.id, node.id, directory.id
     .kafka_cleanshutdown               {"version":0,"brokerEpoch":N}; taken away before a log is opened
     recovery-point-offset-checkpoint   "<topic> <partition> <offset>" lines: below it all is on disk
     log-start-offset-checkpoint        likewise; only for logs that begin above their first segment
+    .fsync-failed                      empty; what was not known to be on disk is to be written again
 
 Blocking; for start, stop and the `log-io` threads.
 """
