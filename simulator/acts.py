@@ -204,6 +204,15 @@ async def stop(world: SimWorld, random: Random) -> None:
     await _again(world, random)
 
 
+async def read_cold(world: SimWorld, random: Random) -> None:
+    """A new process has nothing of the bucket in memory: what is read of it comes anew, flipped as may be."""
+    await wait(world, random)
+    await stop(world, random)
+    if not world.store_faults.on and random.random() < 0.7:
+        await _store_fault(world, "flipped bits on the way")
+    await examine(world, random)
+
+
 async def _again(world: SimWorld, random: Random) -> None:
     """Start again; now and then it is killed while it starts, too. Producers try again meanwhile."""
     if random.random() < 0.2:
@@ -289,8 +298,8 @@ ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
     one.__name__: one
     for one in (
         create_topic, produce, produce_idempotent, delete_topic, alter_topic, alter_cluster, wait, examine,
-        kill, lose_power, stop, pause, jump_clock, disk_faults, disk_heals, store_faults, store_heals,
-        damage_shared,
+        kill, lose_power, stop, read_cold, pause, jump_clock, disk_faults, disk_heals, store_faults,
+        store_heals, damage_shared,
         pasts.copy_disk, pasts.restore_disk, pasts.lose_partition, pasts.lose_metadata, pasts.flip_bit,
         pasts.clone_disk, pasts.copy_bucket, pasts.roll_back_bucket, pasts.empty_bucket, pasts.without_url,
     )

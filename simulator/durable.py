@@ -1,4 +1,4 @@
-"""What of a partition would still be on the disk if the power failed now."""
+"""Up to where a partition's files are whole: as they are read, or as they were if the power failed now."""
 
 from __future__ import annotations
 
@@ -12,25 +12,37 @@ from simulator.platter import Directory, File, Node, Platter
 
 def durable_end(platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int) -> int:
     """The offset behind the last batch up to which every one is whole, flushed, and under a durable name."""
+    return _end_of(platter, log_dirs, topic, partition, durable=True)
+
+
+def whole_end(platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int) -> int:
+    """The offset behind the last batch up to which every one is whole, as a process reads them."""
+    return _end_of(platter, log_dirs, topic, partition, durable=False)
+
+
+def _end_of(platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int, *, durable: bool) -> int:
     for log_dir in log_dirs:
         node: Node | None = platter.root
         for name in (*[part for part in log_dir.parts if part != "/"], f"{topic}-{partition}"):
-            node = node.durable.get(name) if isinstance(node, Directory) else None
+            node = _names(node, durable).get(name) if isinstance(node, Directory) else None
         if isinstance(node, Directory):
-            return _end(node)
+            return _end(_names(node, durable), durable)
     return 0
 
 
-def _end(directory: Directory) -> int:
-    segments = sorted(name for name in directory.durable if name.endswith(".log"))
+def _names(directory: Directory, durable: bool) -> dict[str, Node]:
+    return directory.durable if durable else directory.names
+
+
+def _end(names: dict[str, Node], durable: bool) -> int:
     end: int | None = None
-    for name in segments:
-        file = directory.durable[name]
+    for name in sorted(name for name in names if name.endswith(".log")):
+        file = names[name]
         base = int(name.removesuffix(".log"))
         if not isinstance(file, File) or (end is not None and base != end):
             break
         end = base
-        data = bytes(file.durable)
+        data = bytes(file.durable if durable else file.data)
         try:
             for header in complete_headers(data):
                 if header.base_offset != end or not verify_crc(data, header):

@@ -29,6 +29,7 @@ SOMETIMES: Final = {
     "kill": 6,
     "lose_power": 5,
     "stop": 4,
+    "read_cold": 4,
     "pause": 3,
     "jump_clock": 3,
     "disk_faults": 5,

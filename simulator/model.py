@@ -163,8 +163,8 @@ class PartitionModel:
                 self.timestamps[offset] = record.timestamp_ms
                 self.unknown.discard(record.value)
         there = {record.value for record in found.values()}
-        for value in self.shaky.values():
-            if value not in there:
+        for offset, value in self.shaky.items():
+            if value not in there and offset >= log_start:  # below it a crash may bring it back
                 self.refused.setdefault(value, GONE)
         self.shaky.clear()
         for offset in [one for one in self.acked if one < log_start]:

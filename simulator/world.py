@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import CorruptionError
 from simulator.archive import Archive
 from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
-from simulator.durable import durable_end
+from simulator.durable import durable_end, whole_end
 from simulator.faults import DrawnFaults, DrawnStoreFaults
 from simulator.loop import Loop
 from simulator.machine import BEGAN_MS, Machine, NodeLogs, State
@@ -227,7 +227,7 @@ class SimWorld:
 
     def _excuse_tail(self, topic: TopicModel, partition: PartitionModel) -> None:
         """A damaged last batch cannot be told from one that was torn by a crash."""
-        left = durable_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
+        left = whole_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
         if left >= max(partition.acked, default=-1) - LONGEST_BATCH:
             partition.may_lose_from(left)
 

@@ -48,6 +48,7 @@ META: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 DOUBTFUL: Final = ".fsync-failed"
 _META_CHECKSUM: Final = "#firn.crc32c="
+_ID_CHECKSUM: Final = "\nfirn.crc32c: "
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 
@@ -243,15 +244,20 @@ def read_topic_id(disk: Disk, directory: Path) -> UUID | None:
         return None
     if not text.strip("\0 \n"):
         return None
-    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    body, marker, checksum = text.partition(_ID_CHECKSUM)
     try:
-        if fields["version"] != "0":
-            raise ValueError(f"version {fields['version']}")
-        return decode_uuid(fields["topic_id"])
-    except (KeyError, ValueError) as e:
+        if marker and checksum != f"{crc32c(body.encode()):08x}":
+            raise ValueError("its checksum is wrong")
+        version, topic_id = body.splitlines()
+        if version != "version: 0" or not topic_id.startswith("topic_id: "):
+            raise ValueError("version 0 and a topic id are expected")
+        return decode_uuid(topic_id.removeprefix("topic_id: "))
+    except ValueError as e:
         raise CorruptionError(f"{path} is not what it must be: {e}") from e
 
 
 def write_topic_id(disk: Disk, directory: Path, topic_id: UUID) -> None:
-    text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
+    """Kafka's two lines, and a third that Kafka does not read: a flipped bit of an id is another id."""
+    body = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
+    text = f"{body}{_ID_CHECKSUM}{crc32c(body.encode()):08x}"
     write_atomically(disk, directory / names.PARTITION_METADATA, text.encode())

@@ -130,6 +130,8 @@ class Trimming:
         state = self._state
         due_ms = state.world.clock.now_ms() + state.config.file_delete_delay_ms
         for segment in state.segments.take_out(begin, end, reason):
+            # It may be there again after a crash: then whole, as far as the recovery point says so.
+            self._durability.note(segment.log.path)
             self._removals.append(_Removal(due_ms, segment.drop()))
             self._remove_snapshot(segment.base_offset)
         self._reader.forget()

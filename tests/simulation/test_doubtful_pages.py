@@ -1,4 +1,4 @@
-"""After a failed fsync memory and device differ, and only memory is read: until the power fails."""
+"""Memory and device differ, and only memory is read: until the power fails."""
 
 from __future__ import annotations
 
@@ -86,3 +86,26 @@ def test_what_a_failed_fsync_left_in_memory_is_written_again_before_anything_res
         disk_of(medium)[0].stat(DIRECTORY / DOUBTFUL)
     medium.lose_power(Random(3), Loss.ALL)
     run(medium, faults, finds_all)
+
+
+def test_a_segment_that_went_before_it_was_flushed_is_whole_when_a_crash_brings_it_back() -> None:
+    medium = platter()
+
+    async def goes(manager: LogManager) -> None:
+        log = manager.get_or_create(TIP, LogConfig())
+        await manager.flush(log)
+        log.append(batch(3), 0, 0)
+        log.roll()
+        log.append(batch(2), 0, 0)
+        log.delete_segments(2, "retention")
+        await manager.flush(log)
+        assert log.recovery_point == 5
+        manager.checkpoint()
+
+    async def is_there(manager: LogManager) -> None:
+        assert manager.offline() == []
+        assert manager.logs()[TIP.topic_id, TIP.partition].log_end_offset == 5
+
+    run(medium, NoFaults(), goes)
+    medium.lose_power(Random(3), Loss.ALL)
+    run(medium, NoFaults(), is_there)

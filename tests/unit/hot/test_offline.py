@@ -17,7 +17,7 @@ from service.base.disk import DiskError, SystemDisk
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
-from service.hot.log_dir import write_topic_id
+from service.hot.log_dir import read_topic_id, write_topic_id
 from service.hot.manager import LogManager
 from service.hot.state import LogOffline
 from tests.support.fault_disk import FaultDisk
@@ -201,6 +201,23 @@ def test_a_replica_that_does_not_say_whose_it_is_is_nobodys(tmp_path: Path, cont
     logs = manager(disk, tmp_path)
     assert logs.get_or_create(A, CONFIG).log_end_offset == 20
     close(logs)
+
+
+def test_a_flipped_bit_of_a_topic_id_takes_the_replica_offline_and_nothing_is_made_in_its_place(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "a-0" / "partition.metadata"
+    path.parent.mkdir()
+    write_topic_id(SystemDisk(), path.parent, A.topic_id)
+    whole = path.read_bytes()
+    for bit in range(len(whole) * 8):
+        flipped = bytearray(whole)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        with pytest.raises(CorruptionError, match=r"partition\.metadata"):
+            read_topic_id(SystemDisk(), path.parent)
+    path.write_bytes(whole)
+    assert read_topic_id(SystemDisk(), path.parent) == A.topic_id
 
 
 @pytest.mark.parametrize("content", [b"", None])
