@@ -180,18 +180,18 @@ def test_a_topic_that_is_made_again_while_it_is_read_is_refused_by_the_broker_it
     two: tuple[Growing, Growing],
 ) -> None:
     grown, _ = two
-    grown.append("flights", 4000, is_sealed=False)
+    grown.append("flights", 12_000, is_sealed=False)
     options, tail = options_of(
         grown.node.bootstrap, "flights", fetchBytes="64k", readAheadBytes="0", batchRows=10
     )
-    split = split_of(tail, "flights", 0, 0, 4040)
+    split = split_of(tail, "flights", 0, 0, 12_040)
     batches = batches_of(split, options, tail)
     assert offsets_in([next(batches)])
     grown.admin.delete("flights")
     wait_until("the topic to go", lambda: "flights" not in grown.admin.topics())
     grown.topic("flights")
     grown.counts["flights"] = 0
-    grown.append("flights", 4040, is_sealed=False)
+    grown.append("flights", 12_040, is_sealed=False)
     with pytest.raises(DataLossError, match=f"instead of {split.topic_id}"):
         offsets_in(batches)
 
