@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from service.base.disk import MissingFile
+from service.base.files import read_file
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
@@ -32,6 +34,18 @@ class SealedSegment(NamedTuple):
     leader_epochs: tuple[tuple[int, int], ...]
     log_file: SegmentFile
     prove_indexes: ProveIndexes
+
+    def side_file(self, path: Path | None, most_bytes: int) -> bytes:
+        """All of a file beside the log, none where it is not there; it may have been deleted meanwhile.
+
+        `CorruptionError` where it is larger than `most_bytes`, `DiskError`.
+        """
+        if path is None:
+            return b""
+        try:
+            return read_file(self.log_file.disk, path, most_bytes)
+        except MissingFile:
+            return b""
 
 
 def describe(

@@ -89,7 +89,7 @@ class TieringManager:
         self._looks = PrioritySlots(2 * settings.copier_threads)
         self._commits = CommitQueue(catalog)
         self._writer = writer
-        chains = ChainStore(
+        self._chains = ChainStore(
             store,
             cluster_id,
             world,
@@ -99,38 +99,10 @@ class TieringManager:
         )
         self._fence = Fence(store, cluster_id, writer, clock, self._pool, is_conditional=is_conditional)
         self._eraser = Eraser(
-            store, chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms
+            store, self._chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms
         )
-        self._tools = Tools(
-            cluster_id=cluster_id,
-            store=store,
-            chains=chains,
-            catalog=catalog,
-            commits=self._commits,
-            pool=self._pool,
-            eraser=self._eraser,
-            clock=clock,
-            settings=settings,
-            metrics=self.metrics,
-            new_uuid=world.new_uuid,
-            stamps=self._stamp,
-            probe=probe,
-            fence=self._fence,
-            store_clock=StoreClock(store, world),
-        )
-        self._sweeper = Sweeper(
-            store,
-            chains,
-            catalog,
-            self._pool,
-            self._eraser,
-            self._fence,
-            self.metrics,
-            self._leader_epoch,
-            self._live_topics,
-            settings.grace_ms,
-            abandoned_uploads,
-        )
+        self._tools = self._tools_of_partitions(world, probe)
+        self._sweeper = self._new_sweeper(abandoned_uploads)
         self._works: dict[Key, PartitionWork] = {}
         self._busy: set[Key] = set()
         self._wake = asyncio.Event()
@@ -154,6 +126,40 @@ class TieringManager:
         self._house_failures = 0
         self._house_not_before_ms = 0
         self._task: asyncio.Task[None] | None = None
+
+    def _tools_of_partitions(self, world: World, probe: Probe) -> Tools:
+        return Tools(
+            cluster_id=self._cluster_id,
+            store=self._store,
+            chains=self._chains,
+            catalog=self._catalog,
+            commits=self._commits,
+            pool=self._pool,
+            eraser=self._eraser,
+            clock=self._clock,
+            settings=self.settings,
+            metrics=self.metrics,
+            new_uuid=world.new_uuid,
+            stamps=self._stamp,
+            probe=probe,
+            fence=self._fence,
+            store_clock=StoreClock(self._store, world),
+        )
+
+    def _new_sweeper(self, abandoned_uploads: AbandonedUploads | None) -> Sweeper:
+        return Sweeper(
+            self._store,
+            self._chains,
+            self._catalog,
+            self._pool,
+            self._eraser,
+            self._fence,
+            self.metrics,
+            self._leader_epoch,
+            self._live_topics,
+            self.settings.grace_ms,
+            abandoned_uploads,
+        )
 
     def _stamp(self) -> Stamp:
         return Stamp(self._clock.now_ms(), self._writer)

@@ -12,13 +12,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from service.base.types import TopicIdPartition
+from service.base.types import Buffer, TopicIdPartition
 from service.config.settings import LogConfig
-from service.hot.files import SegmentFile
 from service.hot.retention import SegmentFacts
 from service.records.segment_indexes import IndexBytes, Walk
 from service.remote.catalog import CatalogEntry
 from service.tiering.planner import SegmentSpan
+
+
+class LogFile(Protocol):
+    """The `.log` of a sealed segment: readable as long as it is held, even if the segment is deleted."""
+
+    @property
+    def path(self) -> Path: ...
+    def pread(self, size: int, position: int, /) -> bytes:
+        """Bytes from `position` on, fewer than `size` at the end only."""
+
+    def read(self, position: int, size: int, /) -> Buffer:
+        """All of these bytes; `StorageError` if they are not all there."""
 
 
 class Sealed(SegmentSpan, Protocol):
@@ -30,12 +41,15 @@ class Sealed(SegmentSpan, Protocol):
         `walk` is called once, and again where they have to be made anew: its errors are raised.
         """
 
+    def side_file(self, path: Path | None, most_bytes: int, /) -> bytes:
+        """All of a file beside the log, none where it is not there. For an offload thread."""
+
     @property
     def txn_index_path(self) -> Path | None: ...
     @property
     def producer_snapshot_path(self) -> Path | None: ...
     @property
-    def log_file(self) -> SegmentFile: ...
+    def log_file(self) -> LogFile: ...
 
 
 class TieredLog(Protocol):
@@ -66,10 +80,11 @@ class TieredPartition(Protocol):
     @property
     def config(self) -> LogConfig: ...
     def head_judged(self, problem: str | None) -> None:
-        """HEAD was compared with our metadata. None: they agree, appends are safe. Otherwise why they do
-        not: local bytes that were let go because they lie in the bucket are not any more, and a partition
-        that took
-        no appends yet goes on taking none."""
+        """HEAD was compared with our metadata. None: they agree, appends are safe.
+
+        Otherwise why they do not: local bytes that were let go because they lie in the bucket are not any
+        more, and a partition that took no appends yet goes on taking none.
+        """
 
     def remote_committed(self, entry: CatalogEntry) -> None:
         """Take over a committed and published entry: its manifest is the remote part of the log from now

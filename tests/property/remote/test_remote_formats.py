@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.remote.format import keys
 from service.remote.format.manifest import Limits, Manifest, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import (
@@ -257,7 +258,7 @@ def test_no_text_breaks_the_key_parser(text: str) -> None:
 def test_every_read_is_a_run_of_whole_batches_from_the_right_one(
     segments: list[int], block_bytes: int, chunk_bytes: int, reads: list[tuple[int, int]]
 ) -> None:
-    archive = Archive(MemoryStore(), block_bytes=block_bytes)
+    archive = Archive(MemoryStore(SystemThreads()), block_bytes=block_bytes)
     for number, batches in enumerate(segments):
         archive.add_segment(batches, count=1 + number, epoch=number)
     reader = RemoteReader(

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
 from service.inspect.orphans import PartitionOrphans, Skipped, delete_orphans, find_orphans
 from service.inspect.repair import HeadRepair, Hopeless, TopicsRepair, carry_out, find_repairs
@@ -176,7 +177,7 @@ def test_a_bucket_that_is_written_while_fsck_walks_is_not_accused(tmp_path: Path
                 node.run()
             return listing
 
-    bucket = Busy()
+    bucket = Busy(SystemThreads())
     node = World(tmp_path / "disk", bucket)
     node.fill(2)
     node.run()

@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import ManualClock
 from service.base.errors import CorruptionError, RequestError
+from service.base.threads import SystemThreads
 from service.records.batch import iter_headers
 from service.remote.format.manifest import EpochEnd, Limits
 from service.remote.reading.reader import RemoteReader
@@ -30,7 +31,7 @@ class World:
     """An archive, the store in front of it, and a reader."""
 
     def __init__(self) -> None:
-        self.store = SlowStore(MemoryStore())
+        self.store = SlowStore(MemoryStore(SystemThreads()))
         self.archive = Archive(self.store.inner)
         self.clock = ManualClock()
         self.reader = self.new_reader()

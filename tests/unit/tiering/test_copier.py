@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.hot.log import LocalLog
 from service.records.batch import iter_headers
 from service.records.builder import BatchBuilder
@@ -38,7 +39,7 @@ def copied(log: LocalLog, index: int, from_offset: int | None = None, store: Mem
     segment = log.sealed_segments()[index]
     start = segment.base_offset if from_offset is None else from_offset
     identity = IDENTITY._replace(base_offset=start, last_offset=segment.last_offset)
-    store = store if store is not None else MemoryStore()
+    store = store if store is not None else MemoryStore(SystemThreads())
     entry = copy_segment(store, Copy(segment, start), identity, Progress(), 1000)
     return segment, store, entry, open_footer_of(store, entry)
 
@@ -119,7 +120,7 @@ def test_damage_of_any_kind_keeps_a_segment_from_being_uploaded(log: LocalLog, p
     data = bytearray(path.read_bytes())
     data[position] ^= 0x40
     path.write_bytes(data)
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     with pytest.raises(CorruptionError):
         copied(log, 0, store=store)
     assert not list(store.list(""))
@@ -134,7 +135,7 @@ def test_bytes_that_change_between_proof_and_upload_are_caught(log: LocalLog) ->
             path.write_bytes(data)
             super().put_stream(key, parts, size)
 
-    store = Meddling()
+    store = Meddling(SystemThreads())
     with pytest.raises(CorruptionError, match="changed while they were read"):
         copied(log, 0, store=store)
     assert not list(store.list(""))
@@ -152,7 +153,7 @@ def test_an_upload_that_is_given_up_stops_at_the_next_block(log: LocalLog) -> No
     segment = log.sealed_segments()[0]
     identity = IDENTITY._replace(last_offset=segment.last_offset)
     with pytest.raises(GivenUp):
-        copy_segment(Stopping(), Copy(segment, 0), identity, progress, 1000)
+        copy_segment(Stopping(SystemThreads()), Copy(segment, 0), identity, progress, 1000)
 
 
 def test_a_segment_deleted_meanwhile_is_still_read_through_its_open_file(log: LocalLog) -> None:
@@ -161,7 +162,7 @@ def test_a_segment_deleted_meanwhile_is_still_read_through_its_open_file(log: Lo
     whole = segment.log_path.read_bytes()
     for suffix in (".log", ".index", ".timeindex"):
         segment.log_path.with_suffix(suffix).unlink()
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     identity = IDENTITY._replace(last_offset=segment.last_offset)
     entry = copy_segment(store, Copy(segment, 0), identity, Progress(), 1000)
     assert store.get(entry.key, max_size=1 << 30)[: entry.log_length] == whole

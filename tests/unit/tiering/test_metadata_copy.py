@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
 from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
@@ -23,7 +24,7 @@ WRITER, OTHER = Writer(1, UUID(int=1)), Writer(1, UUID(int=2))
 
 @pytest.fixture
 def store() -> MemoryStore:
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     claim_prefix(store, CLUSTER)
     take_over(store, CLUSTER, Stamp(5, WRITER))
     return store
@@ -135,7 +136,7 @@ def test_one_replaced_while_it_is_read_is_found_all_the_same(store: MemoryStore)
                 write(store, 30)
             return store.get(key, max_size=max_size)
 
-    found = open_metadata(Replaced())
+    found = open_metadata(Replaced(SystemThreads()))
     assert found is not None
     assert found[0].end_offset == 30
 
@@ -150,7 +151,7 @@ def test_a_store_that_fails_between_leaves_what_was_named(store: MemoryStore) ->
             return getattr(store, name)
 
     with pytest.raises(StoreUnavailable):
-        write(Failing(), 20)
+        write(Failing(SystemThreads()), 20)
     found = open_metadata(store)
     assert found is not None
     assert found[0].end_offset == 10

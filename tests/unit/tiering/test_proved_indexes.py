@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.hot.log import LocalLog
 from service.records.scan import scan_batches
 from service.records.segment_indexes import IndexBuilder, IndexBytes, IndexProof
@@ -36,7 +37,7 @@ def archived(log: LocalLog) -> tuple[IndexBytes, int]:
     identity = SegmentIdentity(
         "c", TIP.topic_id, TIP.topic, 0, segment.base_offset, segment.last_offset, 0, TIP.topic_id
     )
-    store, progress = MemoryStore(), Progress()
+    store, progress = MemoryStore(SystemThreads()), Progress()
     entry = copy_segment(store, Copy(segment, segment.base_offset), identity, progress, 1000)
     sections = open_footer_of(store, entry).sections
     offsets, times = (
@@ -163,4 +164,4 @@ def test_what_is_no_transaction_index_is_refused_and_named(log: LocalLog, data: 
     segment = log.sealed_segments()[0]._replace(txn_index_path=path)
     identity = SegmentIdentity("c", TIP.topic_id, TIP.topic, 0, 0, segment.last_offset, 0, TIP.topic_id)
     with pytest.raises(CorruptionError, match=f"{path}: .* no transaction index"):
-        copy_segment(MemoryStore(), Copy(segment, 0), identity, Progress(), 1000)
+        copy_segment(MemoryStore(SystemThreads()), Copy(segment, 0), identity, Progress(), 1000)

@@ -243,7 +243,7 @@ def test_free_places_go_to_the_smallest_priority_first_and_none_is_lost() -> Non
 
 
 def test_a_prefix_belongs_to_one_cluster() -> None:
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     claim_prefix(store, "mine")
     claim_prefix(store, "mine")
     with pytest.raises(ConfigError, match="belongs to cluster mine"):
