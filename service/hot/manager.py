@@ -105,11 +105,6 @@ class LogManager:
         """All logs, offline ones among them, by topic id and partition; a live view."""
         return MappingProxyType(self._logs)
 
-    @property
-    def failed_directories(self) -> list[Path]:
-        """Log directories that are not to be relied on any more."""
-        return [home.path for home in self._dirs if home.latch.failure is not None]
-
     # Opening
 
     async def open_all(self, config_of: Callable[[str], LogConfig]) -> None:

@@ -28,7 +28,6 @@ class SealedSegment(NamedTuple):
     max_timestamp: int
     max_timestamp_offset: int
     sealed_at_ms: int
-    log_path: Path
     txn_index_path: Path | None
     producer_snapshot_path: Path | None
     leader_epochs: tuple[tuple[int, int], ...]
@@ -59,7 +58,6 @@ def describe(
         max_timestamp=segment.max_timestamp,
         max_timestamp_offset=segment.max_timestamp_offset,
         sealed_at_ms=segment.sealed_at_ms,
-        log_path=segment.log.path,
         txn_index_path=segment.txn_index_path,
         producer_snapshot_path=snapshots.path(end_offset),
         leader_epochs=epochs.in_range(segment.base_offset, end_offset),

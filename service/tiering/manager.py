@@ -29,9 +29,10 @@ from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
 from service.tiering.fence import Displaced, Fence
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
+from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
 from service.tiering.partition_work import CommitRefused, PartitionWork, Tools
-from service.tiering.ports import AbandonedUploads, TieredPartition, TieringMetrics, TieringSettings
+from service.tiering.ports import AbandonedUploads, TieredPartition, TieringSettings
 from service.tiering.shared_objects import Refusal, TopicsSnapshot, compare_topics, write_topics
 from service.tiering.slots import PrioritySlots
 from service.tiering.steps import Probe, no_probe

@@ -8,7 +8,6 @@ and one that is deleted meanwhile stays readable through the open file it brings
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -123,38 +122,3 @@ class TieringSettings(NamedTuple):
     block_bytes: int = 1 << 20
     """Target of the block table and size of a read: what an upload holds in memory is a few of these."""
     stop_timeout_ms: int = 5_000
-
-
-@dataclass(slots=True)
-class TieringMetrics:
-    """Counters since start, and gauges as of the last pass. Written on the event loop only."""
-
-    segments_copied: int = 0
-    bytes_copied: int = 0
-    segments_dropped: int = 0
-    bytes_dropped: int = 0
-    objects_deleted: int = 0
-    orphans_swept: int = 0
-    errors: int = 0
-    """Failed units of a partition's work; each is tried again."""
-    delete_errors: int = 0
-    uploads_aborted: int = 0
-    upload_abort_errors: int = 0
-    """Looks for abandoned uploads that failed; the next sweep looks again."""
-    fenced_commits: int = 0
-    heads_repaired: int = 0
-    stalled_calls: int = 0
-    sweep_errors: int = 0
-    """Partitions that a sweep could not judge: their manifest, or a page of it, cannot be read."""
-    clock_skew_ms: int = 0
-    """How far this node's clock was ahead of the store's when it was last compared."""
-    displaced: str | None = None
-    """Why this process writes to the bucket no more, for good."""
-    stopped: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """Partitions whose HEAD and metadata are of two pasts, and what is wrong."""
-    unknown_topics: int = 0
-    """Topics with objects in the bucket that the metadata knows neither as live nor as deleted."""
-    lag_segments: int = 0
-    lag_bytes: int = 0
-    blocked: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """Partitions that cannot be copied, and why, until they can."""

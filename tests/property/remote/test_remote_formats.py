@@ -209,14 +209,6 @@ def test_a_chain_with_pages_behaves_as_a_plain_list(
             stamp = rng.randint(-1, 101)
             newer = [e for e in model if e.max_timestamp >= stamp and e.last_offset >= offset]
             assert manifest.find_by_timestamp(stamp, load, offset) == (newer[0] if newer else None)
-            epoch = rng.randint(0, 60)
-            found = manifest.epoch_end(epoch, load)
-            below = [e for e in model if e.first_epoch <= epoch]
-            assert (found is None) == (not below)
-            if found is not None:
-                assert found.leader_epoch == below[-1].first_epoch
-                assert found.end_offset == below[-1].last_offset + 1
-                assert found.is_last is (len(below) == len(model))
 
 
 @given(st.binary(min_size=1, max_size=64), st.data())

@@ -47,10 +47,10 @@ def copied(log: LocalLog, index: int, from_offset: int | None = None, store: Mem
 def test_the_object_begins_with_the_bytes_of_the_log_file_and_carries_its_indexes(log: LocalLog) -> None:
     segment, store, entry, footer = copied(log, 1)
     data = store.get(entry.key, max_size=1 << 30)
-    assert data[: footer.log_length] == segment.log_path.read_bytes()
+    assert data[: footer.log_length] == segment.log_file.path.read_bytes()
     for name, path in (
-        ("offset_index", segment.log_path.with_suffix(".index")),
-        ("time_index", segment.log_path.with_suffix(".timeindex")),
+        ("offset_index", segment.log_file.path.with_suffix(".index")),
+        ("time_index", segment.log_file.path.with_suffix(".timeindex")),
         ("producer_snapshot", segment.producer_snapshot_path),
     ):
         assert read_section(store, entry.key, footer.sections[name]) == path.read_bytes(), name
@@ -96,7 +96,7 @@ def test_the_tail_of_a_segment_gets_indexes_that_count_from_where_it_begins(log:
     start = segment.base_offset + 33
     _, store, entry, footer = copied(log, 1, start)
     data = store.get(entry.key, max_size=1 << 30)[: footer.log_length]
-    assert segment.log_path.read_bytes().endswith(data)
+    assert segment.log_file.path.read_bytes().endswith(data)
     headers = {header.position: header for header in iter_headers(data)}
     assert headers[0].base_offset == start
     index = read_section(store, entry.key, footer.sections["offset_index"])
@@ -116,7 +116,7 @@ def test_a_chain_that_does_not_end_at_a_batch_border_is_refused(log: LocalLog) -
 
 @pytest.mark.parametrize("position", [0, 10, 16, 25, 70, 5000, -1])
 def test_damage_of_any_kind_keeps_a_segment_from_being_uploaded(log: LocalLog, position: int) -> None:
-    path = log.sealed_segments()[0].log_path
+    path = log.sealed_segments()[0].log_file.path
     data = bytearray(path.read_bytes())
     data[position] ^= 0x40
     path.write_bytes(data)
@@ -129,7 +129,7 @@ def test_damage_of_any_kind_keeps_a_segment_from_being_uploaded(log: LocalLog, p
 def test_bytes_that_change_between_proof_and_upload_are_caught(log: LocalLog) -> None:
     class Meddling(MemoryStore):
         def put_stream(self, key, parts, size):  # type: ignore[no-untyped-def]
-            path = log.sealed_segments()[0].log_path
+            path = log.sealed_segments()[0].log_file.path
             data = bytearray(path.read_bytes())
             data[9000] ^= 1
             path.write_bytes(data)
@@ -159,9 +159,9 @@ def test_an_upload_that_is_given_up_stops_at_the_next_block(log: LocalLog) -> No
 def test_a_segment_deleted_meanwhile_is_still_read_through_its_open_file(log: LocalLog) -> None:
     segment = log.sealed_segments()[0]
     assert segment.log_file.fd >= 0
-    whole = segment.log_path.read_bytes()
+    whole = segment.log_file.path.read_bytes()
     for suffix in (".log", ".index", ".timeindex"):
-        segment.log_path.with_suffix(suffix).unlink()
+        segment.log_file.path.with_suffix(suffix).unlink()
     store = MemoryStore(SystemThreads())
     identity = IDENTITY._replace(last_offset=segment.last_offset)
     entry = copy_segment(store, Copy(segment, 0), identity, Progress(), 1000)

@@ -15,8 +15,8 @@ from service.remote.format.keys import HeadKey, SegmentKey, head_key, segment_ke
 from service.remote.reading.object_reader import open_cluster, open_head, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.judgement import Verdict, judge, judge_damaged
+from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
-from service.tiering.ports import TieringMetrics
 from service.tiering.recovery import read_archive
 from service.tiering.store_clock import MAX_SKEW_MS
 from tests.unit.tiering.world import CLUSTER, GRACE_MS, MemoryCatalog, World

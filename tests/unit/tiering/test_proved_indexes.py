@@ -47,7 +47,7 @@ def archived(log: LocalLog) -> tuple[IndexBytes, int]:
 
 
 def files(log: LocalLog) -> tuple[Path, Path]:
-    path = log.sealed_segments()[0].log_path
+    path = log.sealed_segments()[0].log_file.path
     return path.with_suffix(".index"), path.with_suffix(".timeindex")
 
 
@@ -94,7 +94,7 @@ def test_an_index_that_was_lost_is_made_anew(log: LocalLog, which: int) -> None:
 
 
 def test_the_log_itself_is_not_made_anew(log: LocalLog) -> None:
-    path = log.sealed_segments()[0].log_path
+    path = log.sealed_segments()[0].log_file.path
     path.write_bytes(flipped(path.read_bytes()))
     with pytest.raises(CorruptionError):
         archived(log)
@@ -159,7 +159,7 @@ def test_a_damaged_producer_snapshot_is_refused_and_named(log: LocalLog) -> None
 
 @pytest.mark.parametrize("data", [bytes(33), b"\x00\x01" + bytes(32)])
 def test_what_is_no_transaction_index_is_refused_and_named(log: LocalLog, data: bytes) -> None:
-    path = log.sealed_segments()[0].log_path.with_suffix(".txnindex")
+    path = log.sealed_segments()[0].log_file.path.with_suffix(".txnindex")
     path.write_bytes(data)
     segment = log.sealed_segments()[0]._replace(txn_index_path=path)
     identity = SegmentIdentity("c", TIP.topic_id, TIP.topic, 0, 0, segment.last_offset, 0, TIP.topic_id)

@@ -19,8 +19,8 @@ from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.commits import CommitQueue
 from service.tiering.fence import claim_prefix
+from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
-from service.tiering.ports import TieringMetrics
 from service.tiering.shared_objects import read_topics
 from service.tiering.slots import PrioritySlots
 from tests.unit.hot.logs import TIP
