@@ -110,6 +110,8 @@ class TieringManager:
         self._looked = asyncio.Event()
         self._housekeeping = asyncio.Event()
         self._topics_due_ms: int | None = clock.monotonic_ms()
+        self._is_topics_file_ours = False
+        """whether what lies there is no more than this process knows: compared, or written by it"""
         self._told: dict[str, str] = {}
         self._sweep_due_ms = clock.monotonic_ms() + settings.sweep_interval_ms
         self._heads_due_ms = clock.monotonic_ms() + self._heads_interval_ms
@@ -393,6 +395,7 @@ class TieringManager:
             )
             return
         snapshot = self._topics()
+        refusal: Refusal | None = None
         if snapshot is not None:
             refusal = await self._pool.run(
                 compare_topics,
@@ -406,6 +409,7 @@ class TieringManager:
                 self._refused(refusal)
                 return
         await self._fence.take_over(is_recovered=self._is_recovered)
+        self._is_topics_file_ours = snapshot is not None and refusal is None
         self._told.pop("take-over", None)
         self._eraser.schedule_deleted(self._catalog.tombstones())
         self._wake.set()
@@ -458,6 +462,7 @@ class TieringManager:
                 self._deleted(),
                 is_conditional=self._is_conditional,
                 is_recovered=self._is_recovered,
+                is_ours=self._is_topics_file_ours,
             )
         except StorageError:
             self._topics_due_ms = due_ms
@@ -466,6 +471,7 @@ class TieringManager:
             self._refused(refusal)
         else:
             self._is_recovered = False  # from now on the bucket's offsets are ours
+            self._is_topics_file_ours = True
 
     def _live_topics(self) -> frozenset[UUID] | None:
         snapshot = self._topics()
