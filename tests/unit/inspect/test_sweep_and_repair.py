@@ -214,7 +214,7 @@ def test_cluster_json_and_topics_json_are_made_when_both_are_gone(world: World) 
 
 
 def test_an_empty_prefix_needs_no_repair() -> None:
-    assert list(find_repairs(MemoryStore())) == []
+    assert list(find_repairs(MemoryStore(SystemThreads()))) == []
 
 
 def test_what_later_software_wrote_is_not_repaired(world: World) -> None:

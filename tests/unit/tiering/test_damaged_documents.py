@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.remote.format.manifest_codec import ClusterFile, encode_cluster
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_topics
@@ -22,7 +23,7 @@ ONE, OTHER = Writer(1, UUID(int=1 << 100)), Writer(1, UUID(int=(1 << 128) - 1))
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    world = World(tmp_path / "disk", MemoryStore())
+    world = World(tmp_path / "disk", MemoryStore(SystemThreads()))
     world.fill(1)
     world.settle()
     return world
@@ -71,7 +72,7 @@ def test_a_start_with_a_damaged_cluster_json_says_what_to_do(world: World) -> No
 
 
 def test_of_two_that_write_none_takes_the_other_s_damage_for_its_own() -> None:
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     own = OwnWrites()
     for at in range(6):
         take_over(store, CLUSTER, Stamp(at, ONE), own)
