@@ -17,7 +17,7 @@ from service.base.disk import DiskError, SystemDisk
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
-from service.hot.log_dir import read_topic_id, write_topic_id
+from service.hot.log_dir import CLEAN_SHUTDOWN, cluster_id_of, read_topic_id, write_topic_id
 from service.hot.manager import LogManager
 from service.hot.state import LogOffline
 from tests.support.fault_disk import FaultDisk
@@ -28,6 +28,7 @@ from tests.unit.hot.test_manager import close, until, while_running
 CONFIG = LogConfig(segment_bytes=1000, file_delete_delay_ms=0)
 A = TopicIdPartition(UUID(int=1), "a", 0)
 B = TopicIdPartition(UUID(int=2), "b", 0)
+C = TopicIdPartition(UUID(int=3), "c", 0)
 Scenario = Callable[[], Awaitable[None]]
 
 
@@ -365,3 +366,51 @@ def test_a_file_that_does_not_go_holds_up_those_behind_it_so_that_no_hole_opens(
     assert [segment.base_offset for segment in found] == (bases[1:] if ends else bases[3:])
     assert found.log_end_offset == 60
     close(again)
+
+
+def test_a_start_goes_on_without_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    logs = manager(FaultDisk(), one, two)
+    fill(logs, A)
+    fill(logs, B)
+    homes = {tip: logs.get_or_create(tip, CONFIG).dir.parent for tip in (A, B)}
+    assert set(homes.values()) == {one, two}
+    close(logs)
+    (gone,) = (tip for tip, home in homes.items() if home == two)
+    (left,) = (tip for tip, home in homes.items() if home == one)
+    two.rename(tmp_path / "elsewhere")
+    two.write_text("not a directory")
+    assert cluster_id_of(SystemDisk(), [one, two]) is None, "it has no say"
+    logs = manager(FaultDisk(), one, two)
+    assert len(logs.claim("c", 1)) == 1
+    assert logs.directories == [one]
+    assert logs.get_or_create(left, CONFIG, is_new=False).log_end_offset == 20
+    with pytest.raises(LogOffline, match=f"its files may be in {two}, which cannot be used"):
+        logs.get_or_create(gone, CONFIG, is_new=False)
+    assert logs.get_or_create(C, CONFIG, is_new=True).dir.parent == one, "what is new has no files there"
+    close(logs)
+    two.unlink()
+    (tmp_path / "elsewhere").rename(two)
+    logs = manager(FaultDisk(), one, two)
+    assert logs.get_or_create(gone, CONFIG, is_new=False).log_end_offset == 20
+    close(logs)
+
+
+def test_the_directory_of_the_metadata_log_has_to_be_usable(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("not a directory")
+    with pytest.raises(DiskError):
+        LogManager([tmp_path / "one", tmp_path / "two"], make_world())
+
+
+@pytest.mark.parametrize("call", ["lock", "list"])
+def test_a_directory_whose_disk_refuses_at_the_start_is_left_out(tmp_path: Path, call: str) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    close(manager(FaultDisk(), one, two))
+    disk = FaultDisk()
+    disk.fail(call, errno.EIO, path=str(two))
+    logs = manager(disk, one, two)
+    assert logs.directories == [one]
+    with pytest.raises(LogOffline):
+        logs.get_or_create(A, CONFIG, is_new=False)
+    close(logs)
+    assert not (two / CLEAN_SHUTDOWN).exists() or call == "lock", "nothing there was looked at"
