@@ -17,7 +17,15 @@ from kio.schema.errors import ErrorCode
 from service.records.batch import Codec
 from simulator import pasts
 from simulator.client import NoAnswer
-from simulator.faults import DISK_KINDS, SHARED, SLOW_FSYNC, SLOW_STORE, STORE_KINDS
+from simulator.faults import (
+    DISK_KINDS,
+    SEGMENT_FSYNC,
+    SHARED,
+    SLOW_FSYNC,
+    SLOW_METADATA,
+    SLOW_STORE,
+    STORE_KINDS,
+)
 from simulator.machine import State
 from simulator.model import PartitionModel, TopicModel
 from simulator.platter import Loss
@@ -173,7 +181,10 @@ async def examine(world: SimWorld, random: Random) -> None:
 
 
 async def kill(world: SimWorld, random: Random) -> None:
-    await _in_the_middle(world, random)
+    if random.random() < 0.3:
+        await _while_a_commit_waits(world, random)
+    else:
+        await _in_the_middle(world, random)
     world.tell("kill -9")
     world.machine.kill()
     await _again(world, random)
@@ -181,7 +192,10 @@ async def kill(world: SimWorld, random: Random) -> None:
 
 async def lose_power(world: SimWorld, random: Random) -> None:
     world.troubled = True
-    await _in_the_middle(world, random)
+    if random.random() < 0.3:
+        await _after_a_failed_fsync(world, random)
+    else:
+        await _in_the_middle(world, random)
     await world.lose_power(random.choice((Loss.ALL, Loss.LATEST, Loss.LATEST, Loss.ANY, Loss.NONE)))
     await _again(world, random)
 
@@ -195,6 +209,36 @@ async def _in_the_middle(world: SimWorld, random: Random) -> None:
         batches = [values_of(world, 1, 90) for _ in range(4)]
         world.spawn(send_idempotent(world, topic, partition, batches, Codec.NONE))
         await asyncio.sleep(random.random() * 0.006)
+
+
+async def _after_a_failed_fsync(world: SimWorld, random: Random) -> None:
+    """Segments are written and not flushed; what a client heard must be true after the power failed."""
+    there = list(world.partitions())
+    if not there or not await world.ensure_running():
+        return
+    topic, partition = random.choice([one for one in there if one[0].flushed] or there)
+    world.faults.on.add(SEGMENT_FSYNC)
+    world.tell(f"now {SEGMENT_FSYNC}")
+    batches = [values_of(world, 1, 90) for _ in range(6)]
+    work = send_idempotent if random.random() < 0.5 else send
+    world.spawn(work(world, topic, partition, batches, Codec.NONE))
+    await asyncio.sleep(random.choice((0.05, 0.5, 4.0)))
+    world.faults.on.discard(SEGMENT_FSYNC)
+
+
+async def _while_a_commit_waits(world: SimWorld, random: Random) -> None:
+    """Segments are copied, their commit is not on the disk yet, and all the rest goes on meanwhile."""
+    there = [one for one in world.partitions() if one[0].tiered]
+    if not there or not await world.ensure_running():
+        return
+    topic, partition = random.choice(there)
+    world.troubled = True
+    world.faults.on.add(SLOW_METADATA)
+    world.tell(f"now {SLOW_METADATA}")
+    batches = [values_of(world, 1, 400) for _ in range(12)]
+    world.spawn(send(world, topic, partition, batches, Codec.NONE))
+    await asyncio.sleep(random.random() * 10)
+    world.faults.on.discard(SLOW_METADATA)
 
 
 async def stop(world: SimWorld, random: Random) -> None:
@@ -302,5 +346,6 @@ ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
         store_heals, damage_shared,
         pasts.copy_disk, pasts.restore_disk, pasts.lose_partition, pasts.lose_metadata, pasts.flip_bit,
         pasts.clone_disk, pasts.copy_bucket, pasts.roll_back_bucket, pasts.empty_bucket, pasts.without_url,
+        pasts.new_disk,
     )
 }  # fmt: skip

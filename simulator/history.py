@@ -44,6 +44,7 @@ SELDOM: Final = {
     "clone_disk": 2,
     "roll_back_bucket": 4,
     "empty_bucket": 1,
+    "new_disk": 2,
     "without_url": 2,
 }
 """Those of which a history has one or none: after some of them little is left to be judged."""
@@ -95,6 +96,10 @@ def draw(seed: int, only: Sequence[str] | None = None) -> Plan:
                 other, its_weight = _WITH[kind]
                 odds[other] = its_weight
     kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(15, 45))
+    if only is None and seldom and seldom not in kinds:  # what comes back must have been kept before
+        kinds[2 * len(kinds) // 3] = seldom
+        if seldom in _WITH:
+            kinds[random.randrange(len(kinds) // 3)] = _WITH[seldom][0]
     acts = tuple(Act(kind, random.getrandbits(48)) for kind in ("create_topic", "create_topic", *kinds))
     return Plan(seed, random.choice((1, 1, 2)), acts)
 
@@ -115,6 +120,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
         await world.revive()
         world.check()
         await world.archive_is_sound()
+        await world.descriptors_are_bound()
 
     try:
         world.run(main())
