@@ -6,6 +6,7 @@ import contextlib
 import shutil
 from collections.abc import Callable
 from errno import EIO, EMFILE, ENOSPC
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,10 @@ class TestSettings:
             assert alter(talk, 4, "", log_retention_ms="6000").error_code == 0
 
 
+def is_online(talk: Talk, topic: str) -> bool:
+    return not metadata(talk, topic)[0].partitions[1].offline_replicas
+
+
 class TestPartitions:
     def test_what_the_disk_refuses_is_offline_and_comes_when_it_has_room(
         self, start: Start, disk: FaultDisk
@@ -103,11 +108,7 @@ class TestPartitions:
                 assert talk.produce(fine.topic_id, [b"x"], NOW).error_code == 0
             disk.heal()
             for call, refused in topics.items():
-                (topic,) = metadata(talk, f"refused-{call}")
-                wait_until(
-                    "the partition",
-                    lambda name=topic.name: not metadata(talk, name)[0].partitions[1].offline_replicas,
-                )
+                wait_until("the partition", partial(is_online, talk, f"refused-{call}"))
                 assert talk.produce(refused.topic_id, [b"x"], NOW, 1).base_offset == 0
         assert node.failure is None
 
