@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,8 @@ def test_takeovers_hand_out_no_producer_id_and_no_epoch_twice(
     fill(node, "events", 40_000)
     ids, epochs = [init_producer_id(node.bootstrap)], [leader_epoch(node.bootstrap, "events", 0)]
     for _ in range(2):
-        wait_until("the metadata to be in the bucket", lambda: has_metadata_of(disk_store, started_ms), 60)
+        has_metadata = partial(has_metadata_of, disk_store, started_ms)
+        wait_until("the metadata to be in the bucket", has_metadata, 60)
         node.kill()
         shutil.rmtree(node.data)
         node.settings["firn.cluster.id"] = fsck(disk_store)["cluster_id"]

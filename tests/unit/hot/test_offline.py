@@ -22,7 +22,7 @@ from service.hot.manager import LogManager
 from service.hot.state import LogOffline
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
-from tests.unit.hot.logs import START_MS, batch
+from tests.unit.hot.logs import START_MS, batch, checkpointed
 from tests.unit.hot.test_manager import close, until, while_running
 
 CONFIG = LogConfig(segment_bytes=1000, file_delete_delay_ms=0)
@@ -82,7 +82,7 @@ def test_a_failed_fsync_takes_its_directory_offline_for_good(tmp_path: Path) -> 
     close(logs, broker_epoch=1)
     assert not (one / ".kafka_cleanshutdown").exists()
     assert (two / ".kafka_cleanshutdown").exists()
-    assert (one / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 0\n"
+    assert checkpointed(one / "recovery-point-offset-checkpoint") == {("a", 0): 0}
     again = manager(disk, one, two)
     assert again.get_or_create(A, CONFIG).log_end_offset == 20
     close(again)
@@ -121,7 +121,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again_and_nothing_is_unlin
         await until(lambda: not (tmp_path / "a-0" / f"{0:020d}.log").exists())
 
     while_running(logs, refused)
-    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\na 0 25\n"
+    assert checkpointed(tmp_path / "log-start-offset-checkpoint") == {("a", 0): 25}
     close(logs)
 
 
@@ -161,7 +161,7 @@ def test_a_damaged_replica_keeps_its_recovery_point(tmp_path: Path) -> None:
         logs = manager(disk, tmp_path)
         assert [tip for tip, _ in logs.offline()] == [A]
         close(logs, broker_epoch=1)
-    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 20\n"
+    assert checkpointed(tmp_path / "recovery-point-offset-checkpoint") == {("a", 0): 20}
 
 
 def test_a_replica_that_the_disk_did_not_let_us_open_is_tried_again(tmp_path: Path) -> None:
@@ -414,3 +414,42 @@ def test_a_directory_whose_disk_refuses_at_the_start_is_left_out(tmp_path: Path,
         logs.get_or_create(A, CONFIG, is_new=False)
     close(logs)
     assert not (two / CLEAN_SHUTDOWN).exists() or call == "lock", "nothing there was looked at"
+
+
+TIERED = LogConfig(segment_bytes=1000, file_delete_delay_ms=0, remote_storage_enable=True)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "recovery-point-offset-checkpoint"])
+def test_a_flipped_bit_of_a_checkpoint_is_named_and_moves_nothing(
+    tmp_path: Path, name: str, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a start, a changed digit would have segments deleted that the bucket does not have."""
+    made = manager(FaultDisk(), tmp_path)
+    log = made.get_or_create(A, TIERED)
+    for n in range(60):
+        log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
+    made.checkpoint()
+    asyncio.run(made.close(clean))
+    path, files = tmp_path / name, {one: one.read_bytes() for one in (tmp_path / "a-0").glob("*.log")}
+    assert len(files) > 3
+    whole = path.read_bytes()
+    rows = whole.index(b"a 0 ")
+    for bit in range(8 * rows, 8 * whole.index(b"\n", rows)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        caplog.clear()
+        again = LogManager([tmp_path], make_world())
+        asyncio.run(again.open_all(lambda _: TIERED))
+        log = again.get_or_create(A, TIERED, is_new=False)
+        assert (log.log_start_offset, log.log_end_offset) == (0, 60)
+        assert f"ignoring {path}" in caplog.text
+        asyncio.run(again.close(clean))
+        assert {one: one.read_bytes() for one in files} == files
+
+
+def test_a_checkpoint_that_kafka_wrote_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.write_text("0\n2\na 0 17\nb 3 5\n")
+    assert checkpointed(path) == {("a", 0): 17, ("b", 3): 5}
