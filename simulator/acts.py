@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -27,9 +26,9 @@ from simulator.faults import (
     STORE_KINDS,
 )
 from simulator.machine import State
-from simulator.model import PartitionModel, TopicModel
 from simulator.platter import Loss
 from simulator.sending import send, send_idempotent, values_of
+from simulator.topics import TOPIC_KINDS, create
 from simulator.world import SimWorld
 
 
@@ -45,44 +44,13 @@ async def perform(world: SimWorld, act: Act) -> None:
     await ACTS[act.kind](world, Random(act.seed))
 
 
-NOBODY: Final = UUID(int=0)
-TOPIC_KINDS: Final = ("plain", "flushed", "tiered", "tiered and flushed", "expiring", "tiered and expiring")
-
-
 # What clients do
 
 
 async def create_topic(world: SimWorld, random: Random) -> None:
     if sum(not topic.deleted for topic in world.topics) >= 5 or not await world.ensure_running():
         return
-    kind = random.choice(TOPIC_KINDS)
-    tiered, expiring = "tiered" in kind, "expiring" in kind
-    retention_ms = 20_000 if expiring else -1
-    configs = {
-        "internal.segment.bytes": str(random.choice((700, 1500, 6000))),
-        "retention.ms": str(retention_ms),
-        "index.interval.bytes": str(random.choice((1, 300, 4096))),
-        "file.delete.delay.ms": "1000",
-    }
-    if tiered:
-        configs["remote.storage.enable"] = "true"
-        configs["local.retention.bytes"] = str(random.choice((1, 3000)))
-    if "flushed" in kind:
-        configs["flush.messages"] = "1"
-    name = f"t{len(world.topics)}"
-    partitions = random.randint(1, 2)
-    # A topic whose creation nobody answered is judged only once the client has seen it.
-    try:
-        error, topic_id = await world.client.create_topic(name, partitions, configs)
-    except NoAnswer:
-        error, topic_id = ErrorCode.request_timed_out, None
-    world.tell(f"create {name}: {kind}, {partitions} partitions: {error.name}")
-    if error is ErrorCode.none and topic_id is not None:
-        models = [PartitionModel(name, index) for index in range(partitions)]
-        retention_ms = 0 if world.bytes_expire else retention_ms
-        world.topics.append(TopicModel(name, topic_id, models, tiered, "flushed" in kind, retention_ms))
-    else:  # the name may be taken now
-        world.topics.append(TopicModel(name, NOBODY, [], tiered, False, -1, deleted=True))
+    await create(world, random, random.choice(TOPIC_KINDS), random.randint(1, 2))
 
 
 async def produce(world: SimWorld, random: Random) -> None:
@@ -175,6 +143,7 @@ async def wait(world: SimWorld, random: Random) -> None:
 async def examine(world: SimWorld, random: Random) -> None:
     if await world.ensure_running():
         await world.examine()
+        world.check_archive()
 
 
 # What happens to the process
@@ -237,7 +206,7 @@ async def _while_a_commit_waits(world: SimWorld, random: Random) -> None:
     world.tell(f"now {SLOW_METADATA}")
     batches = [values_of(world, 1, 400) for _ in range(12)]
     world.spawn(send(world, topic, partition, batches, Codec.NONE))
-    await asyncio.sleep(random.random() * 10)
+    await asyncio.sleep(3 + random.random() * 5)
     world.faults.on.discard(SLOW_METADATA)
 
 

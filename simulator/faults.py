@@ -80,7 +80,7 @@ class DrawnFaults:
 
     def slow_s(self, call: str, path: Path) -> float:
         if SLOW_METADATA in self.on and _is_metadata(path):
-            return 2 + self._random.random() * 8
+            return 5 + self._random.random() * 5
         return self._random.random() * 5 if SLOW_FSYNC in self.on else 0.0
 
     def part(self, size: int) -> int:
@@ -98,6 +98,8 @@ class DrawnStoreFaults:
         self._trace = trace
         self.on: set[str] = set()
         self.struck = 0
+        self.has_flipped = False
+        """whether anything that was written was ever damaged on its way"""
 
     def judge(self, call: str, key: str) -> Verdict:
         if not self.on:
@@ -114,6 +116,7 @@ class DrawnStoreFaults:
                     continue
                 if self._random.random() < odds:
                     self.struck += 1
+                    self.has_flipped |= verdict in (Verdict.FLIPPED, Verdict.FLIPPED_SHARED)
                     self._trace.note("store", f"{call} {key}: {verdict.value}")
                     return verdict
         return Verdict.DONE

@@ -6,6 +6,7 @@ where all others begin, and the collector need not run.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -148,7 +149,14 @@ def play_apart(plan: Plan, *, keep_all: bool = False, before: Callable[[], None]
     return apart(lambda: play(plan, keep_all=keep_all, before=before))
 
 
+def warm_up() -> None:
+    """Have what is loaded and worked out at its first use in memory before the first fork."""
+    play(draw(7))
+    gc.freeze()
+
+
 def play_many(seeds: Sequence[int], only: Sequence[str] | None, jobs: int) -> Iterator[Outcome]:
     """The histories of these seeds, `jobs` at a time: threads that wait for forked children."""
+    warm_up()
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda seed: play_apart(draw(seed, only)), seeds)

@@ -23,6 +23,7 @@ from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.platter import File, Platter
 from simulator.sending import send, send_one, values_of
 from simulator.store import Object
+from simulator.topics import create
 from simulator.world import SimWorld
 
 
@@ -68,6 +69,8 @@ async def restore_disk(world: SimWorld, random: Random) -> None:
     copied = world.disk_copy
     if copied is None:
         return
+    if random.random() < 0.5 and await world.ensure_running():
+        await _archive_what_the_copy_lacks(world, random)
     await world.settle()
     if random.random() < 0.5:
         await world.stop()
@@ -81,14 +84,29 @@ async def restore_disk(world: SimWorld, random: Random) -> None:
     await _and_then(world, random)
 
 
+async def _archive_what_the_copy_lacks(world: SimWorld, random: Random) -> None:
+    """A topic that is in the bucket, and that the node will not know."""
+    topic = await create(world, random, "tiered", 1)
+    if topic is not None:
+        batches = [values_of(world, 1, 400) for _ in range(20)]
+        world.spawn(send(world, topic, topic.partitions[0], batches, Codec.NONE))
+        await asyncio.sleep(4.0)
+
+
 async def _and_then(world: SimWorld, random: Random) -> None:
     """Start, produce at once, and now and then wait for what sweeps and expires."""
+    if random.random() < 0.3:  # what was begun, as a log that begins anew (L7), is for the next one to finish
+        world.machine.kill()
+        await world.start(wait=False)
+        await asyncio.sleep(random.random() * 0.5)
+        world.tell("kill -9 while it starts, or soon after")
+        world.machine.kill()
     await world.ensure_running()
     there = [topic for topic in world.topics if topic.tiered and not topic.deleted and not topic.vanished]
     if there:
         topic = random.choice(there)
         await send_one(world, topic, random.choice(topic.partitions))
-    seconds = random.choice((0.0, 45.0))
+    seconds = random.choice((0.0, 45.0, 45.0))
     await asyncio.sleep(seconds)
     world.tell(f"{seconds} s go by")
     world.check()
@@ -205,7 +223,7 @@ async def clone_disk(world: SimWorld, random: Random) -> None:
     await asyncio.sleep(random.choice((0.0, 0.1, 4.0)))
     await world.ensure_running()
     await _both_are_written_to(world, random, other)
-    await asyncio.sleep(random.choice((1.0, 8.0, 20.0)))
+    await asyncio.sleep(random.choice((1.0, 8.0, 45.0, 45.0)))  # orphans go when they were seen twice
     world.check()
     if clone.state is State.BUG:
         raise Violation(f"{clone.name} ended by a bug: {clone.reason}")
@@ -225,10 +243,10 @@ async def clone_disk(world: SimWorld, random: Random) -> None:
 async def _both_are_written_to(world: SimWorld, random: Random, other: Machine) -> None:
     """Enough for segments to roll. Nobody is promised what only the clone was given."""
     for topic, partition in [one for one in world.partitions() if one[0].tiered]:
-        batches = [values_of(world, 1, 400) for _ in range(random.choice((0, 4, 12)))]
+        batches = [values_of(world, 1, 400) for _ in range(random.choice((0, 12, 20)))]
         world.spawn(send(world, topic, partition, batches, Codec.NONE))
         twin = PartitionModel(f"clone of {topic.name}", partition.index)
-        batches = [values_of(world, 1, 400) for _ in range(random.choice((0, 4, 12)))]
+        batches = [values_of(world, 1, 400) for _ in range(random.choice((0, 12, 20)))]
         world.spawn(send(world, topic, twin, batches, Codec.NONE, other.address))
 
 

@@ -42,7 +42,7 @@ from service.tiering.fence import Fence
 from service.tiering.judgement import Verdict
 from service.tiering.partition_work import PartitionWork
 from simulator.disk import SimDisk
-from simulator.history import draw, play_apart
+from simulator.history import draw, play_apart, warm_up
 
 Defect = Callable[[], None]
 
@@ -396,6 +396,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [one for one in DEFECTS if one.__name__ in wanted]
     began = time.monotonic()
     missed = 0
+    warm_up()
     with ThreadPoolExecutor(given.jobs) as pool:
         for defect, found in zip(
             chosen, pool.map(lambda one: find(one, given.histories), chosen), strict=True

@@ -104,6 +104,7 @@ class SimWorld:
         """how often a partition said that it is offline"""
         self.background: list[asyncio.Task[None]] = []
         self.bucket.on_delete = self._deleted
+        self.bucket.on_write = self._written
         self.values = 0
         logs = logging.getLogger("service")
         logs.handlers[:] = [NodeLogs(self.trace)]
@@ -401,6 +402,19 @@ class SimWorld:
             if self.loop.time() > deadline:
                 raise Violation(f"fsck: {problems[0]}")
             await asyncio.sleep(1.0)
+
+    def check_archive(self) -> None:
+        """T10: at any moment `firn fsck` finds nothing wrong, where nothing was damaged."""
+        if not (self.excuse or self.bucket_damaged or self.store_faults.has_flipped):
+            for problem in self.archive.problems():
+                raise Violation(f"fsck: {problem}")
+
+    def _written(self, key: str, data: bytes, replaced: bytes | None) -> None:
+        """T6, T7, T13: versions rise, HEAD names what is there, `topics.json` forgets nobody."""
+        gone = frozenset(topic.topic_id for topic in self.topics if topic.deleted)
+        wrong = self.archive.wrong_with_write(key, data, replaced, gone)
+        if wrong and not self.bucket_damaged:
+            self.violations.append(wrong)
 
     def _deleted(self, deletion: Deletion) -> None:
         """T8: nothing live is ever deleted."""
