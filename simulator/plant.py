@@ -217,8 +217,14 @@ def checkpoint_ahead() -> None:
 
 def judged_without_head() -> None:
     """This node's metadata is believed, whatever HEAD says. One place of several would stop all the same."""
-    for module in (sweeper, eraser, partition_work):
+
+    def ours(entry: Any, head: Any) -> Verdict:
+        is_written = entry is None or (head is not None and head.manifest_key == entry.manifest_key)
+        return Verdict.EQUAL if is_written else Verdict.OURS_NEWER
+
+    for module in (sweeper, eraser):
         _swap(module, "judge", lambda _: lambda entry, head: Verdict.EQUAL)
+    _swap(partition_work, "judge", lambda _: ours)
 
 
 def unknown_topics_swept() -> None:
