@@ -60,6 +60,8 @@ class PartitionModel:
     leader_epoch: int = -1
     archived_below: int = 0
     """offsets that the bucket held when a past came back: never given out again"""
+    rewritten_from: int = 1 << 62
+    """from which offset on other records may have come since the disk was copied"""
     excused: str = ""
     """why it may be offline for good: what was damaged or lost of it, in words"""
 
@@ -86,6 +88,7 @@ class PartitionModel:
 
     def may_lose_from(self, offset: int) -> int:
         """Records from `offset` on may be gone; how many that are."""
+        self.rewritten_from = min(self.rewritten_from, offset)
         lost = [one for one in self.acked if one >= offset]
         for one in lost:
             self.shaky[one] = self.acked.pop(one)
