@@ -243,6 +243,7 @@ class SimWorld:
             if str(partition) == name:
                 partition.excused = why
                 if path.suffix == ".log":
+                    partition.is_rotten = True
                     self._excuse_tail(topic, partition)
 
     def _excuse_tail(self, topic: TopicModel, partition: PartitionModel) -> None:
