@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, InvariantError, RequestError
-from service.base.types import TimestampedOffset, TopicIdPartition
+from service.base.types import Buffer, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.remote.format.block_table import BlockTable
 from service.remote.format.manifest import (
@@ -30,8 +30,9 @@ from service.remote.format.manifest import (
     SegmentEntry,
     live_segments,
 )
-from service.remote.reading.chunk import Chunk, chunk_of_block
-from service.remote.reading.flights import Flight, Flights, FlightStats, Resource
+from service.remote.reading.chunk import Chunk, ChunkRange
+from service.remote.reading.chunk_cache import Slot
+from service.remote.reading.flights import Flight, Flights, FlightStats, Hold, Resource
 from service.remote.reading.read_ahead import ReadAhead, Stream
 from service.remote.reading.resources import (
     ChunkResource,
@@ -57,11 +58,13 @@ class RemoteRead(NamedTuple):
     """Whole batches from the one that holds the offset asked for; at least one. Empty where the remote log
     holds nothing at or after it any more (its last records were compacted away).
 
-    `next_offset` is where the next read goes on.
+    `next_offset` is where the next read goes on. `hold` is released when the bytes are out; None where there
+    are none.
     """
 
-    data: tuple[memoryview, ...]
+    data: tuple[Buffer, ...]
     next_offset: int
+    hold: Hold | None = None
 
 
 class ArchiveEnd(NamedTuple):
@@ -127,8 +130,9 @@ class _At:
 class RemoteReader:
     """Single-flight, cached, read-ahead reads over one object store client of its own.
 
-    `cache_bytes` bounds chunks, cached and on their way, and decoded manifests and footers, together.
-    `threads` is the number of downloads at a time; they start when they are first needed.
+    `cache_bytes` bounds chunks, cached, on their way here and on their way to clients, and decoded manifests
+    and footers, together. `threads` is the number of downloads at a time; they start when they are first
+    needed. `second_store` is another client of the same bucket, which is asked where `store` takes long.
     """
 
     def __init__(
@@ -136,6 +140,7 @@ class RemoteReader:
         store: ObjectStore,
         world: World,
         *,
+        second_store: ObjectStore | None = None,
         threads: int = 4,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         chunk_bytes: int = DEFAULT_CHUNK_BYTES,
@@ -147,6 +152,7 @@ class RemoteReader:
         self._flights = Flights(
             store,
             world,
+            second_store=second_store,
             threads=threads,
             chunk_budget_bytes=chunk_budget,
             metadata_budget_bytes=cache_bytes // _METADATA_SHARE,
@@ -170,10 +176,18 @@ class RemoteReader:
         """
         with self._plan_lock:
             stream = self._plan.begin((tip.topic_id, tip.partition), offset, self._clock.monotonic_ms())
-        read = _Read(manifest_key, offset, max_bytes, stream)
+            range_bytes = self._plan.range_bytes()
+            forgotten, self._plan.forgotten = self._plan.forgotten, []
+        if forgotten:
+            self._flights.forget(forgotten)
+        read = _Read(manifest_key, offset, max_bytes, stream, range_bytes)
         future: Future[RemoteRead] = _running()
         self._advance(self._at(), lambda at: self._try_read(at, read, tip), future)
         return future
+
+    def share(self) -> int:
+        """Bytes that one more response may have of the cold tier now; 0 where clients take none of theirs."""
+        return self._flights.share()
 
     def offset_for_timestamp(
         self, tip: TopicIdPartition, manifest_key: str, timestamp: int, from_offset: int = 0
@@ -288,7 +302,7 @@ class RemoteReader:
         return manifest
 
     def _segment(self, at: _At, entry: SegmentEntry) -> OpenSegment:
-        segment: OpenSegment = at.need(SegmentResource(entry, self.chunk_bytes))
+        segment: OpenSegment = at.need(SegmentResource(entry))
         return segment
 
     def _try_read(self, at: _At, read: _Read, tip: TopicIdPartition) -> RemoteRead:
@@ -305,54 +319,52 @@ class RemoteReader:
             segment = self._segment(at, entry)
             block = segment.footer.blocks.index_of(offset)
             if block < len(segment.footer.blocks):
-                number = chunk_of_block(segment.chunks, block)
-                return self._read_chunks(at, read, manifest, segment, number)
+                return self._read_chunks(at, read, manifest, segment, block)
             offset = entry.last_offset + 1  # compaction left nothing at the segment's end
             entry = manifest.find(offset, at.load(manifest))
         return RemoteRead((), offset)
 
     def _read_chunks(
-        self, at: _At, read: _Read, manifest: Manifest, segment: OpenSegment, number: int
+        self, at: _At, read: _Read, manifest: Manifest, segment: OpenSegment, block: int
     ) -> RemoteRead:
-        resource = ChunkResource(segment, number)
+        slot: Slot
         try:
-            chunk: Chunk = at.need(resource)
+            slot = at.need(ChunkResource(segment, block, read.range_bytes))
         finally:
             # Also when the chunk is still on its way: what comes after it travels beside it.
-            self._plan_ahead(read, manifest, segment, number)
-        offset = max(read.offset, segment.footer.blocks[segment.chunks[number].first_block].first_offset)
-        found = chunk.read(offset, read.max_bytes, at_least_one=True)
+            self._plan_ahead(read, manifest, segment, block)
+        offset = max(read.offset, segment.footer.blocks[block].first_offset)
+        found = slot.chunk.read(offset, read.max_bytes, at_least_one=True)
         if found is None:
-            raise InvariantError(f"chunk up to {chunk.last_offset} was chosen for offset {offset}")
-        views, left = [found.data], read.max_bytes - len(found.data)
-        while found is not None and found.at_end and left > 0:
-            following = self._following(at, manifest, segment, number)
+            raise InvariantError(f"chunk up to {slot.chunk.last_offset} was chosen for offset {offset}")
+        pieces, left = [(slot, found.data)], read.max_bytes - len(found.data)
+        while found.at_end and left > 0:
+            following = self._following(at, manifest, segment, slot.chunk.range.last_block)
             if following is None:
                 break
-            segment, number, chunk = following
-            first = segment.footer.blocks[segment.chunks[number].first_block].first_offset
-            next_found = chunk.read(first, left, at_least_one=False)
+            segment, block, slot = following
+            next_found = slot.chunk.read(segment.footer.blocks[block].first_offset, left, at_least_one=False)
             if next_found is None:
                 break
             found = next_found
-            views.append(found.data)
+            pieces.append((slot, found.data))
             left -= len(found.data)
         with self._plan_lock:
             self._plan.ended(read.stream, found.next_offset)
-        return RemoteRead(tuple(views), found.next_offset)
+        parts, hold = self._flights.hand_out(pieces, read.stream, at_end=found.at_end)
+        return RemoteRead(parts, found.next_offset, hold)
 
     def _following(
-        self, at: _At, manifest: Manifest, segment: OpenSegment, number: int
-    ) -> tuple[OpenSegment, int, Chunk] | None:
-        """The next chunk of the log, in this segment or the next, when it is in memory already."""
-        number += 1
-        if number == len(segment.chunks):
+        self, at: _At, manifest: Manifest, segment: OpenSegment, block: int
+    ) -> tuple[OpenSegment, int, Slot] | None:
+        """The chunk with the next block of the log, in this segment or the next, when it is in memory."""
+        if block == len(segment.footer.blocks):
             following = self._next_in_memory(at, manifest, segment)
-            if following is None:
+            if following is None or not following.footer.blocks:
                 return None
-            segment, number = following, 0
-        chunk: Chunk | None = at.peek(ChunkResource(segment, number))
-        return None if chunk is None else (segment, number, chunk)
+            segment, block = following, 0
+        slot: Slot | None = at.peek(ChunkResource(segment, block, 0))
+        return None if slot is None else (segment, block, slot)
 
     def _next_in_memory(self, at: _At, manifest: Manifest, segment: OpenSegment) -> OpenSegment | None:
         quiet = _At(self._flights, self._flights.peek)
@@ -365,7 +377,7 @@ class RemoteReader:
 
     # Read-ahead.
 
-    def _plan_ahead(self, read: _Read, manifest: Manifest, segment: OpenSegment, number: int) -> None:
+    def _plan_ahead(self, read: _Read, manifest: Manifest, segment: OpenSegment, block: int) -> None:
         """Start what the read will need beyond its first chunk, and what its stream will need after it."""
         if read.planned:
             return
@@ -377,7 +389,7 @@ class RemoteReader:
             if wanted <= 0 or read.stream.walking:
                 return
             read.stream.walking = True
-        walk = _Walk(manifest, segment, number + 1, wanted, read.stream)
+        walk = _Walk(manifest, segment, block, read, wanted)
         at = _At(self._flights, self._flights.ahead)
         ended: Future[None] = Future()
         self._advance(at, lambda at: self._walk(at, walk), ended)
@@ -385,23 +397,33 @@ class RemoteReader:
         def rest(_: Future[None]) -> None:
             # A failed walk is no error of anybody's: the read that needs those bytes will meet it itself.
             with self._plan_lock:
-                walk.stream.walking = False
+                read.stream.walking = False
 
         ended.add_done_callback(rest)
 
     def _walk(self, at: _At, walk: _Walk) -> None:
         """Start downloads chunk by chunk, across segments, until the window is full or the budget is."""
         while walk.left > 0:
-            if walk.number == len(walk.segment.chunks):
+            if walk.block == len(walk.segment.footer.blocks):
                 entry = walk.manifest.find(walk.segment.entry.last_offset + 1, at.load(walk.manifest))
                 if entry is None:
                     return
-                walk.segment, walk.number = self._segment(at, entry), 0
-            resource = ChunkResource(walk.segment, walk.number)
-            if self._flights.ahead(resource) is None:
+                walk.segment, walk.block = self._segment(at, entry), 0
+                continue
+            found = self._flights.ahead(ChunkResource(walk.segment, walk.block, walk.range_bytes))
+            if found is None:
                 return
-            walk.left -= resource.reserve
-            walk.number += 1
+            chunk: ChunkRange
+            if isinstance(found, Flight):
+                assert isinstance(found.resource, ChunkResource)
+                chunk = found.resource.range
+            else:
+                chunk = found.chunk.range
+            # The first is the one that the read itself asks for.
+            if not walk.is_first:
+                walk.left -= chunk.length
+            walk.is_first = False
+            walk.block = chunk.last_block
 
     # Search by time.
 
@@ -412,8 +434,8 @@ class RemoteReader:
             return self._segment(at, entry).footer.blocks
 
         def chunk_of(entry: SegmentEntry, blocks: BlockTable, block: int) -> Chunk:
-            segment = self._segment(at, entry)
-            chunk: Chunk = at.need(ChunkResource(segment, chunk_of_block(segment.chunks, block)))
+            slot: Slot = at.need(ChunkResource(self._segment(at, entry), block, self.chunk_bytes))
+            chunk: Chunk = slot.chunk
             return chunk
 
         return search_log(manifest, at.load(manifest), blocks_of, chunk_of, timestamp, from_offset)
@@ -429,26 +451,28 @@ def _running() -> Future[Any]:
 class _Read:
     """One request. `planned` once its read-ahead has been started."""
 
-    __slots__ = ("manifest_key", "max_bytes", "offset", "planned", "stream")
+    __slots__ = ("manifest_key", "max_bytes", "offset", "planned", "range_bytes", "stream")
 
-    def __init__(self, manifest_key: str, offset: int, max_bytes: int, stream: Stream) -> None:
+    def __init__(
+        self, manifest_key: str, offset: int, max_bytes: int, stream: Stream, range_bytes: int
+    ) -> None:
         self.manifest_key = manifest_key
         self.offset = offset
         self.max_bytes = max_bytes
         self.stream = stream
+        self.range_bytes = range_bytes
         self.planned = False
 
 
 class _Walk:
-    """A walk along the log that starts downloads: the next chunk is `number` of `segment`."""
+    """A walk along the log that starts downloads: the next chunk begins with `block` of `segment`."""
 
-    __slots__ = ("left", "manifest", "number", "segment", "stream")
+    __slots__ = ("block", "is_first", "left", "manifest", "range_bytes", "segment")
 
-    def __init__(
-        self, manifest: Manifest, segment: OpenSegment, number: int, left: int, stream: Stream
-    ) -> None:
+    def __init__(self, manifest: Manifest, segment: OpenSegment, block: int, read: _Read, left: int) -> None:
         self.manifest = manifest
         self.segment = segment
-        self.number = number
+        self.block = block
+        self.range_bytes = read.range_bytes
         self.left = left
-        self.stream = stream
+        self.is_first = True
