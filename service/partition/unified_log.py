@@ -22,7 +22,7 @@ from service.hot.log import AppendInfo, LocalLog
 from service.hot.segment import FileSlice
 from service.records.validation import ValidatedBatch
 from service.remote.catalog import CatalogEntry
-from service.remote.reading.flights import Hold
+from service.remote.reading.flight import Hold
 from service.remote.reading.reader import RemoteRead, RemoteReader
 
 

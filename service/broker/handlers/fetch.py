@@ -35,7 +35,7 @@ from service.network.server import RequestContext, Response
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.partition.waits import Wait
-from service.remote.reading.flights import Hold
+from service.remote.reading.flight import Hold
 from service.remote.reading.reader import RemoteRead
 from service.wire.fetch import (
     FetchPartition,

@@ -21,15 +21,17 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from concurrent.futures import Executor
+from dataclasses import asdict
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
 from service.base.world import World
+from service.remote.metrics import ReadMetrics
 from service.remote.reading.chunk_cache import ChunkCache, Slot
+from service.remote.reading.flight import Flight, FlightStats, Hold, Resource
 from service.remote.reading.hedge import Hedge
 from service.remote.reading.lru import LruCache
 from service.remote.reading.read_ahead import Stream
@@ -45,104 +47,6 @@ _FIRST_BACKOFF_S: Final = 0.1
 _MAX_BACKOFF_S: Final = 5.0
 _BREAKER: Final = BreakerSettings(failures=8, longest_pause_ms=5_000)
 """Somebody waits for what is read, so nobody is told for long that the store is away when it is back."""
-
-Taken = Callable[[Hashable], bool]
-
-
-class Resource(Protocol):
-    """Something immutable in the bucket. Equal keys mean equal bytes."""
-
-    @property
-    def key(self) -> Hashable: ...
-
-    @property
-    def keys(self) -> Sequence[Hashable]:
-        """All that one download of it brings, `key` among them."""
-
-    @property
-    def object_key(self) -> str:
-        """The object that it is of."""
-
-    @property
-    def reserve(self) -> int:
-        """Bytes of the chunk account it takes; 0 for a small resource, which the metadata cache holds."""
-
-    def cut(self, taken: Taken) -> Resource:
-        """What is to be downloaded for it, where keys for which `taken` is true come without it."""
-
-    def load(self, store: ObjectStore) -> tuple[Any, int]:
-        """Fetch, verify and decode it: the value and what it costs in bytes. Runs on a pool thread."""
-
-
-@dataclass(slots=True, eq=False)
-class Flight:
-    """One download under way or waiting for room. `urgent` ones go before read-ahead.
-
-    `begun_ms` is when its present try began, None between tries; `tries` how many are under way, of which one
-    may be the second of two; `error` is what its own tries ended with while that one went on.
-    """
-
-    resource: Resource
-    urgent: bool
-    begun_ms: int | None = None
-    is_hedged: bool = False
-    tries: int = 0
-    is_over: bool = False
-    error: BaseException | None = None
-    future: Future[Any] = field(default_factory=Future)
-
-
-class FlightStats(NamedTuple):
-    """Counters since the start, and what is held now. `downloaded_bytes` are those of chunks.
-
-    `requests` are tries, `retries` those that were not a flight's first, `hedges` second ones beside another
-    and `hedges_won` those of them that came first; `refused` flights that the breaker let fail at once.
-    `sending_bytes` is what responses hold; `store_problem` why the breaker is open.
-    """
-
-    hits: int
-    misses: int
-    read_ahead: int
-    downloaded_bytes: int
-    requests: int
-    retries: int
-    hedges: int
-    hedges_won: int
-    refused: int
-    failures: int
-    cached_bytes: int
-    in_flight_bytes: int
-    sending_bytes: int
-    metadata_bytes: int
-    in_flight: int
-    busy_threads: int
-    store_problem: str | None
-
-
-class Hold:
-    """Memory that a response keeps until it is out; `release` says so, at the latest when it is forgotten.
-
-    `left` is how many bytes more of the cold tier the same response may have.
-    """
-
-    __slots__ = ("_copied", "_flights", "_slots", "left")
-
-    def __init__(self, flights: Flights, slots: Sequence[Slot], copied: int, left: int) -> None:
-        self.left = left
-        self._flights: Flights | None = flights
-        self._slots = slots
-        self._copied = copied
-
-    def release(self) -> None:
-        """The response is out, or is not made. From any thread; again does nothing."""
-        flights, self._flights = self._flights, None
-        if flights is not None:
-            flights.let_go(self._slots, self._copied)
-
-    def __del__(self) -> None:
-        # May run in the middle of anything, also of what holds the lock: it is only noted down.
-        if self._flights is not None:
-            self._flights.forgotten_holds.append((self._slots, self._copied))
 
 
 class Flights:
@@ -188,14 +92,8 @@ class Flights:
         self._metadata = LruCache()
         self._hedges = (Hedge(), Hedge())  # of small resources, of chunks
         self._breaker = Breaker(_BREAKER)
-        self.forgotten_holds: deque[tuple[Sequence[Slot], int]] = deque()
-        self._counts = dict.fromkeys(
-            (
-                "hits", "misses", "read_ahead", "downloaded_bytes", "requests", "retries", "hedges",
-                "hedges_won", "refused", "failures",
-            ),
-            0,
-        )  # fmt: skip
+        self._forgotten: deque[tuple[Sequence[Slot], int]] = deque()
+        self.metrics = ReadMetrics()
 
     def get(self, resource: Resource) -> Any | Flight:
         """The value when it is cached, else the flight that brings it; started if there is none.
@@ -205,11 +103,11 @@ class Flights:
         with self._work:
             value = self._cached(resource)
             if value is not None:
-                self._counts["hits"] += 1
+                self.metrics.hits += 1
                 return value
             if self._is_closed:
                 raise ReaderClosed("the reader is closed")
-            self._counts["misses"] += 1
+            self.metrics.misses += 1
             flight = self._flights.get(resource.key)
             if flight is not None:
                 if not flight.urgent:
@@ -217,7 +115,7 @@ class Flights:
                 return flight
             if not self._breaker.refuses(self._clock.monotonic_ms()):
                 return self._launch(resource, urgent=True)
-            self._counts["refused"] += 1
+            self.metrics.refused += 1
             error = self._left_alone(resource)
         refused = Flight(resource, urgent=True)
         refused.future.set_exception(error)
@@ -238,7 +136,7 @@ class Flights:
                 return None
             if not self._chunks.has_room(resource.reserve):
                 return None
-            self._counts["read_ahead"] += 1
+            self.metrics.read_ahead += 1
             return self._launch(resource, urgent=False)
 
     def call_soon(self, work: Callable[[], None]) -> None:
@@ -296,6 +194,9 @@ class Flights:
             self._let_forgotten_go()
             self._start_waiting()
 
+    def forget_hold(self, slots: Sequence[Slot], copied: int) -> None:
+        self._forgotten.append((slots, copied))
+
     def forget(self, streams: Iterable[Stream]) -> None:
         """Streams that nobody reads any more want their chunks no longer."""
         with self._work:
@@ -306,7 +207,7 @@ class Flights:
     def stats(self) -> FlightStats:
         with self._work:
             return FlightStats(
-                **self._counts,
+                **asdict(self.metrics),
                 cached_bytes=self._chunks.cached_bytes,
                 in_flight_bytes=self._chunks.in_flight_bytes,
                 sending_bytes=self._chunks.sending_bytes,
@@ -379,8 +280,8 @@ class Flights:
             self._enqueue(self._waiting.popleft())
 
     def _let_forgotten_go(self) -> None:
-        while self.forgotten_holds:
-            self._chunks.let_go(*self.forgotten_holds.popleft())
+        while self._forgotten:
+            self._chunks.let_go(*self._forgotten.popleft())
 
     def _promote(self, flight: Flight) -> None:
         flight.urgent = True
@@ -476,7 +377,7 @@ class Flights:
         else:
             if self._land(flight, value, None, cost):
                 with self._work:
-                    self._counts["hedges_won"] += 1
+                    self.metrics.hedges_won += 1
         finally:
             with self._work:
                 self._seconds -= 1
@@ -509,7 +410,7 @@ class Flights:
                 if failures >= self._attempts or not self._back_off(flight, failures):
                     raise
             with self._work:
-                self._counts["retries"] += 1
+                self.metrics.retries += 1
 
     def _back_off(self, flight: Flight, failures: int) -> bool:
         """Wait before the next try; False when there is to be none."""
@@ -529,7 +430,7 @@ class Flights:
             began_ms = self._clock.monotonic_ms()
             if self._breaker.wait_ms(began_ms):
                 raise self._left_alone(resource)
-            self._counts["requests"] += 1
+            self.metrics.requests += 1
             if is_first:
                 flight.begun_ms = began_ms
                 self._watch(began_ms + self._hedge(flight).delay_ms)
@@ -596,7 +497,7 @@ class Flights:
             flight.is_hedged = True
             flight.tries += 1
             self._chunks.reserve(size)
-            self._counts["hedges"] += 1
+            self.metrics.hedges += 1
             return flight
         return None
 
@@ -617,10 +518,10 @@ class Flights:
                 if self._flights.get(key) is flight:
                     del self._flights[key]
             if error is not None:
-                self._counts["failures"] += 1
+                self.metrics.failures += 1
             elif resource.reserve:
                 value = Slot(value, tuple(resource.keys), resource.reserve)
-                self._counts["downloaded_bytes"] += resource.reserve
+                self.metrics.downloaded_bytes += resource.reserve
                 if not self._is_closed:
                     self._chunks.put(value)
             elif not self._is_closed:
