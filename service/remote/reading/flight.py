@@ -57,9 +57,9 @@ class Flight:
 
 
 class FlightStats(NamedTuple):
-    """What `ReadMetrics` counted so far, and what is held now, in bytes; `sending_bytes` is what responses hold.
+    """What `ReadMetrics` counted so far, and what is held now, in bytes.
 
-    `store_problem` is why the store is left alone, None while it is not.
+    `sending_bytes` is what responses hold; `store_problem` why the store is left alone, None while it is not.
     """
 
     hits: int

@@ -121,6 +121,14 @@ class Flights:
         refused.future.set_exception(error)
         return refused
 
+    def chunk(self, key: Hashable) -> Slot | None:
+        """The chunk with this block where it is in memory; starts nothing."""
+        with self._work:
+            slot = self._chunks.get(key)
+            if slot is not None:
+                self.metrics.hits += 1
+            return slot
+
     def peek(self, resource: Resource) -> Any | None:
         """The value when it is cached; starts nothing."""
         with self._work:
@@ -315,6 +323,9 @@ class Flights:
                 return partial(self._fly, work) if isinstance(work, Flight) else partial(self._run, work)
             if self._is_closed:
                 return None
+            if self._look_ms is not None or not self._flying:
+                self._rest(None)  # somebody else watches, or there is nothing to be watched
+                continue
             now = self._clock.monotonic_ms()
             due = self._due_ms()
             if due is not None and due <= now:
@@ -324,10 +335,13 @@ class Flights:
                     return partial(self._fly_second, late)
                 due = now + _NO_SECOND_TRY_MS
             self._look_ms = due
-            self._idle += 1
-            self._work.wait(None if due is None else (due - now) / 1000)
-            self._idle -= 1
+            self._rest(None if due is None else (due - now) / 1000)
             self._look_ms = None
+
+    def _rest(self, timeout_s: float | None) -> None:
+        self._idle += 1
+        self._work.wait(timeout_s)
+        self._idle -= 1
 
     def _serve(self) -> None:
         """A thread's life: one job of the pool that lasts until `close`. Called without the lock."""
@@ -470,7 +484,8 @@ class Flights:
         return self._hedges[1 if flight.resource.reserve else 0]
 
     def _watch(self, due_ms: int) -> None:
-        if self._second_store is not None and (self._look_ms is None or due_ms < self._look_ms):
+        """Somebody idle, if there is anybody, is to look for tries that take long when it is `due_ms`."""
+        if self._second_store is not None and self._idle and (self._look_ms or due_ms + 1) > due_ms:
             self._work.notify()
 
     def _due_ms(self) -> int | None:

@@ -10,11 +10,13 @@ readers are active, the smaller is each one's share.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from service.base.types import NO_OFFSET
+from service.remote.format.manifest import SegmentEntry
 from service.remote.reading.chunk_cache import Slot
 
 Partition = tuple[UUID, int]
@@ -36,6 +38,11 @@ class Stream:
     last_used_ms: int = 0
     walking: bool = False
     """A walk that starts downloads for it is under way; at most one is."""
+    walked: Hashable | None = None
+    """What the last walk that was not cut short began with."""
+    manifest_key: str = ""
+    entry: SegmentEntry | None = None
+    """The segment that it was in last, as this manifest has it."""
     slot: Slot | None = None
     """The chunk that it has not read to the end yet; `Flights` keeps it."""
 

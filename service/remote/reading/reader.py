@@ -113,8 +113,13 @@ class _At:
             raise _Missing(resource.key, found)
         return found
 
-    def peek(self, resource: Resource) -> Any | None:
-        return self.pins.get(resource.key) or self._flights.peek(resource)
+    def chunk(self, segment: OpenSegment, block: int, range_bytes: int) -> Slot:
+        found = self.peek_chunk(segment, block)
+        return found if found is not None else self.need(ChunkResource(segment, block, range_bytes))
+
+    def peek_chunk(self, segment: OpenSegment, block: int) -> Slot | None:
+        key = (segment.entry.key, block)
+        return self.pins.get(key) or self._flights.chunk(key)
 
     def manifest(self, key: str) -> Manifest:
         manifest: Manifest = self.need(ManifestResource(key))
@@ -181,9 +186,9 @@ class RemoteReader:
             forgotten, self._plan.forgotten = self._plan.forgotten, []
         if forgotten:
             self._flights.forget(forgotten)
-        read = _Read(manifest_key, offset, max_bytes, stream, range_bytes)
+        read = _Read(tip, manifest_key, offset, max_bytes, stream, range_bytes)
         future: Future[RemoteRead] = _running()
-        self._advance(self._at(), lambda at: self._try_read(at, read, tip), future)
+        self._advance(self._at(), lambda at: self._try_read(at, read), future)
         return future
 
     def share(self) -> int:
@@ -297,41 +302,44 @@ class RemoteReader:
         segment: OpenSegment = at.need(SegmentResource(entry))
         return segment
 
-    def _try_read(self, at: _At, read: _Read, tip: TopicIdPartition) -> RemoteRead:
-        manifest = self._manifest(at, tip, read.manifest_key)
+    def _try_read(self, at: _At, read: _Read) -> RemoteRead:
         offset = read.offset
-        entry = manifest.find(offset, at.load(manifest))
-        if entry is None:
-            raise RequestError(
-                ErrorCode.offset_out_of_range,
-                f"offset {offset} of {tip} is not in the remote log, which holds "
-                f"[{manifest.start_offset}, {manifest.end_offset})",
-            )
+        entry = read.stream.entry
+        if entry is None or read.stream.manifest_key != read.manifest_key or not entry.holds(offset):
+            manifest = self._manifest(at, read.tip, read.manifest_key)
+            entry = manifest.find(offset, at.load(manifest))
+            if entry is None:
+                raise RequestError(
+                    ErrorCode.offset_out_of_range,
+                    f"offset {offset} of {read.tip} is not in the remote log, which holds "
+                    f"[{manifest.start_offset}, {manifest.end_offset})",
+                )
         while entry is not None:
             segment = self._segment(at, entry)
             block = segment.footer.blocks.index_of(offset)
             if block < len(segment.footer.blocks):
-                return self._read_chunks(at, read, manifest, segment, block)
+                read.stream.manifest_key, read.stream.entry = read.manifest_key, entry
+                return self._read_chunks(at, read, segment, block)
             offset = entry.last_offset + 1  # compaction left nothing at the segment's end
+            manifest = self._manifest(at, read.tip, read.manifest_key)
             entry = manifest.find(offset, at.load(manifest))
         return RemoteRead((), offset)
 
-    def _read_chunks(
-        self, at: _At, read: _Read, manifest: Manifest, segment: OpenSegment, block: int
-    ) -> RemoteRead:
-        slot: Slot
+    def _read_chunks(self, at: _At, read: _Read, segment: OpenSegment, block: int) -> RemoteRead:
         try:
-            slot = at.need(ChunkResource(segment, block, read.range_bytes))
-        finally:
-            # Also when the chunk is still on its way: what comes after it travels beside it.
-            self._plan_ahead(read, manifest, segment, block)
+            slot = at.chunk(segment, block, read.range_bytes)
+        except _Missing:
+            # It is on its way, and what comes after it is to travel beside it.
+            self._plan_ahead(read, segment, block)
+            raise
+        self._plan_ahead(read, segment, slot.chunk.range.first_block)
         offset = max(read.offset, segment.footer.blocks[block].first_offset)
         found = slot.chunk.read(offset, read.max_bytes, at_least_one=True)
         if found is None:
             raise InvariantError(f"chunk up to {slot.chunk.last_offset} was chosen for offset {offset}")
         pieces, left = [(slot, found.data)], read.max_bytes - len(found.data)
         while found.at_end and left > 0:
-            following = self._following(at, manifest, segment, slot.chunk.range.last_block)
+            following = self._following(at, read, segment, slot.chunk.range.last_block)
             if following is None:
                 break
             segment, block, slot = following
@@ -347,21 +355,22 @@ class RemoteReader:
         return RemoteRead(parts, found.next_offset, hold)
 
     def _following(
-        self, at: _At, manifest: Manifest, segment: OpenSegment, block: int
+        self, at: _At, read: _Read, segment: OpenSegment, block: int
     ) -> tuple[OpenSegment, int, Slot] | None:
         """The chunk with the next block of the log, in this segment or the next, when it is in memory."""
         if block == len(segment.footer.blocks):
-            following = self._next_in_memory(at, manifest, segment)
+            following = self._next_in_memory(at, read, segment)
             if following is None or not following.footer.blocks:
                 return None
             segment, block = following, 0
-        slot: Slot | None = at.peek(ChunkResource(segment, block, 0))
+        slot = at.peek_chunk(segment, block)
         return None if slot is None else (segment, block, slot)
 
-    def _next_in_memory(self, at: _At, manifest: Manifest, segment: OpenSegment) -> OpenSegment | None:
+    def _next_in_memory(self, at: _At, read: _Read, segment: OpenSegment) -> OpenSegment | None:
         quiet = _At(self._flights, self._flights.peek)
         quiet.pins = at.pins
         try:
+            manifest = self._manifest(quiet, read.tip, read.manifest_key)
             entry = manifest.find(segment.entry.last_offset + 1, quiet.load(manifest))
             return None if entry is None else self._segment(quiet, entry)
         except _Missing:
@@ -369,8 +378,11 @@ class RemoteReader:
 
     # Read-ahead.
 
-    def _plan_ahead(self, read: _Read, manifest: Manifest, segment: OpenSegment, block: int) -> None:
-        """Start what the read will need beyond its first chunk, and what its stream will need after it."""
+    def _plan_ahead(self, read: _Read, segment: OpenSegment, block: int) -> None:
+        """Start what the read will need beyond the chunk of `block`, and what its stream will need after it.
+
+        Once for each chunk that a stream comes to, and again where there was not room for all of it.
+        """
         if read.planned:
             return
         read.planned = True
@@ -378,10 +390,11 @@ class RemoteReader:
             window = self._plan.window(read.stream)
             beyond = min(read.max_bytes, self.chunk_bytes * _MAX_WINDOW_CHUNKS) - self.chunk_bytes
             wanted = max(window, beyond)
-            if wanted <= 0 or read.stream.walking:
+            mark = (segment.entry.key, block, wanted)
+            if wanted <= 0 or read.stream.walking or read.stream.walked == mark:
                 return
             read.stream.walking = True
-        walk = _Walk(manifest, segment, block, read, wanted)
+        walk = _Walk(read, segment, block, wanted)
         at = _At(self._flights, self._flights.ahead)
         ended: Future[None] = Future()
         self._advance(at, lambda at: self._walk(at, walk), ended)
@@ -390,6 +403,7 @@ class RemoteReader:
             # A failed walk is no error of anybody's: the read that needs those bytes will meet it itself.
             with self._plan_lock:
                 read.stream.walking = False
+                read.stream.walked = mark if walk.is_done else None
 
         ended.add_done_callback(rest)
 
@@ -397,12 +411,13 @@ class RemoteReader:
         """Start downloads chunk by chunk, across segments, until the window is full or the budget is."""
         while walk.left > 0:
             if walk.block == len(walk.segment.footer.blocks):
-                entry = walk.manifest.find(walk.segment.entry.last_offset + 1, at.load(walk.manifest))
+                manifest = self._manifest(at, walk.read.tip, walk.read.manifest_key)
+                entry = manifest.find(walk.segment.entry.last_offset + 1, at.load(manifest))
                 if entry is None:
-                    return
+                    break
                 walk.segment, walk.block = self._segment(at, entry), 0
                 continue
-            found = self._flights.ahead(ChunkResource(walk.segment, walk.block, walk.range_bytes))
+            found = self._flights.ahead(ChunkResource(walk.segment, walk.block, walk.read.range_bytes))
             if found is None:
                 return
             chunk: ChunkRange
@@ -416,6 +431,7 @@ class RemoteReader:
                 walk.left -= chunk.length
             walk.is_first = False
             walk.block = chunk.last_block
+        walk.is_done = True
 
     # Search by time.
 
@@ -426,8 +442,7 @@ class RemoteReader:
             return self._segment(at, entry).footer.blocks
 
         def chunk_of(entry: SegmentEntry, blocks: BlockTable, block: int) -> Chunk:
-            slot: Slot = at.need(ChunkResource(self._segment(at, entry), block, self.chunk_bytes))
-            chunk: Chunk = slot.chunk
+            chunk: Chunk = at.chunk(self._segment(at, entry), block, self.chunk_bytes).chunk
             return chunk
 
         return search_log(manifest, at.load(manifest), blocks_of, chunk_of, timestamp, from_offset)
@@ -443,11 +458,18 @@ def _running() -> Future[Any]:
 class _Read:
     """One request. `planned` once its read-ahead has been started."""
 
-    __slots__ = ("manifest_key", "max_bytes", "offset", "planned", "range_bytes", "stream")
+    __slots__ = ("manifest_key", "max_bytes", "offset", "planned", "range_bytes", "stream", "tip")
 
     def __init__(
-        self, manifest_key: str, offset: int, max_bytes: int, stream: Stream, range_bytes: int
+        self,
+        tip: TopicIdPartition,
+        manifest_key: str,
+        offset: int,
+        max_bytes: int,
+        stream: Stream,
+        range_bytes: int,
     ) -> None:
+        self.tip = tip
         self.manifest_key = manifest_key
         self.offset = offset
         self.max_bytes = max_bytes
@@ -459,12 +481,12 @@ class _Read:
 class _Walk:
     """A walk along the log that starts downloads: the next chunk begins with `block` of `segment`."""
 
-    __slots__ = ("block", "is_first", "left", "manifest", "range_bytes", "segment")
+    __slots__ = ("block", "is_done", "is_first", "left", "read", "segment")
 
-    def __init__(self, manifest: Manifest, segment: OpenSegment, block: int, read: _Read, left: int) -> None:
-        self.manifest = manifest
+    def __init__(self, read: _Read, segment: OpenSegment, block: int, left: int) -> None:
+        self.read = read
         self.segment = segment
         self.block = block
-        self.range_bytes = read.range_bytes
         self.left = left
+        self.is_done = False
         self.is_first = True
