@@ -3,7 +3,7 @@
 - rate: one client that reads a partition cold, and eight together, as shares of what raw parallel ranged GETs
   by the same library bring from the same store in the same round; CPU per GB of each.
 - memory: 64 clients that read, each at a place of its own, and 64 that ask and never read: resident memory
-  beyond idle, bytes downloaded for each byte served (by the store's access log), and the rate of one more.
+  beyond idle, bytes downloaded for each byte served, and the rate of one more.
 - trips: requests until the first record is there, cold, warm, right after a commit, and in an archive of
   100,000 segments; and how long a manifest of 1,024 segments takes to decode.
 
@@ -19,7 +19,6 @@ import contextlib
 import multiprocessing
 import os
 import random
-import re
 import resource
 import socket
 import statistics
@@ -38,7 +37,6 @@ from bench import load
 from bench.peers import Cpu, FirnPeer, firn, rss_mb
 from service.base.world import system_world
 from service.remote.stores.obstore_store import open_store
-from tests.support.processes import wait_until
 from tests.support.stores import ACCESS, SECRET, Store, new_bucket, versitygw_binary, versitygw_server
 from tests.support.tiers import settle
 from tests.support.wire import schema
@@ -51,7 +49,6 @@ ALONE: Final = "cold-alone"
 """A topic with as many bytes as the others together, for one client."""
 READERS: Final = 64
 CACHE_MB: Final = 128 * 1.048576
-_SENT: Final = re.compile(r'REST\.GET\.OBJECT \S+ "[^"]*" (\d+) \S+ (\d+|-) ')
 
 _fork = multiprocessing.get_context("fork")
 
@@ -59,10 +56,10 @@ _fork = multiprocessing.get_context("fork")
 class Bench:
     """A store with cold topics in it, and figures by name."""
 
-    def __init__(self, folder: Path, store: Store, log: Path, megabytes: int) -> None:
+    def __init__(self, folder: Path, store: Store, store_pid: int, megabytes: int) -> None:
         self.folder = folder
         self.store = store
-        self.log = log
+        self.store_pid = store_pid
         self.megabytes = megabytes
         self.figures: dict[str, list[float]] = {}
         self.names = [f"cold-{number}" for number in range(TOPICS)]
@@ -100,8 +97,9 @@ class Bench:
             yield peer
 
     def downloaded(self) -> int:
-        """Bytes of objects that the store has sent so far, by its access log."""
-        return sum(int(found[2]) for found in _SENT.finditer(self.log.read_text()) if found[2] != "-")
+        """Bytes that the store has written so far: while nobody uploads, those that it has sent."""
+        counted = Path(f"/proc/{self.store_pid}/io").read_text()
+        return int(counted.partition("wchar:")[2].split()[0])
 
     def client(self) -> Any:
         assert self.store.endpoint is not None
@@ -339,6 +337,12 @@ def trips(bench: Bench) -> None:
     manifest_decode(bench.note)
 
 
+def _child(name: str) -> int:
+    """The process of this name that was started here."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return next(int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == name)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.cold", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
@@ -352,14 +356,12 @@ def main() -> int:
         parser.error("versitygw is not here: make fetch-tools")
     with tempfile.TemporaryDirectory(prefix="firn-bench-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        log = folder / "access.log"
-        bench = Bench(folder, Store(""), log, arguments.megabytes)
+        bench = Bench(folder, Store(""), 0, arguments.megabytes)
         if set(parts) != {"trips"}:
-            os.environ["LOGFILE"] = str(log)  # versitygw's access log
             endpoint = stack.enter_context(versitygw_server(folder))
+            bench.store_pid = _child("versitygw")
             bench.store = new_bucket(endpoint, f"bench-{random.randrange(1 << 30)}")
             bench.fill()
-            wait_until("the access log", lambda: log.exists() and log.stat().st_size > 0)
         if "rate" in parts:
             rate(bench, arguments.rounds)
         if "memory" in parts:
