@@ -27,7 +27,8 @@ SHARES: Final = 32
 """One response may hold this part of what is left of the half of the budget that is for responses: however
 many take it and read nothing, there is something left for the next one.
 """
-LEAST_SHARE_BYTES: Final = 64 << 10
+_LEAST_SHARES: Final = 1024
+"""No share is less than this part of the budget, as long as there is as much."""
 _COPIED_BYTES: Final = 64 << 10
 """Slices below that are always copied: it costs less than keeping account of a chunk."""
 
@@ -92,8 +93,12 @@ class ChunkCache:
             if before is not None:
                 self._drop(before)
             self._slots[key] = slot
-        slot.is_cached = True
+        slot.is_cached, slot.is_consumed = True, False
         self.cached_bytes += slot.size
+        if slot.holds:
+            self._evicted_bytes -= slot.size
+        if slot.readers:
+            self.wanted_bytes += slot.size
         self._fresh[id(slot)] = slot
         self._make_room()
 
@@ -120,7 +125,7 @@ class ChunkCache:
         left = self._budget // 2 - self.sending_bytes
         if left <= 0:
             return 0
-        return max(left // SHARES, min(left, LEAST_SHARE_BYTES))
+        return max(left // SHARES, min(left, self._budget // _LEAST_SHARES), 1)
 
     def is_to_be_copied(self, slot: Slot, size: int) -> bool:
         """Whether a slice of `size` bytes should rather be copied than hold its chunk."""

@@ -52,6 +52,7 @@ class Flight:
     is_hedged: bool = False
     tries: int = 0
     is_over: bool = False
+    is_overtaken: bool = False
     error: BaseException | None = None
     future: Future[Any] = field(default_factory=Future)
 

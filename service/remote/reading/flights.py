@@ -8,9 +8,9 @@ read ahead or being sent; the small resources have a smaller cache of their own.
 A flight is tried a few times, and this is the only place that counts: the store's client repeats nothing. A
 try that takes much longer than tries usually do is made a second time by another client, over connections
 that are none of those that may have died; who comes first wins, and the other's answer is nobody's. First
-tries keep `threads` threads busy at most, second ones half as many again. Each try has a deadline of the
-store's client, so no thread is lost to a connection that died. A store that does not serve is left alone for
-a while by a breaker: flights fail at once then, with its reason.
+tries keep `threads` threads busy at most, second ones, and first ones that were overtaken, half as many.
+Each try has a deadline of the store's client, so no thread is lost to a connection that died. A store that
+does not serve is left alone for a while by a breaker: flights fail at once then, with its reason.
 
 Ownership: `Flights` may be called from any thread; one lock guards its state and is never held while a store
 is called, a future is resolved or anything is decoded. Callbacks of flights run on the pool's threads.
@@ -82,6 +82,7 @@ class Flights:
         self._idle = 0
         self._busy = 0  # with first tries, and other work
         self._seconds = 0  # with second tries
+        self._overtaken = 0  # with first tries whose second one came first, until they end, too
         self._look_ms: int | None = None  # when somebody idle looks for tries that take long
         self._urgent: deque[Callable[[], None] | Flight] = deque()
         self._ahead: deque[Flight] = deque()
@@ -302,8 +303,8 @@ class Flights:
         queued = len(self._urgent) + len(self._ahead)
         wanted = min(self._busy + queued, self._threads)
         if self._second_store is not None:
-            wanted += self._seconds + 1
-        if wanted > self._serving and self._serving < self._most_threads:
+            wanted += self._seconds + self._overtaken + 1
+        while self._serving < min(wanted, self._most_threads):
             self._serving += 1
             self._pool.submit(self._serve)
         self._work.notify()
@@ -317,10 +318,23 @@ class Flights:
         """Waits for what a thread is to do next; None when it is to end."""
         while True:
             self._let_forgotten_go()
-            if self._busy < self._threads and (self._urgent or self._ahead):
+            may_ask_first = self._busy < self._threads and (
+                not self._overtaken or self._busy + self._overtaken < self._most_threads - 1
+            )
+            if may_ask_first and (self._urgent or self._ahead):
                 self._busy += 1
                 work = self._urgent.popleft() if self._urgent else self._ahead.popleft()
                 return partial(self._fly, work) if isinstance(work, Flight) else partial(self._run, work)
+            if not may_ask_first and self._overtaken and self._urgent:
+                # The last thread that is not in a dead call asks the other client at once.
+                first = self._urgent.popleft()
+                if not isinstance(first, Flight):
+                    self._busy += 1
+                    return partial(self._run, first)
+                first.is_hedged = True
+                first.tries += 1
+                self._seconds += 1
+                return partial(self._fly_second, first)
             if self._is_closed:
                 return None
             if self._look_ms is not None or not self._flying:
@@ -379,7 +393,10 @@ class Flights:
             self._land(flight, value, None, cost)
         finally:
             with self._work:
-                self._busy -= 1
+                if flight.is_overtaken:
+                    self._overtaken -= 1
+                else:
+                    self._busy -= 1
                 self._flying.pop(flight, None)
 
     def _fly_second(self, flight: Flight) -> None:
@@ -390,11 +407,20 @@ class Flights:
             self._failed(flight, e)
         else:
             if self._land(flight, value, None, cost):
-                with self._work:
-                    self.metrics.hedges_won += 1
+                self._overtake(flight)
         finally:
             with self._work:
                 self._seconds -= 1
+
+    def _overtake(self, flight: Flight) -> None:
+        """The first try is nobody's now: until it ends another thread takes the place of its own."""
+        with self._work:
+            self.metrics.hedges_won += 1
+            if flight in self._flying:
+                flight.is_overtaken = True
+                self._busy -= 1
+                self._overtaken += 1
+                self._wake()
 
     def _failed(self, flight: Flight, error: BaseException) -> None:
         """One try has ended without bringing it; the other, if there is one, may yet."""

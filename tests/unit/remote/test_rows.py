@@ -62,7 +62,7 @@ def test_rows_with_an_owner_or_of_an_older_writer_are_read_as_ever() -> None:
     assert (found[3].owner, found[5].min_timestamp) == (other, -1)
 
 
-STRANGE = [
+STRANGE: list[Any] = [
     None, True, False, -1, -2, 0, 1, 1.0, 69, 71, 1 << 31, 1 << 40, (1 << 40) + 1, 1 << 53, 1 << 64, "", "x",
     [], [[0, 0]], [[0, 1]], [[0.0, 0]], [[False, 0]], [[0, 0], [0, 5]], [[0, 0], [1, 100]], {}, "data/x.seg",
 ]  # fmt: skip
