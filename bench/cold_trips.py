@@ -75,6 +75,7 @@ def first_record(note: Note) -> None:
     note("round trips, cold (goal: ≤ 3)", _read(reader, store, TIP, archive.manifest_key, 7))
     note("round trips, warm (goal: ≤ 1)", _read(reader, store, TIP, archive.manifest_key, 1_500))
     archive.add_segment(10)
+    reader.wrote(archive.manifest_key, store.get(archive.manifest_key, max_size=1 << 20))
     note(
         "round trips, right after a commit (goal: ≤ 1)", _read(reader, store, TIP, archive.manifest_key, 900)
     )

@@ -96,7 +96,9 @@ class ColdTier:
         self._cluster_id = cluster_id
         self._writer = Writer(config.node_id, world.new_uuid())
         store = open_store(config, world, OFFLOAD_OPTIONS)
-        self._store = ProvenUploads(store, store.verifies_uploads)
+        self._store = ProvenUploads(
+            store, store.verifies_uploads, lambda key, data: self.reader.wrote(key, data)
+        )
         self._claim: asyncio.Future[None] | None = None
         self._is_conditional = True
         self._is_recovered = False

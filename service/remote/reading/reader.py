@@ -21,6 +21,7 @@ from service.base.errors import CorruptionError, InvariantError, RequestError
 from service.base.types import Buffer, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.remote.format.block_table import BlockTable
+from service.remote.format.keys import ManifestKey, parse_key
 from service.remote.format.manifest import (
     Load,
     Manifest,
@@ -44,6 +45,7 @@ from service.remote.reading.resources import (
     SegmentResource,
 )
 from service.remote.reading.time_search import search_log
+from service.remote.reading.written import Written
 from service.remote.stores.errors import ReaderClosed
 from service.remote.stores.store import ObjectStore
 
@@ -52,6 +54,7 @@ T = TypeVar("T")
 DEFAULT_CHUNK_BYTES: Final = 4 << 20
 DEFAULT_CACHE_BYTES: Final = 128 << 20
 _METADATA_SHARE: Final = 8
+_WRITTEN_SHARE: Final = 32
 _MAX_WINDOW_CHUNKS: Final = 8
 
 
@@ -99,9 +102,10 @@ class _At:
     What it waited for is pinned until it ends, so it moves on even when the cache is too small to hold it.
     """
 
-    def __init__(self, flights: Flights, fetch: Callable[[Resource], Any]) -> None:
+    def __init__(self, flights: Flights, fetch: Callable[[Resource], Any], written: Written) -> None:
         self._flights = flights
         self._fetch = fetch
+        self._written = written
         self.pins: dict[Hashable, Any] = {}
 
     def need(self, resource: Resource) -> Any:
@@ -122,7 +126,7 @@ class _At:
         return self.pins.get(key) or self._flights.chunk(key)
 
     def manifest(self, key: str) -> Manifest:
-        manifest: Manifest = self.need(ManifestResource(key))
+        manifest: Manifest = self.need(ManifestResource(key, self._written.get))
         return manifest
 
     def load(self, manifest: Manifest) -> Load:
@@ -161,7 +165,7 @@ class RemoteReader:
             second_store=second_store,
             threads=threads,
             chunk_budget_bytes=chunk_budget,
-            metadata_budget_bytes=cache_bytes // _METADATA_SHARE,
+            metadata_budget_bytes=cache_bytes // _METADATA_SHARE - cache_bytes // _WRITTEN_SHARE,
             attempts=attempts,
         )
         self._plan = ReadAhead(
@@ -170,6 +174,7 @@ class RemoteReader:
             budget_bytes=chunk_budget,
         )
         self._plan_lock = world.threads.lock()
+        self._written = Written(world, cache_bytes // _WRITTEN_SHARE)
 
     def read(
         self, tip: TopicIdPartition, manifest_key: str, offset: int, max_bytes: int
@@ -190,6 +195,11 @@ class RemoteReader:
         future: Future[RemoteRead] = _running()
         self._advance(self._at(), lambda at: self._try_read(at, read), future)
         return future
+
+    def wrote(self, key: str, data: Buffer) -> None:
+        """This process has written an object: the manifest of a commit is not to be fetched again for it."""
+        if isinstance(parse_key(key), ManifestKey):
+            self._written.put(key, data)
 
     def share(self) -> int:
         """Bytes that one more response may have of the cold tier now; 0 where clients take none of theirs."""
@@ -251,7 +261,7 @@ class RemoteReader:
     # Computations and their waiting.
 
     def _at(self) -> _At:
-        return _At(self._flights, self._flights.get)
+        return _At(self._flights, self._flights.get, self._written)
 
     def _start(self, compute: Callable[[_At], T]) -> Future[T]:
         future: Future[T] = _running()
@@ -367,7 +377,7 @@ class RemoteReader:
         return None if slot is None else (segment, block, slot)
 
     def _next_in_memory(self, at: _At, read: _Read, segment: OpenSegment) -> OpenSegment | None:
-        quiet = _At(self._flights, self._flights.peek)
+        quiet = _At(self._flights, self._flights.peek, self._written)
         quiet.pins = at.pins
         try:
             manifest = self._manifest(quiet, read.tip, read.manifest_key)
@@ -395,7 +405,7 @@ class RemoteReader:
                 return
             read.stream.walking = True
         walk = _Walk(read, segment, block, wanted)
-        at = _At(self._flights, self._flights.ahead)
+        at = _At(self._flights, self._flights.ahead, self._written)
         ended: Future[None] = Future()
         self._advance(at, lambda at: self._walk(at, walk), ended)
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
 from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
 from service.remote.format.segment_object import Footer
 from service.remote.reading.chunk import Chunk, ChunkRange, cut_range, verify_chunk
-from service.remote.reading.object_reader import open_footer_of, open_manifest, open_page, read_section
+from service.remote.reading.object_reader import (
+    chain_of,
+    open_chain,
+    open_footer_of,
+    open_page,
+    read_section,
+)
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
 
@@ -55,15 +61,20 @@ class _Small:
 
 @dataclass(frozen=True, slots=True)
 class ManifestResource(_Small):
+    """A manifest; `written` has its bytes where this process has written it just now."""
+
     manifest_key: str
+    written: Callable[[str], bytes | None] = field(compare=False)
 
     @property
     def object_key(self) -> str:
         return self.manifest_key
 
     def load(self, store: ObjectStore) -> tuple[Manifest, int]:
-        manifest, stored_size = open_manifest(store, self.manifest_key)
-        return manifest, stored_size + _ENTRY_COST * (len(manifest.children) + 1)
+        data = self.written(self.manifest_key)
+        key = self.manifest_key
+        chain = open_chain(store, key) if data is None else chain_of(key, data)
+        return chain.manifest, chain.head.stored_size + _ENTRY_COST * (len(chain.manifest.children) + 1)
 
 
 @dataclass(frozen=True, slots=True)
