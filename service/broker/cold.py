@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Protocol
 
 from service.base.errors import ConfigError, StorageError
@@ -23,6 +24,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import encode_image
 from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.stamp import Writer
+from service.remote.reading.disk_cache import DiskCache
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.conditional import probe
 from service.remote.stores.obstore_store import StoreOptions, open_store
@@ -107,6 +109,7 @@ class ColdTier:
             open_store(config, world, reading_options(config)),
             world,
             second_store=open_store(config, world, reading_options(config)),
+            disk_cache=_disk_cache(config, world),
             threads=config.remote_log_reader_threads,
             cache_bytes=config.remote_cache_bytes,
             chunk_bytes=config.remote_chunk_bytes,
@@ -232,6 +235,12 @@ def open_configured_store(config: BrokerConfig, world: World, options: StoreOpti
         region=config.remote_s3_region,
         options=options,
     )
+
+
+def _disk_cache(config: BrokerConfig, world: World) -> DiskCache | None:
+    if config.remote_cache_dir is None:
+        return None
+    return DiskCache(world, Path(config.remote_cache_dir), config.remote_cache_dir_bytes)
 
 
 def _uploads_child(config: BrokerConfig) -> UploadsChild | None:

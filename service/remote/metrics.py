@@ -12,6 +12,8 @@ class ReadMetrics:
     hits: int = 0
     """Things asked for that were in memory."""
     misses: int = 0
+    disk_hits: int = 0
+    """Chunks that were on this machine's disk."""
     read_ahead: int = 0
     """Downloads that were begun before anybody asked."""
     downloaded_bytes: int = 0

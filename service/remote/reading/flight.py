@@ -65,6 +65,7 @@ class FlightStats(NamedTuple):
 
     hits: int
     misses: int
+    disk_hits: int
     read_ahead: int
     downloaded_bytes: int
     requests: int

@@ -31,10 +31,12 @@ from service.base.types import Buffer
 from service.base.world import World
 from service.remote.metrics import ReadMetrics
 from service.remote.reading.chunk_cache import ChunkCache, Slot
+from service.remote.reading.disk_cache import DiskCache
 from service.remote.reading.flight import Flight, FlightStats, Hold, Resource
 from service.remote.reading.hedge import Hedge
 from service.remote.reading.lru import LruCache
 from service.remote.reading.read_ahead import Stream
+from service.remote.reading.resources import ChunkResource
 from service.remote.stores.breaker import Breaker, BreakerSettings, is_failure, refused_object
 from service.remote.stores.errors import ReaderClosed, StoreUnavailable
 from service.remote.stores.store import ObjectStore
@@ -61,6 +63,7 @@ class Flights:
         world: World,
         *,
         second_store: ObjectStore | None,
+        disk_cache: DiskCache | None,
         threads: int,
         chunk_budget_bytes: int,
         metadata_budget_bytes: int,
@@ -68,6 +71,7 @@ class Flights:
     ) -> None:
         self._store = store
         self._second_store = second_store
+        self._disk_cache = disk_cache
         self._threads = threads
         self._most_threads = threads + (max(threads // 2, 2) if second_store is not None else 0)
         self._metadata_budget = metadata_budget_bytes
@@ -114,7 +118,8 @@ class Flights:
                 if not flight.urgent:
                     self._promote(flight)
                 return flight
-            if not self._breaker.refuses(self._clock.monotonic_ms()):
+            is_kept = self._disk_cache is not None and self._disk_cache.has(resource.key)
+            if is_kept or not self._breaker.refuses(self._clock.monotonic_ms()):
                 return self._launch(resource, urgent=True)
             self.metrics.refused += 1
             error = self._left_alone(resource)
@@ -254,6 +259,8 @@ class Flights:
         for flight in stranded:
             self._land(flight, None, ReaderClosed("the reader is closed"), 0)
         self._pool.shutdown(wait=have_ended)
+        if self._disk_cache is not None:
+            self._disk_cache.close()
 
     # Below, callers hold the lock unless it says otherwise.
 
@@ -384,13 +391,19 @@ class Flights:
         with self._work:
             flight.tries += 1
             self._flying[flight] = None
+        disk_cache, resource = self._disk_cache, flight.resource
         try:
-            value, cost = self._load(flight)
+            kept = None
+            if disk_cache is not None and isinstance(resource, ChunkResource):
+                kept = disk_cache.load(resource)
+            value, cost = self._load(flight) if kept is None else (kept, 0)
         except BaseException as e:
             # Whatever it is, it belongs to whoever waits for the flight; the thread lives on.
             self._failed(flight, e)
         else:
             self._land(flight, value, None, cost)
+            if disk_cache is not None and kept is None and isinstance(resource, ChunkResource):
+                disk_cache.save(resource, value.data)
         finally:
             with self._work:
                 if flight.is_overtaken:
@@ -546,7 +559,7 @@ class Flights:
 
     def _land(self, flight: Flight, value: Any, error: BaseException | None, cost: int) -> bool:
         """End a flight, start what waited for its room, then tell who waits for it. False where another try,
-        or `close`, had ended it.
+        or `close`, had ended it. A chunk that cost nothing was on disk.
         """
         resource = flight.resource
         with self._work:
@@ -562,7 +575,8 @@ class Flights:
                 self.metrics.failures += 1
             elif resource.reserve:
                 value = Slot(value, tuple(resource.keys), resource.reserve)
-                self.metrics.downloaded_bytes += resource.reserve
+                self.metrics.disk_hits += not cost
+                self.metrics.downloaded_bytes += cost
                 if not self._is_closed:
                     self._chunks.put(value)
             elif not self._is_closed:

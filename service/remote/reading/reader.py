@@ -33,6 +33,7 @@ from service.remote.format.manifest import (
 from service.remote.metrics import ReadMetrics
 from service.remote.reading.chunk import Chunk, ChunkRange
 from service.remote.reading.chunk_cache import Slot
+from service.remote.reading.disk_cache import DiskCache
 from service.remote.reading.flight import Flight, FlightStats, Hold, Resource
 from service.remote.reading.flights import Flights
 from service.remote.reading.read_ahead import ReadAhead, Stream
@@ -142,7 +143,8 @@ class RemoteReader:
 
     `cache_bytes` bounds chunks, cached, on their way here and on their way to clients, and decoded manifests
     and footers, together. `threads` is the number of downloads at a time; they start when they are first
-    needed. `second_store` is another client of the same bucket, which is asked where `store` takes long.
+    needed. `second_store` is another client of the same bucket, which is asked where `store` takes long;
+    `disk_cache` keeps chunks that memory has no room for.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class RemoteReader:
         world: World,
         *,
         second_store: ObjectStore | None = None,
+        disk_cache: DiskCache | None = None,
         threads: int = 4,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         chunk_bytes: int = DEFAULT_CHUNK_BYTES,
@@ -163,6 +166,7 @@ class RemoteReader:
             store,
             world,
             second_store=second_store,
+            disk_cache=disk_cache,
             threads=threads,
             chunk_budget_bytes=chunk_budget,
             metadata_budget_bytes=cache_bytes // _METADATA_SHARE - cache_bytes // _WRITTEN_SHARE,

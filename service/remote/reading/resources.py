@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
+from service.base.types import Buffer
 from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
 from service.remote.format.segment_object import Footer
 from service.remote.reading.chunk import Chunk, ChunkRange, cut_range, verify_chunk
@@ -163,8 +164,18 @@ class ChunkResource:
             self.segment, self.range.first_block, self.max_bytes, lambda n: taken((object_key, n))
         )
 
+    @property
+    def lengths(self) -> list[int]:
+        """Bytes of each block."""
+        blocks = self.segment.footer.blocks
+        return [blocks[n].length for n in range(self.range.first_block, self.range.last_block)]
+
+    def prove(self, data: Buffer) -> Chunk:
+        """The chunk, of bytes from wherever; `CorruptionError` where they are not its own."""
+        with naming(self.object_key):
+            return verify_chunk(data, self.range, self.segment.footer.blocks)
+
     def load(self, store: ObjectStore) -> tuple[Chunk, int]:
-        object_key = self.segment.entry.key
-        with naming(object_key):
-            data = store.get_range(object_key, self.range.position, self.range.length)
-            return verify_chunk(data, self.range, self.segment.footer.blocks), self.range.length
+        with naming(self.object_key):
+            data = store.get_range(self.object_key, self.range.position, self.range.length)
+        return self.prove(data), self.range.length

@@ -36,10 +36,10 @@ def with_cache(world: World, cache_bytes: int) -> int:
 def test_64_readers_download_hardly_more_than_they_are_served(world: World) -> None:
     readers = 64
     with_cache(world, readers * 2 * BLOCK)
-    entries = [world.archive.add_segment(60) for _ in range(readers)]
+    entries = [world.archive.add_segment(24) for _ in range(readers)]
     at = [entry.base_offset for entry in entries]
     served = 0
-    for _ in range(60):
+    for _ in range(24):
         for n, entry in enumerate(entries):
             if at[n] <= entry.last_offset:
                 read = world.reader.read(TIP, world.archive.manifest_key, at[n], 1_000).result(20)
