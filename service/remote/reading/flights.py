@@ -296,8 +296,10 @@ class Flights:
             self._enqueue(self._waiting.popleft())
 
     def _let_forgotten_go(self) -> None:
-        while self._forgotten:
-            self._chunks.let_go(*self._forgotten.popleft())
+        if self._forgotten:
+            while self._forgotten:
+                self._chunks.let_go(*self._forgotten.popleft())
+            self._start_waiting()
 
     def _promote(self, flight: Flight) -> None:
         flight.urgent = True

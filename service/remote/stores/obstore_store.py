@@ -237,8 +237,8 @@ class ObstoreStore:
         self._place = place
         self._world = world
         self._deadline = Deadline(options.first_byte_timeout_s)
-        self._client = make_client(None)
         self._reads = make_client(self._deadline.seconds)
+        self._writes: Client | None = None  # made when it is needed: a reader's store never does
 
     def verifies_uploads(self) -> bool:
         """Whether the store itself refuses a body that arrives damaged; False where nobody knows."""
@@ -247,7 +247,10 @@ class ObstoreStore:
     @contextmanager
     def _sending(self, key: str) -> Iterator[Client]:
         """The client for one call that is no read, whose errors are translated."""
-        client = self._client
+        client = self._writes
+        if client is None:
+            # Two threads may both do it; either's will do.
+            client = self._writes = self._make_client(None)
         with self._translating(key, client):
             yield client
 
@@ -481,9 +484,9 @@ class S3Bucket(ObstoreStore):
             source = self._credentials.source
             if not self._credentials.renew(used) and source.is_fixed:
                 raise StoreRefused(f"{expired}; there are no newer ones in {source.name}") from expired
-        if client in (self._client, self._reads):
+        if client in (self._writes, self._reads):
             # Two threads may both do it; either's will do.
-            self._client = self._make_client(None)
+            self._writes = None
             self._reads = self._make_client(self._deadline.seconds)
 
 
