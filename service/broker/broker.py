@@ -71,7 +71,6 @@ class Broker:
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
         self._logs = logs
-        self._cold_bytes = 0
         self._careful_until = 0.0
         self._refusals = RateLimitedLog(_log, now=self.loop.time)
         self._storage_errors = RateLimitedLog(_log, now=self.loop.time)
@@ -103,23 +102,6 @@ class Broker:
         nothing is promised of it any more.
         """
         await self._logs.flush(log)
-
-    @property
-    def has_room_for_cold_bytes(self) -> bool:
-        """Whether another answer with cold bytes may be made. Those that slow clients have not taken yet keep
-        their chunks in memory, beyond what the reader's cache may hold: so much again, and no more."""
-        return self._cold_bytes < self.config.remote_cache_bytes
-
-    def hold_cold_bytes(self, size: int) -> Callable[[], None]:
-        """Count `size` bytes of cold data on their way to a client; call what is returned when they are
-        out.
-        """
-        self._cold_bytes += size
-
-        def out() -> None:
-            self._cold_bytes -= size
-
-        return out
 
     @property
     def reads_carefully(self) -> bool:

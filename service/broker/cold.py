@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, Protocol
 
 from service.base.errors import ConfigError, CorruptionError, StorageError, UnknownVersion
@@ -23,9 +24,10 @@ from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import encode_image
 from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.stamp import Writer
+from service.remote.reading.disk_cache import DiskCache
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.conditional import probe
-from service.remote.stores.obstore_store import open_store
+from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.s3_address import is_s3
 from service.remote.stores.store import ObjectStore
@@ -57,8 +59,26 @@ class NodeStore(ObjectStore, Protocol):
         """Whether the store itself refuses what arrives damaged."""
 
 
-OpenStore = Callable[[BrokerConfig, World], NodeStore]
+OpenStore = Callable[[BrokerConfig, World, StoreOptions], NodeStore]
 """Makes a client of the store that the settings name; nothing is sent yet."""
+
+OFFLOAD_OPTIONS: Final = StoreOptions(
+    connect_timeout_s=2.0, first_byte_timeout_s=4.0, idle_timeout_s=20.0, read_retries=1, max_retries=2
+)
+"""A part that fails is sent again by obstore, or its whole segment would be: at most twice."""
+_LEAST_BYTES_PER_S: Final = 256 << 10
+
+
+def reading_options(config: BrokerConfig) -> StoreOptions:
+    """Somebody waits for what is read, and `Flights` alone repeats it."""
+    return StoreOptions(
+        connect_timeout_s=2.0,
+        first_byte_timeout_s=2.0,
+        request_timeout_s=10.0 + config.remote_chunk_bytes / _LEAST_BYTES_PER_S,
+        idle_timeout_s=20.0,
+        read_retries=0,
+        max_retries=0,
+    )
 
 
 class ColdTier:
@@ -77,15 +97,19 @@ class ColdTier:
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
         self._writer = Writer(config.node_id, world.new_uuid())
-        store = open_store(config, world)
-        self._store = ProvenUploads(store, store.verifies_uploads)
+        store = open_store(config, world, OFFLOAD_OPTIONS)
+        self._store = ProvenUploads(
+            store, store.verifies_uploads, lambda key, data: self.reader.wrote(key, data)
+        )
         self._claim: asyncio.Future[None] | None = None
         self._is_conditional = True
         self._is_recovered = False
         self._compared = asyncio.Event()
         self.reader = RemoteReader(
-            open_store(config, world),
+            open_store(config, world, reading_options(config)),
             world,
+            second_store=open_store(config, world, reading_options(config)),
+            disk_cache=_disk_cache(config, world),
             threads=config.remote_log_reader_threads,
             cache_bytes=config.remote_cache_bytes,
             chunk_bytes=config.remote_chunk_bytes,
@@ -207,7 +231,7 @@ class ColdTier:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def open_configured_store(config: BrokerConfig, world: World) -> NodeStore:
+def open_configured_store(config: BrokerConfig, world: World, options: StoreOptions) -> NodeStore:
     """A client of the store that `firn.remote.url` names."""
     assert config.remote_url is not None
     return open_store(
@@ -215,7 +239,14 @@ def open_configured_store(config: BrokerConfig, world: World) -> NodeStore:
         world=world,
         endpoint=config.remote_s3_endpoint,
         region=config.remote_s3_region,
+        options=options,
     )
+
+
+def _disk_cache(config: BrokerConfig, world: World) -> DiskCache | None:
+    if config.remote_cache_dir is None:
+        return None
+    return DiskCache(world, Path(config.remote_cache_dir), config.remote_cache_dir_bytes)
 
 
 def _uploads_child(config: BrokerConfig) -> UploadsChild | None:

@@ -121,6 +121,8 @@ class BrokerConfig:
     remote_s3_endpoint: str | None
     remote_s3_region: str | None
     remote_cache_bytes: int
+    remote_cache_dir: str | None
+    remote_cache_dir_bytes: int
     remote_chunk_bytes: int
     remote_object_grace_ms: int
     remote_unfenced_allow: bool
@@ -324,6 +326,8 @@ def _node_conflicts(values: Mapping[str, Value], topic: Mapping[str, Value]) -> 
             yield f"{name} has no effect without firn.remote.url=s3://…"
     if number("firn.remote.cache.bytes") < 2 * number("firn.remote.chunk.bytes"):
         yield "firn.remote.cache.bytes must hold at least two chunks of firn.remote.chunk.bytes"
+    if values["firn.remote.cache.dir"] is not None and url is None:
+        yield "firn.remote.cache.dir has no effect without firn.remote.url"
     if url is not None:
         yield from _retention_conflicts(topic)
 

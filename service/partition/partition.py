@@ -7,6 +7,7 @@ asks for it. Owned by the event loop.
 from __future__ import annotations
 
 import logging
+import sys
 
 from kio.schema.errors import ErrorCode
 
@@ -162,9 +163,11 @@ class Partition:
                     wait.appended(size)
         return info
 
-    def read(self, offset: int, max_bytes: int, *, min_one: bool, cold: bool = True) -> LogRead:
+    def read(self, offset: int, max_bytes: int, *, min_one: bool, cold_bytes: int = sys.maxsize) -> LogRead:
         """Records that a consumer may see from `offset` on; see `UnifiedLog.read`."""
-        return self.unified.read(offset, max_bytes, self.high_watermark, min_one=min_one, cold=cold)
+        return self.unified.read(
+            offset, max_bytes, self.high_watermark, min_one=min_one, cold_bytes=cold_bytes
+        )
 
     def close(self) -> None:
         """This replica is no longer here: waiting fetches must look again and find that out."""

@@ -10,6 +10,7 @@ end offset): what the entry does not name is not part of the log, whatever lies 
 
 from __future__ import annotations
 
+import sys
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
@@ -21,22 +22,21 @@ from service.hot.log import AppendInfo, LocalLog
 from service.hot.segment import FileSlice
 from service.records.validation import ValidatedBatch
 from service.remote.catalog import CatalogEntry
+from service.remote.reading.flight import Hold
 from service.remote.reading.reader import RemoteRead, RemoteReader
-
-COPIED_BYTES: Final = 256 << 10
 
 
 class LogRead(NamedTuple):
     """What a read found: bytes in hand (`parts`, `size` bytes of whole or cut batches), or a remote read to
     wait for.
 
-    `held` is memory that lives as long as the parts do: those of the bucket keep their chunks in memory.
+    `hold` is what parts from the bucket keep in memory: it is released when they are out.
     """
 
     parts: tuple[FileSlice | Buffer, ...]
     size: int
     pending: Future[RemoteRead] | None
-    held: int = 0
+    hold: Hold | None = None
 
 
 NOTHING = LogRead((), 0, None)
@@ -81,13 +81,13 @@ class UnifiedLog:
         return self.local.append(batch, leader_epoch, now_ms)
 
     def read(
-        self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool, cold: bool = True
+        self, offset: int, max_bytes: int, end_offset: int, *, min_one: bool, cold_bytes: int = sys.maxsize
     ) -> LogRead:
         """Up to `max_bytes` bytes from the batch that holds `offset`, ending before `end_offset`.
 
-        With `min_one` the first batch comes whole even if it is larger; without `cold` nothing comes from the
-        bucket. `RequestError` OFFSET_OUT_OF_RANGE
-        when the log does not reach from its start to `offset`.
+        With `min_one` the first batch comes whole even if it is larger. From the bucket come up to
+        `cold_bytes` bytes. `RequestError` OFFSET_OUT_OF_RANGE when the log does not reach from its start to
+        `offset`.
         """
         if not self.start_offset <= offset <= self.end_offset:
             raise RequestError(
@@ -101,9 +101,9 @@ class UnifiedLog:
             if not more:
                 return LogRead((found,), found.size, None)
             return LogRead((found, *more), found.size + sum(one.size for one in more), None)
-        if not cold or (max_bytes <= 0 and not min_one):
+        if cold_bytes <= 0 or (max_bytes <= 0 and not min_one):
             return NOTHING
-        return self._read_remote(offset, max_bytes)
+        return self._read_remote(offset, min(max_bytes, cold_bytes))
 
     def _read_remote(self, offset: int, max_bytes: int) -> LogRead:
         if self._reader is None or self.remote is None or offset >= self.remote.end_offset:
@@ -112,22 +112,17 @@ class UnifiedLog:
             raise RequestError(
                 ErrorCode.offset_out_of_range, f"no tier holds offset {offset} of {self.local.tip}"
             )
+        share = self._reader.share()
+        if not share:
+            return NOTHING  # others hold all the memory there is for cold bytes: the client asks again
+        max_bytes = min(max_bytes, share)
         future = self._reader.read(self.local.tip, self.remote.manifest_key, offset, max_bytes)
         return self.ready(future) if future.done() else LogRead((), 0, future)
 
     def ready(self, future: Future[RemoteRead]) -> LogRead:
-        """The bytes of a remote read of this log that has ended; raises what it ended with.
-
-        A small part is copied, so that it does not keep a whole chunk in memory for a reader that is slow.
-        """
-        assert self._reader is not None
-        parts: list[Buffer] = []
-        held = 0
-        for part in future.result().data:
-            small = len(part) < COPIED_BYTES
-            parts.append(bytes(part) if small else part)
-            held += len(part) if small else max(len(part), self._reader.chunk_bytes)
-        return LogRead(tuple(parts), sum(map(len, parts)), None, held)
+        """The bytes of a remote read of this log that has ended; raises what it ended with."""
+        read = future.result()
+        return LogRead(read.data, sum(map(len, read.data)), None, read.hold)
 
     def search_remote(self, timestamp: int) -> Future[TimestampedOffset | None] | None:
         """Start the search for the first remote record at or after `timestamp`; None when only local segments

@@ -21,6 +21,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable
 from concurrent.futures import Future
+from functools import partial
 from typing import Final, NamedTuple, cast
 
 from kio.schema.errors import ErrorCode
@@ -34,6 +35,7 @@ from service.network.server import RequestContext, Response
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
 from service.partition.waits import Wait
+from service.remote.reading.flight import Hold
 from service.remote.reading.reader import RemoteRead
 from service.wire.fetch import (
     FetchPartition,
@@ -67,7 +69,7 @@ class Reading(NamedTuple):
     """An error or a diverging epoch is among the answers: the client must see it now."""
     remote: RemoteReads
     """Downloads that the pass is short of, by position in the request."""
-    held: int
+    holds: list[Hold]
     """Memory that the cold bytes among the answers keep from being freed."""
 
 
@@ -93,8 +95,14 @@ def _refusal(context: RequestContext, error: ErrorCode) -> Response:
 def _response(broker: Broker, context: RequestContext, reading: Reading) -> Response:
     _have_in_hand(broker, reading.topics)
     parts = encode_fetch_response(context.api_version, context.correlation_id, reading.topics)
-    on_done = broker.hold_cold_bytes(reading.held) if reading.held else None
+    on_done = partial(_release, reading.holds) if reading.holds else None
     return Response(cast("list[Part]", parts), on_done, broker.read_carefully)
+
+
+def _release(holds: list[Hold]) -> None:
+    """The cold bytes of a response are out."""
+    for hold in holds:
+        hold.release()
 
 
 def _have_in_hand(broker: Broker, topics: list[AnsweredTopic]) -> None:
@@ -152,9 +160,8 @@ def _read(broker: Broker, version: int, fetch: FetchRequestView, started: Remote
     room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
     if broker.reads_carefully:
         room = min(room, CAREFUL_BYTES)
-    reading = Reading([], [], 0, False, {}, 0)
-    size, held, final = 0, 0, False
-    cold = broker.has_room_for_cold_bytes
+    reading = Reading([], [], 0, False, {}, [])
+    size, final, cold_bytes = 0, False, sys.maxsize
     for t, (topic, partitions) in enumerate(fetch.topics):
         answers = []
         for p, asked in enumerate(partitions):
@@ -164,7 +171,8 @@ def _read(broker: Broker, version: int, fetch: FetchRequestView, started: Remote
                 read = NOTHING
                 if diverging is None:
                     limit = max(min(asked.max_bytes, room - size), 0)
-                    read = _tiers(partition, asked.fetch_offset, limit, size == 0, cold, started.get((t, p)))
+                    future = started.get((t, p))
+                    read = _tiers(partition, asked.fetch_offset, limit, size == 0, cold_bytes, future)
             except RequestError as e:
                 final = True
                 answers.append(_refused(asked, e.code))
@@ -177,11 +185,13 @@ def _read(broker: Broker, version: int, fetch: FetchRequestView, started: Remote
             if read.pending is not None:
                 reading.remote[t, p] = read.pending
             size += read.size
-            held += read.held
+            if read.hold is not None:
+                reading.holds.append(read.hold)
+                cold_bytes = min(cold_bytes - read.size, read.hold.left)
             final = final or diverging is not None
             answers.append(_answer(partition, asked, fetch, read, diverging))
         reading.topics.append((topic, answers))
-    return reading._replace(size=size, final=final, held=held)
+    return reading._replace(size=size, final=final)
 
 
 def _partition(
@@ -218,11 +228,13 @@ def _tiers(
     offset: int,
     limit: int,
     min_one: bool,
-    cold: bool,
+    cold_bytes: int,
     started: Future[RemoteRead] | None,
 ) -> LogRead:
     if started is None:
-        read = partition.read(offset, limit, min_one=min_one, cold=cold)
+        read = partition.read(offset, limit, min_one=min_one, cold_bytes=cold_bytes)
+    elif cold_bytes <= 0:
+        read = NOTHING
     else:
         read = partition.unified.ready(started) if started.done() else LogRead((), 0, started)
     # A remote read brings whole batches, at least one: it may be more than is left of the budget.

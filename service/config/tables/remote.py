@@ -59,6 +59,17 @@ REMOTE: Final = (
         at_least=8 * MIB,
     ),
     key(
+        "firn.remote.cache.dir", STRING, None,
+        "Directory on this machine where what is read from object storage is kept beyond the memory "
+        "for it. Of this node alone, and empty after each start: a fast disk that may lose what is on "
+        "it will do. Unset: nothing is kept on disk. After an error of the disk the node goes on without.",
+    ),
+    key(
+        "firn.remote.cache.dir.bytes", LONG, 10240 * MIB,
+        "Most bytes in `firn.remote.cache.dir`; the least recently used go first.",
+        at_least=64 * MIB,
+    ),
+    key(
         "firn.remote.chunk.bytes", INT, 4 * MIB,
         "Size of one ranged read from object storage.",
         at_least=64 * 1024, at_most=64 * MIB,

@@ -75,6 +75,10 @@ class SegmentEntry(NamedTuple):
     def size_bytes(self) -> int:
         return self.size
 
+    def holds(self, offset: int) -> bool:
+        """Whether `offset` is one of its range."""
+        return self.base_offset <= offset <= self.last_offset
+
     @property
     def first_epoch(self) -> int:
         return self.leader_epochs[0][0]

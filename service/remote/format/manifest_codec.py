@@ -55,7 +55,7 @@ from service.remote.format.manifest import (
     check_chain,
     oldest,
 )
-from service.remote.format.rows import entry_row, parse_entry, parse_ref, ref_row
+from service.remote.format.rows import entry_row, parse_entries, parse_ref, ref_row
 from service.remote.format.stamp import Stamp, stamp_fields, stamp_of
 
 MANIFEST_FORMAT: Final = "firn-manifest"
@@ -176,7 +176,7 @@ def decode_manifest(data: bytes) -> Manifest:
         leader_epoch=int_field(fields, "leader_epoch", 0, MAX_EPOCH),
         start_offset=int_field(fields, "start_offset", 0, most),
         pages=tuple(parse_ref(ref, topic_id, partition, most) for ref in refs),
-        entries=tuple(parse_entry(row, home, most) for row in rows),
+        entries=parse_entries(rows, home, most),
         dropped_segments=int_field(fields, "dropped_segments", 0, most),
         dropped_bytes=int_field(fields, "dropped_bytes", 0, most),
         parent_key=_parent_key(fields, topic_id, partition, parent_version),
@@ -248,7 +248,7 @@ def decode_page(data: bytes, ref: PageRef, topic_id: UUID, partition: int) -> Pa
     children: list[Child]
     if level == 0:
         folder = partition_prefix(*home)
-        children = [parse_entry(row, folder, most) for row in rows]
+        children = list(parse_entries(rows, folder, most))
     else:
         children = [parse_ref(row, *home, most) for row in rows]
         if any(child.level >= level for child in children if isinstance(child, PageRef)):

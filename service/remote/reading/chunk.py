@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_right
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -51,9 +52,19 @@ def split_chunks(table: BlockTable, chunk_bytes: int) -> tuple[ChunkRange, ...]:
     return tuple(chunks)
 
 
-def chunk_of_block(chunks: tuple[ChunkRange, ...], block: int) -> int:
-    """Index of the chunk that `block` belongs to."""
-    return bisect_right(chunks, block, key=lambda chunk: chunk.first_block) - 1
+def cut_range(
+    table: BlockTable, block: int, max_bytes: int, taken: Callable[[int], bool] | None = None
+) -> ChunkRange:
+    """The chunk from `block` on: at least that one, at most `max_bytes`, and up to one that is `taken`."""
+    first = table[block]
+    length, last = first.length, block + 1
+    while last < len(table) and length < max_bytes and not (taken and taken(last)):
+        length += table[last].length
+        if length > max_bytes:
+            length -= table[last].length
+            break
+        last += 1
+    return ChunkRange(block, last, first.position, length)
 
 
 class ChunkSlice(NamedTuple):

@@ -145,16 +145,16 @@ def open_head(store: ObjectStore, key: HeadKey) -> Head:
     return head
 
 
-def open_manifest(store: ObjectStore, key: str) -> tuple[Manifest, int]:
-    """The manifest under `key`, checked against its name, and its stored size in bytes."""
-    chain = open_chain(store, key)
-    return chain.manifest, chain.head.stored_size
-
-
 def open_chain(store: ObjectStore, key: str) -> Chain:
     """The manifest under `key`, checked against its name, with the HEAD that names it."""
     with naming(key):
         data = store.get(key, max_size=MAX_STORED_BYTES)
+    return chain_of(key, data)
+
+
+def chain_of(key: str, data: bytes) -> Chain:
+    """As `open_chain`, of an object that is at hand."""
+    with naming(key):
         manifest = _decode_named(data, key)
     return Chain(manifest, head_of(manifest, key, data))
 

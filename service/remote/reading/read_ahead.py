@@ -1,6 +1,7 @@
 """How far to read ahead of whom. [P]
 
 A *stream* is a reader that goes through one partition in order, known by the offset where it will go on.
+Ranges shrink as streams become more: so that each has room for the chunk that it is in.
 The window of a stream starts at nothing, becomes one chunk with the first read that goes on where the last
 one ended, and doubles with each further one. All windows together stay within half the byte budget: the more
 readers are active, the smaller is each one's share.
@@ -9,16 +10,21 @@ readers are active, the smaller is each one's share.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 from service.base.types import NO_OFFSET
+from service.remote.format.manifest import SegmentEntry
+from service.remote.reading.chunk_cache import Slot
 
 Partition = tuple[UUID, int]
 
 IDLE_MS: Final = 10_000
 MAX_STREAMS: Final = 4096
+_LEAST_RANGES: Final = 4
+"""A range is no smaller than this part of a chunk, about a block: less than one cannot be verified."""
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +38,13 @@ class Stream:
     last_used_ms: int = 0
     walking: bool = False
     """A walk that starts downloads for it is under way; at most one is."""
+    walked: Hashable | None = None
+    """What the last walk that was not cut short began with."""
+    manifest_key: str = ""
+    entry: SegmentEntry | None = None
+    """The segment that it was in last, as this manifest has it."""
+    slot: Slot | None = None
+    """The chunk that it has not read to the end yet; `Flights` keeps it."""
 
 
 class ReadAhead:
@@ -50,6 +63,8 @@ class ReadAhead:
         self._budget_bytes = budget_bytes
         self._by_offset: dict[tuple[Partition, int], Stream] = {}
         self._streams: OrderedDict[int, Stream] = OrderedDict()
+        self.forgotten: list[Stream] = []
+        """Streams that came to nothing; whoever reads this empties it."""
 
     @property
     def active(self) -> int:
@@ -81,10 +96,19 @@ class ReadAhead:
         stream.next = next_offset
         self._by_offset[(stream.partition, next_offset)] = stream
 
+    def range_bytes(self) -> int:
+        """How much is to be downloaded at a time: less, the more streams there are.
+
+        A stream has its current chunk, what is on its way to its client, and what is on its way here.
+        """
+        share = self._budget_bytes // (4 * max(self.active, 1))
+        return max(min(self._chunk_bytes, share), self._chunk_bytes // _LEAST_RANGES, 1)
+
     def window(self, stream: Stream) -> int:
         """Bytes, in whole chunks, to have on their way beyond what the stream's read asked for."""
         share = self._budget_bytes // 2 // max(self.active, 1)
-        return min(stream.window_bytes, share) // self._chunk_bytes * self._chunk_bytes
+        size = self.range_bytes()
+        return min(stream.window_bytes, share) // size * size
 
     def _forget_idle(self, now_ms: int) -> None:
         while self._streams:
@@ -94,6 +118,8 @@ class ReadAhead:
             del self._streams[id(oldest)]
             self._unlink(oldest, oldest.at)
             self._unlink(oldest, oldest.next)
+            if oldest.slot is not None:
+                self.forgotten.append(oldest)
 
     def _unlink(self, stream: Stream, offset: int) -> None:
         if self._by_offset.get((stream.partition, offset)) is stream:

@@ -18,9 +18,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, InvariantError, RequestError
-from service.base.types import TimestampedOffset, TopicIdPartition
+from service.base.types import Buffer, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.remote.format.block_table import BlockTable
+from service.remote.format.keys import ManifestKey, parse_key
 from service.remote.format.manifest import (
     Load,
     Manifest,
@@ -30,8 +31,11 @@ from service.remote.format.manifest import (
     live_segments,
 )
 from service.remote.metrics import ReadMetrics
-from service.remote.reading.chunk import Chunk, chunk_of_block
-from service.remote.reading.flights import Flight, Flights, FlightStats, Resource
+from service.remote.reading.chunk import Chunk, ChunkRange
+from service.remote.reading.chunk_cache import Slot
+from service.remote.reading.disk_cache import DiskCache
+from service.remote.reading.flight import Flight, FlightStats, Hold, Resource
+from service.remote.reading.flights import Flights
 from service.remote.reading.read_ahead import ReadAhead, Stream
 from service.remote.reading.resources import (
     ChunkResource,
@@ -42,6 +46,7 @@ from service.remote.reading.resources import (
     SegmentResource,
 )
 from service.remote.reading.time_search import search_log
+from service.remote.reading.written import Written
 from service.remote.stores.errors import ReaderClosed
 from service.remote.stores.store import ObjectStore
 
@@ -50,6 +55,7 @@ T = TypeVar("T")
 DEFAULT_CHUNK_BYTES: Final = 4 << 20
 DEFAULT_CACHE_BYTES: Final = 128 << 20
 _METADATA_SHARE: Final = 8
+_WRITTEN_SHARE: Final = 32
 _MAX_WINDOW_CHUNKS: Final = 8
 
 
@@ -57,11 +63,13 @@ class RemoteRead(NamedTuple):
     """Whole batches from the one that holds the offset asked for; at least one. Empty where the remote log
     holds nothing at or after it any more (its last records were compacted away).
 
-    `next_offset` is where the next read goes on.
+    `next_offset` is where the next read goes on. `hold` is released when the bytes are out; None where there
+    are none.
     """
 
-    data: tuple[memoryview, ...]
+    data: tuple[Buffer, ...]
     next_offset: int
+    hold: Hold | None = None
 
 
 class ArchiveEnd(NamedTuple):
@@ -95,9 +103,10 @@ class _At:
     What it waited for is pinned until it ends, so it moves on even when the cache is too small to hold it.
     """
 
-    def __init__(self, flights: Flights, fetch: Callable[[Resource], Any]) -> None:
+    def __init__(self, flights: Flights, fetch: Callable[[Resource], Any], written: Written) -> None:
         self._flights = flights
         self._fetch = fetch
+        self._written = written
         self.pins: dict[Hashable, Any] = {}
 
     def need(self, resource: Resource) -> Any:
@@ -109,11 +118,16 @@ class _At:
             raise _Missing(resource.key, found)
         return found
 
-    def peek(self, resource: Resource) -> Any | None:
-        return self.pins.get(resource.key) or self._flights.peek(resource)
+    def chunk(self, segment: OpenSegment, block: int, range_bytes: int) -> Slot:
+        found = self.peek_chunk(segment, block)
+        return found if found is not None else self.need(ChunkResource(segment, block, range_bytes))
+
+    def peek_chunk(self, segment: OpenSegment, block: int) -> Slot | None:
+        key = (segment.entry.key, block)
+        return self.pins.get(key) or self._flights.chunk(key)
 
     def manifest(self, key: str) -> Manifest:
-        manifest: Manifest = self.need(ManifestResource(key))
+        manifest: Manifest = self.need(ManifestResource(key, self._written.get))
         return manifest
 
     def load(self, manifest: Manifest) -> Load:
@@ -127,8 +141,10 @@ class _At:
 class RemoteReader:
     """Single-flight, cached, read-ahead reads over one object store client of its own.
 
-    `cache_bytes` bounds chunks, cached and on their way, and decoded manifests and footers, together.
-    `threads` is the number of downloads at a time; they start when they are first needed.
+    `cache_bytes` bounds chunks, cached, on their way here and on their way to clients, and decoded manifests
+    and footers, together. `threads` is the number of downloads at a time; they start when they are first
+    needed. `second_store` is another client of the same bucket, which is asked where `store` takes long;
+    `disk_cache` keeps chunks that memory has no room for.
     """
 
     def __init__(
@@ -136,6 +152,8 @@ class RemoteReader:
         store: ObjectStore,
         world: World,
         *,
+        second_store: ObjectStore | None = None,
+        disk_cache: DiskCache | None = None,
         threads: int = 4,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         chunk_bytes: int = DEFAULT_CHUNK_BYTES,
@@ -147,9 +165,11 @@ class RemoteReader:
         self._flights = Flights(
             store,
             world,
+            second_store=second_store,
+            disk_cache=disk_cache,
             threads=threads,
             chunk_budget_bytes=chunk_budget,
-            metadata_budget_bytes=cache_bytes // _METADATA_SHARE,
+            metadata_budget_bytes=cache_bytes // _METADATA_SHARE - cache_bytes // _WRITTEN_SHARE,
             attempts=attempts,
         )
         self._plan = ReadAhead(
@@ -158,6 +178,7 @@ class RemoteReader:
             budget_bytes=chunk_budget,
         )
         self._plan_lock = world.threads.lock()
+        self._written = Written(world, cache_bytes // _WRITTEN_SHARE)
 
     def read(
         self, tip: TopicIdPartition, manifest_key: str, offset: int, max_bytes: int
@@ -170,10 +191,23 @@ class RemoteReader:
         """
         with self._plan_lock:
             stream = self._plan.begin((tip.topic_id, tip.partition), offset, self._clock.monotonic_ms())
-        read = _Read(manifest_key, offset, max_bytes, stream)
+            range_bytes = self._plan.range_bytes()
+            forgotten, self._plan.forgotten = self._plan.forgotten, []
+        if forgotten:
+            self._flights.forget(forgotten)
+        read = _Read(tip, manifest_key, offset, max_bytes, stream, range_bytes)
         future: Future[RemoteRead] = _running()
-        self._advance(self._at(), lambda at: self._try_read(at, read, tip), future)
+        self._advance(self._at(), lambda at: self._try_read(at, read), future)
         return future
+
+    def wrote(self, key: str, data: Buffer) -> None:
+        """This process has written an object: the manifest of a commit is not to be fetched again for it."""
+        if isinstance(parse_key(key), ManifestKey):
+            self._written.put(key, data)
+
+    def share(self) -> int:
+        """Bytes that one more response may have of the cold tier now; 0 where clients take none of theirs."""
+        return self._flights.share()
 
     def offset_for_timestamp(
         self, tip: TopicIdPartition, manifest_key: str, timestamp: int, from_offset: int = 0
@@ -231,7 +265,7 @@ class RemoteReader:
     # Computations and their waiting.
 
     def _at(self) -> _At:
-        return _At(self._flights, self._flights.get)
+        return _At(self._flights, self._flights.get, self._written)
 
     def _start(self, compute: Callable[[_At], T]) -> Future[T]:
         future: Future[T] = _running()
@@ -279,76 +313,78 @@ class RemoteReader:
         return manifest
 
     def _segment(self, at: _At, entry: SegmentEntry) -> OpenSegment:
-        segment: OpenSegment = at.need(SegmentResource(entry, self.chunk_bytes))
+        segment: OpenSegment = at.need(SegmentResource(entry))
         return segment
 
-    def _try_read(self, at: _At, read: _Read, tip: TopicIdPartition) -> RemoteRead:
-        manifest = self._manifest(at, tip, read.manifest_key)
+    def _try_read(self, at: _At, read: _Read) -> RemoteRead:
         offset = read.offset
-        entry = manifest.find(offset, at.load(manifest))
-        if entry is None:
-            raise RequestError(
-                ErrorCode.offset_out_of_range,
-                f"offset {offset} of {tip} is not in the remote log, which holds "
-                f"[{manifest.start_offset}, {manifest.end_offset})",
-            )
+        entry = read.stream.entry
+        if entry is None or read.stream.manifest_key != read.manifest_key or not entry.holds(offset):
+            manifest = self._manifest(at, read.tip, read.manifest_key)
+            entry = manifest.find(offset, at.load(manifest))
+            if entry is None:
+                raise RequestError(
+                    ErrorCode.offset_out_of_range,
+                    f"offset {offset} of {read.tip} is not in the remote log, which holds "
+                    f"[{manifest.start_offset}, {manifest.end_offset})",
+                )
         while entry is not None:
             segment = self._segment(at, entry)
             block = segment.footer.blocks.index_of(offset)
             if block < len(segment.footer.blocks):
-                number = chunk_of_block(segment.chunks, block)
-                return self._read_chunks(at, read, manifest, segment, number)
+                read.stream.manifest_key, read.stream.entry = read.manifest_key, entry
+                return self._read_chunks(at, read, segment, block)
             offset = entry.last_offset + 1  # compaction left nothing at the segment's end
+            manifest = self._manifest(at, read.tip, read.manifest_key)
             entry = manifest.find(offset, at.load(manifest))
         return RemoteRead((), offset)
 
-    def _read_chunks(
-        self, at: _At, read: _Read, manifest: Manifest, segment: OpenSegment, number: int
-    ) -> RemoteRead:
-        resource = ChunkResource(segment, number)
+    def _read_chunks(self, at: _At, read: _Read, segment: OpenSegment, block: int) -> RemoteRead:
         try:
-            chunk: Chunk = at.need(resource)
-        finally:
-            # Also when the chunk is still on its way: what comes after it travels beside it.
-            self._plan_ahead(read, manifest, segment, number)
-        offset = max(read.offset, segment.footer.blocks[segment.chunks[number].first_block].first_offset)
-        found = chunk.read(offset, read.max_bytes, at_least_one=True)
+            slot = at.chunk(segment, block, read.range_bytes)
+        except _Missing:
+            # It is on its way, and what comes after it is to travel beside it.
+            self._plan_ahead(read, segment, block)
+            raise
+        self._plan_ahead(read, segment, slot.chunk.range.first_block)
+        offset = max(read.offset, segment.footer.blocks[block].first_offset)
+        found = slot.chunk.read(offset, read.max_bytes, at_least_one=True)
         if found is None:
-            raise InvariantError(f"chunk up to {chunk.last_offset} was chosen for offset {offset}")
-        views, left = [found.data], read.max_bytes - len(found.data)
-        while found is not None and found.at_end and left > 0:
-            following = self._following(at, manifest, segment, number)
+            raise InvariantError(f"chunk up to {slot.chunk.last_offset} was chosen for offset {offset}")
+        pieces, left = [(slot, found.data)], read.max_bytes - len(found.data)
+        while found.at_end and left > 0:
+            following = self._following(at, read, segment, slot.chunk.range.last_block)
             if following is None:
                 break
-            segment, number, chunk = following
-            first = segment.footer.blocks[segment.chunks[number].first_block].first_offset
-            next_found = chunk.read(first, left, at_least_one=False)
+            segment, block, slot = following
+            next_found = slot.chunk.read(segment.footer.blocks[block].first_offset, left, at_least_one=False)
             if next_found is None:
                 break
             found = next_found
-            views.append(found.data)
+            pieces.append((slot, found.data))
             left -= len(found.data)
         with self._plan_lock:
             self._plan.ended(read.stream, found.next_offset)
-        return RemoteRead(tuple(views), found.next_offset)
+        parts, hold = self._flights.hand_out(pieces, read.stream, at_end=found.at_end)
+        return RemoteRead(parts, found.next_offset, hold)
 
     def _following(
-        self, at: _At, manifest: Manifest, segment: OpenSegment, number: int
-    ) -> tuple[OpenSegment, int, Chunk] | None:
-        """The next chunk of the log, in this segment or the next, when it is in memory already."""
-        number += 1
-        if number == len(segment.chunks):
-            following = self._next_in_memory(at, manifest, segment)
-            if following is None:
+        self, at: _At, read: _Read, segment: OpenSegment, block: int
+    ) -> tuple[OpenSegment, int, Slot] | None:
+        """The chunk with the next block of the log, in this segment or the next, when it is in memory."""
+        if block == len(segment.footer.blocks):
+            following = self._next_in_memory(at, read, segment)
+            if following is None or not following.footer.blocks:
                 return None
-            segment, number = following, 0
-        chunk: Chunk | None = at.peek(ChunkResource(segment, number))
-        return None if chunk is None else (segment, number, chunk)
+            segment, block = following, 0
+        slot = at.peek_chunk(segment, block)
+        return None if slot is None else (segment, block, slot)
 
-    def _next_in_memory(self, at: _At, manifest: Manifest, segment: OpenSegment) -> OpenSegment | None:
-        quiet = _At(self._flights, self._flights.peek)
+    def _next_in_memory(self, at: _At, read: _Read, segment: OpenSegment) -> OpenSegment | None:
+        quiet = _At(self._flights, self._flights.peek, self._written)
         quiet.pins = at.pins
         try:
+            manifest = self._manifest(quiet, read.tip, read.manifest_key)
             entry = manifest.find(segment.entry.last_offset + 1, quiet.load(manifest))
             return None if entry is None else self._segment(quiet, entry)
         except _Missing:
@@ -356,8 +392,11 @@ class RemoteReader:
 
     # Read-ahead.
 
-    def _plan_ahead(self, read: _Read, manifest: Manifest, segment: OpenSegment, number: int) -> None:
-        """Start what the read will need beyond its first chunk, and what its stream will need after it."""
+    def _plan_ahead(self, read: _Read, segment: OpenSegment, block: int) -> None:
+        """Start what the read will need beyond the chunk of `block`, and what its stream will need after it.
+
+        Once for each chunk that a stream comes to, and again where there was not room for all of it.
+        """
         if read.planned:
             return
         read.planned = True
@@ -365,34 +404,48 @@ class RemoteReader:
             window = self._plan.window(read.stream)
             beyond = min(read.max_bytes, self.chunk_bytes * _MAX_WINDOW_CHUNKS) - self.chunk_bytes
             wanted = max(window, beyond)
-            if wanted <= 0 or read.stream.walking:
+            mark = (segment.entry.key, block, wanted)
+            if wanted <= 0 or read.stream.walking or read.stream.walked == mark:
                 return
             read.stream.walking = True
-        walk = _Walk(manifest, segment, number + 1, wanted, read.stream)
-        at = _At(self._flights, self._flights.ahead)
+        walk = _Walk(read, segment, block, wanted)
+        at = _At(self._flights, self._flights.ahead, self._written)
         ended: Future[None] = Future()
         self._advance(at, lambda at: self._walk(at, walk), ended)
 
         def rest(_: Future[None]) -> None:
             # A failed walk is no error of anybody's: the read that needs those bytes will meet it itself.
             with self._plan_lock:
-                walk.stream.walking = False
+                read.stream.walking = False
+                read.stream.walked = mark if walk.is_done else None
 
         ended.add_done_callback(rest)
 
     def _walk(self, at: _At, walk: _Walk) -> None:
         """Start downloads chunk by chunk, across segments, until the window is full or the budget is."""
         while walk.left > 0:
-            if walk.number == len(walk.segment.chunks):
-                entry = walk.manifest.find(walk.segment.entry.last_offset + 1, at.load(walk.manifest))
+            if walk.block == len(walk.segment.footer.blocks):
+                manifest = self._manifest(at, walk.read.tip, walk.read.manifest_key)
+                entry = manifest.find(walk.segment.entry.last_offset + 1, at.load(manifest))
                 if entry is None:
-                    return
-                walk.segment, walk.number = self._segment(at, entry), 0
-            resource = ChunkResource(walk.segment, walk.number)
-            if self._flights.ahead(resource) is None:
+                    break
+                walk.segment, walk.block = self._segment(at, entry), 0
+                continue
+            found = self._flights.ahead(ChunkResource(walk.segment, walk.block, walk.read.range_bytes))
+            if found is None:
                 return
-            walk.left -= resource.reserve
-            walk.number += 1
+            chunk: ChunkRange
+            if isinstance(found, Flight):
+                assert isinstance(found.resource, ChunkResource)
+                chunk = found.resource.range
+            else:
+                chunk = found.chunk.range
+            # The first is the one that the read itself asks for.
+            if not walk.is_first:
+                walk.left -= chunk.length
+            walk.is_first = False
+            walk.block = chunk.last_block
+        walk.is_done = True
 
     # Search by time.
 
@@ -403,8 +456,7 @@ class RemoteReader:
             return self._segment(at, entry).footer.blocks
 
         def chunk_of(entry: SegmentEntry, blocks: BlockTable, block: int) -> Chunk:
-            segment = self._segment(at, entry)
-            chunk: Chunk = at.need(ChunkResource(segment, chunk_of_block(segment.chunks, block)))
+            chunk: Chunk = at.chunk(self._segment(at, entry), block, self.chunk_bytes).chunk
             return chunk
 
         return search_log(manifest, at.load(manifest), blocks_of, chunk_of, timestamp, from_offset)
@@ -420,26 +472,35 @@ def _running() -> Future[Any]:
 class _Read:
     """One request. `planned` once its read-ahead has been started."""
 
-    __slots__ = ("manifest_key", "max_bytes", "offset", "planned", "stream")
+    __slots__ = ("manifest_key", "max_bytes", "offset", "planned", "range_bytes", "stream", "tip")
 
-    def __init__(self, manifest_key: str, offset: int, max_bytes: int, stream: Stream) -> None:
+    def __init__(
+        self,
+        tip: TopicIdPartition,
+        manifest_key: str,
+        offset: int,
+        max_bytes: int,
+        stream: Stream,
+        range_bytes: int,
+    ) -> None:
+        self.tip = tip
         self.manifest_key = manifest_key
         self.offset = offset
         self.max_bytes = max_bytes
         self.stream = stream
+        self.range_bytes = range_bytes
         self.planned = False
 
 
 class _Walk:
-    """A walk along the log that starts downloads: the next chunk is `number` of `segment`."""
+    """A walk along the log that starts downloads: the next chunk begins with `block` of `segment`."""
 
-    __slots__ = ("left", "manifest", "number", "segment", "stream")
+    __slots__ = ("block", "is_done", "is_first", "left", "read", "segment")
 
-    def __init__(
-        self, manifest: Manifest, segment: OpenSegment, number: int, left: int, stream: Stream
-    ) -> None:
-        self.manifest = manifest
+    def __init__(self, read: _Read, segment: OpenSegment, block: int, left: int) -> None:
+        self.read = read
         self.segment = segment
-        self.number = number
+        self.block = block
         self.left = left
-        self.stream = stream
+        self.is_done = False
+        self.is_first = True

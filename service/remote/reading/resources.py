@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeVar
 
+from service.base.types import Buffer
 from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
 from service.remote.format.segment_object import Footer
-from service.remote.reading.chunk import Chunk, ChunkRange, split_chunks, verify_chunk
-from service.remote.reading.object_reader import open_footer_of, open_manifest, open_page, read_section
+from service.remote.reading.chunk import Chunk, ChunkRange, cut_range, verify_chunk
+from service.remote.reading.object_reader import (
+    chain_of,
+    open_chain,
+    open_footer_of,
+    open_page,
+    read_section,
+)
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
+
+R = TypeVar("R", bound="_Small")
 
 _ENTRY_COST: Final = 700
 """Bytes that one entry of a manifest or page takes in memory, strings included; measured, rounded up."""
@@ -18,79 +29,99 @@ _ROW_COST: Final = 40
 
 
 class OpenSegment(NamedTuple):
-    """A segment ready to be read: its footer, and how it is cut into chunks."""
+    """A segment ready to be read: its footer says where the blocks of its log lie."""
 
     entry: SegmentEntry
     footer: Footer
-    chunks: tuple[ChunkRange, ...]
 
 
-class ManifestResource(NamedTuple):
-    manifest_key: str
+class _Small:
+    """What comes whole and takes nothing of the chunk account."""
+
+    __slots__ = ()
 
     @property
-    def key(self) -> str:
-        return self.manifest_key
+    def object_key(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def key(self) -> Hashable:
+        return self.object_key
+
+    @property
+    def keys(self) -> tuple[Hashable, ...]:
+        return (self.key,)
 
     @property
     def reserve(self) -> int:
         return 0
 
+    def cut(self: R, taken: Callable[[Hashable], bool]) -> R:
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestResource(_Small):
+    """A manifest; `written` has its bytes where this process has written it just now."""
+
+    manifest_key: str
+    written: Callable[[str], bytes | None] = field(compare=False)
+
+    @property
+    def object_key(self) -> str:
+        return self.manifest_key
+
     def load(self, store: ObjectStore) -> tuple[Manifest, int]:
-        manifest, stored_size = open_manifest(store, self.manifest_key)
-        return manifest, stored_size + _ENTRY_COST * (len(manifest.children) + 1)
+        data = self.written(self.manifest_key)
+        key = self.manifest_key
+        chain = open_chain(store, key) if data is None else chain_of(key, data)
+        return chain.manifest, chain.head.stored_size + _ENTRY_COST * (len(chain.manifest.children) + 1)
 
 
-class PageResource(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class PageResource(_Small):
     ref: PageRef
     manifest: Manifest
 
     @property
-    def key(self) -> str:
+    def object_key(self) -> str:
         return self.ref.key
-
-    @property
-    def reserve(self) -> int:
-        return 0
 
     def load(self, store: ObjectStore) -> tuple[Page, int]:
         page = open_page(store, self.ref, self.manifest)
         return page, self.ref.stored_size + _ENTRY_COST * len(page.children)
 
 
-class SegmentResource(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SegmentResource(_Small):
     """The footer of one segment."""
 
     entry: SegmentEntry
-    chunk_bytes: int
 
     @property
-    def key(self) -> str:
+    def object_key(self) -> str:
         return self.entry.key
-
-    @property
-    def reserve(self) -> int:
-        return 0
 
     def load(self, store: ObjectStore) -> tuple[OpenSegment, int]:
         footer = open_footer_of(store, self.entry)
-        segment = OpenSegment(self.entry, footer, split_chunks(footer.blocks, self.chunk_bytes))
-        return segment, _FOOTER_COST + len(footer.blocks.encoded) + _ROW_COST * len(footer.blocks)
+        cost = _FOOTER_COST + len(footer.blocks.encoded) + _ROW_COST * len(footer.blocks)
+        return OpenSegment(self.entry, footer), cost
 
 
-class SectionResource(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class SectionResource(_Small):
     """The bytes of one section of a segment's object; none where the object does not have it."""
 
     segment: OpenSegment
     name: str
 
     @property
-    def key(self) -> tuple[str, str]:
-        return (self.segment.entry.key, self.name)
+    def object_key(self) -> str:
+        return self.segment.entry.key
 
     @property
-    def reserve(self) -> int:
-        return 0
+    def key(self) -> tuple[str, str]:
+        return (self.segment.entry.key, self.name)
 
     def load(self, store: ObjectStore) -> tuple[bytes, int]:
         section = self.segment.footer.sections.get(self.name)
@@ -98,24 +129,53 @@ class SectionResource(NamedTuple):
         return data, len(data)
 
 
-class ChunkResource(NamedTuple):
-    segment: OpenSegment
-    number: int
+class ChunkResource:
+    """The chunk that begins with `block`: blocks of one segment, of at most `max_bytes` if more than one."""
+
+    __slots__ = ("keys", "max_bytes", "range", "segment")
+
+    def __init__(
+        self, segment: OpenSegment, block: int, max_bytes: int, taken: Callable[[int], bool] | None = None
+    ) -> None:
+        self.segment = segment
+        self.max_bytes = max_bytes
+        # Until it is cut it stands for its first block alone: most that are asked for are in memory.
+        most = 0 if taken is None else max_bytes
+        self.range: ChunkRange = cut_range(segment.footer.blocks, block, most, taken)
+        object_key = segment.entry.key
+        self.keys = tuple((object_key, n) for n in range(block, self.range.last_block))
 
     @property
-    def range(self) -> ChunkRange:
-        return self.segment.chunks[self.number]
+    def object_key(self) -> str:
+        return self.segment.entry.key
 
     @property
     def key(self) -> tuple[str, int]:
-        return (self.segment.entry.key, self.range.position)
+        return self.keys[0]
 
     @property
     def reserve(self) -> int:
         return self.range.length
 
-    def load(self, store: ObjectStore) -> tuple[Chunk, int]:
+    def cut(self, taken: Callable[[Hashable], bool]) -> ChunkResource:
+        """With the blocks after it that are neither here nor on their way."""
         object_key = self.segment.entry.key
-        with naming(object_key):
-            data = store.get_range(object_key, self.range.position, self.range.length)
-            return verify_chunk(data, self.range, self.segment.footer.blocks), self.range.length
+        return ChunkResource(
+            self.segment, self.range.first_block, self.max_bytes, lambda n: taken((object_key, n))
+        )
+
+    @property
+    def lengths(self) -> list[int]:
+        """Bytes of each block."""
+        blocks = self.segment.footer.blocks
+        return [blocks[n].length for n in range(self.range.first_block, self.range.last_block)]
+
+    def prove(self, data: Buffer) -> Chunk:
+        """The chunk, of bytes from wherever; `CorruptionError` where they are not its own."""
+        with naming(self.object_key):
+            return verify_chunk(data, self.range, self.segment.footer.blocks)
+
+    def load(self, store: ObjectStore) -> tuple[Chunk, int]:
+        with naming(self.object_key):
+            data = store.get_range(self.object_key, self.range.position, self.range.length)
+        return self.prove(data), self.range.length

@@ -48,6 +48,7 @@ _METADATA: Final = re.compile(
     r"(?:169\.254\.169\.254|\[fd00:ec2::254\]|metadata\.google\.internal)[:/]"
 )
 _TRANSPORT: Final = re.compile(r'(?:\bmessage|\berror): "([^"\\]+)"|\b(TimedOut|IncompleteMessage)\b')
+_OF_A_SERVER: Final = re.compile(r"HTTP error|Generic S3 error")
 _WORDS: Final = {"TimedOut": "timed out", "IncompleteMessage": "connection closed"}
 _HINTS: Final = {
     "NoSuchBucket": "there is no such bucket",
@@ -134,10 +135,15 @@ def may_be_past_the_end(text: str) -> bool:
     """Whether a failed ranged GET may have been one of bytes that the object does not have.
 
     Stores say so with 416, and folders in words of their own. What never got an answer says nothing of
-    ranges.
+    ranges, whatever else went wrong with S3.
     """
     status = answer_in(text).status
-    return status == 416 or (status is None and "HTTP error" not in text)
+    return status == 416 or (status is None and not _OF_A_SERVER.search(text))
+
+
+def is_timeout(text: str) -> bool:
+    """Whether a request missed a deadline: to connect, for the first byte, for the next one, or in all."""
+    return "kind: Timeout" in text or "TimedOut" in text
 
 
 def is_wordless(text: str) -> bool:

@@ -41,9 +41,8 @@ class FolderStore(ObstoreStore):
             client: LocalStore = LocalStore(root, mkdir=True)
         except (exceptions.BaseError, OSError, ValueError) as e:
             raise ConfigError(f"{root}: {short(e)}") from e
-        super().__init__(client, options, root.as_uri())
+        super().__init__(lambda _: client, options, root.as_uri(), world)
         self._root = root
-        self._world = world
         self._swaps = world.threads.lock()
 
     def put(self, key: str, data: Buffer) -> None:

@@ -1,15 +1,18 @@
 """The object store behind obstore: S3 and whatever speaks it, folders, Google Cloud Storage, Azure.
 
-obstore's calls block the calling thread and release the GIL. One `open_store` makes one client with a
-connection pool of its own: uploads and cold reads each open theirs, so that neither waits for the other's
+obstore's calls block the calling thread and release the GIL. One `open_store` makes clients with connection
+pools of their own: uploads and cold reads each open theirs, so that neither waits for the other's
 connections.
+
+Reads have a client of their own, whose deadline is for the first byte and then for each next one. One that
+misses it gets a new client: the connections of the old one may all have died, and nobody would have said so.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -24,6 +27,7 @@ from service.base.types import Buffer
 from service.base.world import World
 from service.remote.stores.answers import (
     answer_in,
+    is_timeout,
     is_wordless,
     may_be_past_the_end,
     no_credentials,
@@ -32,6 +36,7 @@ from service.remote.stores.answers import (
 from service.remote.stores.aws_credentials import KeysGiven, asks_metadata_service, credential_source
 from service.remote.stores.conditional import PROBE_PREFIX
 from service.remote.stores.credentials import CredentialSource, RenewedCredentials
+from service.remote.stores.deadline import Deadline
 from service.remote.stores.errors import (
     CredentialsExpired,
     CredentialsMissing,
@@ -67,11 +72,16 @@ _OTHER_URLS: Final = ("gs", "az", "azure", "abfs", "abfss", "adl")
 class StoreOptions:
     """How patient and how parallel one client is. Times in seconds, sizes in bytes.
 
-    `request_timeout_s` is for one HTTP request, body included; obstore retries connection errors, 5xx and
-    throttling by itself within `retry_timeout_s`, callers retry beyond that.
+    `request_timeout_s` is for one HTTP request, body included, and so the least rate of a large one;
+    `first_byte_timeout_s` for the first byte of an answer to a read, connecting included, and for each pause
+    in its body. obstore retries connection errors, 5xx and throttling by itself within `retry_timeout_s`,
+    reads `read_retries` times where that is given; who repeats calls himself has it repeat nothing.
     """
 
     connect_timeout_s: float = 5.0
+    first_byte_timeout_s: float = 10.0
+    idle_timeout_s: float = 60.0
+    read_retries: int | None = None
     request_timeout_s: float = 60.0
     max_retries: int = 3
     retry_timeout_s: float = 60.0
@@ -122,25 +132,40 @@ def open_store(
     if parts.scheme in _OTHER_URLS:
         from obstore.store import from_url
 
-        try:
-            other = from_url(url, client_options=_client_options(options), retry_config=_retries(options))
-        except (exceptions.BaseError, ValueError) as e:
-            raise ConfigError(f"{url}: {short(e)}") from e
-        return ObstoreStore(other, options, url)
+        def make(first_byte_s: float | None) -> Client:
+            try:
+                return from_url(
+                    url,
+                    client_options=_client_options(options, first_byte_s),
+                    retry_config=_retries(options, first_byte_s),
+                )
+            except (exceptions.BaseError, ValueError) as e:
+                raise ConfigError(f"{url}: {short(e)}") from e
+
+        return ObstoreStore(make, options, url, world)
     raise ConfigError(f"{url}: no such kind of object store; there are s3, file, gs and az")
 
 
-def _client_options(options: StoreOptions, *, allow_http: bool = False) -> ClientConfig:
-    return {
+def _client_options(
+    options: StoreOptions, first_byte_s: float | None, *, allow_http: bool = False
+) -> ClientConfig:
+    config: ClientConfig = {
         "connect_timeout": timedelta(seconds=options.connect_timeout_s),
         "timeout": timedelta(seconds=options.request_timeout_s),
+        "pool_idle_timeout": timedelta(seconds=options.idle_timeout_s),
         "allow_http": allow_http,
     }
+    if first_byte_s is not None:
+        config["read_timeout"] = timedelta(seconds=first_byte_s)
+    return config
 
 
-def _retries(options: StoreOptions) -> RetryConfig:
+def _retries(options: StoreOptions, first_byte_s: float | None) -> RetryConfig:
+    retries = options.max_retries
+    if first_byte_s is not None and options.read_retries is not None:
+        retries = options.read_retries
     return {
-        "max_retries": options.max_retries,
+        "max_retries": retries,
         "retry_timeout": timedelta(seconds=options.retry_timeout_s),
         "backoff": {
             "init_backoff": timedelta(milliseconds=100),
@@ -150,7 +175,12 @@ def _retries(options: StoreOptions) -> RetryConfig:
     }
 
 
-def _s3_client(address: S3Address, credentials: RenewedCredentials | None, options: StoreOptions) -> S3Store:
+def _s3_client(
+    address: S3Address,
+    credentials: RenewedCredentials | None,
+    options: StoreOptions,
+    first_byte_s: float | None,
+) -> S3Store:
     from obstore.store import S3Store
 
     config: dict[str, Any] = {"region": address.region, "virtual_hosted_style_request": not address.by_path}
@@ -167,8 +197,8 @@ def _s3_client(address: S3Address, credentials: RenewedCredentials | None, optio
         return S3Store(
             address.bucket,
             prefix=address.prefix or None,
-            client_options=_client_options(options, allow_http=plain),
-            retry_config=_retries(options),
+            client_options=_client_options(options, first_byte_s, allow_http=plain),
+            retry_config=_retries(options, first_byte_s),
             **config,
         )
     except (exceptions.BaseError, ValueError) as e:
@@ -193,14 +223,22 @@ def _translated(key: str, place: str) -> Iterator[None]:
         raise store_error(key, place, str(e), is_refusal=isinstance(e, _REFUSED)) from e
 
 
-class ObstoreStore:
-    """`ObjectStore` over one obstore client. Thread-safe; holds no lock of its own."""
+MakeClient = Callable[[float | None], "Client"]
+"""Makes a client for reads with this deadline for the first byte in seconds, or for all else without one."""
 
-    def __init__(self, client: Client, options: StoreOptions, place: str) -> None:
+
+class ObstoreStore:
+    """`ObjectStore` over obstore's clients. Thread-safe; holds no lock of its own."""
+
+    def __init__(self, make_client: MakeClient, options: StoreOptions, place: str, world: World) -> None:
         """`place` names the store in messages."""
-        self._client = client
+        self._make_client = make_client
         self._options = options
         self._place = place
+        self._world = world
+        self._deadline = Deadline(options.first_byte_timeout_s)
+        self._reads = make_client(self._deadline.seconds)
+        self._writes: Client | None = None  # made when it is needed: a reader's store never does
 
     def verifies_uploads(self) -> bool:
         """Whether the store itself refuses a body that arrives damaged; False where nobody knows."""
@@ -208,9 +246,35 @@ class ObstoreStore:
 
     @contextmanager
     def _sending(self, key: str) -> Iterator[Client]:
-        """The client for one call, whose errors are translated."""
-        with _translated(key, self._place):
-            yield self._client
+        """The client for one call that is no read, whose errors are translated."""
+        client = self._writes
+        if client is None:
+            # Two threads may both do it; either's will do.
+            client = self._writes = self._make_client(None)
+        with self._translating(key, client):
+            yield client
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[Client]:
+        """The client for one read, which has a deadline."""
+        client, began_ms = self._reads, self._world.clock.monotonic_ms()
+        try:
+            with self._translating(key, client):
+                yield client
+        except StorageError as e:
+            if isinstance(e.__cause__, exceptions.BaseError) and is_timeout(str(e.__cause__)):
+                self._replace(client, self._deadline.missed())
+            raise
+        if self._deadline.answered((self._world.clock.monotonic_ms() - began_ms) / 1000):
+            self._replace(client, self._deadline.seconds)
+
+    def _translating(self, key: str, client: Client) -> AbstractContextManager[None]:
+        return _translated(key, self._place)
+
+    def _replace(self, client: Client, first_byte_s: float) -> None:
+        # Many threads may have missed the deadline with one client: it is replaced once.
+        if self._reads is client:
+            self._reads = self._make_client(first_byte_s)
 
     def put(self, key: str, data: Buffer) -> None:
         with self._sending(key) as client:
@@ -245,7 +309,7 @@ class ObstoreStore:
 
     def get_range(self, key: str, start: int, length: int) -> Buffer:
         try:
-            with self._sending(key) as client:
+            with self._reading(key) as client:
                 data = memoryview(obstore.get_range(client, key, start=start, length=length))
         except StoreUnavailable as e:
             # Not every store says that a range begins past the end; a store that is away is not asked twice.
@@ -258,7 +322,7 @@ class ObstoreStore:
 
     def get_suffix(self, key: str, length: int) -> tuple[bytes, int]:
         try:
-            with self._sending(key) as client:
+            with self._reading(key) as client:
                 result = obstore.get(client, key, options={"range": {"suffix": length}})
                 size = result.meta["size"]
                 return bytes(result.buffer()), size
@@ -274,12 +338,12 @@ class ObstoreStore:
 
     def head(self, key: str) -> ObjectInfo:
         try:
-            with self._sending(key) as client:
+            with self._reading(key) as client:
                 return _info(obstore.head(client, key))
         except (StoreUnavailable, StoreRefused) as e:
             if isinstance(e.__cause__, exceptions.BaseError) and is_wordless(str(e.__cause__)):
                 # An answer to HEAD has no body to say why; the same to a GET has.
-                with self._sending(key) as client:
+                with self._reading(key) as client:
                     obstore.get_range(client, key, start=0, length=1)
             raise
 
@@ -318,7 +382,7 @@ class ObstoreStore:
         return True
 
     def get_tagged(self, key: str, *, max_size: int) -> Tagged:
-        with self._sending(key) as client:
+        with self._reading(key) as client:
             result = obstore.get(client, key)
             size = result.meta["size"]
             if size > max_size:
@@ -356,7 +420,6 @@ class S3Bucket(ObstoreStore):
             RenewedCredentials(source, world.clock, world.threads) if source is not None else None
         )
         self._address = address
-        self._world = world
         self._verifies = True if address.endpoint is None else None
         """AWS does; others are asked once, by `verifies_uploads`."""
         self._has_answered = False
@@ -367,19 +430,20 @@ class S3Bucket(ObstoreStore):
             and world.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
         )
         where = f" at {address.endpoint}" if address.endpoint else ""
-        super().__init__(
-            _s3_client(address, self._credentials, options), options, f"s3://{address.bucket}{where}"
-        )
+
+        def make(first_byte_s: float | None) -> Client:
+            return _s3_client(address, self._credentials, options, first_byte_s)
+
+        super().__init__(make, options, f"s3://{address.bucket}{where}", world)
 
     @contextmanager
-    def _sending(self, key: str) -> Iterator[Client]:
+    def _translating(self, key: str, client: Client) -> Iterator[None]:
         if self._nobody_to_ask:
             raise StoreRefused(f"{no_credentials(self._place, 'AWS_EC2_METADATA_DISABLED is set')}")
         used = self._credentials() if self._credentials is not None else None
-        client = self._client
         try:
             with _translated(key, self._place):
-                yield client
+                yield
         except CredentialsExpired as e:
             self._renew(used, client, e)
             raise
@@ -420,9 +484,10 @@ class S3Bucket(ObstoreStore):
             source = self._credentials.source
             if not self._credentials.renew(used) and source.is_fixed:
                 raise StoreRefused(f"{expired}; there are no newer ones in {source.name}") from expired
-        if self._client is client:
+        if client in (self._writes, self._reads):
             # Two threads may both do it; either's will do.
-            self._client = _s3_client(self._address, self._credentials, self._options)
+            self._writes = None
+            self._reads = self._make_client(self._deadline.seconds)
 
 
 def _may_be_past_the_end(error: StorageError) -> bool:

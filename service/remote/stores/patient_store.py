@@ -212,7 +212,9 @@ def open_patient_store(
     """
     patience = Patience() if timeout_s is None else Patience(timeout_s=timeout_s)
     # One request at a time is ours to repeat: time would not bound what obstore repeats within a call.
-    options = StoreOptions(max_retries=0, request_timeout_s=max(_SHORT, min(60.0, patience.timeout_s)))
+    options = StoreOptions(
+        max_retries=0, first_byte_timeout_s=20.0, request_timeout_s=max(_SHORT, min(60.0, patience.timeout_s))
+    )
     store = open_store(url, world=world, endpoint=endpoint, region=region, access=access, options=options)
     parts = urlsplit(url)
     if parts.scheme == "file":

@@ -28,16 +28,24 @@ class UploadDamaged(StoreUnavailable):
 class ProvenUploads:
     """`ObjectStore` over `inner`. `verifies` tells whether `inner` itself refuses what arrives damaged.
 
-    A write that cannot be read back raises what the read does: nobody knows then what arrived. Thread-safe.
+    A write that cannot be read back raises what the read does: nobody knows then what arrived. `arrived` is
+    told of each `put` that was proved. Thread-safe.
     """
 
-    def __init__(self, inner: ObjectStore, verifies: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        inner: ObjectStore,
+        verifies: Callable[[], bool],
+        arrived: Callable[[str, Buffer], None] = lambda key, data: None,
+    ) -> None:
         self._inner = inner
         self._verifies = verifies
+        self._arrived = arrived
 
     def put(self, key: str, data: Buffer) -> None:
         self._inner.put(key, data)
         self._compare(key, data)
+        self._arrived(key, data)
 
     def put_stream(self, key: str, parts: Iterable[Buffer], size: int) -> None:
         if self._verifies():

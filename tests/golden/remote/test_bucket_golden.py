@@ -20,7 +20,6 @@ from service.remote.reading.object_reader import (
     open_footer,
     open_footer_of,
     open_head,
-    open_manifest,
     open_page,
     open_topics,
 )
@@ -79,7 +78,8 @@ def test_every_golden_key_names_what_it_is(version: int) -> None:
 def test_the_golden_bucket_reads_from_head_to_the_last_record(version: int) -> None:
     store = golden_store(version)
     head = open_head(store, HeadKey(TOPIC_ID, PARTITION))
-    manifest, size = open_manifest(store, head.manifest_key)
+    chain = open_chain(store, head.manifest_key)
+    manifest, size = chain.manifest, chain.head.stored_size
     assert (manifest.version, size) == (head.version, head.stored_size)
     assert (manifest.start_offset, manifest.end_offset, manifest.cluster_id) == (0, 75, CLUSTER_ID)
     entries = list(live_segments(manifest, lambda ref: open_page(store, ref, manifest)))

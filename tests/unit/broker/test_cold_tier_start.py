@@ -30,7 +30,7 @@ def claim(**settings: str) -> Careless:
     config = BrokerConfig.from_properties({"firn.remote.url": "s3://any/prefix", **settings})
 
     async def scenario() -> None:
-        tier = cold.ColdTier(config, make_world(), "cluster", lambda config, world: store)
+        tier = cold.ColdTier(config, make_world(), "cluster", lambda *_: store)
         try:
             await tier.claim()
         finally:

@@ -382,6 +382,24 @@ def test_an_offset_outside_the_manifest_is_out_of_range(world: World) -> None:
     assert next(iter_headers(world.read(50))).base_offset == 50
 
 
+def test_a_manifest_that_this_process_has_written_is_not_fetched(world: World) -> None:
+    world.archive.add_segment(10)
+    world.archive.add_segment(10)
+    world.read(7)
+    settle(world)
+    before = world.store.arrived()
+    for _ in range(3):
+        world.archive.add_segment(10)
+        key = world.archive.manifest_key
+        world.reader.wrote(key, world.store.inner.get(key, max_size=1 << 20))
+        assert world.read(12)
+    assert world.store.arrived() == before
+    world.reader.wrote("HEAD", b"not one of those that are written once")
+    world.archive.add_segment(10)
+    world.read(12)
+    assert world.store.arrived() == before + 1
+
+
 def test_pages_are_read_only_when_an_offset_lies_in_them(world: World) -> None:
     world.reader.close()
     world.reader = world.new_reader(cache_bytes=8 << 20)

@@ -18,7 +18,7 @@ from service.remote.format.keys import HeadKey, head_key
 from service.remote.format.manifest import SegmentEntry
 from service.remote.format.manifest_codec import encode_head, encode_manifest, head_of
 from service.remote.format.segment_object import decode_footer, encode_footer
-from service.remote.reading.object_reader import entry_of, open_footer_of, open_head, open_manifest
+from service.remote.reading.object_reader import entry_of, open_chain, open_footer_of, open_head
 from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.obstore_store import open_store
 from service.tiering.steps import Step
@@ -130,7 +130,7 @@ def publish_with(world: World, **lie: object) -> SegmentEntry:
 def name(world: World, entry: SegmentEntry) -> None:
     """Let the manifest name the first segment so, and HEAD that manifest."""
     head = open_head(world.bucket, HeadKey(*world.replicas[0].tip[::2]))
-    manifest, _ = open_manifest(world.bucket, head.manifest_key)
+    manifest = open_chain(world.bucket, head.manifest_key).manifest
     manifest = replace(manifest, entries=(entry, *manifest.entries[1:]))
     stored = encode_manifest(manifest)
     world.bucket.put(head.manifest_key, stored)

@@ -25,7 +25,7 @@ from service.remote.format.keys import HeadKey
 from service.remote.format.manifest import Limits, Manifest, Page, PageRef, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import Head, TopicRow, decode_head
 from service.remote.format.stamp import Writer
-from service.remote.reading.object_reader import open_footer_of, open_head, open_manifest, open_page
+from service.remote.reading.object_reader import open_chain, open_footer_of, open_head, open_page
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
@@ -414,7 +414,7 @@ class World:
 
     def _head_written(self, head: Head) -> None:
         key = (head.topic_id, head.partition)
-        end_offset = open_manifest(self.bucket, head.manifest_key)[0].end_offset
+        end_offset = open_chain(self.bucket, head.manifest_key).manifest.end_offset
         self.catalog.published_end[key] = max(end_offset, self.catalog.published_end.get(key, 0))
 
     # -- what is so ------------------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ class World:
 
     def manifest(self, replica: Replica) -> Manifest | None:
         entry = self.entry(replica)
-        return open_manifest(self.bucket, entry.manifest_key)[0] if entry is not None else None
+        return open_chain(self.bucket, entry.manifest_key).manifest if entry is not None else None
 
     def page(self, manifest: Manifest) -> Callable[[PageRef], Page]:
         return lambda ref: open_page(self.bucket, ref, manifest)

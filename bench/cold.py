@@ -1,0 +1,377 @@
+"""`python -m bench.cold [rate] [memory] [trips]`: cold reads beside raw ranged GETs of the same store.
+
+- rate: one client that reads a partition cold, and eight together, as shares of what raw parallel ranged GETs
+  by the same library bring from the same store in the same round; CPU per GB of each.
+- memory: 64 clients that read, each at a place of its own, and 64 that ask and never read: resident memory
+  beyond idle, bytes downloaded for each byte served, and the rate of one more.
+- trips: requests until the first record is there, cold, warm, right after a commit, and in an archive of
+  100,000 segments; and how long a manifest of 1,024 segments takes to decode.
+
+Clients are processes of their own that do as little as can be. Everything runs on one machine, the store,
+too: what the node takes the store does not have. So trust shares, and CPU per GB, which includes what a
+node does anyhow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import os
+import random
+import resource
+import socket
+import statistics
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from bench import load
+from bench.peers import Cpu, FirnPeer, firn, rss_mb
+from service.base.world import system_world
+from service.remote.stores.obstore_store import open_store
+from tests.support.stores import ACCESS, SECRET, Store, new_bucket, versitygw_binary, versitygw_server
+from tests.support.tiers import settle
+from tests.support.wire import schema
+
+PARTS: Final = ("rate", "memory", "trips")
+RANGE_BYTES: Final = 4 << 20
+RAW_THREADS: Final = 10
+TOPICS: Final = 8
+ALONE: Final = "cold-alone"
+"""A topic with as many bytes as the others together, for one client."""
+READERS: Final = 64
+CACHE_MB: Final = 128 * 1.048576
+
+_fork = multiprocessing.get_context("fork")
+
+
+class Bench:
+    """A store with cold topics in it, and figures by name."""
+
+    def __init__(self, folder: Path, store: Store, store_pid: int, megabytes: int) -> None:
+        self.folder = folder
+        self.store = store
+        self.store_pid = store_pid
+        self.megabytes = megabytes
+        self.figures: dict[str, list[float]] = {}
+        self.names = [f"cold-{number}" for number in range(TOPICS)]
+        self.batches: dict[str, int] = {}
+        self.batch_bytes = 0
+
+    def note(self, what: str, value: float) -> None:
+        self.figures.setdefault(what, []).append(value)
+        print(f"{what}: {value:.2f}", file=sys.stderr, flush=True)
+
+    def fill(self) -> None:
+        """Topics of one partition whose records are in the store alone, but for the last segment."""
+        with self.node() as peer:
+            for name in (ALONE, *self.names):
+                load.create(
+                    peer.bootstrap,
+                    name,
+                    remote_storage_enable="true",
+                    segment_bytes=str(32 << 20),
+                    local_retention_bytes="1",
+                )
+                self.batch_bytes, _ = load.fill(
+                    peer.bootstrap,
+                    name,
+                    self.megabytes // 2 if name == ALONE else self.megabytes // 2 // TOPICS,
+                )
+            for name in (ALONE, *self.names):
+                self.batches[name] = settle(peer.bootstrap, name, 0, 120) // load.BATCH_RECORDS
+
+    @contextlib.contextmanager
+    def node(self, **settings: str) -> Iterator[FirnPeer]:
+        """A node that has nothing in its caches."""
+        with firn(self.folder / "node", self.store, **settings) as peer:
+            time.sleep(1)
+            yield peer
+
+    def downloaded(self) -> int:
+        """Bytes that the store has written so far: while nobody uploads, those that it has sent."""
+        counted = Path(f"/proc/{self.store_pid}/io").read_text()
+        return int(counted.partition("wchar:")[2].split()[0])
+
+    def client(self) -> Any:
+        assert self.store.endpoint is not None
+        return open_store(
+            self.store.url, world=system_world(), endpoint=self.store.endpoint, region="us-east-1",
+            access_key_id=ACCESS, secret_access_key=SECRET,
+        )  # fmt: skip
+
+
+# Rates
+
+
+def raw(bench: Bench) -> tuple[float, float]:
+    """(MB/s, CPU seconds per GB) of ranged GETs on threads, of the logs of all segments."""
+    client = bench.client()
+    jobs = [
+        (key, start, min(RANGE_BYTES, size - start))
+        for key, size in sorted(bench.store.objects().items())
+        if key.endswith(".seg")
+        for start in range(0, size, RANGE_BYTES)
+    ]
+    total = sum(job[2] for job in jobs)
+    before, began = resource.getrusage(resource.RUSAGE_SELF), time.monotonic()
+    with ThreadPoolExecutor(RAW_THREADS) as pool:
+        for _ in pool.map(lambda job: len(client.get_range(*job)), jobs):
+            pass
+    took, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return total / 1e6 / took, cpu / (total / 1e9)
+
+
+def _read_topic(bootstrap: str, topic: str, batch_bytes: int, batches: int) -> None:
+    load.fetch_all(bootstrap, topic, batch_bytes, batches)
+
+
+def together(bench: Bench, peer: FirnPeer, names: list[str]) -> tuple[float, float]:
+    """(MB/s, the node's CPU seconds per GB) of one client for each of `names`."""
+    clients = [
+        _fork.Process(target=_read_topic, args=(peer.bootstrap, name, bench.batch_bytes, bench.batches[name]))
+        for name in names
+    ]
+    with Cpu(peer.pid) as cpu:
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+    assert all(client.exitcode == 0 for client in clients)
+    total = sum(bench.batches[name] for name in names) * bench.batch_bytes
+    return total / 1e6 / cpu.wall, cpu.all / (total / 1e9)
+
+
+def rate(bench: Bench, rounds: int) -> None:
+    for _ in range(rounds):
+        rate_of_raw, cpu = raw(bench)
+        bench.note("raw GETs, MB/s", rate_of_raw)
+        bench.note("raw GETs, CPU s/GB", cpu)
+        for what, names in (("one client", [ALONE]), ("eight", bench.names)):
+            with bench.node() as peer:
+                found, cpu = together(bench, peer, names)
+            bench.note(f"{what}, MB/s", found)
+            bench.note(
+                f"{what}, share of raw, % (goal: ≥ {70 if len(names) == 1 else 80})",
+                100 * found / rate_of_raw,
+            )
+            bench.note(f"{what}, CPU s/GB of the node", cpu)
+
+
+# Memory
+
+
+def _fetch_frame(topic: str, offset: int, max_bytes: int) -> bytes:
+    module = schema(1, 12)
+    part = module.FetchPartition(
+        partition=0, fetch_offset=offset, partition_max_bytes=max_bytes,
+        current_leader_epoch=-1, log_start_offset=-1, last_fetched_epoch=-1,
+    )  # fmt: skip
+    return load._frame(
+        module.FetchRequest(
+            replica_id=-1,
+            max_wait=timedelta(seconds=1),
+            min_bytes=1,
+            max_bytes=50 << 20,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            forgotten_topics_data=(),
+            rack_id="",
+            topics=(module.FetchTopic(topic=topic, partitions=(part,)),),
+        )
+    )
+
+
+class Reader:
+    """One client that reads on from `position`, in batches; counts what it got."""
+
+    def __init__(self, bench: Bench, bootstrap: str, topic: str, position: int) -> None:
+        self.bench = bench
+        self.topic = topic
+        self.position = position
+        self.got = 0
+        self.longest_s = 0.0
+        host, _, port = bootstrap.rpartition(":")
+        self.socket = socket.create_connection((host, int(port)), 60)
+
+    def ask(self, max_bytes: int = 1 << 20) -> None:
+        self.socket.sendall(_fetch_frame(self.topic, self.position * load.BATCH_RECORDS, max_bytes))
+
+    def take(self, sink: memoryview) -> None:
+        (size,) = struct.unpack(">i", self._receive(4))
+        left = size
+        while left:
+            count = self.socket.recv_into(sink[: min(left, len(sink))])
+            if not count:
+                raise ConnectionError("the node closed the connection")
+            left -= count
+        batches = size // self.bench.batch_bytes
+        self.got += batches * self.bench.batch_bytes
+        self.position += batches
+
+    def _receive(self, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            piece = self.socket.recv(size - len(data))
+            if not piece:
+                raise ConnectionError("the node closed the connection")
+            data += piece
+        return data
+
+    def read(self, until: Callable[[], bool]) -> None:
+        sink = memoryview(bytearray(1 << 20))
+        while not until() and self.position < self.bench.batches[self.topic]:
+            began = time.monotonic()
+            self.ask()
+            self.take(sink)
+            self.longest_s = max(self.longest_s, time.monotonic() - began)
+
+
+def _spread(bench: Bench, bootstrap: str, count: int) -> list[Reader]:
+    """Readers at places of their own, so far from each other that none reads what another has read."""
+    each = count // TOPICS
+    return [
+        Reader(bench, bootstrap, name, n * bench.batches[name] // each)
+        for name in bench.names
+        for n in range(each)
+    ]
+
+
+class _Peak:
+    """The greatest resident memory of a node while it lives, in MB."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.mb = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> _Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.05):
+            self.mb = max(self.mb, rss_mb(self.pid))
+
+
+def prompt(bench: Bench, count: int) -> None:
+    """`count` clients that each read a stretch of its own to its end."""
+    with bench.node() as peer:
+        idle, before = rss_mb(peer.pid), bench.downloaded()
+        readers = _spread(bench, peer.bootstrap, count)
+        each = count // TOPICS
+        with _Peak(peer.pid) as peak, Cpu(peer.pid) as cpu:
+            threads = []
+            for reader in readers:
+                end = reader.position + bench.batches[reader.topic] // each
+                until = lambda reader=reader, end=end: reader.position >= end  # noqa: E731
+                threads.append(threading.Thread(target=reader.read, args=(until,)))
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        served = sum(reader.got for reader in readers)
+    bench.note(f"{count} prompt readers, MB over idle (goal: ≤ {CACHE_MB + 40:.0f})", peak.mb - idle)
+    bench.note(
+        f"{count} prompt readers, downloaded / served (goal: ≤ 1.3)", (bench.downloaded() - before) / served
+    )
+    bench.note(f"{count} prompt readers, MB/s together", served / 1e6 / cpu.wall)
+    bench.note(f"{count} prompt readers, longest fetch, s", max(reader.longest_s for reader in readers))
+
+
+def _honest_rate(bench: Bench, bootstrap: str, seconds: float) -> float:
+    reader = Reader(bench, bootstrap, bench.names[0], 0)
+    began = time.monotonic()
+    reader.read(lambda: time.monotonic() - began > seconds)
+    return reader.got / 1e6 / (time.monotonic() - began)
+
+
+def dead(bench: Bench) -> None:
+    """64 clients that ask for much and never read, then one that does."""
+    with bench.node() as peer:
+        alone = _honest_rate(bench, peer.bootstrap, 5)
+    with bench.node() as peer:
+        idle = rss_mb(peer.pid)
+        with _Peak(peer.pid) as peak:
+            readers = _spread(bench, peer.bootstrap, READERS)
+            for reader in readers:
+                reader.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                reader.ask(32 << 20)
+            time.sleep(5)
+            beside = _honest_rate(bench, peer.bootstrap, 5)
+        for reader in readers:
+            reader.socket.close()
+    bench.note(f"64 that never read, MB over idle (goal: ≤ {CACHE_MB + 40:.0f})", peak.mb - idle)
+    bench.note("one alone, MB/s", alone)
+    bench.note(f"one beside 64 that never read, MB/s (goal: ≥ {alone / 65:.1f})", beside)
+
+
+def memory(bench: Bench) -> None:
+    for count in (32, READERS):
+        prompt(bench, count)
+    dead(bench)
+
+
+# Round trips
+
+
+def trips(bench: Bench) -> None:
+    from bench.cold_trips import first_record, manifest_decode
+
+    first_record(bench.note)
+    manifest_decode(bench.note)
+
+
+def _child(name: str) -> int:
+    """The process of this name that was started here."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return next(int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == name)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.cold", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of rates (default: 3)")
+    parser.add_argument("--megabytes", type=int, default=1024, help="size of the archive (default: 1024)")
+    arguments = parser.parse_args()
+    parts = arguments.parts or list(PARTS)
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"nothing is called {', '.join(sorted(unknown))}")
+    if versitygw_binary() is None and set(parts) != {"trips"}:
+        parser.error("versitygw is not here: make fetch-tools")
+    with tempfile.TemporaryDirectory(prefix="firn-bench-") as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        bench = Bench(folder, Store(""), 0, arguments.megabytes)
+        if set(parts) != {"trips"}:
+            endpoint = stack.enter_context(versitygw_server(folder))
+            bench.store_pid = _child("versitygw")
+            bench.store = new_bucket(endpoint, f"bench-{random.randrange(1 << 30)}")
+            bench.fill()
+        if "rate" in parts:
+            rate(bench, arguments.rounds)
+        if "memory" in parts:
+            memory(bench)
+        if "trips" in parts:
+            trips(bench)
+    for what, values in bench.figures.items():
+        print(f"{what:<72}{statistics.median(values):>12.2f}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""Objects that this process has written lately, so that they need not be fetched to be read."""
+
+from __future__ import annotations
+
+from service.base.types import Buffer
+from service.base.world import World
+from service.remote.reading.lru import LruCache
+
+
+class Written:
+    """Bytes by key, at most `most_bytes` of them, the last used ones. Thread-safe.
+
+    Keys are never written twice, so what is here is what lies there.
+    """
+
+    def __init__(self, world: World, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._lock = world.threads.lock()
+        self._objects = LruCache()
+
+    def put(self, key: str, data: Buffer) -> None:
+        if len(data) <= self._most_bytes:
+            with self._lock:
+                self._objects.put(key, bytes(data), len(data))
+                self._objects.shrink(self._most_bytes)
+
+    def get(self, key: str) -> bytes | None:
+        with self._lock:
+            found: bytes | None = self._objects.get(key)
+            return found
