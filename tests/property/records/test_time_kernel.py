@@ -70,7 +70,9 @@ def test_the_first_record_by_time_is_what_a_walk_finds(
     assert first_in_batches(data, 0, len(data), timestamp, offset) == expected
 
 
-@given(batches, timestamps, st.integers(0, 20), st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255))))
+@given(
+    batches, timestamps, st.integers(0, 20), st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 255)))
+)
 def test_damaged_bytes_are_answered_alike_by_all_lives(
     rows: list[tuple[list[int], Codec, bool]], timestamp: int, offset: int, edits: list[tuple[int, int]]
 ) -> None:
