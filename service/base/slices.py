@@ -7,7 +7,10 @@ clock: so the same request is cut at the same places in every run, also under th
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Generator
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 SLICE_US: Final = 2000
 """How much one piece of work may take of one turn of the loop."""
@@ -34,3 +37,14 @@ class Slice:
         """Lets everybody else go first, then begins a new slice. May be cancelled here, and only here."""
         await asyncio.sleep(0)
         self._left_us = self._slice_us
+
+    async def go_through(self, steps: Generator[None, None, T], step_us: int) -> T:
+        """What `steps` return; each takes `step_us` at most."""
+        while True:
+            if self.charge(step_us):
+                await self.next_turn()
+            try:
+                next(steps)
+            except StopIteration as e:
+                result: T = e.value
+                return result

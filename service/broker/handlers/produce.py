@@ -32,6 +32,7 @@ from service.records.validation import (
 )
 from service.wire.errors import WireError
 from service.wire.produce import (
+    ProducedTopic,
     ProducePartitionResult,
     ProduceRequestView,
     TopicKey,
@@ -44,7 +45,6 @@ VALID_ACKS: Final = (-1, 0, 1)
 _PARTITION_US: Final = 25
 """What a partition costs besides its bytes."""
 
-ProducedTopic = tuple[TopicKey, list[tuple[int, Buffer | None]]]
 ToFlush = dict[tuple[TopicKey, int], Partition]
 AnsweredTopic = tuple[TopicKey, list[ProducePartitionResult]]
 
