@@ -7,7 +7,7 @@ clock: so the same request is cut at the same places in every run, also under th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -48,3 +48,30 @@ class Slice:
             except StopIteration as e:
                 result: T = e.value
                 return result
+
+
+def in_slices(steps: Generator[int, None, T]) -> T | Awaitable[T]:
+    """What `steps` return: at once where all of it fits into a slice, else the rest of it in later turns.
+
+    Each step tells its work (µs) before it is done.
+    """
+    piece = Slice()
+    try:
+        while not piece.charge(next(steps)):
+            pass
+    except StopIteration as e:
+        result: T = e.value
+        return result
+    return _go_on(steps)
+
+
+async def _go_on(steps: Generator[int, None, T]) -> T:
+    piece = Slice()
+    while True:
+        try:
+            work_us = next(steps)
+        except StopIteration as e:
+            result: T = e.value
+            return result
+        if piece.charge(work_us):
+            await piece.next_turn()

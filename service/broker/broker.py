@@ -14,6 +14,7 @@ from service.base.clock import Clock
 from service.base.errors import RequestError
 from service.base.printable import printable
 from service.base.threads import Threads
+from service.broker.encoded_answers import EncodedSettings, EncodedTopics
 from service.broker.ports import ConfigAdmin, ProducerIdSource, TopicAdmin
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
@@ -78,6 +79,8 @@ class Broker:
         self._logs = logs
         self._records_pool = threads.pool("records", 2)
         self._search_pool = threads.pool("search", 1)
+        self.encoded_settings = EncodedSettings()
+        self.encoded_topics = EncodedTopics(replicas)
         self._cold_bytes = 0
         self._careful_until = 0.0
         self._refusals = RateLimitedLog(_log, now=self.loop.time)

@@ -305,14 +305,17 @@ def _response_classes(key: int, version: int) -> tuple[type[Any], type[Any]]:
 
 
 @cache
-def _element_encoder(key: int, version: int, field_name: str) -> Encoder:
-    return element_encoder(*_response_classes(key, version), field_name)
+def _element_encoder(key: int, version: int, path: tuple[str, ...]) -> Encoder:
+    return element_encoder(*_response_classes(key, version), path)
 
 
-def encode_element(key: int, version: int, field_name: str, element: Any) -> Encoded:
-    """One element of the array `field_name` of a response, to stand in it as often as it is the same."""
+def encode_element(key: int, version: int, path: tuple[str, ...], element: Any) -> Encoded:
+    """One element of an array of a response, to stand in it as often as it is the same.
+
+    `path`: names of arrays, each in an element of the one before.
+    """
     out = bytearray()
-    _element_encoder(key, version, field_name)(out, element)
+    _element_encoder(key, version, path)(out, element)
     return Encoded(out)
 
 

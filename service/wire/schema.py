@@ -17,7 +17,7 @@ Example::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import MISSING, Field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, cast
@@ -383,14 +383,18 @@ def compile_steps(version: type[Any], canonical: type[Any]) -> Codec:
     return Codec(compiled.read, compiled.write, compiled.read_steps, compiled.write_steps)
 
 
-def element_encoder(version: type[Any], canonical: type[Any], field_name: str) -> Encoder:
-    """Writer of one element of an array of the message, whose bytes may be kept (`Encoded`)."""
-    found = {field.name: field for field in fields(version)}[field_name]
-    target = {field.name: field for field in fields(canonical)}[field_name]
-    kind, other = classify_field(found), classify_field(target)
-    assert isinstance(kind, EntityTupleField)
-    assert isinstance(other, EntityTupleField)
-    return _entity(kind.type_, other.type_).write
+def element_encoder(version: type[Any], canonical: type[Any], path: Sequence[str]) -> Encoder:
+    """Writer of one element of an array of the message, whose bytes may be kept (`Encoded`).
+
+    `path`: names of arrays, each in an element of the one before.
+    """
+    for name in path:
+        kind = classify_field({field.name: field for field in fields(version)}[name])
+        other = classify_field({field.name: field for field in fields(canonical)}[name])
+        assert isinstance(kind, EntityTupleField)
+        assert isinstance(other, EntityTupleField)
+        version, canonical = kind.type_, other.type_
+    return _entity(version, canonical).write
 
 
 def dropped_fields(version: type[Any], canonical: type[Any]) -> dict[str, object]:
