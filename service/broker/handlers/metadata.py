@@ -155,7 +155,7 @@ def _described(
 ) -> Generator[int, None, Encoded]:
     """The topic's part of the answer, as it was encoded before if it was."""
     count, known = len(topic.partitions), broker.encoded_topics
-    yield TOPIC_US + count // 2
+    yield TOPIC_US + count
     element = known.get(topic, version, operations)
     if element is not None:
         return element
