@@ -26,6 +26,8 @@ from simulator.trace import Trace
 
 BEGAN_MS: Final = 1_700_000_000_000
 PORT: Final = 9092
+OPEN_FILES: Final = 256
+"""what a node is told that it may have open, connections included"""
 
 
 class State(Enum):
@@ -192,7 +194,7 @@ class Run:
 
 def make_node(config: BrokerConfig, supervisor: Supervisor, run: Run) -> Node:
     """The node as `run_server` makes it, but for its world and its store."""
-    return Node(config, supervisor, run.world, open_store=run.open_store)
+    return Node(config, supervisor, run.world, open_files=OPEN_FILES, open_store=run.open_store)
 
 
 class NodeLogs(logging.Handler):

@@ -111,6 +111,19 @@ class PartitionModel:
         self._nothing_refused(found)
         self._learn(log_start, end_offset, found)
 
+    def judge_epoch(
+        self, asked: int, epoch: int, end_offset: int, log_end: int, records: Sequence[Record]
+    ) -> None:
+        """Whether `epoch` and its end are where the records say that the epoch `asked` ends (L6)."""
+        later = next((one.offset for one in records if one.leader_epoch > asked), None)
+        least = max((one.offset + 1 for one in records if one.leader_epoch <= asked), default=0)
+        most = later if later is not None else max(log_end, end_offset)
+        if epoch > asked or epoch < 0 or not least <= end_offset <= most:
+            raise Violation(
+                f"{self}: epoch {asked} ends at {end_offset}, in epoch {epoch}, by OffsetForLeaderEpoch, "
+                f"and by the records from {least} to {most}"
+            )
+
     def _distinct(self, log_start: int, end_offset: int, records: Iterable[Record]) -> dict[int, Record]:
         found: dict[int, Record] = {}
         expected = log_start

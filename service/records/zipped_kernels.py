@@ -27,7 +27,7 @@ from service.base.private_cache import keep, private_folders
 
 log = logging.getLogger(__name__)
 
-KERNELS: Final = ("kernel", "column_buffers", "column_kernel", "time_kernel")
+KERNELS: Final = ("kernel", "column_buffers", "column_kernel")
 """Each after those that it imports."""
 SUFFIX: Final = EXTENSION_SUFFIXES[0]
 """As ``.cpython-312-x86_64-linux-gnu.so``: version, ABI, processor, C library."""
