@@ -7,7 +7,10 @@ clock: so the same request is cut at the same places in every run, also under th
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Awaitable, Generator
+from typing import Final, TypeVar
+
+T = TypeVar("T")
 
 SLICE_US: Final = 2000
 """How much one piece of work may take of one turn of the loop."""
@@ -34,3 +37,41 @@ class Slice:
         """Lets everybody else go first, then begins a new slice. May be cancelled here, and only here."""
         await asyncio.sleep(0)
         self._left_us = self._slice_us
+
+    async def go_through(self, steps: Generator[None, None, T], step_us: int) -> T:
+        """What `steps` return; each takes `step_us` at most."""
+        while True:
+            if self.charge(step_us):
+                await self.next_turn()
+            try:
+                next(steps)
+            except StopIteration as e:
+                result: T = e.value
+                return result
+
+
+def in_slices(steps: Generator[int, None, T]) -> T | Awaitable[T]:
+    """What `steps` return: at once where all of it fits into a slice, else the rest of it in later turns.
+
+    Each step tells its work (µs) before it is done.
+    """
+    piece = Slice()
+    try:
+        while not piece.charge(next(steps)):
+            pass
+    except StopIteration as e:
+        result: T = e.value
+        return result
+    return _go_on(steps)
+
+
+async def _go_on(steps: Generator[int, None, T]) -> T:
+    piece = Slice()
+    while True:
+        try:
+            work_us = next(steps)
+        except StopIteration as e:
+            result: T = e.value
+            return result
+        if piece.charge(work_us):
+            await piece.next_turn()

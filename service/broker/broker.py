@@ -6,12 +6,15 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Final
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
 from uuid import UUID
 
 from service.base.clock import Clock
 from service.base.errors import RequestError
 from service.base.printable import printable
+from service.base.threads import Threads
+from service.broker.encoded_answers import EncodedSettings, EncodedTopics
 from service.broker.ports import ConfigAdmin, ProducerIdSource, TopicAdmin
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
@@ -26,6 +29,8 @@ from service.network.limited_log import RateLimitedLog
 from service.network.server import RequestContext
 
 _log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 NO_THROTTLE: Final = timedelta(0)
 """No quotas are served, so no request is ever throttled."""
@@ -53,6 +58,7 @@ class Broker:
         controller: Controller,
         replicas: Replicas,
         logs: LogManager,
+        threads: Threads,
     ) -> None:
         self._config = config
         self.clock = clock
@@ -71,6 +77,10 @@ class Broker:
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
         self._logs = logs
+        self._records_pool = threads.pool("records", 2)
+        self._search_pool = threads.pool("search", 1)
+        self.encoded_settings = EncodedSettings()
+        self.encoded_topics = EncodedTopics(replicas)
         self._careful_until = 0.0
         self._refusals = RateLimitedLog(_log, now=self.loop.time)
         self._storage_errors = RateLimitedLog(_log, now=self.loop.time)
@@ -102,6 +112,19 @@ class Broker:
         nothing is promised of it any more.
         """
         await self._logs.flush(log)
+
+    async def records_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Validate a batch that would hold the loop for longer than a slice."""
+        return await self.loop.run_in_executor(self._records_pool, partial(call, *args, **kwargs))
+
+    async def search_thread(self, call: Callable[[], T]) -> T:
+        """Look for a record. The searches of all clients stand in one line, beside nobody's records."""
+        return await self.loop.run_in_executor(self._search_pool, call)
+
+    def close(self) -> None:
+        """No more work on threads; what is under way ends for nobody."""
+        for pool in (self._records_pool, self._search_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     @property
     def reads_carefully(self) -> bool:

@@ -7,9 +7,10 @@ anything else is a bug that the server logs with the peer's address before it cl
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Final, NamedTuple
 
+from service.base.slices import Slice
 from service.broker.broker import Broker
 from service.broker.handlers import (
     api_versions,
@@ -31,28 +32,40 @@ from service.wire.api import (
     ApiKey,
     RequestHeader,
     decode_request,
+    decode_request_steps,
     is_served,
     parse_request_header,
     response_frame,
+    response_steps,
     unsupported_api_versions_frame,
 )
-from service.wire.fetch import parse_fetch
-from service.wire.produce import parse_produce
+from service.wire.fetch import parse_fetch, parse_fetch_steps
+from service.wire.primitives import ManyElements
+from service.wire.produce import parse_produce, parse_produce_steps
 
 Handler = Callable[[Broker, RequestContext, Any], Any]
-Parse = Callable[[int, memoryview, int], Any]
+Parse = Callable[[int, memoryview, int, int], Any]
+ParseSteps = Callable[[int, memoryview, int], Generator[None, None, Any]]
+
+AT_ONCE_ELEMENTS: Final = 256
+"""Array elements of a request that are read in one go; what has more is read and answered in slices."""
+STEP_US: Final = 400
+"""What a step of reading or writing a message takes at most: `PAUSE_ELEMENTS` of them."""
 
 
 class Served(NamedTuple):
-    """Who answers an API on the broker's listeners. `parse`: by hand, and so is the answer."""
+    """Who answers an API on the broker's listeners. `parse`: by hand, and so is the answer; in steps what has
+    many elements.
+    """
 
     handle: Handler
     parse: Parse | None = None
+    parse_steps: ParseSteps | None = None
 
 
 BROKER_APIS: Final[dict[int, Served]] = {
-    ApiKey.PRODUCE: Served(produce.handle, parse_produce),
-    ApiKey.FETCH: Served(fetch.handle, parse_fetch),
+    ApiKey.PRODUCE: Served(produce.handle, parse_produce, parse_produce_steps),
+    ApiKey.FETCH: Served(fetch.handle, parse_fetch, parse_fetch_steps),
     ApiKey.LIST_OFFSETS: Served(list_offsets.handle),
     ApiKey.METADATA: Served(metadata.handle),
     ApiKey.API_VERSIONS: Served(api_versions.handle),
@@ -82,18 +95,41 @@ class Dispatcher:
         header = parse_request_header(frame)
         context.api_key, context.api_version = header.api_key, header.api_version
         context.correlation_id, context.client_id = header.correlation_id, header.client_id
-        handle, parse = self._apis[header.api_key]
-        if parse is not None:
-            request = parse(header.api_version, frame, header.body)
-            by_hand: Response | Awaitable[Response | None] | None = handle(self._broker, context, request)
-            return by_hand
-        if not is_served(header):
-            return Response([unsupported_api_versions_frame(header)])
-        answer = handle(self._broker, context, decode_request(header, frame))
+        served = self._apis[header.api_key]
+        parse = served.parse
+        try:
+            if parse is not None:
+                request = parse(header.api_version, frame, header.body, AT_ONCE_ELEMENTS)
+                by_hand: Response | Awaitable[Response | None] | None
+                by_hand = served.handle(self._broker, context, request)
+                return by_hand
+            if not is_served(header):
+                return Response([unsupported_api_versions_frame(header)])
+            request = decode_request(header, frame, AT_ONCE_ELEMENTS)
+        except ManyElements:
+            return self._in_slices(context, header, frame, served)
+        answer = served.handle(self._broker, context, request)
         if isinstance(answer, Awaitable):
             return _later(header, answer)
         return Response([response_frame(header, answer)])
 
+    async def _in_slices(
+        self, context: RequestContext, header: RequestHeader, frame: memoryview, served: Served
+    ) -> Response | None:
+        """As a call, for a request with many elements: reading and writing it is cut, too."""
+        if served.parse_steps is not None:
+            steps = served.parse_steps(header.api_version, frame, header.body)
+        else:
+            steps = decode_request_steps(header, frame)
+        request = await Slice().go_through(steps, STEP_US)
+        answer = served.handle(self._broker, context, request)
+        if served.parse_steps is None:
+            return await _later(header, answer)
+        by_hand: Response | None = await answer if isinstance(answer, Awaitable) else answer
+        return by_hand
 
-async def _later(header: RequestHeader, answer: Awaitable[Any]) -> Response:
-    return Response([response_frame(header, await answer)])
+
+async def _later(header: RequestHeader, answer: Any) -> Response:
+    """What takes a task anyway may be large: it is written in slices."""
+    message = await answer if isinstance(answer, Awaitable) else answer
+    return Response(await Slice().go_through(response_steps(header, message), STEP_US))

@@ -172,7 +172,9 @@ class Node:
             controller,
             replicas,
             logs,
+            self._world.threads,
         )
+        stack.callback(broker.close)
         await self._bind(broker)
         broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)
         stack.push_async_callback(self._supervisor.close)

@@ -128,6 +128,7 @@ class BrokerConfig:
     remote_unfenced_allow: bool
     remote_recover: bool
     max_inflated_batch_bytes: int
+    max_inflated_request_bytes: int
     log: LogConfig
     topic_defaults: Mapping[str, Value]
     static: Mapping[str, str]

@@ -27,7 +27,7 @@ from service.base.files import make_directory, remove_file
 from service.base.types import NO_LEADER_EPOCH, NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
-from service.hot import retention, search
+from service.hot import retention
 from service.hot.durability import Durability, Latch
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache
@@ -36,6 +36,7 @@ from service.hot.raw_batches import check_raw, marker_of
 from service.hot.reading import LogReader, ReadResult
 from service.hot.recovery import Known, load_log, settings_of
 from service.hot.sealed import SealedSegment, describe
+from service.hot.search import TimeSearch
 from service.hot.segment import Segment
 from service.hot.state import LogOffline, LogState
 from service.hot.trimming import Trimming
@@ -75,6 +76,7 @@ class LocalLog:
         self._durability = Durability(state, latch)
         self._reader = LogReader(state.segments, lambda: "compact" in state.config.cleanup_policy)
         self._trimming = Trimming(state, self._durability, self._reader)
+        self.by_time = TimeSearch(state)
         self._durability.note(state.epochs.path)
         self._closed = False
         self._epoch_to_note = NO_LEADER_EPOCH
@@ -386,21 +388,12 @@ class LocalLog:
     def offset_for_timestamp(
         self, timestamp: int, start_offset: int | None = None
     ) -> TimestampedOffset | None:
-        """The first local record at or after `timestamp` ms, None if there is none."""
-        self.state.check()
-        start = self.state.local_start if start_offset is None else start_offset
-        try:
-            return search.offset_for_timestamp(self.state.segments.all, timestamp, start)
-        except CorruptionError as e:
-            raise self.state.corrupt(e) from e
+        """The first local record at or after `timestamp` ms, None if there is none; found at once, here."""
+        return self.by_time.find(self.by_time.looks(timestamp, start_offset))
 
     def max_timestamp_offset(self) -> TimestampedOffset | None:
-        """The first local record with the greatest timestamp."""
-        self.state.check()
-        try:
-            return search.max_timestamp_offset(self.state.segments.all)
-        except CorruptionError as e:
-            raise self.state.corrupt(e) from e
+        """The first local record with the greatest timestamp; found at once, here."""
+        return self.by_time.find(self.by_time.looks_for_newest())
 
     def sealed_segments(self, from_offset: int = 0) -> list[SealedSegment]:
         """All segments but the active one, oldest first, that end beyond `from_offset`.

@@ -1,69 +1,151 @@
-"""Finding local records by time.
+"""Finding local records by time: segments on the loop, by their indexes; batches and records on any thread.
+
+Records with equal timestamps have one index entry, so a look may go through a whole segment. It reads headers
+by the kernel and inflates one batch at a time, and holds nothing but the open file: the segment may go
+meanwhile.
 
 Source: Kafka `UnifiedLog.fetchOffsetByTimestamp`, `LogSegment.findOffsetByTimestamp`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError
 from service.base.types import TimestampedOffset
 from service.hot.files import SegmentFile
 from service.hot.segment import Segment
-from service.records.batch import BatchHeader
-from service.records.decode import Record, iter_records
-from service.records.walk import iter_batches
+from service.hot.segments import Segments
+from service.hot.state import LogOffline, LogState
+from service.records.batch import HEADER_SIZE, read_header
+from service.records.by_time import batch_from, first_in_batch
+from service.records.walk import LOOKUP_BYTES
+
+READ_BYTES: Final = 1 << 20
 
 
-def offset_for_timestamp(
-    segments: Sequence[Segment], timestamp: int, start_offset: int
-) -> TimestampedOffset | None:
-    """First record at or after both `timestamp` and `start_offset`; None if there is none."""
-    for slot, segment in enumerate(segments):
-        following = segments[slot + 1].base_offset if slot + 1 < len(segments) else None
-        if following is not None and following <= start_offset:
-            continue
-        if not segment.size or segment.max_timestamp < timestamp:
-            continue
-        found = _in_segment(segment, timestamp, start_offset)
-        if found is not None:
-            return found
-    return None
+class Look(NamedTuple):
+    """A part of one segment in which the first record at or after `timestamp` and `offset` is looked for."""
+
+    file: SegmentFile
+    position: int
+    end: int
+    timestamp: int
+    offset: int
+
+    def run(self) -> TimestampedOffset | None:
+        """The record; None where there is none. Blocks, and may run on any thread.
+
+        `CorruptionError` for what is no batch, `StorageError` for what cannot be read.
+        """
+        position, size = self.position, LOOKUP_BYTES
+        while position < self.end:
+            data = self.file.pread(min(size, self.end - position), position)
+            try:
+                found, at = batch_from(data, 0, len(data), self.timestamp, self.offset)
+            except CorruptionError as e:
+                raise CorruptionError(f"{self.file.path}, from position {position} on: {e}") from e
+            if at == 0 and not found:
+                raise CorruptionError(f"{self.file.path}: no whole batch at position {position}")
+            # Large batches are stepped over with small reads, small ones are walked with large reads.
+            size = READ_BYTES if at <= len(data) else LOOKUP_BYTES
+            position += at
+            if found:
+                record, position = self._in_batch(position)
+                if record is not None:
+                    return record
+        return None
+
+    def _in_batch(self, position: int) -> tuple[TimestampedOffset | None, int]:
+        """The record in the batch at `position`, if there is one, and the position behind the batch."""
+        header = read_header(self.file.pread(HEADER_SIZE, position))
+        size = header.size
+        data = self.file.pread(size, position) if position + size <= self.end else b""
+        if len(data) != size:
+            raise CorruptionError(f"{self.file.path} ends within the batch at {position}")
+        try:
+            return first_in_batch(data, header, self.timestamp, self.offset), position + size
+        except CorruptionError as e:
+            raise CorruptionError(f"{self.file.path}, position {position}: {e}") from e
 
 
-def _in_segment(segment: Segment, timestamp: int, start_offset: int) -> TimestampedOffset | None:
+class TimeSearch:
+    """The searches of one log. Owned by the loop, but for the looks."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+
+    def looks(self, timestamp: int, start_offset: int | None = None) -> Iterator[Look | None]:
+        """Where the first record at or after both `timestamp` and `start_offset` can be, in that order.
+
+        Also None for each segment that is passed over, so that whoever walks a long log can pause: what is
+        removed meanwhile is left out. `StorageError`; a `CorruptionError` of a look belongs to `corrupt`.
+        """
+        start = self._state.local_start if start_offset is None else start_offset
+        return self._judged(_looks_by_time(self._state.segments, timestamp, start))
+
+    def looks_for_newest(self) -> Iterator[Look | None]:
+        """Where the first record with the greatest timestamp is, if one has a timestamp; as `looks`."""
+        return self._judged(_looks_for_newest(self._state.segments))
+
+    def _judged(self, looks: Iterator[Look | None]) -> Iterator[Look | None]:
+        try:
+            self._state.check()
+            for look in looks:
+                yield look
+                self._state.check()
+        except CorruptionError as e:
+            raise self.corrupt(e) from e
+
+    def corrupt(self, error: CorruptionError) -> LogOffline:
+        """Take the replica offline for what a look has found; the error to raise."""
+        return self._state.corrupt(error)
+
+    def find(self, looks: Iterator[Look | None]) -> TimestampedOffset | None:
+        """What the first look finds that finds anything, at once on this thread."""
+        try:
+            for look in looks:
+                if look is not None and (found := look.run()) is not None:
+                    return found
+        except CorruptionError as e:
+            raise self.corrupt(e) from e
+        return None
+
+
+def _looks_by_time(segments: Segments, timestamp: int, start_offset: int) -> Iterator[Look | None]:
+    for slot, segment in enumerate(all_now := tuple(segments.all)):
+        following = all_now[slot + 1].base_offset if slot + 1 < len(all_now) else None
+        look = None
+        if segment.base_offset >= segments.bases[0] and (following is None or following > start_offset):
+            look = _look(segment, timestamp, start_offset)
+        yield look
+
+
+def _look(segment: Segment, timestamp: int, start_offset: int) -> Look | None:
+    if not segment.size or segment.max_timestamp < timestamp:
+        return None
     place = segment.find(max(segment.least_offset_for(timestamp), start_offset, segment.base_offset))
-    if place is None:
-        return None
+    return None if place is None else _held(segment, place.position, timestamp, start_offset)
+
+
+def _held(segment: Segment, position: int, timestamp: int, offset: int) -> Look:
     file = segment.log.get()
-    for header in iter_batches(file.pread, place.position, segment.size, name=file.path):
-        if header.max_timestamp < timestamp or header.last_offset < start_offset:
-            continue
-        for record in _records(file, header):
-            if record.timestamp >= timestamp and record.offset >= start_offset:
-                return TimestampedOffset(record.offset, record.timestamp, header.partition_leader_epoch)
-    return None
+    _ = file.fd  # opened now: the look can be made even if the segment is deleted
+    return Look(file, position, segment.size, timestamp, offset)
 
 
-def max_timestamp_offset(segments: Sequence[Segment]) -> TimestampedOffset | None:
-    """The first record with the greatest timestamp; None if no record has one."""
-    best = max((s for s in segments if s.size), key=lambda s: s.max_timestamp, default=None)
-    if best is None or best.max_timestamp < 0:
-        return None
+def _looks_for_newest(segments: Segments) -> Iterator[Look | None]:
+    best: Segment | None = None
+    for segment in tuple(segments.all):
+        gone = segment.base_offset < segments.bases[0]
+        if not gone and segment.size and (best is None or segment.max_timestamp > best.max_timestamp):
+            best = segment
+        yield None
+    if best is None or best.max_timestamp < 0 or best.base_offset < segments.bases[0]:
+        return
     place = best.find(best.max_timestamp_offset)
-    if place is None:
-        return None
-    file = best.log.get()
-    header = next(iter_batches(file.pread, place.position, best.size, name=file.path))
-    for record in _records(file, header):
-        if record.timestamp == header.max_timestamp:
-            return TimestampedOffset(record.offset, record.timestamp, header.partition_leader_epoch)
-    return None
-
-
-def _records(file: SegmentFile, header: BatchHeader) -> list[Record]:
-    data = file.pread(header.size, header.position)
-    if len(data) != header.size:
-        raise CorruptionError(f"{file.path} ends within the batch at {header.position}")
-    return list(iter_records(data, include_control=True))
+    if place is not None:
+        yield _held(best, place.position, best.max_timestamp, place.base_offset)

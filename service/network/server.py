@@ -36,6 +36,9 @@ from service.wire.errors import WireError
 
 _LOG = logging.getLogger(__name__)
 _SCRATCH_BYTES = 64 << 10
+_MOST_IN_A_TURN = 64
+_TURN_S = 0.002
+"""So many requests that one peer has sent in one go, or so long, before the others get their turn."""
 _BACKLOG = 1024
 """Connections that the kernel keeps for us, and those that are accepted in one go."""
 
@@ -232,21 +235,40 @@ class _Peer(asyncio.BufferedProtocol):
     # -- one request after the other
 
     def _serve(self) -> None:
-        """Answer the whole requests that are there; keep the rest."""
+        """Answer the whole requests that are there, as many as a turn may take; keep the rest."""
         connection, shared = self._connection, self._shared
+        began, answered = self.last_move, 0
         try:
             while connection.state is State.READING and not self._transport.is_closing():
                 request = connection.next_request()
                 if request is None:
                     break
-                shared.counters.requests += 1
-                self._context.cancel_on_disconnect = False
-                answer = shared.handler(self._context, request)
+                if answered and (answered == _MOST_IN_A_TURN or shared.loop.time() - began > _TURN_S):
+                    shared.loop.call_soon(self._answer_next, request)
+                    break
+                answered += 1
+                self._answer(request)
                 del request
-                self._took(answer)
             self._settle()
         except Exception as e:
             self._failed(e)
+
+    def _answer(self, request: memoryview) -> None:
+        self._shared.counters.requests += 1
+        self._context.cancel_on_disconnect = False
+        self._took(self._shared.handler(self._context, request))
+
+    def _answer_next(self, request: memoryview) -> None:
+        """In another turn than those before it; the connection may have gone meanwhile."""
+        if self._transport.is_closing():
+            return
+        self._moved()
+        try:
+            self._answer(request)
+        except Exception as e:
+            self._failed(e)
+        else:
+            self._next()
 
     def _took(self, answer: Answer | Awaitable[Answer]) -> None:
         if answer is None:

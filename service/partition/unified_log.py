@@ -11,6 +11,7 @@ end offset): what the entry does not name is not part of the log, whatever lies 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
@@ -19,6 +20,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, Buffer, TimestampedOffset
 from service.hot.log import AppendInfo, LocalLog
+from service.hot.search import Look
 from service.hot.segment import FileSlice
 from service.records.validation import ValidatedBatch
 from service.remote.catalog import CatalogEntry
@@ -134,9 +136,13 @@ class UnifiedLog:
             self.local.tip, self.remote.manifest_key, timestamp, self.start_offset
         )
 
-    def search_local(self, timestamp: int) -> TimestampedOffset:
-        """First local record at or after `timestamp` (ms)."""
-        return self.local.offset_for_timestamp(timestamp) or NOT_FOUND
+    def looks_by_time(self, timestamp: int) -> Iterator[Look | None]:
+        """Where the first local record at or after `timestamp` (ms) can be; see `TimeSearch.looks`."""
+        return self.local.by_time.looks(timestamp)
+
+    def looks_for_newest(self) -> Iterator[Look | None]:
+        """Where the local record with the greatest timestamp is."""
+        return self.local.by_time.looks_for_newest()
 
     def remote_max_timestamp(self) -> Future[TimestampedOffset | None] | None:
         """Start the search for the remote record with the greatest timestamp, where part of the log is only

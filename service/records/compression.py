@@ -216,11 +216,12 @@ def _lz4_block(block: memoryview, most: int) -> memoryview | None:
 
 def _decompress_zstd(data: Buffer, max_size: int) -> Buffer:
     claimed = zstandard.frame_content_size(data)
-    if claimed <= max_size:
-        guess = claimed if claimed >= 0 else min(max_size, max(_FIRST_GUESS, 4 * len(data)))
-        with contextlib.suppress(zstandard.ZstdError):
-            # One frame, as clients write it: a context that is used again makes this three times as fast.
-            return _inflate_frame(data, guess)
+    if claimed > max_size:
+        raise InflatedTooLarge(Codec.ZSTD, max_size)
+    guess = claimed if claimed >= 0 else min(max_size, max(_FIRST_GUESS, 4 * len(data)))
+    with contextlib.suppress(zstandard.ZstdError):
+        # One frame, as clients write it: a context that is used again makes this three times as fast.
+        return _inflate_frame(data, guess)
     # Several frames, more than was guessed, a great window, or broken: this tells them apart.
     return _inflate_into(Codec.ZSTD, cramjam.zstd.decompress_into, data, claimed, max_size)
 

@@ -22,28 +22,32 @@ Where Kafka is looser or answers by accident, on purpose otherwise:
 - Bytes after the batch are refused even where they cannot be a second batch; Kafka cuts them off.
 - A payload that its codec cannot read is INVALID_RECORD, an unknown codec id UNSUPPORTED_COMPRESSION_TYPE.
   Kafka lets an internal exception become UNKNOWN_SERVER_ERROR.
-- A payload that inflates beyond ``max_inflated_bytes`` is MESSAGE_TOO_LARGE, which makes a producer split its
-  batch. Kafka inflates without bound.
+- A payload that inflates beyond ``max_inflated_bytes``, or beyond what its request may still inflate to, is
+  MESSAGE_TOO_LARGE, which makes a producer split its batch. Kafka inflates without bound.
 - A batch that its producer marked LogAppendTime is INVALID_TIMESTAMP on every topic. Kafka takes it for
   CreateTime topics when its max timestamp is in bounds: it stores records whose timestamps nobody checked.
 - Transactions are not served yet, so no transaction can be open: INVALID_TXN_STATE, which is Kafka's answer
   for a partition that was never added to one.
 
 A max timestamp that is not that of the records is put right, as Kafka does.
+
+Whoever validates on an event loop says ``at_once``: a batch that is more work than a slice of its turn is
+then left to a thread (`BeyondSlice`). That is known from its size, or from what it says that it inflates to;
+one that does not say is inflated as far as a slice allows, and cut there.
 """
 
 from __future__ import annotations
 
 import struct
 from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, RequestError
-from service.base.types import MAX_INFLATED_BATCH_BYTES, NO_TIMESTAMP, Buffer
+from service.base.types import MAX_INFLATED_BATCH_BYTES, Buffer
 from service.config.settings import LogConfig
 from service.records.batch import (
     ATTRIBUTES_AT,
@@ -64,8 +68,9 @@ from service.records.batch import (
     set_max_timestamp,
 )
 from service.records.compression import InflatedTooLarge, compress, decompress
-from service.records.kernel import check_records, index_records
-from service.records.kernel_status import RECORD_FIELDS, Status
+from service.records.kernel import check_records
+from service.records.kernel_status import Status
+from service.records.time_kernel import find_outside
 
 MAX_RECORD_ERRORS: Final = 100
 """Records named one by one in an answer; the batch is refused as a whole anyway."""
@@ -81,6 +86,29 @@ _MAGIC: Final = struct.Struct(">b")
 _ATTRIBUTES: Final = struct.Struct(">h")
 
 
+_AT_ONCE_NS: Final = 2_000_000
+"""What a batch may take of a turn of the loop; the same as `base.slices.SLICE_US`."""
+_INFLATE_NS: Final = {Codec.NONE: 1, Codec.GZIP: 4, Codec.SNAPPY: 2, Codec.LZ4: 2, Codec.ZSTD: 2}
+_COMPRESS_NS: Final = {Codec.NONE: 0, Codec.GZIP: 40, Codec.SNAPPY: 4, Codec.LZ4: 30, Codec.ZSTD: 10}
+"""For each inflated byte, the look at its records included; rounded up from a slow machine's."""
+_ENCODINGS: Final = CODEC_MASK + 1
+_USUAL_RATIO: Final = 3
+"""What ordinary records inflate by, at least."""
+
+
+class BeyondSlice(Exception):
+    """The batch is more work than should be done at once on the loop. Nothing of it was changed."""
+
+
+class Inflation:
+    """What the batches of one request may still inflate to, all together (bytes)."""
+
+    __slots__ = ("left_bytes",)
+
+    def __init__(self, most_bytes: int) -> None:
+        self.left_bytes = most_bytes
+
+
 @dataclass(frozen=True, slots=True)
 class ValidationRules:
     """What one topic accepts: sizes in bytes, times in ms, ``compression_type`` as its config has it."""
@@ -91,6 +119,19 @@ class ValidationRules:
     timestamp_after_max_ms: int = 3_600_000
     compression_type: str = _AS_PRODUCED
     max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES
+    at_once_bytes: tuple[int, ...] = field(init=False)
+    """by codec id: how large a batch may be, inflated, for one slice of the loop's turn"""
+
+    def __post_init__(self) -> None:
+        most = [_AT_ONCE_NS // _cost_ns(codec, self.compression_type) for codec in CODECS]
+        most += [most[0]] * (_ENCODINGS - len(most))  # unassigned ids are refused before they cost anything
+        object.__setattr__(self, "at_once_bytes", tuple(most))
+
+
+def _cost_ns(codec: Codec, compression_type: str) -> int:
+    """Nanoseconds for each inflated byte."""
+    target = codec if compression_type == _AS_PRODUCED else _CODEC_BY_NAME[compression_type]
+    return _INFLATE_NS[codec] + (_COMPRESS_NS[target] if target != codec else 0)
 
 
 def rules_of(config: LogConfig, max_inflated_bytes: int) -> ValidationRules:
@@ -130,11 +171,19 @@ class ValidatedBatch(NamedTuple):
     record_count: int
 
 
-def validate_produced(data: bytearray | memoryview, rules: ValidationRules, now_ms: int) -> ValidatedBatch:
+def validate_produced(
+    data: bytearray | memoryview,
+    rules: ValidationRules,
+    now_ms: int,
+    inflation: Inflation | None = None,
+    at_once: bool = False,
+) -> ValidatedBatch:
     """Check the one batch in ``data``, as a producer sent it, against ``rules``.
 
     ``data`` is changed in place only for LogAppendTime or a wrong max timestamp; where the topic wants
-    another codec the batch is a new buffer. Raises `RequestError` with the code that the table above gives.
+    another codec the batch is a new buffer. Raises `RequestError` with the code that the table above gives,
+    and `BeyondSlice` where it is to be done ``at_once`` and cannot. ``inflation``: the request's; None: it
+    has no other batch. May run on any thread.
     """
     view = memoryview(data)
     size = len(view)
@@ -150,6 +199,8 @@ def validate_produced(data: bytearray | memoryview, rules: ValidationRules, now_
         raise _invalid(f"the base offset of a produced batch should be 0, but it is {base_offset}")
     if size > rules.max_message_bytes:
         raise _too_large(size, rules)
+    if at_once and size > rules.at_once_bytes[attributes & CODEC_MASK]:
+        raise BeyondSlice
     if crc32c(view[CRC_START:]) != crc:
         raise RequestError(ErrorCode.corrupt_message, f"the checksum stored, {crc}, is not that of the batch")
     count = fields[12]
@@ -159,7 +210,10 @@ def validate_produced(data: bytearray | memoryview, rules: ValidationRules, now_
     if count <= 0 or delta != count - 1 or attributes & CONTROL_FLAG or (fields[9] >= 0 and fields[11] < 0):
         raise _header_error(fields)
 
-    records, start = (view, HEADER_SIZE) if codec_id == 0 else (_inflate(CODECS[codec_id], view, rules), 0)
+    records: Buffer = view
+    start = HEADER_SIZE
+    if codec_id:
+        records, start = _inflate(CODECS[codec_id], view, rules, inflation, at_once), 0
     if rules.log_append_time:
         oldest, newest = _INT64_MIN, _INT64_MAX
     else:
@@ -186,13 +240,37 @@ def validate_produced(data: bytearray | memoryview, rules: ValidationRules, now_
     return ValidatedBatch(view, read_header(view), max_timestamp, max_index, count)
 
 
-def _inflate(codec: Codec, view: memoryview, rules: ValidationRules) -> Buffer:
+def _inflate(
+    codec: Codec, view: memoryview, rules: ValidationRules, inflation: Inflation | None, at_once: bool
+) -> Buffer:
+    """The records; what they may cost is set aside before, and what they do not cost given back."""
+    most = rules.max_inflated_bytes
+    if inflation is not None:
+        if inflation.left_bytes <= 0:
+            raise RequestError(ErrorCode.message_too_large, "the request's other batches inflate to too much")
+        most = min(most, inflation.left_bytes)
+    now = most
+    if at_once:
+        now = min(most, rules.at_once_bytes[codec])
+        if _USUAL_RATIO * len(view) > rules.at_once_bytes[codec]:
+            raise BeyondSlice  # most likely; trying would be work done twice
     try:
-        return decompress(codec, view[HEADER_SIZE:], rules.max_inflated_bytes)
+        records = decompress(codec, view[HEADER_SIZE:], now)
     except InflatedTooLarge as error:
+        if now < most:
+            raise BeyondSlice from None
+        _set_aside(inflation, most)
         raise RequestError(ErrorCode.message_too_large, str(error)) from None
     except CorruptionError as error:
+        _set_aside(inflation, now)  # how far it came is not known
         raise _invalid(str(error)) from None
+    _set_aside(inflation, len(records))
+    return records
+
+
+def _set_aside(inflation: Inflation | None, size: int) -> None:
+    if inflation is not None:
+        inflation.left_bytes -= size
 
 
 def _recompressed(view: memoryview, records: memoryview, codec: Codec, rules: ValidationRules) -> memoryview:
@@ -273,18 +351,16 @@ def _timestamp_error(
     records: Buffer, start: int, fields: tuple[int, ...], oldest: int, newest: int
 ) -> RecordsRefused:
     """Name the records at fault; only ever reached once they are known to parse."""
-    by_type = fields[5] & LOG_APPEND_TIME_FLAG != 0
-    rows = array("q", bytes(8 * RECORD_FIELDS * fields[12]))
-    index_records(records, start, len(records), fields[12], rows)
-    errors = []
-    for index, delta in enumerate(rows[::RECORD_FIELDS]):
-        timestamp = fields[7] + delta
-        if by_type:
-            errors.append((index, "a producer should not set the timestamp type to LogAppendTime"))
-        elif timestamp != NO_TIMESTAMP and not oldest <= timestamp <= newest:
-            errors.append((index, f"timestamp {timestamp} is out of range [{oldest}, {newest}]"))
-        if len(errors) == MAX_RECORD_ERRORS:
-            break
+    count = fields[12]
+    errors: list[tuple[int, str]] = []
+    if fields[5] & LOG_APPEND_TIME_FLAG:
+        reason = "a producer should not set the timestamp type to LogAppendTime"
+        errors = [(index, reason) for index in range(min(count, MAX_RECORD_ERRORS))]
+    else:
+        rows = array("q", bytes(16 * MAX_RECORD_ERRORS))
+        found = find_outside(records, start, len(records), count, fields[7], oldest, newest, rows)
+        for at in range(0, 2 * found, 2):
+            errors.append((rows[at], f"timestamp {rows[at + 1]} is out of range [{oldest}, {newest}]"))
     return RecordsRefused(
         ErrorCode.invalid_timestamp,
         "One or more records have been rejected due to invalid timestamp",

@@ -37,8 +37,16 @@ from typing import Any, NamedTuple
 from service.base.types import Buffer
 from service.wire import frames, metadata
 from service.wire.errors import MalformedMessage, UnsupportedRequest
-from service.wire.primitives import Cursor, write_nullable_string
-from service.wire.schema import Decoder, Encoder, compile_codec, dropped_fields, millis
+from service.wire.primitives import MAX_ELEMENTS, Cursor, Encoded, Sink, write_nullable_string
+from service.wire.schema import (
+    Codec,
+    Encoder,
+    Steps,
+    compile_steps,
+    dropped_fields,
+    element_encoder,
+    millis,
+)
 
 __all__ = [
     "APIS",
@@ -277,21 +285,38 @@ def _canonical_module(api: Api, version: int, kind: str) -> Any:
 
 
 @cache
-def _request_codec(key: int, version: int, canonical_version: int) -> tuple[Decoder, Encoder]:
+def _request_codec(key: int, version: int, canonical_version: int) -> Codec:
     api = APIS[key]
-    return compile_codec(
+    return compile_steps(
         getattr(_module(api, version, "request"), f"{api.name}Request"),
         getattr(_canonical_module(api, canonical_version, "request"), f"{api.name}Request"),
     )
 
 
 @cache
-def _response_codec(key: int, version: int) -> tuple[Decoder, Encoder]:
+def _response_codec(key: int, version: int) -> Codec:
+    return compile_steps(*_response_classes(key, version))
+
+
+def _response_classes(key: int, version: int) -> tuple[type[Any], type[Any]]:
     api = APIS[key]
     name = f"{api.name}Response"
-    return compile_codec(
-        getattr(_module(api, version, "response"), name), getattr(response_module(key), name)
-    )
+    return getattr(_module(api, version, "response"), name), getattr(response_module(key), name)
+
+
+@cache
+def _element_encoder(key: int, version: int, path: tuple[str, ...]) -> Encoder:
+    return element_encoder(*_response_classes(key, version), path)
+
+
+def encode_element(key: int, version: int, path: tuple[str, ...], element: Any) -> Encoded:
+    """One element of an array of a response, to stand in it as often as it is the same.
+
+    `path`: names of arrays, each in an element of the one before.
+    """
+    out = bytearray()
+    _element_encoder(key, version, path)(out, element)
+    return Encoded(out)
 
 
 def _canonical_version(api: Api, version: int) -> int:
@@ -299,24 +324,45 @@ def _canonical_version(api: Api, version: int) -> int:
     return version if version < api.own_shape_before else api.max_version
 
 
-def decode_request(header: RequestHeader, frame: Buffer) -> Any:
-    """The canonical request in `frame`. Bytes after the body are ignored, as Kafka does. Raises
-    `MalformedMessage`.
+def decode_request(header: RequestHeader, frame: Buffer, most_elements: int = MAX_ELEMENTS) -> Any:
+    """The canonical request in `frame`. Bytes after the body are ignored, as Kafka does.
+
+    Raises `MalformedMessage`, and `ManyElements` where it has more than `most_elements` array elements.
     """
+    codec = _codec_of(header)
+    with _bounded():
+        message = codec.read(Cursor(frame, header.body, most_elements))
+    return _upgraded(header, message)
+
+
+def decode_request_steps(header: RequestHeader, frame: Buffer) -> Steps:
+    """As `decode_request`, in steps."""
+    codec, cursor = _codec_of(header), Cursor(frame, header.body)
+    with _bounded():
+        if codec.read_steps is None:
+            message = codec.read(cursor)
+        else:
+            message = yield from codec.read_steps(cursor)
+    return _upgraded(header, message)
+
+
+def _codec_of(header: RequestHeader) -> Codec:
     key, version = header.api_key, header.api_version
     api = APIS[key]
     if api.by_hand_before and version != api.max_version:
         raise ValueError(f"{api.name} version {version} has its own codec")  # for the replica id, too
-    decode, _ = _request_codec(key, version, _canonical_version(api, version))
-    with _bounded():
-        message = decode(Cursor(frame, header.body))
-    return message if api.upgrade is None else api.upgrade(message, version)
+    return _request_codec(key, version, _canonical_version(api, version))
+
+
+def _upgraded(header: RequestHeader, message: Any) -> Any:
+    upgrade = APIS[header.api_key].upgrade
+    return message if upgrade is None else upgrade(message, header.api_version)
 
 
 def encode_response(key: int, version: int, message: Any) -> bytearray:
     """Body of a response in `version`, from the canonical message."""
     out = bytearray()
-    _response_codec(key, version)[1](out, _downgrade_response(key, version, message))
+    _response_codec(key, version).write(out, _downgrade_response(key, version, message))
     return out
 
 
@@ -335,11 +381,29 @@ def response_frame(header: RequestHeader, message: Any) -> bytearray:
     return _frame_response(header.api_key, header.api_version, header.correlation_id, message)
 
 
+def response_steps(header: RequestHeader, message: Any) -> Steps:
+    """As `response_frame`, in steps: the parts of the frame."""
+    key, version = header.api_key, header.api_version
+    sink = Sink(_head(key, version))
+    head, codec = sink.out, _response_codec(key, version)
+    message = _downgrade_response(key, version, message)
+    if codec.write_steps is None:
+        codec.write(sink.out, message)
+    else:
+        yield from codec.write_steps(sink, message)
+    size = sum(map(len, sink.parts))
+    _SIZE_AND_CORRELATION.pack_into(head, 0, size - 4, header.correlation_id)
+    return sink.parts
+
+
+def _head(key: int, version: int) -> bytearray:
+    """Room for size and correlation id, and the response header's tagged fields."""
+    return bytearray(_SIZE_AND_CORRELATION.size + has_flexible_response_header(key, version))
+
+
 def _frame_response(key: int, version: int, correlation_id: int, message: Any) -> bytearray:
-    out = bytearray(_SIZE_AND_CORRELATION.size)
-    if has_flexible_response_header(key, version):
-        out.append(0)
-    _response_codec(key, version)[1](out, _downgrade_response(key, version, message))
+    out = _head(key, version)
+    _response_codec(key, version).write(out, _downgrade_response(key, version, message))
     _SIZE_AND_CORRELATION.pack_into(out, 0, len(out) - 4, correlation_id)
     return out
 
@@ -375,7 +439,7 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str, 
     write_nullable_string(out, client_id)
     if version >= api.flexible_from:
         out.append(0)
-    _request_codec(key, version, _canonical_version(api, version))[1](out, message)
+    _request_codec(key, version, _canonical_version(api, version)).write(out, message)
     return frames.frame(out)
 
 
@@ -401,7 +465,7 @@ def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
         correlation_id = cursor.int32()
         if has_flexible_response_header(key, version):
             cursor.skip_tagged_fields()
-        return correlation_id, _response_codec(key, version)[0](cursor)
+        return correlation_id, _response_codec(key, version).read(cursor)
 
 
 def common_versions(response: Any) -> dict[int, int]:

@@ -12,13 +12,13 @@ KIP-903.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from service.base.types import Buffer
 from service.wire.errors import MalformedMessage
-from service.wire.primitives import Cursor, write_compact_string, write_string, write_uvarint
+from service.wire.primitives import MAX_ELEMENTS, Cursor, write_compact_string, write_string, write_uvarint
 from service.wire.produce import NodeEndpoint, TopicKey, write_endpoints_tag
 
 _NO_HIGH_WATERMARK = 2**63 - 1
@@ -48,6 +48,10 @@ class FetchPartition(NamedTuple):
     high_watermark: int = _NO_HIGH_WATERMARK
 
 
+AskedTopic = tuple[TopicKey, list[FetchPartition]]
+ForgottenTopic = tuple[TopicKey, list[int]]
+
+
 class FetchRequestView(NamedTuple):
     """A fetch request. `replica_id` is -1 for a consumer."""
 
@@ -59,8 +63,8 @@ class FetchRequestView(NamedTuple):
     isolation_level: int
     session_id: int
     session_epoch: int
-    topics: list[tuple[TopicKey, list[FetchPartition]]]
-    forgotten: list[tuple[TopicKey, list[int]]]
+    topics: list[AskedTopic]
+    forgotten: list[ForgottenTopic]
     rack_id: str
     cluster_id: str | None
 
@@ -97,37 +101,107 @@ _ASKED_V9 = struct.Struct(">iiqqi")
 _ASKED_V12 = struct.Struct(">iiqiqi")
 
 
-def parse_fetch(version: int, frame: Buffer, position: int = 0) -> FetchRequestView:
-    """The request whose body starts at `position` of `frame`. Raises `MalformedMessage`."""
+def parse_fetch(
+    version: int, frame: Buffer, position: int = 0, most_elements: int = MAX_ELEMENTS
+) -> FetchRequestView:
+    """The request whose body starts at `position` of `frame`.
+
+    Raises `MalformedMessage`, and `ManyElements` where it has more than `most_elements` array elements.
+    """
     try:
-        return _parse(version, Cursor(frame, position))
+        cursor = Cursor(frame, position, most_elements)
+        head = _parse_head(version, cursor)
+        topics = [_parse_topic(version, cursor) for _ in range(_topic_count(version, cursor))]
+        forgotten = [_parse_forgotten(version, cursor) for _ in range(_forgotten_count(version, cursor))]
+        return _parse_end(version, cursor, head, topics, forgotten)
     except (struct.error, UnicodeDecodeError, IndexError) as e:
         raise MalformedMessage(f"fetch request: {e}") from e
 
 
-def _parse(version: int, cursor: Cursor) -> FetchRequestView:
-    flexible = version >= 12
+def parse_fetch_steps(
+    version: int, frame: Buffer, position: int = 0
+) -> Generator[None, None, FetchRequestView]:
+    """As `parse_fetch`, pausing now and then."""
+    try:
+        cursor = Cursor(frame, position)
+        head = _parse_head(version, cursor)
+        topics: list[AskedTopic] = []
+        for _ in range(_topic_count(version, cursor)):
+            topics.append((yield from _parse_topic_steps(version, cursor)))
+            if cursor.is_pause():
+                yield
+        forgotten: list[ForgottenTopic] = []
+        for _ in range(_forgotten_count(version, cursor)):
+            forgotten.append(_parse_forgotten(version, cursor))
+            if cursor.is_pause():
+                yield
+        return _parse_end(version, cursor, head, topics, forgotten)
+    except (struct.error, UnicodeDecodeError, IndexError) as e:
+        raise MalformedMessage(f"fetch request: {e}") from e
+
+
+def _parse_head(version: int, cursor: Cursor) -> tuple[int, ...]:
+    """Replica id, max wait, min bytes, max bytes, isolation level, session id, session epoch."""
     replica_id = cursor.int32() if version <= 14 else -1
-    wait, min_bytes, max_bytes, isolation = _LIMITS.unpack_from(cursor.data, cursor.position)
+    limits = _LIMITS.unpack_from(cursor.data, cursor.position)
     cursor.position += _LIMITS.size
-    session_id, session_epoch = 0, -1
-    if version >= 7:
-        session_id, session_epoch = _PAIR.unpack_from(cursor.data, cursor.position)
-        cursor.position += _PAIR.size
-    topics: list[tuple[TopicKey, list[FetchPartition]]] = []
-    for _ in range(cursor.count(flexible, 3 if flexible else 6)):
-        key = _topic_key(version, cursor)
-        read = _read_partition_flexible if flexible else _read_partition_plain
-        topics.append((key, [read(version, cursor) for _ in range(cursor.count(flexible, 16))]))
-        if flexible:
-            cursor.skip_tagged_fields()
-    forgotten: list[tuple[TopicKey, list[int]]] = []
-    if version >= 7:
-        for _ in range(cursor.count(flexible, 3 if flexible else 6)):
-            key = _topic_key(version, cursor)
-            forgotten.append((key, [cursor.int32() for _ in range(cursor.count(flexible, 4))]))
-            if flexible:
-                cursor.skip_tagged_fields()
+    if version < 7:
+        return replica_id, *limits, 0, -1
+    session = _PAIR.unpack_from(cursor.data, cursor.position)
+    cursor.position += _PAIR.size
+    return replica_id, *limits, *session
+
+
+def _topic_count(version: int, cursor: Cursor) -> int:
+    return cursor.count(version >= 12, 3 if version >= 12 else 6)
+
+
+def _forgotten_count(version: int, cursor: Cursor) -> int:
+    return _topic_count(version, cursor) if version >= 7 else 0
+
+
+def _parse_topic(version: int, cursor: Cursor) -> AskedTopic:
+    flexible = version >= 12
+    key = _topic_key(version, cursor)
+    read = _read_partition_flexible if flexible else _read_partition_plain
+    partitions = [read(version, cursor) for _ in range(cursor.count(flexible, 16))]
+    if flexible:
+        cursor.skip_tagged_fields()
+    return key, partitions
+
+
+def _parse_topic_steps(version: int, cursor: Cursor) -> Generator[None, None, AskedTopic]:
+    flexible = version >= 12
+    key = _topic_key(version, cursor)
+    read = _read_partition_flexible if flexible else _read_partition_plain
+    partitions = []
+    for _ in range(cursor.count(flexible, 16)):
+        partitions.append(read(version, cursor))
+        if cursor.is_pause():
+            yield
+    if flexible:
+        cursor.skip_tagged_fields()
+    return key, partitions
+
+
+def _parse_forgotten(version: int, cursor: Cursor) -> ForgottenTopic:
+    flexible = version >= 12
+    key = _topic_key(version, cursor)
+    partitions = [cursor.int32() for _ in range(cursor.count(flexible, 4))]
+    if flexible:
+        cursor.skip_tagged_fields()
+    return key, partitions
+
+
+def _parse_end(
+    version: int,
+    cursor: Cursor,
+    head: tuple[int, ...],
+    topics: list[AskedTopic],
+    forgotten: list[ForgottenTopic],
+) -> FetchRequestView:
+    replica_id, wait, min_bytes, max_bytes, isolation, session_id, session_epoch = head
+    flexible = version >= 12
     rack_id = ""
     if version >= 11:
         rack_id = cursor.compact_string() if flexible else cursor.string()
@@ -167,7 +241,7 @@ def _read_partition_flexible(version: int, cursor: Cursor) -> FetchPartition:
     if version < 17:
         cursor.skip_tagged_fields()
         return asked
-    for _ in range(cursor.bound(cursor.uvarint(), 2)):
+    for _ in range(cursor.tagged_fields()):
         tag, stop = _tag(cursor)
         if tag == 0:
             asked = asked._replace(replica_directory_id=cursor.uuid_or_none())
@@ -181,7 +255,7 @@ def _read_partition_flexible(version: int, cursor: Cursor) -> FetchPartition:
 
 def _read_tags(version: int, cursor: Cursor, replica_id: int) -> tuple[str | None, int, int]:
     cluster_id, replica_epoch = None, -1
-    for _ in range(cursor.bound(cursor.uvarint(), 2)):
+    for _ in range(cursor.tagged_fields()):
         tag, stop = _tag(cursor)
         if tag == 0:
             cluster_id = cursor.nullable_compact_string()

@@ -19,6 +19,11 @@ from service.base.types import Buffer
 from service.wire.errors import MalformedMessage
 
 MAX_ELEMENTS = 1 << 18
+MAX_TAGGED_FIELDS = 64
+PAUSE_ELEMENTS = 64
+"""After so many array elements whoever works in steps lets others go first."""
+SHARED_BYTES = 512
+"""Bytes that are cheaper to copy than to be a part of their own."""
 ZERO_UUID = UUID(int=0)
 
 _I8 = struct.Struct(">b")
@@ -37,18 +42,57 @@ def _malformed(what: str) -> NoReturn:
     raise MalformedMessage(what)
 
 
+class ManyElements(Exception):
+    """The message has more array elements than its reader wants to read at once."""
+
+
+class Sink:
+    """Where a message is written in steps: `out` grows, and bytes that exist already go out as they are."""
+
+    __slots__ = ("_unpaused", "out", "parts")
+
+    def __init__(self, out: bytearray) -> None:
+        self.out = out
+        self.parts: list[Buffer] = [out]
+        self._unpaused = 0
+
+    def share(self, data: bytes) -> None:
+        """Write `data`; where they are many they are not copied."""
+        if len(data) < SHARED_BYTES:
+            self.out += data
+            return
+        self.out = bytearray()
+        self.parts += (data, self.out)
+
+    def is_pause(self) -> bool:
+        """Counts an element that was written; True when others should go first."""
+        self._unpaused += 1
+        if self._unpaused < PAUSE_ELEMENTS:
+            return False
+        self._unpaused = 0
+        return True
+
+
+class Encoded(bytes):
+    """An array element that was encoded before, and stands in a message in place of its object."""
+
+
 class Cursor:
     """A reading position in `data`. Methods return the value and move on; they raise `MalformedMessage` and
     `struct.error` (too short); whoever parses a whole message turns the latter into the former.
+
+    With `most_elements` they raise `ManyElements` before an array that exceeds them.
     """
 
-    __slots__ = ("data", "elements_left", "end", "position")
+    __slots__ = ("data", "elements_left", "end", "most_elements", "position", "unpaused")
 
-    def __init__(self, data: Buffer, position: int = 0) -> None:
+    def __init__(self, data: Buffer, position: int = 0, most_elements: int = MAX_ELEMENTS) -> None:
         self.data = data
         self.position = position
         self.end = len(data)
-        self.elements_left = MAX_ELEMENTS
+        self.elements_left = self.most_elements = most_elements
+        self.unpaused = 0
+        """elements read in steps since the last pause"""
 
     def int8(self) -> int:
         value: int = _I8.unpack_from(self.data, self.position)[0]
@@ -165,8 +209,18 @@ class Cursor:
             _malformed(f"array of {count} elements in {self.end - self.position} bytes")
         self.elements_left -= count
         if self.elements_left < 0:
+            if self.most_elements < MAX_ELEMENTS:
+                raise ManyElements
             _malformed(f"more than {MAX_ELEMENTS} array elements in one message")
         return count
+
+    def is_pause(self) -> bool:
+        """Counts an element that was read in steps; True when others should go first."""
+        self.unpaused += 1
+        if self.unpaused < PAUSE_ELEMENTS:
+            return False
+        self.unpaused = 0
+        return True
 
     def count(self, compact: bool, min_element_bytes: int = 1) -> int:
         """Length of a non-null array, bounded."""
@@ -176,11 +230,16 @@ class Cursor:
         """Step over a tagged-field section; what is in it comes from a newer peer and is ignored, as Kafka
         does.
         """
+        for _ in range(self.tagged_fields()):
+            self.uvarint()
+            self.take(self.uvarint())
+
+    def tagged_fields(self) -> int:
+        """How many fields a tagged-field section holds; schemas have a handful."""
         count = self.uvarint()
-        if count:
-            for _ in range(self.bound(count, 2)):
-                self.uvarint()
-                self.take(self.uvarint())
+        if count > MAX_TAGGED_FIELDS:
+            _malformed(f"{count} tagged fields in one struct")
+        return self.bound(count, 2) if count else 0
 
 
 def write_uvarint(out: bytearray, value: int) -> None:

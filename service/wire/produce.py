@@ -14,13 +14,14 @@ Source: Kafka ``ProduceRequest.json`` / ``ProduceResponse.json``.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
 from service.base.types import Buffer
 from service.wire.errors import MalformedMessage
 from service.wire.primitives import (
+    MAX_ELEMENTS,
     Cursor,
     uvarint,
     write_compact_string,
@@ -36,6 +37,9 @@ TopicKey = str | UUID
 """
 
 
+ProducedTopic = tuple[TopicKey, list[tuple[int, Buffer | None]]]
+
+
 class ProduceRequestView(NamedTuple):
     """A produce request; `records` are slices of the frame, writable when the frame is, None where the wire
     said null.
@@ -44,7 +48,7 @@ class ProduceRequestView(NamedTuple):
     transactional_id: str | None
     acks: int
     timeout_ms: int
-    topics: list[tuple[TopicKey, list[tuple[int, Buffer | None]]]]
+    topics: list[ProducedTopic]
 
 
 class ProducePartitionResult(NamedTuple):
@@ -80,9 +84,14 @@ _RESULT_V5 = struct.Struct(">ihqqq")  # and log start offset
 _I32 = struct.Struct(">i")
 
 
-def parse_produce(version: int, frame: Buffer, position: int = 0) -> ProduceRequestView:
-    """The request whose body starts at `position` of `frame`. Raises `MalformedMessage`."""
-    cursor = Cursor(frame, position)
+def parse_produce(
+    version: int, frame: Buffer, position: int = 0, most_elements: int = MAX_ELEMENTS
+) -> ProduceRequestView:
+    """The request whose body starts at `position` of `frame`.
+
+    Raises `MalformedMessage`, and `ManyElements` where it has more than `most_elements` array elements.
+    """
+    cursor = Cursor(frame, position, most_elements)
     try:
         if version >= 9:
             return _parse_flexible(cursor, version >= 13)
@@ -95,35 +104,71 @@ def _parse_plain(cursor: Cursor) -> ProduceRequestView:
     transactional_id = cursor.nullable_string()
     acks, timeout_ms, topic_count = _HEAD.unpack_from(cursor.data, cursor.position)
     cursor.position += _HEAD.size
-    topics: list[tuple[TopicKey, list[tuple[int, Buffer | None]]]] = []
+    topics: list[ProducedTopic] = []
     for _ in range(cursor.bound(topic_count, 6)):
         name = cursor.string()
-        partitions: list[tuple[int, Buffer | None]] = []
-        for _ in range(cursor.bound(cursor.int32(), 8)):
-            index, size = _INDEX_SIZE.unpack_from(cursor.data, cursor.position)
-            cursor.position += 8
-            partitions.append((index, None if size < 0 else cursor.take(size)))
-        topics.append((name, partitions))
+        topics.append((name, [_plain_partition(cursor) for _ in range(cursor.bound(cursor.int32(), 8))]))
     return ProduceRequestView(transactional_id, acks, timeout_ms, topics)
+
+
+def _plain_partition(cursor: Cursor) -> tuple[int, Buffer | None]:
+    index, size = _INDEX_SIZE.unpack_from(cursor.data, cursor.position)
+    cursor.position += 8
+    return index, None if size < 0 else cursor.take(size)
 
 
 def _parse_flexible(cursor: Cursor, by_id: bool) -> ProduceRequestView:
     transactional_id = cursor.nullable_compact_string()
-    data = cursor.data
-    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(data, cursor.position)
+    acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(cursor.data, cursor.position)
     cursor.position += 6
-    topics: list[tuple[TopicKey, list[tuple[int, Buffer | None]]]] = []
+    topics: list[ProducedTopic] = []
     for _ in range(cursor.bound(cursor.uvarint() - 1, 3)):
         key: TopicKey = cursor.uuid() if by_id else cursor.compact_string()
-        partitions: list[tuple[int, Buffer | None]] = []
-        for _ in range(cursor.bound(cursor.uvarint() - 1, 6)):
-            index = cursor.int32()
-            size = cursor.uvarint() - 1
-            partitions.append((index, None if size < 0 else cursor.take(size)))
-            cursor.skip_tagged_fields()
+        partitions = [_flexible_partition(cursor) for _ in range(cursor.bound(cursor.uvarint() - 1, 6))]
         cursor.skip_tagged_fields()
         topics.append((key, partitions))
     cursor.skip_tagged_fields()
+    return ProduceRequestView(transactional_id, acks, timeout_ms, topics)
+
+
+def _flexible_partition(cursor: Cursor) -> tuple[int, Buffer | None]:
+    index = cursor.int32()
+    size = cursor.uvarint() - 1
+    records = None if size < 0 else cursor.take(size)
+    cursor.skip_tagged_fields()
+    return index, records
+
+
+def parse_produce_steps(
+    version: int, frame: Buffer, position: int = 0
+) -> Generator[None, None, ProduceRequestView]:
+    """As `parse_produce`, pausing now and then."""
+    cursor = Cursor(frame, position)
+    flexible, by_id = version >= 9, version >= 13
+    partition = _flexible_partition if flexible else _plain_partition
+    try:
+        transactional_id = cursor.nullable_compact_string() if flexible else cursor.nullable_string()
+        acks, timeout_ms = _ACKS_TIMEOUT.unpack_from(cursor.data, cursor.position)
+        cursor.position += 6
+        topics: list[ProducedTopic] = []
+        for _ in range(cursor.count(flexible, 3 if flexible else 6)):
+            key: TopicKey = (
+                cursor.uuid() if by_id else cursor.compact_string() if flexible else cursor.string()
+            )
+            partitions = []
+            for _ in range(cursor.count(flexible, 6 if flexible else 8)):
+                partitions.append(partition(cursor))
+                if cursor.is_pause():
+                    yield
+            if flexible:
+                cursor.skip_tagged_fields()
+            topics.append((key, partitions))
+            if cursor.is_pause():
+                yield
+        if flexible:
+            cursor.skip_tagged_fields()
+    except (struct.error, UnicodeDecodeError, IndexError) as e:
+        raise MalformedMessage(f"produce request: {e}") from e
     return ProduceRequestView(transactional_id, acks, timeout_ms, topics)
 
 

@@ -17,7 +17,7 @@ Example::
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import MISSING, Field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, cast
@@ -34,10 +34,14 @@ from kio.serial._introspect import (
 
 from service.wire import primitives as p
 from service.wire.errors import MalformedMessage
-from service.wire.primitives import Cursor
+from service.wire.primitives import Cursor, Encoded, Sink
 
 Decoder = Callable[[Cursor], Any]
 Encoder = Callable[[bytearray, Any], None]
+Steps = Generator[None, None, Any]
+"""Work that pauses now and then, so that others can go first; returns what it made."""
+ReadSteps = Callable[[Cursor], Steps]
+WriteSteps = Callable[[Sink, Any], Steps]
 
 _MS = timedelta(milliseconds=1)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -82,13 +86,15 @@ def millis(duration: timedelta | int) -> int:
 
 class _Type(NamedTuple):
     """One wire type: how it is read, written, its fewest bytes and Kafka's default where the schema names
-    none.
+    none. What holds arrays can be read and written in steps, too.
     """
 
     read: Decoder
     write: Encoder
     min_bytes: int
     default: object
+    read_steps: ReadSteps | None = None
+    write_steps: WriteSteps | None = None
 
 
 def _fixed(read: Decoder, write: Callable[..., None], size: int, default: object = 0) -> _Type:
@@ -129,7 +135,7 @@ def _primitive(kafka_type: str, flexible: bool, nullable: bool) -> _Type:
 
 
 def _array(element: _Type, compact: bool, nullable: bool) -> _Type:
-    read_element, write_element, min_bytes, _ = element
+    read_element, write_element, min_bytes, _, element_read_steps, element_write_steps = element
 
     def read(cursor: Cursor) -> tuple[Any, ...] | None:
         count = cursor.uvarint() - 1 if compact else cursor.int32()
@@ -137,7 +143,21 @@ def _array(element: _Type, compact: bool, nullable: bool) -> _Type:
             return None
         return tuple([read_element(cursor) for _ in range(cursor.bound(count, min_bytes))])
 
-    def write(out: bytearray, value: Any) -> None:
+    def read_steps(cursor: Cursor) -> Steps:
+        count = cursor.uvarint() - 1 if compact else cursor.int32()
+        if count < 0 and nullable:
+            return None
+        items = []
+        for _ in range(cursor.bound(count, min_bytes)):
+            if element_read_steps is not None:
+                items.append((yield from element_read_steps(cursor)))
+            else:
+                items.append(read_element(cursor))
+            if cursor.is_pause():
+                yield
+        return tuple(items)
+
+    def write_count(out: bytearray, value: Any) -> None:
         if value is None:
             if not nullable:
                 raise TypeError("null for an array that is not nullable")
@@ -148,10 +168,28 @@ def _array(element: _Type, compact: bool, nullable: bool) -> _Type:
             p.write_uvarint(out, count + 1)
         else:
             p.write_int32(out, count)
-        for item in value or ():
-            write_element(out, item)
 
-    return _Type(read, write, 1 if compact else 4, ())
+    def write(out: bytearray, value: Any) -> None:
+        write_count(out, value)
+        for item in value or ():
+            if type(item) is Encoded:
+                out += item
+            else:
+                write_element(out, item)
+
+    def write_steps(sink: Sink, value: Any) -> Steps:
+        write_count(sink.out, value)
+        for item in value or ():
+            if type(item) is Encoded:
+                sink.share(item)
+            elif element_write_steps is not None:
+                yield from element_write_steps(sink, item)
+            else:
+                write_element(sink.out, item)
+            if sink.is_pause():
+                yield
+
+    return _Type(read, write, 1 if compact else 4, (), read_steps, write_steps)
 
 
 def _nullable_struct(entity: _Type) -> _Type:
@@ -239,8 +277,7 @@ def _plan(version: type[Any], canonical: type[Any]) -> _Plan:
 
 
 def _read_tagged(cursor: Cursor, plan: _Plan, values: dict[str, Any]) -> None:
-    count = cursor.uvarint()
-    for _ in range(cursor.bound(count, 2)):
+    for _ in range(cursor.tagged_fields()):
         tag = cursor.uvarint()
         size = cursor.uvarint()
         entry = plan.tagged.get(tag)
@@ -278,6 +315,7 @@ def _entity(version: type[Any], canonical: type[Any]) -> _Type:
     plan = _plan(version, canonical)
     readers = [(name, kind.read) for name, kind, _ in plan.plain]
     writers = [(name, kind.write, default) for name, kind, default in plan.plain]
+    has_steps = any(kind.read_steps is not None for _, kind, _ in plan.plain)
     initial = plan.absent | {name: default for name, _, default in plan.tagged.values() if name is not None}
 
     def read(cursor: Cursor) -> Any:
@@ -296,16 +334,67 @@ def _entity(version: type[Any], canonical: type[Any]) -> _Type:
         if plan.flexible:
             _write_tagged(out, plan, message)
 
-    min_bytes = sum(kind.min_bytes for _, kind, _ in plan.plain) + plan.flexible
-    return _Type(read, write, max(min_bytes, 1), None)
+    def read_steps(cursor: Cursor) -> Steps:
+        values = dict(initial)
+        for name, kind, _default_value in plan.plain:
+            value = kind.read(cursor) if kind.read_steps is None else (yield from kind.read_steps(cursor))
+            if name is not None:
+                values[name] = value
+        if plan.flexible:
+            _read_tagged(cursor, plan, values)
+        return canonical(**values)
+
+    def write_steps(sink: Sink, message: Any) -> Steps:
+        for name, kind, default in plan.plain:
+            value = default if name is None else getattr(message, name)
+            if kind.write_steps is None:
+                kind.write(sink.out, value)
+            else:
+                yield from kind.write_steps(sink, value)
+        if plan.flexible:
+            _write_tagged(sink.out, plan, message)
+
+    min_bytes = max(sum(kind.min_bytes for _, kind, _ in plan.plain) + plan.flexible, 1)
+    if not has_steps:
+        return _Type(read, write, min_bytes, None)
+    return _Type(read, write, min_bytes, None, read_steps, write_steps)
+
+
+class Codec(NamedTuple):
+    """How one message is read and written: at once and, where it holds arrays, in steps."""
+
+    read: Decoder
+    write: Encoder
+    read_steps: ReadSteps | None
+    write_steps: WriteSteps | None
 
 
 def compile_codec(version: type[Any], canonical: type[Any]) -> tuple[Decoder, Encoder]:
     """Reader and writer of `version`'s bytes in terms of `canonical` objects. Costs about a millisecond:
     cache it.
     """
+    codec = compile_steps(version, canonical)
+    return codec.read, codec.write
+
+
+def compile_steps(version: type[Any], canonical: type[Any]) -> Codec:
+    """As `compile_codec`, and how to read and write in steps."""
     compiled = _entity(version, canonical)
-    return compiled.read, compiled.write
+    return Codec(compiled.read, compiled.write, compiled.read_steps, compiled.write_steps)
+
+
+def element_encoder(version: type[Any], canonical: type[Any], path: Sequence[str]) -> Encoder:
+    """Writer of one element of an array of the message, whose bytes may be kept (`Encoded`).
+
+    `path`: names of arrays, each in an element of the one before.
+    """
+    for name in path:
+        kind = classify_field({field.name: field for field in fields(version)}[name])
+        other = classify_field({field.name: field for field in fields(canonical)}[name])
+        assert isinstance(kind, EntityTupleField)
+        assert isinstance(other, EntityTupleField)
+        version, canonical = kind.type_, other.type_
+    return _entity(version, canonical).write
 
 
 def dropped_fields(version: type[Any], canonical: type[Any]) -> dict[str, object]:

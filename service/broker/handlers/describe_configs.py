@@ -2,86 +2,108 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Generator
+from typing import Any, Final
 
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
-from kio.schema.describe_configs.v4.response import (
-    DescribeConfigsResourceResult,
-    DescribeConfigsResponse,
-    DescribeConfigsResult,
-    DescribeConfigsSynonym,
-)
+from kio.schema.describe_configs.v4.response import DescribeConfigsResponse, DescribeConfigsResult
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.slices import in_slices
 from service.broker.broker import NO_THROTTLE, Broker
-from service.config.describing import (
-    ConfigEntry,
-    describe_broker,
-    describe_broker_default,
-    describe_topic,
-)
+from service.broker.encoded_answers import Flavour, Settings
 from service.metadata.controller.requests import ResourceType
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.network.server import RequestContext
+from service.wire.api import ApiKey, encode_element
+from service.wire.primitives import Encoded
+
+MOST_BYTES: Final = 100 << 20
+"""Of one answer; resources beyond are refused. Clients take no more (librdkafka: 100 MB), frames 2 GiB."""
+RESOURCE_US: Final = 40
+SETTINGS_US: Final = 800
+"""To describe and encode the settings of a topic that has none like it."""
+SAME_US: Final = 4
 
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeConfigsRequest
-) -> DescribeConfigsResponse:
-    """The keys asked for of each resource, all of them where none are named."""
-    results = []
+) -> DescribeConfigsResponse | Awaitable[DescribeConfigsResponse]:
+    """The keys asked for of each resource, all of them where none are named.
+
+    A resource that is named twice is answered twice, as in Kafka (`ConfigHelper.describeConfigs`): with the
+    same bytes.
+    """
+    return in_slices(_steps(broker, context.api_version, request))
+
+
+def _steps(
+    broker: Broker, version: int, request: DescribeConfigsRequest
+) -> Generator[int, None, DescribeConfigsResponse]:
+    flavour = Flavour(version, request.include_synonyms, request.include_documentation)
+    same: dict[tuple[int, str, tuple[str, ...]], Encoded] = {}
+    results: list[Any] = []  # encoded: what stands for them in a message
+    size = 0
     for asked in request.resources:
-        try:
-            entries = _entries(broker, asked)
-            error, message = ErrorCode.none, None
-        except RequestError as e:
-            entries, error, message = (), e.code, e.message
-        wanted = frozenset(asked.configuration_keys or ())
-        results.append(
-            DescribeConfigsResult(
-                error_code=error,
-                error_message=message,
-                resource_type=asked.resource_type,
-                resource_name=asked.resource_name,
-                configs=tuple(_result(e, request) for e in entries if not wanted or e.name in wanted),
-            )
-        )
+        key = asked.resource_type, asked.resource_name, tuple(asked.configuration_keys or ())
+        yield SAME_US + len(key[2])
+        result = same.get(key)
+        if result is None or size > MOST_BYTES:
+            yield _work_us(broker, asked, flavour)
+            element = _result(broker, asked, flavour, is_room=size <= MOST_BYTES)
+            result = same[key] = encode_element(ApiKey.DESCRIBE_CONFIGS, version, ("results",), element)
+        size += len(result)
+        results.append(result)
     return DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
 
 
-def _entries(broker: Broker, asked: DescribeConfigsResource) -> Sequence[ConfigEntry]:
+def _work_us(broker: Broker, asked: DescribeConfigsResource, flavour: Flavour) -> int:
+    if asked.resource_type == ResourceType.BROKER:
+        return SETTINGS_US
+    overrides = broker.image.config(ResourceType.TOPIC, asked.resource_name)
+    known = broker.encoded_settings.knows_topic(overrides, broker.config, flavour)
+    return RESOURCE_US if known else SETTINGS_US
+
+
+def _result(
+    broker: Broker, asked: DescribeConfigsResource, flavour: Flavour, *, is_room: bool
+) -> DescribeConfigsResult:
+    settings: Settings = ()
+    error, message = ErrorCode.none, None
+    try:
+        if not is_room:
+            raise RequestError(
+                ErrorCode.invalid_request, f"answers are at most {MOST_BYTES} bytes: ask for less"
+            )
+        settings = _settings(broker, asked, flavour)
+    except RequestError as e:
+        error, message = e.code, e.message
+    wanted = frozenset(asked.configuration_keys or ())
+    return DescribeConfigsResult(
+        error_code=error,
+        error_message=message,
+        resource_type=asked.resource_type,
+        resource_name=asked.resource_name,
+        configs=tuple(encoded for name, encoded in settings if not wanted or name in wanted),  # type: ignore[misc]
+    )
+
+
+def _settings(broker: Broker, asked: DescribeConfigsResource, flavour: Flavour) -> Settings:
+    known, name = broker.encoded_settings, asked.resource_name
     if asked.resource_type == ResourceType.TOPIC:
-        reason = what_is_wrong_with(asked.resource_name)
+        reason = what_is_wrong_with(name)
         if reason is not None:
             raise RequestError(ErrorCode.invalid_topic_exception, reason)
-        if asked.resource_name not in broker.image.topics_by_name:
+        if name not in broker.image.topics_by_name:
             raise RequestError(ErrorCode.unknown_topic_or_partition)
-        return describe_topic(broker.image.config(ResourceType.TOPIC, asked.resource_name), broker.config)
+        return known.of_topic(broker.image.config(ResourceType.TOPIC, name), broker.config, flavour)
     if asked.resource_type == ResourceType.BROKER:
         node = str(broker.config.node_id)
-        if asked.resource_name not in ("", node):
+        if name not in ("", node):
             raise RequestError(
                 ErrorCode.invalid_request,
-                f"Unexpected broker id, expected {node} or empty string, but received {asked.resource_name}",
+                f"Unexpected broker id, expected {node} or empty string, but received {name}",
             )
-        return (
-            describe_broker(broker.config) if asked.resource_name else describe_broker_default(broker.config)
-        )
+        return known.of_broker(broker.config, flavour, default=not name)
     raise RequestError(ErrorCode.invalid_request, f"Unsupported resource type: {asked.resource_type}")
-
-
-def _result(entry: ConfigEntry, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
-    synonyms = entry.synonyms if request.include_synonyms else ()
-    return DescribeConfigsResourceResult(
-        name=entry.name,
-        value=entry.value,
-        read_only=entry.read_only,
-        config_source=entry.source,
-        is_sensitive=entry.is_sensitive,
-        synonyms=tuple(
-            DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source) for one in synonyms
-        ),
-        config_type=entry.type,
-        documentation=entry.documentation if request.include_documentation else None,
-    )

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Generator, Iterable
+from heapq import merge
+from typing import Final
+
+from kio.schema.describe_topic_partitions.v0.request import Cursor as RequestCursor
 from kio.schema.describe_topic_partitions.v0.request import DescribeTopicPartitionsRequest
 from kio.schema.describe_topic_partitions.v0.response import (
     Cursor,
@@ -11,44 +16,98 @@ from kio.schema.describe_topic_partitions.v0.response import (
 )
 from kio.schema.errors import ErrorCode
 
+from service.base.slices import in_slices
 from service.broker.broker import INTERNAL_TOPICS, NO_THROTTLE, TOPIC_OPERATIONS, Broker
 from service.broker.handlers.metadata import why_missing
 from service.metadata.image import PartitionImage, TopicImage
 from service.network.server import RequestContext
 
+TOPIC_US: Final = 15
+PARTITION_US: Final = 12
+SORTED_AT_ONCE: Final = 2000
+
 
 def handle(
     broker: Broker, context: RequestContext, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> DescribeTopicPartitionsResponse | Awaitable[DescribeTopicPartitionsResponse]:
     """At most `response_partition_limit` partitions (and ``max.request.partition.size.limit``) from the
     cursor on.
 
     A cursor outside the topics asked for, or with a negative partition, is INVALID_REQUEST for every topic.
     """
-    names = _names(broker, request)
-    if names is None:
-        return _answer([_missing(topic.name, ErrorCode.invalid_request) for topic in request.topics], None)
-    cursor = request.cursor
-    room = max(min(broker.config.max_request_partition_size_limit, request.response_partition_limit), 1)
+    return in_slices(_steps(broker, request))
+
+
+def _steps(
+    broker: Broker, request: DescribeTopicPartitionsRequest
+) -> Generator[int, None, DescribeTopicPartitionsResponse]:
+    cursor, known = request.cursor, broker.image.topics_by_name
     topics: list[DescribeTopicPartitionsResponseTopic] = []
+    if cursor is not None and (yield from _is_outside(request, cursor)):
+        for asked in request.topics:
+            yield TOPIC_US
+            topics.append(_missing(asked.name, ErrorCode.invalid_request))
+        return _answer(topics, None)
+    room = max(min(broker.config.max_request_partition_size_limit, request.response_partition_limit), 1)
     next_cursor: Cursor | None = None
-    for name in names:
+    for name in (yield from _names(broker, request)):
         if room == 0:
             next_cursor = Cursor(topic_name=name, partition_index=0)
             break
-        topic = broker.image.topics_by_name.get(name)
+        yield TOPIC_US
+        topic = known.get(name)
         if topic is None:
             if request.topics:
                 topics.append(_missing(name, why_missing(name)))
             continue
+        yield len(topic.partitions) // 4
         first = cursor.partition_index if cursor is not None and cursor.topic_name == name else 0
         indexes = [index for index in sorted(topic.partitions) if index >= first]
-        topics.append(_described(broker, topic, indexes[:room]))
+        partitions = []
+        for index in indexes[:room]:
+            yield PARTITION_US
+            partitions.append(
+                _partition(index, topic.partitions[index], broker.offline_replicas(topic.id, index))
+            )
+        topics.append(_described(topic, partitions))
         if len(indexes) > room:
             next_cursor = Cursor(topic_name=name, partition_index=indexes[room])
             break
         room -= len(indexes)
     return _answer(topics, next_cursor)
+
+
+def _is_outside(request: DescribeTopicPartitionsRequest, cursor: RequestCursor) -> Generator[int, None, bool]:
+    """Whether `cursor` cannot be one of ours."""
+    if cursor.partition_index < 0:
+        return True
+    for one in request.topics:
+        yield 1
+        if one.name == cursor.topic_name:
+            return False
+    return bool(request.topics)
+
+
+def _names(broker: Broker, request: DescribeTopicPartitionsRequest) -> Generator[int, None, Iterable[str]]:
+    """Names to answer for, each once and sorted."""
+    first = "" if request.cursor is None else request.cursor.topic_name
+    asked: dict[str, None] = {}
+    if request.topics:
+        for one in request.topics:
+            yield 1
+            if one.name >= first:
+                asked[one.name] = None
+    else:
+        for name in broker.image.topics_by_name:
+            yield 1
+            if name >= first:
+                asked[name] = None
+    # Sorted piece by piece, and merged as they are used.
+    names, pieces = list(asked), []
+    for start in range(0, len(names), SORTED_AT_ONCE):
+        yield SORTED_AT_ONCE // 2
+        pieces.append(sorted(names[start : start + SORTED_AT_ONCE]))
+    return pieces[0] if len(pieces) == 1 else merge(*pieces)
 
 
 def _answer(
@@ -57,17 +116,6 @@ def _answer(
     return DescribeTopicPartitionsResponse(
         throttle_time=NO_THROTTLE, topics=tuple(topics), next_cursor=next_cursor
     )
-
-
-def _names(broker: Broker, request: DescribeTopicPartitionsRequest) -> list[str] | None:
-    """Names to answer for, sorted; None where the cursor cannot be."""
-    cursor = request.cursor
-    asked = {one.name for one in request.topics} or set(broker.image.topics_by_name)
-    if cursor is None:
-        return sorted(asked)
-    if cursor.partition_index < 0 or (request.topics and cursor.topic_name not in asked):
-        return None
-    return sorted(name for name in asked if name >= cursor.topic_name)
 
 
 def _missing(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
@@ -81,16 +129,15 @@ def _missing(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopi
     )
 
 
-def _described(broker: Broker, topic: TopicImage, indexes: list[int]) -> DescribeTopicPartitionsResponseTopic:
+def _described(
+    topic: TopicImage, partitions: list[DescribeTopicPartitionsResponsePartition]
+) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=tuple(
-            _partition(index, topic.partitions[index], broker.offline_replicas(topic.id, index))
-            for index in indexes
-        ),
+        partitions=tuple(partitions),
         topic_authorized_operations=TOPIC_OPERATIONS,
     )
 

@@ -10,8 +10,9 @@ longer than the request's timeout.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Generator, Iterator
 from concurrent.futures import Future
-from typing import Final
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11.request import ListOffsetsPartition, ListOffsetsRequest
@@ -22,8 +23,10 @@ from kio.schema.list_offsets.v11.response import (
 )
 
 from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.slices import Slice, in_slices
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, TimestampedOffset
 from service.broker.broker import NO_THROTTLE, Broker
+from service.hot.search import Look
 from service.network.server import RequestContext
 from service.partition.partition import Partition
 from service.partition.unified_log import NOT_FOUND
@@ -44,45 +47,168 @@ FIRST_VERSION: Final = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 READ_COMMITTED: Final = 1
+PARTITION_US: Final = 10
+SEGMENT_US: Final = 60
+SEARCHES: Final = 32
+"""Partitions of one request that are looked for at the same time."""
 
 
-async def handle(broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
-    """One answer per partition asked for; a partition named twice is refused twice (INVALID_REQUEST)."""
-    asked = [(topic.name, one) for topic in request.topics for one in topic.partitions]
-    seen: dict[tuple[str, int], int] = {}
-    for name, one in asked:
-        seen[name, one.partition_index] = seen.get((name, one.partition_index), 0) + 1
-    timeout_ms = (
-        request.timeout.total_seconds() * 1000 or broker.config.remote_list_offsets_request_timeout_ms
-    )
-    deadline = broker.loop.time() + timeout_ms / 1000
+def handle(
+    broker: Broker, context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
+    """One answer per partition asked for; a partition named twice is refused twice (INVALID_REQUEST).
 
-    async def answer(name: str, one: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
-        if seen[name, one.partition_index] > 1:
-            return _answer(one, ErrorCode.invalid_request, NOT_FOUND)
-        if one.timestamp < 0 and context.api_version < FIRST_VERSION.get(one.timestamp, 1 << 15):
+    Places of the log are known; what must be looked for is looked for on threads, this request's local
+    searches one after the other, those in the bucket side by side.
+    """
+    offsets = _Offsets(broker, context, request)
+    known = in_slices(offsets.places())
+    if known is None and not offsets.searches:
+        return offsets.response()
+    return offsets.finish(known)
+
+
+class _Search(NamedTuple):
+    """What is still to be answered: where the answer goes, and what was asked."""
+
+    answers: list[ListOffsetsPartitionResponse]
+    at: int
+    topic: str
+    asked: ListOffsetsPartition
+    partition: Partition
+
+
+class _Offsets:
+    """One request until it is answered."""
+
+    def __init__(self, broker: Broker, context: RequestContext, request: ListOffsetsRequest) -> None:
+        self._broker = broker
+        self._version = context.api_version
+        self._request = request
+        self._topics: list[tuple[str, list[ListOffsetsPartitionResponse]]] = []
+        self._piece = Slice()
+        self._local = asyncio.Lock()
+        self.searches: list[_Search] = []
+        timeout_ms = (
+            request.timeout.total_seconds() * 1000 or broker.config.remote_list_offsets_request_timeout_ms
+        )
+        self._deadline = broker.loop.time() + timeout_ms / 1000
+
+    def places(self) -> Generator[int, None, None]:
+        """Answers what is known, and notes the rest in `searches`; in steps."""
+        seen: set[tuple[str, int]] = set()
+        twice: set[tuple[str, int]] = set()
+        for topic in self._request.topics:
+            yield 1
+            for one in topic.partitions:
+                yield 1
+                key = topic.name, one.partition_index
+                (twice if key in seen else seen).add(key)
+        for topic in self._request.topics:
+            yield PARTITION_US
+            answers: list[ListOffsetsPartitionResponse] = []
+            self._topics.append((topic.name, answers))
+            for one in topic.partitions:
+                yield PARTITION_US
+                if (topic.name, one.partition_index) in twice:
+                    answers.append(_answer(one, ErrorCode.invalid_request, NOT_FOUND))
+                else:
+                    answers.append(self._at_once(topic.name, one, answers))
+
+    def _at_once(
+        self, topic: str, one: ListOffsetsPartition, answers: list[ListOffsetsPartitionResponse]
+    ) -> ListOffsetsPartitionResponse:
+        """The answer, or what stands in its place until it is found."""
+        if one.timestamp < 0 and self._version < FIRST_VERSION.get(one.timestamp, 1 << 15):
             return _answer(one, ErrorCode.unsupported_version, NOT_FOUND)
         try:
-            partition = broker.replicas.find(name, one.partition_index)
+            partition = self._broker.replicas.find(topic, one.partition_index)
             partition.check_epoch(one.current_leader_epoch)
-            found = _place(partition, one.timestamp, request.isolation_level)
-            if found is None:
-                found = await _search(partition, one.timestamp, deadline - broker.loop.time())
-        except RequestError as e:
-            return _answer(one, e.code, NOT_FOUND)
-        except TimeoutError:
-            return _answer(one, ErrorCode.request_timed_out, NOT_FOUND)
-        except (StorageError, CorruptionError) as e:
-            broker.log_storage_error("ListOffsets", name, one.partition_index, e)
-            return _answer(one, ErrorCode.kafka_storage_error, NOT_FOUND)
+            found = _place(partition, one.timestamp, self._request.isolation_level)
+        except (RequestError, StorageError, CorruptionError) as e:
+            return self._failed(topic, one, e)
+        if found is None:
+            self.searches.append(_Search(answers, len(answers), topic, one, partition))
+            found = NOT_FOUND
         return _answer(one, ErrorCode.none, found)
 
-    topics = []
-    for topic in request.topics:
-        # A search that must go to the bucket suspends; those of one request go side by side.
-        answers = await asyncio.gather(*(answer(topic.name, one) for one in topic.partitions))
-        topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=tuple(answers)))
-    return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
+    def _failed(
+        self, topic: str, one: ListOffsetsPartition, error: Exception
+    ) -> ListOffsetsPartitionResponse:
+        if isinstance(error, RequestError):
+            return _answer(one, error.code, NOT_FOUND)
+        if isinstance(error, TimeoutError):
+            return _answer(one, ErrorCode.request_timed_out, NOT_FOUND)
+        self._broker.log_storage_error("ListOffsets", topic, one.partition_index, error)
+        return _answer(one, ErrorCode.kafka_storage_error, NOT_FOUND)
+
+    async def finish(self, known: Awaitable[None] | None) -> ListOffsetsResponse:
+        if known is not None:
+            await known
+        if len(self.searches) == 1:
+            await self._search(self.searches[0])
+            return self.response()
+        gate = asyncio.Semaphore(SEARCHES)
+        async with asyncio.TaskGroup() as group:
+            for search in self.searches:
+                await gate.acquire()
+                group.create_task(self._search(search)).add_done_callback(lambda _: gate.release())
+        return self.response()
+
+    def response(self) -> ListOffsetsResponse:
+        return ListOffsetsResponse(
+            throttle_time=NO_THROTTLE,
+            topics=tuple(
+                ListOffsetsTopicResponse(name=name, partitions=tuple(answers))
+                for name, answers in self._topics
+            ),
+        )
+
+    async def _search(self, search: _Search) -> None:
+        answers, at, topic, one, partition = search
+        try:
+            found = await self._find(partition, one.timestamp)
+        except (RequestError, TimeoutError, StorageError, CorruptionError) as e:
+            answers[at] = self._failed(topic, one, e)
+        else:
+            answers[at] = _answer(one, ErrorCode.none, found)
+
+    async def _find(self, partition: Partition, timestamp: int) -> TimestampedOffset:
+        """The first record at or after `timestamp` in offset order, or that with the greatest timestamp."""
+        log = partition.unified
+        if timestamp == MAX_TIMESTAMP:
+            local = await self._look(partition, log.looks_for_newest())
+            remote = await self._remote(log.remote_max_timestamp()) or NOT_FOUND
+            return local if local.timestamp > remote.timestamp else remote
+        found = await self._remote(log.search_remote(timestamp)) or NOT_FOUND
+        # What retention dropped since the manifest was written is no longer part of the log.
+        if log.start_offset <= found.offset < log.local_start_offset:
+            return found
+        return await self._look(partition, log.looks_by_time(timestamp))
+
+    async def _look(self, partition: Partition, looks: Iterator[Look | None]) -> TimestampedOffset:
+        """Segment by segment, until one has the record; the request's other searches wait."""
+        async with self._local:
+            for look in looks:
+                if self._broker.loop.time() > self._deadline:
+                    raise TimeoutError
+                if look is not None:
+                    try:
+                        found = await self._broker.search_thread(look.run)
+                    except CorruptionError as e:
+                        raise partition.log.by_time.corrupt(e) from e
+                    if found is not None:
+                        return found
+                if self._piece.charge(SEGMENT_US):
+                    await self._piece.next_turn()
+        return NOT_FOUND
+
+    async def _remote(self, search: Future[TimestampedOffset | None] | None) -> TimestampedOffset | None:
+        if search is None:
+            return None
+        left_s = self._deadline - self._broker.loop.time()
+        # Shielded: the search goes on into the cache when its client has given up.
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(search)), max(left_s, 0.001))
 
 
 def _answer(
@@ -120,26 +246,3 @@ def _place(partition: Partition, timestamp: int, isolation_level: int) -> Timest
 def _at(partition: Partition, offset: int) -> TimestampedOffset:
     epoch = NO_LEADER_EPOCH if offset == NO_OFFSET else partition.log.epochs.epoch_at(offset)
     return TimestampedOffset(offset, NO_TIMESTAMP, epoch)
-
-
-async def _search(partition: Partition, timestamp: int, timeout_s: float) -> TimestampedOffset:
-    """The first record at or after `timestamp` in offset order, or the one with the greatest timestamp."""
-    log = partition.unified
-    if timestamp == MAX_TIMESTAMP:
-        local = partition.log.max_timestamp_offset() or NOT_FOUND
-        remote = await _remote(log.remote_max_timestamp(), timeout_s) or NOT_FOUND
-        return local if local.timestamp > remote.timestamp else remote
-    found = await _remote(log.search_remote(timestamp), timeout_s) or NOT_FOUND
-    # What retention dropped since the manifest was written is no longer part of the log.
-    if log.start_offset <= found.offset < log.local_start_offset:
-        return found
-    return log.search_local(timestamp)
-
-
-async def _remote(
-    search: Future[TimestampedOffset | None] | None, timeout_s: float
-) -> TimestampedOffset | None:
-    if search is None:
-        return None
-    # Shielded: the search goes on into the cache when its client has given up.
-    return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(search)), max(timeout_s, 0.001))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Generator, Iterable, Sequence
+from typing import Any, Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.base.slices import in_slices
 from service.broker.broker import (
     CLUSTER_OPERATIONS,
     INTERNAL_TOPICS,
@@ -16,7 +18,7 @@ from service.broker.broker import (
 )
 from service.metadata.controller.requests import CreateTopic
 from service.metadata.controller.topic_names import what_is_wrong_with
-from service.metadata.image import PartitionImage, TopicImage
+from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.network.server import RequestContext
 from service.wire.metadata import (
     OPERATIONS_NOT_ASKED,
@@ -27,24 +29,64 @@ from service.wire.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
+from service.wire.primitives import Encoded
+
+TOPIC_US: Final = 15
+NAME_US: Final = 2
+PARTITION_US: Final = 12
+"""To describe and to encode it."""
+MOST_FLAVOURS: Final = 3
+"""Encoded topics are kept for so many versions at a time."""
 
 
-async def handle(broker: Broker, context: RequestContext, request: MetadataRequest) -> MetadataResponse:
+def handle(
+    broker: Broker, context: RequestContext, request: MetadataRequest
+) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Answer for the topics asked for, all of them where `topics` is null.
 
     A topic that is not there is created when both the request and ``auto.create.topics.enable`` allow it.
     Kafka answers such a request with an error and lets the client ask again; here the answer waits for the
     topic.
     """
+    creates = request.allow_auto_topic_creation and broker.config.auto_create_topics_enable
+    if creates and request.topics:
+        missing = in_slices(_missing_names(broker, request.topics))
+        if missing:
+            return _create_and_answer(broker, context, request, missing)
+    return in_slices(_steps(broker, context.listener, context.api_version, request))
+
+
+async def _create_and_answer(
+    broker: Broker,
+    context: RequestContext,
+    request: MetadataRequest,
+    missing: list[str] | Awaitable[list[str]],
+) -> MetadataResponse:
+    names = missing if isinstance(missing, list) else await missing
+    if names:
+        await broker.topic_admin.create_topics([CreateTopic(name) for name in names])
+    answer = in_slices(_steps(broker, context.listener, context.api_version, request))
+    return answer if isinstance(answer, MetadataResponse) else await answer
+
+
+def _steps(
+    broker: Broker, listener: str, version: int, request: MetadataRequest
+) -> Generator[int, None, MetadataResponse]:
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
-    if request.topics is None:
-        topics = [_described(broker, topic, operations) for topic in broker.image.topics_by_name.values()]
-    else:
-        if request.allow_auto_topic_creation and broker.config.auto_create_topics_enable:
-            await _create_missing(broker, request.topics)
-        topics = [_asked(broker, one, operations) for one in _distinct(request.topics)]
+    image = broker.image
+    topics: list[Any] = []
+    asked: Iterable[TopicImage | MetadataRequestTopic] = image.topics_by_name.values()
+    if request.topics is not None:
+        asked = yield from _distinct(request.topics)
+    for one in asked:
+        yield TOPIC_US
+        found = one if isinstance(one, TopicImage) else _find(image, one)
+        if isinstance(found, TopicImage):
+            topics.append((yield from _described(broker, found, version, operations)))
+        else:
+            topics.append(found)
     of_cluster = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
-    host, port = broker.endpoint(context.listener)
+    host, port = broker.endpoint(listener)
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
         brokers=(
@@ -60,43 +102,39 @@ async def handle(broker: Broker, context: RequestContext, request: MetadataReque
     )
 
 
-def _distinct(topics: Iterable[MetadataRequestTopic]) -> list[MetadataRequestTopic]:
+def _distinct(
+    topics: Sequence[MetadataRequestTopic],
+) -> Generator[int, None, Iterable[MetadataRequestTopic]]:
     """By id if any id was given, as Kafka does; each topic once."""
-    by_id = [one for one in topics if one.topic_id is not None]
-    return list(dict.fromkeys(by_id or topics))
+    by_id: dict[MetadataRequestTopic, None] = {}
+    by_name: dict[MetadataRequestTopic, None] = {}
+    for one in topics:
+        yield 1
+        (by_name if one.topic_id is None else by_id)[one] = None
+    return by_id or by_name
 
 
-async def _create_missing(broker: Broker, topics: Iterable[MetadataRequestTopic]) -> None:
+def _missing_names(broker: Broker, topics: Sequence[MetadataRequestTopic]) -> Generator[int, None, list[str]]:
+    """What is asked for by name, is not there and can be created."""
     known = broker.image.topics_by_name
-    names = dict.fromkeys(
-        one.name
-        for one in topics
-        if one.topic_id is None
-        and one.name is not None
-        and one.name not in known
-        and one.name not in INTERNAL_TOPICS
-        and what_is_wrong_with(one.name) is None
-    )
-    if names:
-        await broker.topic_admin.create_topics([CreateTopic(name) for name in names])
+    names: dict[str, None] = {}
+    for one in topics:
+        yield NAME_US
+        name = one.name
+        if one.topic_id is not None or name is None or name in known or name in INTERNAL_TOPICS:
+            continue
+        if what_is_wrong_with(name) is None:
+            names[name] = None
+    return list(names)
 
 
-def _asked(broker: Broker, asked: MetadataRequestTopic, operations: int) -> MetadataResponseTopic:
+def _find(image: MetadataImage, asked: MetadataRequestTopic) -> TopicImage | MetadataResponseTopic:
     if asked.topic_id is not None:
-        topic = broker.image.topics_by_id.get(asked.topic_id)
-        return (
-            _described(broker, topic, operations)
-            if topic
-            else _missing(ErrorCode.unknown_topic_id, None, asked.topic_id)
-        )
+        topic = image.topics_by_id.get(asked.topic_id)
+        return topic or _missing(ErrorCode.unknown_topic_id, None, asked.topic_id)
     if asked.name is None:
         return _missing(ErrorCode.invalid_request, None, None)
-    topic = broker.image.topics_by_name.get(asked.name)
-    return (
-        _described(broker, topic, operations)
-        if topic
-        else _missing(why_missing(asked.name), asked.name, None)
-    )
+    return image.topics_by_name.get(asked.name) or _missing(why_missing(asked.name), asked.name, None)
 
 
 def why_missing(name: str) -> ErrorCode:
@@ -112,18 +150,30 @@ def _missing(error: ErrorCode, name: str | None, topic_id: UUID | None) -> Metad
     )
 
 
-def _described(broker: Broker, topic: TopicImage, operations: int) -> MetadataResponseTopic:
-    return MetadataResponseTopic(
+def _described(
+    broker: Broker, topic: TopicImage, version: int, operations: int
+) -> Generator[int, None, Encoded]:
+    """The topic's part of the answer, as it was encoded before if it was."""
+    count, known = len(topic.partitions), broker.encoded_topics
+    yield TOPIC_US + count
+    element = known.get(topic, version, operations)
+    if element is not None:
+        return element
+    partitions = []
+    for index in sorted(topic.partitions):
+        yield PARTITION_US
+        partitions.append(
+            _partition(index, topic.partitions[index], broker.offline_replicas(topic.id, index))
+        )
+    answer = MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=tuple(
-            _partition(index, topic.partitions[index], broker.offline_replicas(topic.id, index))
-            for index in sorted(topic.partitions)
-        ),
+        partitions=tuple(partitions),
         topic_authorized_operations=operations,
     )
+    return known.add(topic, version, operations, answer, MOST_FLAVOURS * len(broker.image.topics_by_name))
 
 
 def _partition(index: int, partition: PartitionImage, offline: tuple[int, ...]) -> MetadataResponsePartition:

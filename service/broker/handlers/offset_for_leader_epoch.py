@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Generator
+from typing import Final
+
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_for_leader_epoch.v4.request import (
     OffsetForLeaderEpochRequest,
@@ -14,24 +17,32 @@ from kio.schema.offset_for_leader_epoch.v4.response import (
 )
 
 from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.slices import in_slices
 from service.broker.broker import NO_THROTTLE, Broker
 from service.network.server import RequestContext
+
+PARTITION_US: Final = 10
 
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetForLeaderEpochRequest
-) -> OffsetForLeaderEpochResponse:
+) -> OffsetForLeaderEpochResponse | Awaitable[OffsetForLeaderEpochResponse]:
     """The end offset of each epoch asked for, an error for each partition that cannot say."""
-    return OffsetForLeaderEpochResponse(
-        throttle_time=NO_THROTTLE,
-        topics=tuple(
-            OffsetForLeaderTopicResult(
-                topic=topic.topic,
-                partitions=tuple(_end(broker, topic.topic, one) for one in topic.partitions),
-            )
-            for topic in request.topics
-        ),
-    )
+    return in_slices(_steps(broker, request))
+
+
+def _steps(
+    broker: Broker, request: OffsetForLeaderEpochRequest
+) -> Generator[int, None, OffsetForLeaderEpochResponse]:
+    topics = []
+    for topic in request.topics:
+        yield PARTITION_US
+        ends = []
+        for one in topic.partitions:
+            yield PARTITION_US
+            ends.append(_end(broker, topic.topic, one))
+        topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=tuple(ends)))
+    return OffsetForLeaderEpochResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
 
 def _end(broker: Broker, topic: str, asked: OffsetForLeaderPartition) -> EpochEndOffset:

@@ -2,25 +2,37 @@
 
 Every partition has its own outcome; a batch that is refused leaves no trace. The order of checks is Kafka's
 (`KafkaApis.handleProduceRequest`, `ReplicaManager.appendRecords`, `UnifiedLog.append`).
+
+One small batch is validated and appended at once. What is more than a slice of the loop's turn (many batches,
+one that is large, or inflates to much, or is to be compressed anew) goes on in later turns, and a large batch
+is validated on a thread; appending is the loop's in any case.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
+from service.base.slices import SLICE_US, Slice
 from service.base.types import Buffer
 from service.broker.broker import Broker
 from service.network.server import RequestContext, Response
 from service.partition.partition import Partition
 from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, Codec
-from service.records.validation import RecordsRefused, validate_produced
+from service.records.validation import (
+    BeyondSlice,
+    Inflation,
+    RecordsRefused,
+    ValidationRules,
+    validate_produced,
+)
 from service.wire.errors import WireError
 from service.wire.produce import (
+    ProducedTopic,
     ProducePartitionResult,
     ProduceRequestView,
     TopicKey,
@@ -30,8 +42,9 @@ from service.wire.produce import (
 FIRST_VERSION_WITH_ZSTD: Final = 7
 _ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_AT + 1
 VALID_ACKS: Final = (-1, 0, 1)
+_PARTITION_US: Final = 25
+"""What a partition costs besides its bytes."""
 
-ProducedTopic = tuple[TopicKey, list[tuple[int, Buffer | None]]]
 ToFlush = dict[tuple[TopicKey, int], Partition]
 AnsweredTopic = tuple[TopicKey, list[ProducePartitionResult]]
 
@@ -49,16 +62,91 @@ def handle(
     to_flush: ToFlush = {}
     failed = False
     topics: list[AnsweredTopic] = []
-    for topic, partitions in _each_once(request.topics):
-        answers = []
+    asked = _each_once(request.topics)
+    work = None if len(asked) == 1 and len(asked[0][1]) == 1 else Work(broker)
+    for topic, partitions in asked:
+        answers: list[ProducePartitionResult] = []
+        topics.append((topic, answers))
         for index, records in partitions:
-            answer = _append(broker, context, request.acks, topic, index, records, now_ms, to_flush)
+            over = work is not None and work.charge(records)
+            try:
+                if over:
+                    raise BeyondSlice
+                answer = _append(broker, context, request.acks, topic, index, records, now_ms, to_flush, work)
+            except BeyondSlice:
+                produced = Produced(request.acks, now_ms, asked, topics, to_flush, failed, is_large=not over)
+                return _go_on(broker, context, produced, work or Work(broker))
             failed = failed or answer.error_code != ErrorCode.none
             answers.append(answer)
-        topics.append((topic, answers))
     if to_flush:
         return _answer_after_flush(broker, context, request.acks, topics, to_flush, failed)
     return _answer(context, request.acks, topics, failed)
+
+
+class Work:
+    """What one request may still cost: this turn of the loop, and memory for inflated batches."""
+
+    __slots__ = ("_inflation_left", "inflation", "piece")
+
+    def __init__(self, broker: Broker) -> None:
+        config = broker.config
+        self.inflation = Inflation(max(config.max_inflated_request_bytes, config.max_inflated_batch_bytes))
+        self.new_turn()
+
+    def new_turn(self) -> None:
+        """What follows is done in another turn."""
+        self.piece = Slice()
+        self._inflation_left = self.inflation.left_bytes
+
+    def charge(self, records: Buffer | None) -> bool:
+        """Count a batch that is about to be looked at; True when it belongs to the next turn."""
+        return self.piece.charge(_PARTITION_US + (len(records) >> 10 if records is not None else 0))
+
+    def validated(self, records: Buffer, rules: ValidationRules) -> None:
+        """Count what a batch has cost that was validated in this turn: less than a slice."""
+        codec = records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK
+        size = self._inflation_left - self.inflation.left_bytes if codec else len(records)
+        self._inflation_left = self.inflation.left_bytes
+        self.piece.charge(size * SLICE_US // rules.at_once_bytes[codec])
+
+
+class Produced(NamedTuple):
+    """A request that is half done: what it asks for, and what is answered of it already."""
+
+    acks: int
+    now_ms: int
+    asked: Sequence[ProducedTopic]
+    topics: list[AnsweredTopic]
+    to_flush: ToFlush
+    failed: bool
+    is_large: bool
+    """The next batch is known to be more than a slice."""
+
+
+async def _go_on(broker: Broker, context: RequestContext, produced: Produced, work: Work) -> Response | None:
+    """The rest of a request that is more than a slice: in slices, large batches validated on a thread.
+
+    Partitions are appended to in the order asked, and on the loop; so are the requests of a connection, as
+    the next one waits for this answer.
+    """
+    acks, now_ms, asked, topics, to_flush, failed, is_large = produced
+    work.new_turn()
+    for n, (topic, partitions) in enumerate(asked):
+        if n == len(topics):
+            topics.append((topic, []))
+        answers = topics[n][1]
+        for index, records in partitions[len(answers) :]:
+            if work.charge(records):
+                await work.piece.next_turn()
+            answer = await _append_later(
+                broker, context, acks, topic, index, records, now_ms, to_flush, work, is_large
+            )
+            is_large = False
+            failed = failed or answer.error_code != ErrorCode.none
+            answers.append(answer)
+    if to_flush:
+        return await _answer_after_flush(broker, context, acks, topics, to_flush, failed)
+    return _answer(context, acks, topics, failed)
 
 
 def _each_once(topics: Sequence[ProducedTopic]) -> Sequence[ProducedTopic]:
@@ -121,34 +209,94 @@ def _append(
     records: Buffer | None,
     now_ms: int,
     to_flush: ToFlush,
+    work: Work | None,
 ) -> ProducePartitionResult:
+    """At once, or not at all: `BeyondSlice`."""
     try:
-        if acks not in VALID_ACKS:
-            raise RequestError(ErrorCode.invalid_required_acks)
-        partition = broker.replicas.find(topic, index)
-        if records is None:
-            raise RequestError(ErrorCode.invalid_record, "no record batch")
-        if (
-            context.api_version < FIRST_VERSION_WITH_ZSTD
-            and len(records) > _ATTRIBUTES_LOW_BYTE
-            and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK == Codec.ZSTD
-        ):
-            raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
-        if acks == -1:
-            partition.check_replicas()
+        partition = _partition(broker, context, acks, topic, index, records)
         # Offsets are stamped where the bytes lie; the frame is ours to write to.
-        assert not isinstance(records, bytes)
-        batch = validate_produced(records, partition.rules, now_ms)
+        assert not isinstance(records, bytes | None)
+        if work is None:
+            batch = validate_produced(records, partition.rules, now_ms, None, True)
+        else:
+            batch = validate_produced(records, partition.rules, now_ms, work.inflation, True)
+            work.validated(records, partition.rules)
         info = partition.append(batch, now_ms)
-    except RequestError as e:
-        broker.log_refusal("Produce", context, topic, index, e)
-        errors = e.record_errors if isinstance(e, RecordsRefused) else ()
-        return ProducePartitionResult(index, e.code, record_errors=errors, error_message=e.message)
-    except (StorageError, CorruptionError) as e:
-        broker.log_storage_error("Produce", topic, index, e)
-        return ProducePartitionResult(index, ErrorCode.kafka_storage_error)
+    except (RequestError, StorageError, CorruptionError) as e:
+        return _refused(broker, context, topic, index, e)
     if partition.log.flush_due:
         to_flush[topic, index] = partition
     return ProducePartitionResult(
         index, ErrorCode.none, info.first_offset, info.log_append_time, info.log_start_offset
     )
+
+
+async def _append_later(
+    broker: Broker,
+    context: RequestContext,
+    acks: int,
+    topic: TopicKey,
+    index: int,
+    records: Buffer | None,
+    now_ms: int,
+    to_flush: ToFlush,
+    work: Work,
+    is_large: bool,
+) -> ProducePartitionResult:
+    """As `_append`, a large batch validated on a thread.
+
+    Meanwhile the partition may have gone, or another of its name have come: it is looked up again.
+    """
+    try:
+        partition = _partition(broker, context, acks, topic, index, records)
+        assert not isinstance(records, bytes | None)
+        rules = partition.rules
+        try:
+            if is_large:
+                raise BeyondSlice
+            batch = validate_produced(records, rules, now_ms, work.inflation, True)
+            work.validated(records, rules)
+        except BeyondSlice:
+            batch = await broker.records_thread(validate_produced, records, rules, now_ms, work.inflation)
+            work.new_turn()
+        if _partition(broker, context, acks, topic, index, records) is not partition:
+            raise RequestError(ErrorCode.not_leader_or_follower, f"{partition.tip} was replaced")
+        info = partition.append(batch, now_ms)
+    except (RequestError, StorageError, CorruptionError) as e:
+        return _refused(broker, context, topic, index, e)
+    if partition.log.flush_due:
+        to_flush[topic, index] = partition
+    return ProducePartitionResult(
+        index, ErrorCode.none, info.first_offset, info.log_append_time, info.log_start_offset
+    )
+
+
+def _partition(
+    broker: Broker, context: RequestContext, acks: int, topic: TopicKey, index: int, records: Buffer | None
+) -> Partition:
+    """Where the batch belongs, as far as can be told before it is looked at. `RequestError`."""
+    if acks not in VALID_ACKS:
+        raise RequestError(ErrorCode.invalid_required_acks)
+    partition = broker.replicas.find(topic, index)
+    if records is None:
+        raise RequestError(ErrorCode.invalid_record, "no record batch")
+    if (
+        context.api_version < FIRST_VERSION_WITH_ZSTD
+        and len(records) > _ATTRIBUTES_LOW_BYTE
+        and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK == Codec.ZSTD
+    ):
+        raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
+    if acks == -1:
+        partition.check_replicas()
+    return partition
+
+
+def _refused(
+    broker: Broker, context: RequestContext, topic: TopicKey, index: int, error: FirnError
+) -> ProducePartitionResult:
+    if isinstance(error, RequestError):
+        broker.log_refusal("Produce", context, topic, index, error)
+        errors = error.record_errors if isinstance(error, RecordsRefused) else ()
+        return ProducePartitionResult(index, error.code, record_errors=errors, error_message=error.message)
+    broker.log_storage_error("Produce", topic, index, error)
+    return ProducePartitionResult(index, ErrorCode.kafka_storage_error)

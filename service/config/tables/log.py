@@ -43,6 +43,12 @@ LOG: Final = (
         "A compressed batch that inflates beyond this (and beyond `max.message.bytes`) is refused.",
         at_least=MIB, at_most=MAX_INFLATED_BATCH_BYTES,
     ),
+    key(
+        "firn.max.inflated.request.bytes", INT, 128 * MIB,
+        "What the compressed batches of one produce request may inflate to, all together; those beyond are "
+        "refused. Never less than one batch may.",
+        at_least=MIB,
+    ),
 )  # fmt: skip
 
 HOURS_AND_MINUTES: Final = (

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from service.base.types import TimestampedOffset
-from service.records.batch import iter_headers
-from service.records.decode import records_of
+from service.records.by_time import first_in_batches
 from service.remote.format.block_table import Block, BlockTable
 from service.remote.format.manifest import Load, Manifest, SegmentEntry
 from service.remote.reading.chunk import Chunk
@@ -56,10 +55,4 @@ def search_block(chunk: Chunk, block: Block, timestamp: int, from_offset: int) -
     Only batches whose maximum reaches `timestamp` are inflated. `CorruptionError` when one does not parse.
     """
     start = block.position - chunk.range.position
-    for header in iter_headers(chunk.data, start, start + block.length):
-        if header.max_timestamp < timestamp or header.last_offset < from_offset:
-            continue
-        for record in records_of(chunk.data, header):
-            if record.timestamp >= timestamp and record.offset >= from_offset:
-                return TimestampedOffset(record.offset, record.timestamp, header.partition_leader_epoch)
-    return None
+    return first_in_batches(chunk.data, start, start + block.length, timestamp, from_offset)

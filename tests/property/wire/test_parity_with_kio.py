@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -19,12 +20,16 @@ from service.wire.api import (
     ApiKey,
     RequestHeader,
     decode_request,
+    decode_request_steps,
     decode_response,
     encode_request,
     encode_response,
+    has_flexible_response_header,
     parse_request_header,
     request_module,
+    response_frame,
     response_module,
+    response_steps,
 )
 from tests.property.wire.schema_strategies import entities, kio_bytes, project
 
@@ -257,3 +262,44 @@ def test_kio_reads_what_it_wrote() -> None:
     entity: Any = load_request_schema(ApiKey.METADATA, 12)
     message = entity(topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=True)
     assert entity_reader(entity)(kio_bytes(message), 0)[0] == message
+
+
+def in_steps(steps: Generator[None, None, Any]) -> Any:
+    """What the steps return, and how many there were."""
+    count = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as e:
+            return e.value, count
+        count += 1
+
+
+@pytest.mark.parametrize(("key", "version"), VERSIONS)
+@FEW
+@given(data=st.data())
+def test_messages_in_steps_are_those_at_once(key: int, version: int, data: st.DataObject) -> None:
+    head = _head(key, version)
+    frame = memoryview(kio_bytes(data.draw(entities(load_request_schema(key, version)))))
+    assert in_steps(decode_request_steps(head, frame))[0] == decode_request(head, frame)
+    body = kio_bytes(data.draw(entities(load_response_schema(key, version))))
+    header = bytes(4) + (b"\0" if has_flexible_response_header(key, version) else b"")
+    _, message = decode_response(key, version, header + body)
+    parts, _ = in_steps(response_steps(head, message))
+    assert b"".join(parts) == response_frame(head, message)
+
+
+@pytest.mark.parametrize("version", HOT_VERSIONS[ApiKey.PRODUCE])
+@FEW
+@given(data=st.data())
+def test_a_produce_request_in_steps_is_that_at_once(version: int, data: st.DataObject) -> None:
+    frame = memoryview(kio_bytes(data.draw(entities(load_request_schema(ApiKey.PRODUCE, version)))))
+    assert in_steps(produce.parse_produce_steps(version, frame))[0] == produce.parse_produce(version, frame)
+
+
+@pytest.mark.parametrize("version", HOT_VERSIONS[ApiKey.FETCH])
+@FEW
+@given(data=st.data())
+def test_a_fetch_request_in_steps_is_that_at_once(version: int, data: st.DataObject) -> None:
+    frame = memoryview(kio_bytes(data.draw(entities(load_request_schema(ApiKey.FETCH, version)))))
+    assert in_steps(fetch.parse_fetch_steps(version, frame))[0] == fetch.parse_fetch(version, frame)

@@ -1,8 +1,10 @@
 """Long work shares the loop's turns with everybody else's."""
 
 import asyncio
+from collections.abc import Awaitable, Generator
+from itertools import pairwise
 
-from service.base.slices import Slice
+from service.base.slices import SLICE_US, Slice, in_slices
 
 
 def test_work_beyond_a_slice_goes_on_after_others_had_their_turn() -> None:
@@ -23,3 +25,56 @@ def test_work_beyond_a_slice_goes_on_after_others_had_their_turn() -> None:
 
     asyncio.run(both())
     assert done == ["long 0", "long 1", "other", "long 2", "long 3", "long 4", "long 5"]
+
+
+def counted(steps: int, work_us: int, done: list[int]) -> Generator[int, None, str]:
+    for step in range(steps):
+        yield work_us
+        done.append(step)
+    return "all"
+
+
+def test_steps_that_fit_into_a_slice_are_done_at_once() -> None:
+    done: list[int] = []
+    assert in_slices(counted(10, SLICE_US // 10, done)) == "all"
+    assert len(done) == 10
+
+
+def test_steps_that_do_not_fit_are_done_a_slice_at_a_time() -> None:
+    done: list[int] = []
+    seen: list[int] = []
+
+    async def watched() -> str:
+        answer = in_slices(counted(100, SLICE_US // 10, done))
+        assert isinstance(answer, Awaitable)
+        work = asyncio.ensure_future(answer)
+        while not work.done():
+            seen.append(len(done))
+            await asyncio.sleep(0)
+        return await work
+
+    assert asyncio.run(watched()) == "all"
+    assert done == list(range(100))
+    turns = [after - before for before, after in pairwise(seen)]
+    assert max(turns) <= 11  # the step that did not fit begins the next slice
+    assert len(turns) >= 8
+
+
+def test_reading_in_steps_is_cut_as_well() -> None:
+    turns = 0
+
+    def steps() -> Generator[None, None, int]:
+        for _ in range(50):
+            yield
+        return 7
+
+    async def watched() -> int:
+        nonlocal turns
+        work = asyncio.ensure_future(Slice().go_through(steps(), SLICE_US // 5))
+        while not work.done():
+            turns += 1
+            await asyncio.sleep(0)
+        return await work
+
+    assert asyncio.run(watched()) == 7
+    assert turns >= 8

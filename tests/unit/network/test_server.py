@@ -615,3 +615,26 @@ def test_an_address_that_cannot_be_had_is_named_in_one_line() -> None:
                 await Server("no.such.host.invalid", 1, echo).start()
 
     run(scenario())
+
+
+def test_a_peer_with_many_requests_at_hand_lets_others_go_first() -> None:
+    order: list[bytes] = []
+
+    def handler(context: RequestContext, request: memoryview) -> Response:
+        order.append(bytes(request))
+        if len(order) == 1:
+            asyncio.get_running_loop().call_soon(order.append, b"another's turn")
+        return Response([frame(bytes(request))])
+
+    async def scenario() -> None:
+        server = Server("127.0.0.1", 0, handler)
+        await server.start()
+        reader, writer = await connect(server)
+        requests = [b"%d" % n for n in range(1000)]
+        writer.write(b"".join(map(frame, requests)))
+        assert [await receive(reader) for _ in requests] == requests
+        assert order.index(b"another's turn") <= 64
+        writer.close()
+        await server.close(grace_s=0.2)
+
+    run(scenario())

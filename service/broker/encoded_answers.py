@@ -1,0 +1,127 @@
+"""Parts of answers that are the same for everybody, encoded once: settings, and topics of the metadata.
+
+What is kept is bounded by what there is, and thrown away when what it says has changed. Owned by the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from kio.schema.describe_configs.v4.response import DescribeConfigsResourceResult, DescribeConfigsSynonym
+
+from service.broker.replicas import Replicas
+from service.config.describing import (
+    ConfigEntry,
+    describe_broker,
+    describe_broker_default,
+    describe_topic,
+)
+from service.config.settings import BrokerConfig
+from service.metadata.image import PartitionImage, TopicImage
+from service.wire.api import ApiKey, encode_element
+from service.wire.metadata import MetadataResponseTopic
+from service.wire.primitives import Encoded
+
+MOST_SETTINGS: Final = 256
+"""Different sets of settings whose answers are kept; most topics share a few."""
+
+
+class Flavour(NamedTuple):
+    """How settings are asked for."""
+
+    version: int
+    synonyms: bool
+    documentation: bool
+
+
+Settings = tuple[tuple[str, Encoded], ...]
+"""Name of each key, and its entry in the answer."""
+
+
+class EncodedSettings:
+    """Entries of DescribeConfigs. They hold as long as the node's own settings do."""
+
+    def __init__(self) -> None:
+        self._config: BrokerConfig | None = None
+        self._known: dict[object, Settings] = {}
+
+    def of_topic(self, overrides: Mapping[str, str], config: BrokerConfig, flavour: Flavour) -> Settings:
+        """Those of any topic with these overrides. `ConfigError` where they do not hold."""
+        key = flavour, frozenset(overrides.items())
+        return self._get(key, config) or self._add(key, describe_topic(overrides, config), flavour)
+
+    def of_broker(self, config: BrokerConfig, flavour: Flavour, *, default: bool) -> Settings:
+        """This node's, or with `default` those for all brokers."""
+        key = flavour, default
+        if (known := self._get(key, config)) is not None:
+            return known
+        entries = describe_broker_default(config) if default else describe_broker(config)
+        return self._add(key, entries, flavour)
+
+    def knows_topic(self, overrides: Mapping[str, str], config: BrokerConfig, flavour: Flavour) -> bool:
+        """Whether `of_topic` has nothing to encode."""
+        return self._get((flavour, frozenset(overrides.items())), config) is not None
+
+    def _get(self, key: object, config: BrokerConfig) -> Settings | None:
+        if config is not self._config:
+            self._config = config
+            self._known.clear()
+        return self._known.get(key)
+
+    def _add(self, key: object, entries: Sequence[ConfigEntry], flavour: Flavour) -> Settings:
+        if len(self._known) >= MOST_SETTINGS:
+            self._known.clear()
+        path = ("results", "configs")
+        made = tuple(
+            (one.name, encode_element(ApiKey.DESCRIBE_CONFIGS, flavour.version, path, _entry(one, flavour)))
+            for one in entries
+        )
+        self._known[key] = made
+        return made
+
+
+def _entry(entry: ConfigEntry, flavour: Flavour) -> DescribeConfigsResourceResult:
+    synonyms = entry.synonyms if flavour.synonyms else ()
+    return DescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=entry.source,
+        is_sensitive=entry.is_sensitive,
+        synonyms=tuple(
+            DescribeConfigsSynonym(name=one.name, value=one.value, source=one.source) for one in synonyms
+        ),
+        config_type=entry.type,
+        documentation=entry.documentation if flavour.documentation else None,
+    )
+
+
+class EncodedTopics:
+    """Topics of Metadata. They hold as long as their image does, and no replica of theirs is offline."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self._known: dict[tuple[str, int, int], tuple[Mapping[int, PartitionImage], Encoded]] = {}
+
+    def get(self, topic: TopicImage, version: int, operations: int) -> Encoded | None:
+        """None where it is to be made."""
+        known = self._known.get((topic.name, version, operations))
+        if known is None or known[0] is not topic.partitions or self.has_offline(topic):
+            return None
+        return known[1]
+
+    def has_offline(self, topic: TopicImage) -> bool:
+        why = self._replicas.why_offline
+        return any(why(topic.id, index) is not None for index in topic.partitions)
+
+    def add(
+        self, topic: TopicImage, version: int, operations: int, element: MetadataResponseTopic, most: int
+    ) -> Encoded:
+        """The element encoded, and kept; at most so many are."""
+        if len(self._known) >= most:
+            self._known.clear()
+        made = encode_element(ApiKey.METADATA, version, ("topics",), element)
+        if not self.has_offline(topic):
+            self._known[topic.name, version, operations] = (topic.partitions, made)
+        return made

@@ -1,0 +1,190 @@
+"""The loops that look for records by their timestamps: one source for two lives, as `kernel`. [P]
+
+None of them makes an object for a batch or a record, and the compiled ones run with the GIL released. Record
+layout and the rules of both lives are at the head of `kernel`.
+"""
+
+# mypy: disable-error-code="untyped-decorator, valid-type, no-untyped-call, no-any-return"
+# (Cython's annotations are C types and its decorators have none.)
+
+from __future__ import annotations
+
+from typing import Final
+
+from service.records.kernel_status import Status
+
+try:
+    import cython
+except ImportError:  # running from source where Cython is not installed
+    from service.records import without_cython as cython
+
+if cython.compiled:
+    from cython.cimports.service.records.kernel import int32, int64, parse_record
+else:
+    from service.records.kernel import int32, int64, parse_record
+
+COMPILED: Final[bool] = cython.compiled
+
+_OK = cython.declare(cython.longlong, Status.OK)
+_TRUNCATED = cython.declare(cython.longlong, Status.TRUNCATED)
+_TRAILING = cython.declare(cython.longlong, Status.TRAILING)
+_TIMESTAMP_OVERFLOW = cython.declare(cython.longlong, Status.TIMESTAMP_OVERFLOW)
+_BAD_LENGTH = cython.declare(cython.longlong, Status.BAD_LENGTH)
+_BAD_MAGIC = cython.declare(cython.longlong, Status.BAD_MAGIC)
+_BAD_RANGE = cython.declare(cython.longlong, Status.BAD_RANGE)
+_INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
+_INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
+
+
+def find_batch(
+    buf: cython.const[cython.uchar][::1],
+    position: cython.longlong,
+    end: cython.longlong,
+    timestamp: cython.longlong,
+    offset: cython.longlong,
+) -> tuple[int, int, int]:
+    """The first batch from ``position`` on that ends at ``offset`` or later and is as late as ``timestamp``.
+
+    By headers alone: of the last batch in ``buf[position:end]`` no more than its header need be there.
+    Returns (status, 1 if one was found, its position); with 0 the position is that of the first batch whose
+    header is not there, which may lie beyond ``end``.
+    """
+    data: cython.p_const_uchar
+    status: cython.longlong = _OK
+    found: cython.longlong = 0
+    size: cython.longlong
+    base_offset: cython.longlong
+    delta: cython.longlong
+    if position < 0 or position > end or end > len(buf):
+        raise IndexError(f"[{position}, {end}) is not inside {len(buf)} bytes")
+    if end - position < 61:
+        return _OK, 0, position
+    if cython.compiled:  # noqa: SIM108  # only one of them is C
+        data = cython.address(buf[0])
+    else:
+        data = buf
+    with cython.nogil:
+        while end - position >= 61:
+            size = int32(data, position + 8) + 12
+            if size < 61:
+                status = _BAD_LENGTH
+                break
+            if data[position + 16] != 2:
+                status = _BAD_MAGIC
+                break
+            base_offset = int64(data, position)
+            delta = int32(data, position + 23)
+            if delta < 0 or base_offset > _INT64_MAX - delta:
+                status = _BAD_RANGE
+                break
+            if int64(data, position + 35) >= timestamp and base_offset + delta >= offset:
+                found = 1
+                break
+            position += size
+    return status, found, position
+
+
+def find_record(
+    buf: cython.const[cython.uchar][::1],
+    start: cython.longlong,
+    end: cython.longlong,
+    count: cython.longlong,
+    base_timestamp: cython.longlong,
+    has_deltas: cython.longlong,
+    timestamp: cython.longlong,
+    least_delta: cython.longlong,
+) -> tuple[int, int, int]:
+    """The first of the ``count`` records in ``buf[start:end]`` not older than ``timestamp``, from the offset
+    delta ``least_delta`` on.
+
+    ``has_deltas`` is 0 where all records have ``base_timestamp`` (LogAppendTime). Returns (status, offset
+    delta, timestamp); the delta is -1 where there is none, and of a bad record its index.
+    """
+    data: cython.p_const_uchar
+    row: cython.longlong[10]
+    position: cython.longlong = start
+    status: cython.longlong = _OK
+    index: cython.longlong = 0
+    at: cython.longlong = base_timestamp
+    delta: cython.longlong = -1
+    if start < 0 or start > end or end > len(buf):
+        raise IndexError(f"[{start}, {end}) is not inside {len(buf)} bytes")
+    if start == end:
+        return (_TRUNCATED if count > 0 else _OK), (0 if count > 0 else -1), base_timestamp
+    if cython.compiled:
+        data = cython.address(buf[0])
+    else:
+        data, row = buf, [0] * 10
+    with cython.nogil:
+        while index < count:
+            position = parse_record(data, position, end, row)
+            if position < 0:
+                status = position
+                break
+            if has_deltas != 0:
+                if (
+                    row[0] > _INT64_MAX - base_timestamp
+                    if base_timestamp > 0
+                    else (row[0] < _INT64_MIN - base_timestamp)
+                ):
+                    status = _TIMESTAMP_OVERFLOW
+                    break
+                at = base_timestamp + row[0]
+            if at >= timestamp and row[1] >= least_delta:
+                delta = row[1]
+                break
+            index += 1
+        if status == _OK and index == count and position != end:
+            status = _TRAILING
+    return status, (delta if status == _OK else index), at
+
+
+def find_outside(
+    buf: cython.const[cython.uchar][::1],
+    start: cython.longlong,
+    end: cython.longlong,
+    count: cython.longlong,
+    base_timestamp: cython.longlong,
+    oldest: cython.longlong,
+    newest: cython.longlong,
+    out: cython.longlong[::1],
+) -> int:
+    """The records outside ``[oldest, newest]``, of ``count`` that `check_records` has found sound.
+
+    Writes index and timestamp of each to ``out`` until it is full, and returns how many. A record without a
+    timestamp (-1) is never outside.
+    """
+    data: cython.p_const_uchar
+    rows: cython.p_longlong
+    row: cython.longlong[10]
+    position: cython.longlong = start
+    index: cython.longlong = 0
+    found: cython.longlong = 0
+    room: cython.longlong = len(out) // 2
+    timestamp: cython.longlong
+    if start < 0 or start > end or end > len(buf):
+        raise IndexError(f"[{start}, {end}) is not inside {len(buf)} bytes")
+    if start == end or room == 0:
+        return 0
+    if cython.compiled:
+        data, rows = cython.address(buf[0]), cython.address(out[0])
+    else:
+        data, rows, row = buf, out, [0] * 10
+    with cython.nogil:
+        while index < count and found < room:
+            position = parse_record(data, position, end, row)
+            if position < 0:
+                break
+            if (
+                row[0] > _INT64_MAX - base_timestamp
+                if base_timestamp > 0
+                else (row[0] < _INT64_MIN - base_timestamp)
+            ):
+                break
+            timestamp = base_timestamp + row[0]
+            if timestamp != -1 and (timestamp < oldest or timestamp > newest):
+                rows[2 * found] = index
+                rows[2 * found + 1] = timestamp
+                found += 1
+            index += 1
+    return found
