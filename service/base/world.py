@@ -28,7 +28,7 @@ class World:
     disk: Disk
     threads: Threads
     random: random.Random
-    environ: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def new_uuid(self) -> UUID:
         """A random id (RFC 9562, version 4)."""
