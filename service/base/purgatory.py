@@ -61,6 +61,10 @@ class Purgatory:
         """Keys that somebody watches."""
         return len(self._watched)
 
+    def is_watched(self, key: Hashable) -> bool:
+        """Whether anything waits for events on `key`."""
+        return key in self._watched
+
     @property
     def next_ms(self) -> int | None:
         """When `advance` has to be called, at the latest; None while nothing has a deadline."""

@@ -12,6 +12,7 @@ from uuid import UUID
 from service.base.clock import Clock
 from service.base.errors import RequestError
 from service.base.printable import printable
+from service.base.timers import Timers
 from service.broker.ports import ConfigAdmin, ProducerIdSource, TopicAdmin
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
@@ -24,6 +25,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.limited_log import RateLimitedLog
 from service.network.server import RequestContext
+from service.partition.fetch_sessions import FetchSessions
 
 _log = logging.getLogger(__name__)
 
@@ -53,6 +55,8 @@ class Broker:
         controller: Controller,
         replicas: Replicas,
         logs: LogManager,
+        timers: Timers,
+        fetch_sessions: FetchSessions,
     ) -> None:
         self._config = config
         self.clock = clock
@@ -64,6 +68,8 @@ class Broker:
         self.config_admin: ConfigAdmin = controller
         self._id_source: ProducerIdSource = controller
         self.replicas = replicas
+        self.timers = timers
+        self.fetch_sessions = fetch_sessions
         self.epoch = -1
         """this process's registration with the controller"""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)

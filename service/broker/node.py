@@ -25,6 +25,7 @@ from uuid import UUID
 from service.base.disk import Disk
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import exists
+from service.base.timers import Timers
 from service.base.world import World, system_world
 from service.broker import descriptors
 from service.broker.applier import Applier
@@ -46,6 +47,7 @@ from service.metadata.controller.requests import Endpoint, PartitionLimit, Regis
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.network.admission import Admission
 from service.network.server import Limits, Server
+from service.partition.fetch_sessions import FetchSessions
 
 log = logging.getLogger(__name__)
 
@@ -154,7 +156,8 @@ class Node:
             await cold.claim()
         adopted = await cold.recover(controller) if cold is not None and config.remote_recover else {}
         replicas = Replicas()
-        applier = Applier(config, logs, replicas, cold.reader if cold else None)
+        timers = Timers(asyncio.get_running_loop())
+        applier = Applier(config, logs, replicas, cold.reader if cold else None, timers.purgatory)
         self._applier = applier
         check_topics(metadata.image, config)
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
@@ -171,6 +174,13 @@ class Node:
             controller,
             replicas,
             logs,
+            timers,
+            FetchSessions(
+                timers.purgatory,
+                config.max_incremental_fetch_session_cache_slots,
+                config.fetch_session_cache_partitions,
+                self._world.random.randint,
+            ),
         )
         await self._bind(broker)
         broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)

@@ -106,6 +106,8 @@ class BrokerConfig:
     queued_max_request_bytes: int
     fetch_max_bytes: int
     max_request_partition_size_limit: int
+    max_incremental_fetch_session_cache_slots: int
+    fetch_session_cache_partitions: int
     log_flush_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     producer_id_expiration_ms: int

@@ -50,6 +50,17 @@ NETWORK: Final = (
         at_least=1024,
     ),
     key(
+        "max.incremental.fetch.session.cache.slots", INT, 1000,
+        "Fetch sessions at most. Consumers without one send all their partitions with every fetch. "
+        "0: no sessions.",
+        at_least=0,
+    ),
+    key(
+        "firn.fetch.session.cache.partitions", INT, 100_000,
+        "Partitions that all fetch sessions together remember at most, at about 1 KB each.",
+        at_least=0,
+    ),
+    key(
         "max.request.partition.size.limit", INT, 2000,
         "Partitions that one DescribeTopicPartitions answers at most.",
         at_least=1,
