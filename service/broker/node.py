@@ -239,6 +239,8 @@ class Node:
             max_request_bytes=config.socket_request_max_bytes,
             idle_ms=_or_unbounded(config.connections_max_idle_ms),
             request_memory_bytes=_or_unbounded(config.queued_max_request_bytes),
+            read_timeout_ms=config.request_read_timeout_ms,
+            send_timeout_ms=config.send_timeout_ms,
         )
         admission = Admission(config.max_connections)
         dispatcher = Dispatcher(broker)
