@@ -198,8 +198,9 @@ class BufferPool:
         return late
 
     def stalled(self, now_s: float) -> list[Owner]:
-        """Who has to go for those in line: holders of memory that have not gone on, as of the last look; those
-        that have stood longest, and as many as there is need for.
+        """Who has to go for those in line: holders of memory that have not gone on, as of the last look.
+
+        Those that have stood longest, and as many as there is need for.
         """
         needed = sum(size for size, _ in self._waiting.values())
         if not needed:
@@ -212,7 +213,7 @@ class BufferPool:
         return _enough([owner for _, owner in stand], needed)
 
     def _in_the_way(self, now_s: float) -> list[Owner]:
-        """Those in line with the greatest needs, once nobody was let in for a while: room for the smallest."""
+        """Those in line with the greatest needs, once nobody was let in for a while: room for one more."""
         if self._moved:
             self._moved, self._stands_since_s = False, now_s
         if now_s - self._stands_since_s < LINE_STALL_S:

@@ -275,7 +275,7 @@ class FetchSessions:
         return len(self._sessions)
 
     def open(self, now_ms: int, *, privileged: bool, uses_topic_ids: bool, size: int) -> FetchSession | None:
-        """A new session with room for `size` partitions, which the caller adds, and then calls `touch`; None
+        """A new session with room for `size` partitions, which the caller adds, and then calls `used`; None
         where there is no room for it: the client goes on with full fetches.
         """
         if self._most_sessions <= 0 or size > self._most_partitions:
@@ -322,11 +322,11 @@ class FetchSessions:
         if not session.partitions:
             self.close(number)
             return None
-        self.touch(session, now_ms)
+        self.used(session, now_ms)
         session.epoch = next_epoch(session.epoch)
         return session
 
-    def touch(self, session: FetchSession, now_ms: int) -> None:
+    def used(self, session: FetchSession, now_ms: int) -> None:
         """The session was used just now, and may have another size."""
         if self._sessions.pop(session.id, None) is not session:
             return

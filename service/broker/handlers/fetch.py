@@ -314,7 +314,7 @@ class _FullFetch(_Fetching):
                     if answer.error_code == ErrorCode.none:
                         partition = broker.replicas.get_by(topic, one.partition)
                     session.tell(Look(session.add(topic, one), partition, answer))
-            broker.fetch_sessions.touch(session, now_ms)
+            broker.fetch_sessions.used(session, now_ms)
             self._session_id = session.id
         finally:
             if self._session_id == NO_SESSION:  # the peer has left in the middle of it

@@ -65,7 +65,7 @@ class SessionBesideAFullScan(RuleBasedStateMachine):
             one = session.add("t", asking(index, self.asked[index]))
             session.tell(self._look_at(session, one.asked, 1000))
             self.told[index] = Told(0, 0)
-        self.sessions.touch(session, 0)
+        self.sessions.used(session, 0)
         return session
 
     # what happens to partitions
@@ -244,7 +244,7 @@ class CacheBesideAList(RuleBasedStateMachine):
         if session is not None:
             for index in range(size):
                 session.add("t", asking(index, Asked(0, 1)))
-            self.sessions.touch(session, self.now)
+            self.sessions.used(session, self.now)
             self.known[session.id] = Room(privileged, size, self.now)
             self.used[session.id] = self.now
             self.epochs[session.id] = 1
