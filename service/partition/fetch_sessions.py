@@ -12,7 +12,7 @@ What changes without a word (a disk that fails) is found by a patrol: each fetch
 
 Rules of who gets a session and whose ends for it, epochs and errors: KIP-227, Kafka ``FetchSession``,
 ``FetchManager``, ``FetchSessionCacheShard``. Beside Kafka's bound on sessions there is one on their
-partitions, which are what takes memory: about 800 bytes each.
+partitions, which are what takes memory: about 700 bytes each.
 
 Owned by the event loop. Times are milliseconds of a clock that never goes back.
 """

@@ -210,7 +210,9 @@ class _Fetching:
             for _ in self._look(self._pass.remote):
                 pass
             if self._is_time_to_answer():
-                future.set_result(self._answer())
+                response = self._answer()
+                future.remove_done_callback(self._ended)  # it has nothing to end
+                future.set_result(response)
         except Exception as e:
             future.set_exception(e)
 

@@ -69,7 +69,7 @@ NETWORK: Final = (
     ),
     key(
         "firn.fetch.session.cache.partitions", INT, 100_000,
-        "Partitions that all fetch sessions together remember at most, at about 1 KB each.",
+        "Partitions that all fetch sessions together remember at most, at about 700 bytes each.",
         at_least=0,
     ),
     key(
