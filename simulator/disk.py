@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from errno import EACCES, EAGAIN, EBADF, EIO, EMFILE, ENOSPC
+from errno import EACCES, EAGAIN, EBADF, EIO, EMFILE, ENOSPC, ENOTSOCK
 from pathlib import Path
 from typing import Final, Protocol
 
-from service.base.disk import Entry, LockHeld, Open, disk_error
+from service.base.disk import DiskError, Entry, LockHeld, Open, disk_error
 from service.base.types import Buffer
 from simulator.platter import Directory, File, Platter
 from simulator.process import Life, Process
@@ -25,7 +25,7 @@ class DiskFaults(Protocol):
     def fail(self, call: str, path: Path) -> int | None:
         """The errno with which this call fails, None if it does not."""
 
-    def slow_s(self, call: str) -> float:
+    def slow_s(self, call: str, path: Path) -> float:
         """Seconds that this call takes beyond the usual."""
 
     def part(self, size: int) -> int:
@@ -41,7 +41,7 @@ class NoFaults:
     def fail(self, call: str, path: Path) -> int | None:
         return None
 
-    def slow_s(self, call: str) -> float:
+    def slow_s(self, call: str, path: Path) -> float:
         return 0.0
 
     def part(self, size: int) -> int:
@@ -113,6 +113,11 @@ class SimDisk:
         with self._call("pread", "reading", path):
             return bytes(file.data[position : position + size])
 
+    def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
+        """There are no sockets here: whatever the descriptor is, it is none."""
+        path, _ = self._file(fd, "sending")
+        raise DiskError("sending", path, ENOTSOCK)
+
     def pwrite(self, fd: int, data: Buffer, position: int) -> None:
         path, file = self._file(fd, "writing")
         content = bytes(data)
@@ -128,7 +133,7 @@ class SimDisk:
 
     def fsync(self, fd: int) -> None:
         path, file = self._file(fd, "flushing")
-        self._take(self._faults.slow_s("fsync"))
+        self._take(self._faults.slow_s("fsync", path))
         before = len(file.pending)  # what is written while it flushes is not flushed
         self._threads.spend_up_to(_FSYNC_S)
         try:
@@ -240,7 +245,7 @@ def _entry(name: str, node: File | Directory) -> Entry:
 
 
 ERRNOS: Final = {
-    "open": (EMFILE, ENOSPC, EIO),
+    "open": (EMFILE, ENOSPC, ENOTSOCK, EIO),
     "close": (EIO,),
     "pread": (EIO,),
     "pwrite": (EIO, ENOSPC),

@@ -108,11 +108,7 @@ class Trimming:
     def _move_start(self, offset: int) -> None:
         state = self._state
         state.start = offset
-        try:
-            if state.epochs.truncate_start(offset):
-                self._durability.note(state.epochs.path)
-        except DiskError as e:  # epochs below the start harm nobody; the next start cuts them
-            _log.warning("epochs before %d of %s stay: %s", offset, state.tip, e)
+        state.epochs.truncate_start(offset)
         if self.on_start_moved is not None:
             self.on_start_moved()
 
@@ -153,6 +149,11 @@ class Trimming:
         while self._removals and self._removals[0].due_ms <= now_ms:
             due += self._removals.popleft().paths
         return due
+
+    def put_back_removals(self, paths: list[Path], due_ms: int) -> None:
+        """As `LocalLog.put_back_removals`."""
+        if paths:
+            self._removals.appendleft(_Removal(due_ms, paths))
 
     # The end, and all of it
 

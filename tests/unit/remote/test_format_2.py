@@ -14,6 +14,7 @@ import pytest
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.remote.format.block_table import ROW
 from service.remote.format.documents import MAX_INFLATED_BYTES, unpack
 from service.remote.format.fields import MAX_INTEGER
@@ -43,6 +44,7 @@ from service.remote.reading.object_reader import (
 )
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.chain import ChainStore
+from tests.support.bombs import gzip_bomb
 from tests.support.world import WORLD
 from tests.unit.remote.archive import CLUSTER, TIP, Archive, batch_of, blocks_of, plan_segment
 
@@ -99,7 +101,7 @@ def test_sections_that_a_later_writer_adds_are_passed_over_wherever_they_lie() -
         assert set(footer.sections) == set(plan.footer.sections)
         assert tail_length(data, len(data)) == len(data) - footer.tail_position
         assert decode_footer(data[footer.tail_position :], len(data)) == footer
-        store = MemoryStore()
+        store = MemoryStore(SystemThreads())
         store.put(plan.key, data)
         assert open_footer(store, plan.key) == footer == open_footer_of(store, entry_of(footer))
 
@@ -137,7 +139,7 @@ def test_rows_that_a_later_writer_made_longer_are_read_as_far_as_we_know_them() 
 
 
 def open_with_entry(key: str, data: bytes) -> object:
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     store.put(key, data)
     return open_footer_of(store, entry_of(open_footer(store, key)))
 
@@ -209,7 +211,7 @@ def test_offsets_that_json_does_not_carry_are_not_written() -> None:
 
 
 def test_a_member_that_inflates_beyond_the_bound_is_given_up_there() -> None:
-    bomb = gzip.compress(b" " * (256 << 20), 9)
+    bomb = gzip_bomb(256 << 20, b" ")
     with pytest.raises(CorruptionError, match=f"inflates beyond {MAX_INFLATED_BYTES}"):
         unpack(bomb, "it")
 
@@ -305,7 +307,7 @@ def test_what_belongs_to_another_partition_is_not_deleted_with_ours() -> None:
 
 
 def test_a_manifest_names_its_parent_by_key_and_says_who_wrote_it() -> None:
-    archive = Archive(MemoryStore())
+    archive = Archive(MemoryStore(SystemThreads()))
     chains = ChainStore(archive.store, CLUSTER, WORLD, stamps=lambda: STAMP)
     first = chains.append(chains.empty(TIP), archive.add_segment(3), 0, lambda key: None)
     second, _ = chains.drop(first.manifest, TIP, 5, 0, lambda key: None)
