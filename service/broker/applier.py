@@ -15,6 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from service.base.errors import ConfigError, CorruptionError, RequestError, StorageError
+from service.base.purgatory import Purgatory
 from service.base.types import TopicIdPartition
 from service.broker.effective_settings import dynamic_config, topic_settings
 from service.broker.replicas import Replicas
@@ -42,12 +43,18 @@ class Applier:
     """Keeps `replicas` and the logs on disk in step with the image. Owned by the event loop."""
 
     def __init__(
-        self, config: BrokerConfig, logs: LogManager, replicas: Replicas, reader: RemoteReader | None
+        self,
+        config: BrokerConfig,
+        logs: LogManager,
+        replicas: Replicas,
+        reader: RemoteReader | None,
+        purgatory: Purgatory,
     ) -> None:
         self.config = config
         self._logs = logs
         self._replicas = replicas
         self._reader = reader
+        self._purgatory = purgatory
         self._image = MetadataImage()
         self._pending: dict[TopicIdPartition, None] = {}
         """offline for a reason that may pass"""
@@ -148,6 +155,7 @@ class Applier:
             replica.leader_epoch,
             len(replica.isr),
             self.config.max_inflated_batch_bytes,
+            self._purgatory,
         )
         partition.replica_count = len(replica.replicas)
         partition.configure(config)

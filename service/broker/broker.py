@@ -14,6 +14,7 @@ from service.base.clock import Clock
 from service.base.errors import RequestError
 from service.base.printable import printable
 from service.base.threads import Threads
+from service.base.timers import Timers
 from service.broker.encoded_answers import EncodedSettings, EncodedTopics
 from service.broker.ports import ConfigAdmin, ProducerIdSource, TopicAdmin
 from service.broker.producer_ids import ProducerIds
@@ -27,6 +28,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.limited_log import RateLimitedLog
 from service.network.server import RequestContext
+from service.partition.fetch_sessions import FetchSessions
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -59,6 +61,8 @@ class Broker:
         replicas: Replicas,
         logs: LogManager,
         threads: Threads,
+        timers: Timers,
+        fetch_sessions: FetchSessions,
     ) -> None:
         self._config = config
         self.clock = clock
@@ -70,6 +74,8 @@ class Broker:
         self.config_admin: ConfigAdmin = controller
         self._id_source: ProducerIdSource = controller
         self.replicas = replicas
+        self.timers = timers
+        self.fetch_sessions = fetch_sessions
         self.epoch = -1
         """this process's registration with the controller"""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)

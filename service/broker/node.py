@@ -26,6 +26,7 @@ from uuid import UUID
 from service.base.disk import Disk
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import exists
+from service.base.timers import Timers
 from service.base.world import World, system_world
 from service.broker import descriptors
 from service.broker.applier import Applier
@@ -47,6 +48,7 @@ from service.metadata.controller.requests import Endpoint, PartitionLimit, Regis
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.network.admission import Admission
 from service.network.server import Limits, Server
+from service.partition.fetch_sessions import FetchSessions
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +157,8 @@ class Node:
             await cold.claim()
         adopted = await cold.recover(controller) if cold is not None and config.remote_recover else {}
         replicas = Replicas()
-        applier = Applier(config, logs, replicas, cold.reader if cold else None)
+        timers = Timers(asyncio.get_running_loop())
+        applier = Applier(config, logs, replicas, cold.reader if cold else None, timers.purgatory)
         self._applier = applier
         check_topics(metadata.image, config)
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
@@ -173,6 +176,13 @@ class Node:
             replicas,
             logs,
             self._world.threads,
+            timers,
+            FetchSessions(
+                timers.purgatory,
+                config.max_incremental_fetch_session_cache_slots,
+                config.fetch_session_cache_partitions,
+                self._world.random.randint,
+            ),
         )
         stack.callback(broker.close)
         await self._bind(broker)
@@ -232,6 +242,8 @@ class Node:
             max_request_bytes=config.socket_request_max_bytes,
             idle_ms=_or_unbounded(config.connections_max_idle_ms),
             request_memory_bytes=_or_unbounded(config.queued_max_request_bytes),
+            read_timeout_ms=config.request_read_timeout_ms,
+            send_timeout_ms=config.send_timeout_ms,
         )
         admission = Admission(config.max_connections)
         dispatcher = Dispatcher(broker)

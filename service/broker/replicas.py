@@ -55,6 +55,10 @@ class Replicas:
         """The partition, None where it is not here, or offline."""
         return self._online.get((topic_id, partition))
 
+    def get_by(self, topic: str | UUID, partition: int) -> Partition | None:
+        """As `get`, by the topic's name or id."""
+        return self._online.get((topic, partition))
+
     def why_offline(self, topic_id: UUID, partition: int) -> str | None:
         """Why a partition of this node cannot be served; None where it can, or is not here."""
         online = self._online.get((topic_id, partition))

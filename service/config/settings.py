@@ -104,8 +104,12 @@ class BrokerConfig:
     max_connections: int
     connections_max_idle_ms: int
     queued_max_request_bytes: int
+    request_read_timeout_ms: int
+    send_timeout_ms: int
     fetch_max_bytes: int
     max_request_partition_size_limit: int
+    max_incremental_fetch_session_cache_slots: int
+    fetch_session_cache_partitions: int
     log_flush_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     producer_id_expiration_ms: int

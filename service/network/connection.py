@@ -15,12 +15,10 @@ from __future__ import annotations
 from enum import Enum
 
 from service.base.errors import InvariantError
-from service.network.buffers import MIN_BUFFER_BYTES, BufferPool
+from service.network.buffers import MIN_BUFFER_BYTES, BufferPool, Owner
 from service.wire.frames import SIZE_BYTES, read_frame_size
 
 PIPELINE_BYTES = 64 << 10
-_TRUSTED_BYTES = 64 << 10
-"""So many bytes of a request must be there before its buffer grows in large steps."""
 
 
 class State(Enum):
@@ -40,16 +38,20 @@ MOVES = {
 }
 
 _NOTHING = memoryview(b"")
+_NEEDED_BYTES = 256 << 10
+"""What a request that had to wait for memory gets, if it is as large."""
 
 
 class Connection:
     """Framing and request order of one connection. Used by one thread only."""
 
-    __slots__ = ("_end", "_max_request_bytes", "_owned", "_pool", "_start", "_view", "state")
+    __slots__ = ("_end", "_max_request_bytes", "_owned", "_owner", "_pool", "_start", "_view", "state")
 
-    def __init__(self, pool: BufferPool, max_request_bytes: int) -> None:
+    def __init__(self, pool: BufferPool, max_request_bytes: int, owner: Owner | None = None) -> None:
+        """Memory of `pool` is held in the name of `owner`, or of the connection itself."""
         self.state = State.READING
         self._pool = pool
+        self._owner: Owner = owner or self
         self._max_request_bytes = max_request_bytes
         self._owned: bytearray | None = None
         self._view = _NOTHING
@@ -95,6 +97,7 @@ class Connection:
         self._start = stop
         self._move(State.HANDLING)
         if self._owned is not None:
+            self._pool.begin(self._owner)
             return memoryview(self._owned)[start:stop]
         # The shell's buffer is used again at once; copying a request that fits it is cheap.
         return memoryview(bytearray(self._view[start:stop]))
@@ -111,12 +114,40 @@ class Connection:
         """No more requests; memory goes back."""
         self._move(State.CLOSED)
         self._drop()
+        self._pool.leave(self._owner)
 
-    def settle(self) -> bool:
+    @property
+    def arrived_bytes(self) -> int:
+        """Bytes here of the request that is arriving."""
+        return self._end - self._start
+
+    @property
+    def is_excused(self) -> bool:
+        """The next request cannot go on before this one is answered."""
+        return self.state is not State.READING
+
+    @property
+    def has_more(self) -> bool:
+        """Of sockets the connection knows nothing; its owner does."""
+        return True
+
+    @property
+    def is_standing(self) -> bool:
+        """Of long polls the connection knows nothing; its owner does."""
+        return False
+
+    @property
+    def needed_bytes(self) -> int:
+        """Size of the buffer that is waited for: once there is one, it should not have to wait again soon."""
+        left = self._end - self._start
+        whole = SIZE_BYTES + self._frame_size() if left >= SIZE_BYTES else MIN_BUFFER_BYTES
+        return min(whole, max(4 * left, _NEEDED_BYTES))
+
+    def settle(self, *, has_waited: bool = False) -> bool:
         """Keep what is left in memory of our own, with room for more.
 
         False: stop reading for now, because the budget or the pipeline is full; settle again when memory
-        came back or the current request is answered.
+        came back (`has_waited`) or the current request is answered.
         """
         left = self._end - self._start
         if left == 0 or self.state is State.CLOSED:
@@ -126,16 +157,17 @@ class Connection:
         owned = self._owned
         if owned is None:
             wanted = left if crowded else self._wanted(left)
-            self._keep(self._pool.take(wanted, self) or self._pool.take(left, self, force=True))
+            self._keep(self._pool.take(wanted, self._owner) or self._pool.take(left, self._owner, force=True))
         elif self._end == len(owned) and not crowded:
-            self._keep(self._pool.take(self._wanted(left), self, held=owned))
+            wanted = self.needed_bytes if has_waited else self._wanted(left)
+            self._keep(self._pool.take(wanted, self._owner, held=owned))
         return not crowded and self._owned is not None and self._end < len(self._owned)
 
     def _wanted(self, left: int) -> int:
         """Bytes of memory to have for the `left` bytes at hand: little while little has come."""
         if self.state is not State.READING:
             return min(PIPELINE_BYTES, max(4 * left, MIN_BUFFER_BYTES))
-        trusted = max(left * (16 if left >= _TRUSTED_BYTES else 4), MIN_BUFFER_BYTES)
+        trusted = max(self._pool.wanted(left), MIN_BUFFER_BYTES)
         return trusted if left < SIZE_BYTES else min(SIZE_BYTES + self._frame_size(), trusted)
 
     def _keep(self, buffer: bytearray | None) -> None:
@@ -153,7 +185,7 @@ class Connection:
             buffer[:left] = rest
         self._owned, self._view, self._start, self._end = buffer, _NOTHING, 0, left
         if old is not None:
-            self._pool.give(old, self, done=False)
+            self._pool.give(old, self._owner, done=False)
 
     def _frame_size(self) -> int:
         data = self._view if self._owned is None else self._owned
@@ -161,7 +193,7 @@ class Connection:
 
     def _drop(self) -> None:
         if self._owned is not None:
-            self._pool.give(self._owned, self)
+            self._pool.give(self._owned, self._owner)
         self._owned = None
         self._view = _NOTHING
         self._start = self._end = 0

@@ -71,7 +71,7 @@ class Sender:
 
     __slots__ = (
         "_at", "_loop", "_on_progress", "_on_sent", "_parts", "_paused", "_small_bytes", "_socket",
-        "_transport", "_watched",
+        "_transport", "_watched", "taken_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +87,8 @@ class Sender:
         self._on_progress = on_progress
         self._parts: deque[Part] = deque()
         self._at = 0
+        self.taken_bytes = 0
+        """bytes that the kernel or the transport has taken so far"""
         self._paused = False
         self._socket: socket.socket | None = transport.get_extra_info("socket")
         # Without a socket there is nothing for `sendfile`: every slice is read and handed over.
@@ -197,6 +199,7 @@ class Sender:
 
     def _advance(self, count: int, size: int) -> None:
         self._at += count
+        self.taken_bytes += count
         if self._at >= size:
             self._at = 0
             self._parts.popleft()

@@ -18,9 +18,11 @@ Everything runs on the loop that called `start`.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import socket
 import sys
+import termios
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +34,7 @@ from service.network.buffers import BufferPool
 from service.network.connection import Connection, State
 from service.network.limited_log import RateLimitedLog
 from service.network.sender import Part, PeerLost, Sender
+from service.network.watch import Watch
 from service.wire.errors import WireError
 
 _LOG = logging.getLogger(__name__)
@@ -39,6 +42,8 @@ _SCRATCH_BYTES = 64 << 10
 _MOST_IN_A_TURN = 64
 _TURN_S = 0.002
 """So many requests that one peer has sent in one go, or so long, before the others get their turn."""
+_SHORT_BYTES = 4 << 10
+"""What is read at once while there is no memory to keep it in."""
 _BACKLOG = 1024
 """Connections that the kernel keeps for us, and those that are accepted in one go."""
 
@@ -106,6 +111,12 @@ class Counters:
     wire_errors: int = 0
     handler_errors: int = 0
     idle_closed: int = 0
+    late_requests: int = 0
+    """connections ended because a request came too slowly"""
+    late_responses: int = 0
+    """connections ended because a response was taken too slowly"""
+    ended_for_memory: int = 0
+    """connections ended because their request had stalled and its memory was needed"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +131,10 @@ class Limits:
     """Memory for requests that are still arriving, over all connections (in the role of
     queued.max.request.bytes).
     """
+    read_timeout_ms: int = 30_000
+    """Time for a request to arrive, and more for the bytes that did (`pace`)."""
+    send_timeout_ms: int = 60_000
+    """Time for a response to be taken, and more for the bytes that were."""
 
 
 @dataclass(slots=True)
@@ -138,9 +153,12 @@ class _Shared:
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
     warnings: RateLimitedLog = field(init=False)
     errors: RateLimitedLog = field(init=False)
+    watch: Watch = field(init=False)
     stopping: bool = False
 
     def __post_init__(self) -> None:
+        limits = self.limits
+        self.watch = Watch(self.loop, self.pool, limits.read_timeout_ms / 1000, limits.send_timeout_ms / 1000)
         self.warnings = RateLimitedLog(_LOG, now=self.loop.time)
         self.errors = RateLimitedLog(_LOG, now=self.loop.time)
 
@@ -155,7 +173,7 @@ class _Peer(asyncio.BufferedProtocol):
 
     def __init__(self, shared: _Shared) -> None:
         self._shared = shared
-        self._connection = Connection(shared.pool, shared.limits.max_request_bytes)
+        self._connection = Connection(shared.pool, shared.limits.max_request_bytes, self)
         self._view: memoryview | None = None
         self._pending: asyncio.Future[Answer] | None = None
         self._pausing = False
@@ -195,7 +213,10 @@ class _Peer(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         self._view = self._connection.free_space()
-        return self._shared.scratch if self._view is None else self._view
+        if self._view is not None:
+            return self._view
+        shared = self._shared
+        return shared.scratch[:_SHORT_BYTES] if shared.pool.is_short else shared.scratch
 
     def buffer_updated(self, nbytes: int) -> None:
         self._moved()
@@ -226,6 +247,7 @@ class _Peer(asyncio.BufferedProtocol):
             self._shared.admission.leave()
         else:
             self._shared.admission.give_up(self._admitted)
+        self._shared.watch.gone(self)
         self._sender.close()
         self._connection.close()
         self._done()
@@ -279,6 +301,8 @@ class _Peer(asyncio.BufferedProtocol):
             if self._sender.send(answer.parts):
                 self._done()
                 self._connection.answered()
+            else:
+                self._shared.watch.sends(self)
         else:
             assert not isinstance(answer, Response)
             self._pending = asyncio.ensure_future(answer, loop=self._shared.loop)
@@ -312,6 +336,7 @@ class _Peer(asyncio.BufferedProtocol):
         if error is not None:
             self._failed(error)
         elif self._connection.state is State.ANSWERING:
+            self._shared.watch.sent(self)
             self._done()
             self._connection.answered()
             self._next()
@@ -327,11 +352,15 @@ class _Peer(asyncio.BufferedProtocol):
         if (self._eof or self._shared.stopping) and self._connection.state is State.READING:
             self._transport.close()
 
-    def _settle(self) -> None:
+    def _settle(self, has_waited: bool = False) -> None:
         """Keep the rest of the input, and read on or not."""
         if self._transport.is_closing():
             return
-        if self._connection.settle():
+        shared = self._shared
+        settled = self._connection.settle(has_waited=has_waited)
+        if shared.pool.holders:
+            shared.watch.begin()
+        if settled:
             if self._pausing:
                 self._pausing = False
                 self._transport.resume_reading()
@@ -340,10 +369,11 @@ class _Peer(asyncio.BufferedProtocol):
             self._pausing = True
             self._transport.pause_reading()
         if self._connection.state is State.READING:
-            self._shared.pool.wait(self._retry_settle)
+            shared.pool.wait(self, self._connection.needed_bytes, self._retry_settle)
+            shared.watch.make_room()
 
     def _retry_settle(self) -> None:
-        self._shared.loop.call_soon(self._settle)
+        self._shared.loop.call_soon(self._settle, True)
 
     def _moved(self) -> None:
         self.last_move = self._shared.loop.time()
@@ -367,6 +397,39 @@ class _Peer(asyncio.BufferedProtocol):
             self._transport.abort()  # half a response is out: nothing that follows could be understood
         else:
             self._transport.close()
+
+    def cut(self, reason: str) -> None:
+        """End the connection for being too slow."""
+        self._shared.warnings.warning("closed %s: %s", self._context, reason)
+        self.abort()
+
+    @property
+    def arrived_bytes(self) -> int:
+        return self._connection.arrived_bytes
+
+    @property
+    def taken_bytes(self) -> int:
+        return self._sender.taken_bytes
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether its next request has to wait for this one."""
+        return self._connection.is_excused
+
+    @property
+    def has_more(self) -> bool:
+        own = self._transport.get_extra_info("socket")
+        if own is None:
+            return True
+        try:
+            return any(fcntl.ioctl(own.fileno(), termios.FIONREAD, bytes(4)))
+        except OSError:
+            return True  # whatever is wrong with it is found by reading
+
+    @property
+    def is_standing(self) -> bool:
+        """Whether it has sent more requests behind a long poll."""
+        return self._pending is not None and self._context.cancel_on_disconnect
 
     @property
     def waiting(self) -> bool:
@@ -414,7 +477,12 @@ class Server:
 
     @property
     def counters(self) -> Counters:
-        return self._shared.counters if self._shared else Counters()
+        if self._shared is None:
+            return Counters()
+        counters, watch = self._shared.counters, self._shared.watch
+        counters.late_requests, counters.late_responses = watch.late_requests, watch.late_responses
+        counters.ended_for_memory = watch.ended_for_memory
+        return counters
 
     @property
     def connection_count(self) -> int:
@@ -509,6 +577,7 @@ class Server:
         self._listening, self._kept = [], []
         if self._sweeper is not None:
             self._sweeper.cancel()
+        shared.watch.close()
         for peer in list(shared.peers):
             peer.finish()
         deadline = loop.time() + grace_s

@@ -1,4 +1,4 @@
-"""One replica: its log, its leadership, its high watermark and the fetches that wait on it.
+"""One replica: its log, its leadership, its high watermark; a key of the purgatory in which fetches wait.
 
 With one replica the high watermark is the log end offset; it is kept as a value of its own, as every reader
 asks for it. Owned by the event loop.
@@ -12,11 +12,11 @@ import sys
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
+from service.base.purgatory import Purgatory
 from service.base.types import NO_LEADER_EPOCH, TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import AppendInfo, LocalLog
 from service.partition.unified_log import LogRead, UnifiedLog
-from service.partition.waits import Wait
 from service.records.validation import ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
 from service.remote.reading.reader import RemoteReader
@@ -35,14 +35,15 @@ class Partition:
         leader_epoch: int,
         isr_size: int,
         max_inflated_bytes: int,
+        purgatory: Purgatory,
     ) -> None:
         self.tip = tip
+        self._purgatory = purgatory
         self.unified = UnifiedLog(local, reader)
         self.leader_epoch = leader_epoch  # noted in the log at once
         self.isr_size = isr_size
         self.replica_count = isr_size
         self.high_watermark = local.log_end_offset
-        self.waiters: dict[Wait, None] = {}
         self.published_offset = 0
         """End of what lies in the bucket and is named by HEAD there: local bytes below it may go."""
         self._held: str | None = None
@@ -65,6 +66,17 @@ class Partition:
         except StorageError as e:
             _log.warning("leader epoch %d of %s is not noted yet: %s", leader_epoch, self.tip, e)
         self._leader_epoch = leader_epoch
+        self._changed()
+
+    @property
+    def start_offset(self) -> int:
+        """First offset that a client can read."""
+        return self.unified.start_offset
+
+    @property
+    def is_offline(self) -> bool:
+        """The log's files cannot be relied on any more."""
+        return self.unified.local.failure is not None
 
     @property
     def log(self) -> LocalLog:
@@ -84,6 +96,7 @@ class Partition:
         """Take over new topic settings; they hold from the next append on."""
         self.unified.local.config = config
         self.rules = rules_of(config, self._max_inflated_bytes)
+        self._changed()
 
     def hold_appends(self, reason: str) -> None:
         """Take no appends until `head_judged` lets them in: their offsets may lie in the bucket already."""
@@ -108,15 +121,19 @@ class Partition:
         """
         self.unified.remote_committed(entry)
         self.published_offset = entry.end_offset
+        self._changed()
 
     def apply_retention(self, now_ms: int) -> int:
         """Let go of local segments whose time has come; returns how many. Nothing goes before the bucket has
         it.
         """
         is_tiered = self.unified.remote is not None
-        return self.log.apply_local_retention(
+        gone = self.log.apply_local_retention(
             now_ms, self.published_offset, self.high_watermark, is_tiered=is_tiered
         )
+        if gone:
+            self._changed()
+        return gone
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Compare the epoch that a client believes in with ours (KIP-320).
@@ -157,10 +174,7 @@ class Partition:
         info = self.unified.append(batch, self._leader_epoch, now_ms)
         if not info.duplicate:
             self.high_watermark = self.unified.end_offset
-            if self.waiters:
-                size = len(batch.data)
-                for wait in tuple(self.waiters):
-                    wait.appended(size)
+            self._purgatory.happened(self, len(batch.data))
         return info
 
     def read(self, offset: int, max_bytes: int, *, min_one: bool, cold_bytes: int = sys.maxsize) -> LogRead:
@@ -171,5 +185,8 @@ class Partition:
 
     def close(self) -> None:
         """This replica is no longer here: waiting fetches must look again and find that out."""
-        for wait in tuple(self.waiters):
-            wait.wake()
+        self._purgatory.happened(self)
+
+    def _changed(self) -> None:
+        """What a fetch is answered may differ from now on, but there are no more bytes."""
+        self._purgatory.happened(self, 0)

@@ -96,6 +96,8 @@ class UnifiedLog:
                 ErrorCode.offset_out_of_range,
                 f"offset {offset} is not within [{self.start_offset}, {self.end_offset}] of {self.local.tip}",
             )
+        if max_bytes <= 0 and not min_one:
+            return NOTHING
         if offset >= self.local_start_offset:
             found, _, more = self.local.read(offset, max_bytes, end_offset, min_one)
             if found is None or not found.size:
@@ -103,7 +105,7 @@ class UnifiedLog:
             if not more:
                 return LogRead((found,), found.size, None)
             return LogRead((found, *more), found.size + sum(one.size for one in more), None)
-        if cold_bytes <= 0 or (max_bytes <= 0 and not min_one):
+        if cold_bytes <= 0:
             return NOTHING
         return self._read_remote(offset, min(max_bytes, cold_bytes))
 

@@ -1,65 +1,57 @@
-"""Fetches that wait for bytes.
+"""Fetches that wait for bytes: operations of the purgatory, on partitions or on a fetch session.
 
-A waiting fetch is woken when enough bytes were appended to the partitions it watches, when a remote read it
-started has ended, or at its deadline: whichever comes first. It then reads again from the start, so a wait
-holds no data and nothing it holds can go stale.
+A waiting fetch is woken when enough bytes were appended to what it watches, when something there changed that
+it must see, when a remote read it started has ended, or at its deadline: whichever comes first. It then reads
+again from the start, so a wait holds no data and nothing it holds can go stale.
 
-Owned by the event loop, except that `Wait.wake_threadsafe` may be called from any thread.
+Owned by the event loop, except that `Wait.end_threadsafe` may be called from any thread.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Hashable
+
+from service.base.purgatory import ENOUGH, Operation, Purgatory
 
 
-class Watched(Protocol):
-    """What a wait can watch: something that calls `Wait.appended` for each of its waiters."""
-
-    waiters: dict[Wait, None]
-
-
-class Wait:
+class Wait(Operation):
     """One fetch waiting until `missing_bytes` more bytes have arrived.
 
-    >>> # wait = Wait(loop, 1, [partition]); await wait.until(0.5)
+    What is told of them goes on with its own work first: `then` is called in the next turn of the loop.
     """
 
-    __slots__ = ("_future", "_loop", "_missing_bytes", "_watched")
+    __slots__ = ("_loop", "_missing_bytes", "_purgatory", "_then", "was_changed")
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, missing_bytes: int, watched: Iterable[Watched]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        purgatory: Purgatory,
+        missing_bytes: int,
+        then: Callable[[], None],
     ) -> None:
+        super().__init__()
         self._loop = loop
+        self._purgatory = purgatory
         self._missing_bytes = missing_bytes
-        self._future: asyncio.Future[None] = loop.create_future()
-        self._watched = tuple(watched)
-        for one in self._watched:
-            one.waiters[self] = None
+        self._then = then
+        self.was_changed = False
+        """Something other than bytes came, which the fetch must see."""
 
-    def appended(self, size: int) -> None:
-        """`size` bytes became readable in a watched partition."""
-        self._missing_bytes -= size
-        if self._missing_bytes <= 0:
-            self.wake()
+    def happened(self, key: Hashable, amount: int) -> bool:
+        if amount >= ENOUGH:
+            self.was_changed = True
+        self._missing_bytes -= amount
+        return self._missing_bytes <= 0
 
-    def wake(self) -> None:
-        """End the wait now (a watched partition changed in a way that the fetch must see)."""
-        if not self._future.done():
-            self._future.set_result(None)
+    def completed(self, *, expired: bool) -> None:
+        self._loop.call_soon(self._then)
 
-    def wake_threadsafe(self, _: object = None) -> None:
-        """`wake` from another thread. A loop that has closed meanwhile has nobody left to wake."""
+    def end(self) -> None:
+        """End the wait, if it is not over."""
+        self._purgatory.complete(self)
+
+    def end_threadsafe(self, _: object = None) -> None:
+        """`end` from another thread. A loop that has closed meanwhile has nobody left to wake."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.wake)
-
-    async def until(self, timeout_s: float) -> None:
-        """Sleep until woken or until `timeout_s` seconds have passed; watching ends either way."""
-        timer = self._loop.call_later(timeout_s, self.wake)
-        try:
-            await self._future
-        finally:
-            timer.cancel()
-            for one in self._watched:
-                one.waiters.pop(self, None)
+            self._loop.call_soon_threadsafe(self.end)

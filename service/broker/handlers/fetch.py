@@ -1,102 +1,93 @@
 """Fetch: records of any tier, without copying those that lie in segment files.
 
-One reading of a fetch goes through its partitions in the order asked, under one byte budget over both tiers.
-Hot bytes are slices of segment files; cold bytes come from the remote reader's cache, or are on their way
-there. When a reading brings less than the client wants, the fetch waits and is read again from the start:
-nothing is held meanwhile.
+A fetch goes through its partitions under one byte budget (`broker/fetch_pass.py`): all that are named, in the
+order asked, or those of its session that may have changed (`partition/fetch_sessions.py`, KIP-227). When that
+brings less than the client wants, the fetch waits and is read again from the start: nothing is held
+meanwhile. It waits as an operation of the purgatory and as a future, without a task of its own.
 
 A fetch never waits for the bucket when the hot tier has enough for it: the download it started goes on into
 the cache and a later fetch finds it there. A fetch that has nothing else waits up to
 ``remote.fetch.max.wait.ms``.
 
-Bytes of segment files go out by ``sendfile`` after the head of the response, when nobody can be told any
-more that the disk does not give them. So small ones are read before, and for a while after a failure all.
-
-Fetch sessions (KIP-227) are not kept: every full fetch is answered with session id 0, which tells the client
-to send full fetches, and an incremental one is answered FETCH_SESSION_ID_NOT_FOUND.
+Many partitions are gone through in slices, as a task.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Awaitable
-from concurrent.futures import Future
+import asyncio
+from collections.abc import Awaitable, Hashable, Iterable, Iterator
 from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import CorruptionError, RequestError, StorageError
-from service.base.types import NO_LEADER_EPOCH
+from service.base.errors import RequestError
+from service.base.slices import Slice
 from service.broker.broker import Broker
-from service.hot.files import FileSlice
-from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES, Part
+from service.broker.fetch_pass import InHand, Pass, RemoteReads
+from service.network.sender import Part
 from service.network.server import RequestContext, Response
-from service.partition.partition import Partition
-from service.partition.unified_log import NOTHING, LogRead
+from service.partition.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    Look,
+    can_be_remembered,
+    next_epoch,
+)
 from service.partition.waits import Wait
 from service.remote.reading.flight import Hold
-from service.remote.reading.reader import RemoteRead
 from service.wire.fetch import (
-    FetchPartition,
     FetchPartitionResult,
     FetchRequestView,
-    RecordsPart,
     encode_fetch_response,
 )
 from service.wire.produce import TopicKey
 
-FULL_FETCH_EPOCHS: Final = (0, -1)
-FIRST_VERSION_WITH_ZSTD: Final = 10
-READ_COMMITTED: Final = 1
-IN_HAND_BYTES: Final = PIECE_BYTES
-"""Bytes of small slices that are read before a response is begun: those that the sender would join anyway."""
-CAREFUL_BYTES: Final = 1 << 20
-"""Most bytes of a response while all of them are read before."""
+FULL_FETCH_EPOCHS: Final = (INITIAL_EPOCH, FINAL_EPOCH)
+MOST_AT_ONCE: Final = 250
+"""Partitions that are looked at in one turn of the loop."""
+FIRST_VERSION_WITH_SESSIONS: Final = 7
+FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
+LOOK_US: Final = 8
+REMEMBER_US: Final = 4
 
 AnsweredTopic = tuple[TopicKey, list[FetchPartitionResult]]
-
-RemoteReads = dict[tuple[int, int], Future[RemoteRead]]
-
-
-class Reading(NamedTuple):
-    """What one pass over the partitions brought."""
-
-    topics: list[AnsweredTopic]
-    partitions: list[Partition]
-    size: int
-    final: bool
-    """An error or a diverging epoch is among the answers: the client must see it now."""
-    remote: RemoteReads
-    """Downloads that the pass is short of, by position in the request."""
-    holds: list[Hold]
-    """Memory that the cold bytes among the answers keep from being freed."""
 
 
 def handle(
     broker: Broker, context: RequestContext, fetch: FetchRequestView
 ) -> Response | Awaitable[Response]:
     """Answer at once when there is enough to say, else wait for bytes, the bucket or the deadline."""
-    version = context.api_version
-    if fetch.session_epoch not in FULL_FETCH_EPOCHS:
-        return _refusal(context, ErrorCode.fetch_session_id_not_found)
-    reading = _read(broker, version, fetch, {})
-    if _enough(fetch, reading):
-        return _response(broker, context, reading)
-    context.cancel_on_disconnect = True
-    return _wait(broker, context, fetch, reading)
+    if fetch.session_epoch in FULL_FETCH_EPOCHS:
+        if fetch.session_id != NO_SESSION:
+            broker.fetch_sessions.close(fetch.session_id)
+        wants_session = (
+            fetch.session_epoch == INITIAL_EPOCH and context.api_version >= FIRST_VERSION_WITH_SESSIONS
+        )
+        return _FullFetch(broker, context, fetch, wants_session=wants_session).begin()
+    try:
+        session = broker.fetch_sessions.resume(
+            broker.clock.monotonic_ms(),
+            fetch.session_id,
+            fetch.session_epoch,
+            context.api_version,
+            fetch.topics,
+            fetch.forgotten,
+        )
+    except RequestError as e:
+        return _refusal(context, e.code)
+    if session is None:
+        return _FullFetch(broker, context, fetch, wants_session=False).begin()
+    return _IncrementalFetch(broker, context, fetch, session).begin()
 
 
-def _refusal(context: RequestContext, error: ErrorCode) -> Response:
-    parts = encode_fetch_response(context.api_version, context.correlation_id, (), error_code=error)
+def _refusal(context: RequestContext, error: ErrorCode, session_id: int = NO_SESSION) -> Response:
+    parts = encode_fetch_response(
+        context.api_version, context.correlation_id, (), error_code=error, session_id=session_id
+    )
     return Response(cast("list[Part]", parts))
-
-
-def _response(broker: Broker, context: RequestContext, reading: Reading) -> Response:
-    _have_in_hand(broker, reading.topics)
-    parts = encode_fetch_response(context.api_version, context.correlation_id, reading.topics)
-    on_done = partial(_release, reading.holds) if reading.holds else None
-    return Response(cast("list[Part]", parts), on_done, broker.read_carefully)
 
 
 def _release(holds: list[Hold]) -> None:
@@ -105,168 +96,309 @@ def _release(holds: list[Hold]) -> None:
         hold.release()
 
 
-def _have_in_hand(broker: Broker, topics: list[AnsweredTopic]) -> None:
-    """Replace slices of files by their bytes, as far as they are small or the disk is not to be trusted."""
-    largest, room = SMALL_SLICE_BYTES, IN_HAND_BYTES
-    if broker.reads_carefully:
-        largest = room = sys.maxsize
-    for topic, answers in topics:
-        for n, answer in enumerate(answers):
-            if not answer.records:
+class _Fetching:
+    """One fetch until it is answered."""
+
+    __slots__ = (
+        "_broker",
+        "_context",
+        "_deadline",
+        "_fetch",
+        "_future",
+        "_pass",
+        "_task",
+        "_wait",
+        "_was_remote",
+    )
+
+    def __init__(self, broker: Broker, context: RequestContext, fetch: FetchRequestView) -> None:
+        self._broker = broker
+        self._context = context
+        self._fetch = fetch
+        self._pass: Pass
+        self._future: asyncio.Future[Response] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wait: Wait | None = None
+        self._deadline = 0.0
+        self._was_remote = False
+
+    def begin(self) -> Response | Awaitable[Response]:
+        if self._length() > MOST_AT_ONCE:
+            self._future = self._promise()
+            self._read_at_length()
+            return self._future
+        for _ in self._look({}):
+            pass
+        if self._is_enough():
+            return self._answer()
+        self._future = self._promise()
+        self._wait_first()
+        return self._future
+
+    # what a full and an incremental fetch do differently
+
+    def _length(self) -> int:
+        """Partitions to look at."""
+        raise NotImplementedError
+
+    def _look(self, started: RemoteReads) -> Iterator[int]:
+        """One pass over them, as steps that tell their work (µs) before it is done.
+
+        `started` are downloads of an earlier pass.
+        """
+        raise NotImplementedError
+
+    def _remember(self) -> Iterator[int]:
+        """What is to be noted for the fetches that follow, before the answer; steps as those of `_look`."""
+        return iter(())
+
+    def _has_known(self) -> bool:
+        """Whether there is a partition that could have something in time."""
+        raise NotImplementedError
+
+    def _watched(self) -> Iterable[Hashable]:
+        """Keys on which something may happen that the fetch waits for."""
+        raise NotImplementedError
+
+    def _response(self) -> Response:
+        raise NotImplementedError
+
+    def _answer(self) -> Response:
+        for _ in self._remember():
+            pass
+        return self._response()
+
+    # waiting
+
+    def _is_enough(self) -> bool:
+        fetch, found = self._fetch, self._pass
+        least = min(fetch.min_bytes, found.room)
+        if found.is_final or found.size >= max(least, 1):
+            return True
+        return not found.remote and (fetch.max_wait_ms <= 0 or not self._has_known() or found.size >= least)
+
+    def _promise(self) -> asyncio.Future[Response]:
+        future: asyncio.Future[Response] = self._broker.loop.create_future()
+        future.add_done_callback(self._ended)
+        return future
+
+    def _ended(self, future: asyncio.Future[Response]) -> None:
+        """Answered, or the peer has left."""
+        if self._wait is not None:
+            self._broker.timers.purgatory.forget(self._wait)
+        if self._task is not None:
+            self._task.cancel()
+
+    def _wait_first(self) -> None:
+        fetch, remote = self._fetch, bool(self._pass.remote)
+        wait_ms = self._broker.config.remote_fetch_max_wait_ms if remote else fetch.max_wait_ms
+        self._deadline = self._broker.loop.time() + wait_ms / 1000
+        self._context.cancel_on_disconnect = True
+        self._sleep(wait_ms / 1000)
+
+    def _sleep(self, timeout_s: float) -> None:
+        broker, found = self._broker, self._pass
+        least = max(min(self._fetch.min_bytes, found.room), 1)
+        timers = broker.timers
+        wait = Wait(broker.loop, timers.purgatory, max(least - found.size, 1), self._woken)
+        timers.watch(wait, self._watched(), timeout_s)
+        for future in found.remote.values():
+            future.add_done_callback(wait.end_threadsafe)
+        self._wait, self._was_remote = wait, bool(found.remote)
+
+    def _woken(self) -> None:
+        future = self._future
+        assert future is not None
+        if future.done():
+            return
+        try:
+            if self._length() > MOST_AT_ONCE:
+                self._read_at_length()
+                return
+            for _ in self._look(self._pass.remote):
+                pass
+            if self._is_time_to_answer():
+                response = self._answer()
+                future.remove_done_callback(self._ended)  # it has nothing to end
+                future.set_result(response)
+        except Exception as e:
+            future.set_exception(e)
+
+    def _is_time_to_answer(self) -> bool:
+        """After a pass. If not, the fetch waits on."""
+        wait = self._wait
+        if self._is_enough() or (wait is not None and wait.was_changed):
+            return True
+        if wait is None:
+            self._wait_first()
+            return False
+        left_s = self._deadline - self._broker.loop.time()
+        if left_s <= 0 or (self._was_remote and self._pass.size):
+            return True
+        self._sleep(left_s)
+        return False
+
+    def _read_at_length(self) -> None:
+        started = self._pass.remote if self._wait is not None else {}
+        self._task = self._broker.loop.create_task(self._go_through(started))
+
+    async def _go_through(self, started: RemoteReads) -> None:
+        future, piece = self._future, Slice()
+        assert future is not None
+        try:
+            for work_us in self._look(started):
+                if piece.charge(work_us):
+                    await piece.next_turn()
+            if self._is_time_to_answer():
+                for work_us in self._remember():
+                    if piece.charge(work_us):
+                        await piece.next_turn()
+                future.set_result(self._response())
+        except Exception as e:
+            future.set_exception(e)
+        finally:
+            self._task = None
+
+    def _encoded(self, topics: list[AnsweredTopic], session_id: int) -> Response:
+        broker, context, holds = self._broker, self._context, self._pass.holds
+        parts = encode_fetch_response(
+            context.api_version, context.correlation_id, topics, session_id=session_id
+        )
+        on_done = partial(_release, holds) if holds else None
+        return Response(cast("list[Part]", parts), on_done, broker.read_carefully)
+
+
+class _FullFetch(_Fetching):
+    """All partitions that the request names; begins a session where the client wants one."""
+
+    __slots__ = ("_session_id", "_topics", "_wants_session")
+
+    def __init__(
+        self, broker: Broker, context: RequestContext, fetch: FetchRequestView, *, wants_session: bool
+    ) -> None:
+        super().__init__(broker, context, fetch)
+        self._wants_session = wants_session
+        self._session_id = NO_SESSION
+        self._topics: list[AnsweredTopic] = []
+
+    def _length(self) -> int:
+        return sum([len(partitions) for _, partitions in self._fetch.topics])
+
+    def _has_known(self) -> bool:
+        return bool(self._pass.partitions)
+
+    def _watched(self) -> Iterable[Hashable]:
+        return self._pass.partitions
+
+    def _look(self, started: RemoteReads) -> Iterator[int]:
+        found = Pass(self._broker, self._context.api_version, self._fetch, started)
+        topics: list[AnsweredTopic] = []
+        for topic, partitions in self._fetch.topics:
+            answers: list[FetchPartitionResult] = []
+            for asked in partitions:
+                yield LOOK_US
+                answers.append(found.look(topic, asked)[1])
+            topics.append((topic, answers))
+        self._pass, self._topics = found, topics
+
+    def _remember(self) -> Iterator[int]:
+        """Begin a session, if there is room for it."""
+        fetch, broker = self._fetch, self._broker
+        if not self._wants_session or not can_be_remembered(fetch.topics):
+            return
+        now_ms = broker.clock.monotonic_ms()
+        size = len({(topic, one.partition) for topic, partitions in fetch.topics for one in partitions})
+        session = broker.fetch_sessions.open(
+            now_ms,
+            privileged=_is_follower(broker, fetch.replica_id),
+            uses_topic_ids=self._context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS,
+            size=size,
+        )
+        if session is None:
+            return
+        try:
+            for (topic, asked), (_, answers) in zip(fetch.topics, self._topics, strict=True):
+                for one, answer in zip(asked, answers, strict=True):
+                    yield REMEMBER_US
+                    partition = None
+                    if answer.error_code == ErrorCode.none:
+                        partition = broker.replicas.get_by(topic, one.partition)
+                    session.tell(Look(session.add(topic, one), partition, answer))
+            broker.fetch_sessions.used(session, now_ms)
+            self._session_id = session.id
+        finally:
+            if self._session_id == NO_SESSION:  # the peer has left in the middle of it
+                broker.fetch_sessions.close(session.id)
+
+    def _response(self) -> Response:
+        hand = InHand(self._broker)
+        for topic, answers in self._topics:
+            for n, answer in enumerate(answers):
+                if answer.records:
+                    answers[n] = hand.take(topic, answer)
+        return self._encoded(self._topics, self._session_id)
+
+
+class _IncrementalFetch(_Fetching):
+    """The partitions of a session that may have changed."""
+
+    __slots__ = ("_looks", "_session")
+
+    def __init__(
+        self, broker: Broker, context: RequestContext, fetch: FetchRequestView, session: FetchSession
+    ) -> None:
+        super().__init__(broker, context, fetch)
+        self._session = session
+        self._looks: list[Look] = []
+
+    def _length(self) -> int:
+        return len(self._session.dirty)
+
+    def _has_known(self) -> bool:
+        return len(self._session.partitions) > self._pass.unknown
+
+    def _watched(self) -> Iterable[Hashable]:
+        self._session.watch_for(self._looks)
+        return (self._session,)
+
+    def _look(self, started: RemoteReads) -> Iterator[int]:
+        session = self._session
+        session.patrol()
+        found = Pass(self._broker, self._context.api_version, self._fetch, started)
+        looks: list[Look] = []
+        for one in tuple(session.dirty):
+            if found.size >= found.room:
+                break  # the others have their turn in the fetches that follow
+            yield LOOK_US
+            if one not in session.dirty:
+                continue  # forgotten meanwhile
+            partition, answer = found.look(one.topic, one.asked)
+            look = Look(one, partition, answer)
+            session.looked_at(look)
+            looks.append(look)
+        self._pass, self._looks = found, looks
+
+    def _response(self) -> Response:
+        session = self._session
+        if session.epoch != next_epoch(self._fetch.session_epoch):
+            # The client has sent another fetch of the same session, over another connection.
+            return _refusal(self._context, ErrorCode.invalid_fetch_session_epoch, session.id)
+        topics: list[AnsweredTopic] = []
+        hand = InHand(self._broker)
+        for look in self._looks:
+            if not look.says_something:
                 continue
-            parts: list[RecordsPart] = []
-            try:
-                for part in answer.records:
-                    if isinstance(part, FileSlice) and part.size <= min(largest, room):
-                        room -= part.size
-                        parts.append(part.read())
-                    else:
-                        parts.append(part)
-            except StorageError as e:
-                code = _storage_code(broker, topic, answer.partition, e)
-                answers[n] = FetchPartitionResult(answer.partition, code)
+            topic, answer = look.of.topic, look.result
+            if answer.records:
+                answer = hand.take(topic, answer)
+            session.tell(look)
+            if topics and topics[-1][0] == topic:
+                topics[-1][1].append(answer)
             else:
-                answers[n] = answer._replace(records=parts)
+                topics.append((topic, [answer]))
+        return self._encoded(topics, session.id)
 
 
-def _enough(fetch: FetchRequestView, reading: Reading) -> bool:
-    if reading.final or reading.size >= max(fetch.min_bytes, 1):
-        return True
-    return not reading.remote and (
-        fetch.max_wait_ms <= 0 or not reading.partitions or reading.size >= fetch.min_bytes
-    )
-
-
-async def _wait(
-    broker: Broker, context: RequestContext, fetch: FetchRequestView, reading: Reading
-) -> Response:
-    version, loop = context.api_version, broker.loop
-    wait_ms = broker.config.remote_fetch_max_wait_ms if reading.remote else fetch.max_wait_ms
-    deadline = loop.time() + wait_ms / 1000
-    while not _enough(fetch, reading) and (left_s := deadline - loop.time()) > 0:
-        wait = Wait(loop, max(fetch.min_bytes - reading.size, 1), reading.partitions)
-        for future in reading.remote.values():
-            future.add_done_callback(wait.wake_threadsafe)
-        was_remote = bool(reading.remote)
-        await wait.until(left_s)
-        reading = _read(broker, version, fetch, reading.remote)
-        if was_remote and reading.size:
-            break
-    return _response(broker, context, reading)
-
-
-def _read(broker: Broker, version: int, fetch: FetchRequestView, started: RemoteReads) -> Reading:
-    """One pass; `started` are downloads of an earlier pass, so that none is asked for twice."""
-    room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
-    if broker.reads_carefully:
-        room = min(room, CAREFUL_BYTES)
-    reading = Reading([], [], 0, False, {}, [])
-    size, final, cold_bytes = 0, False, sys.maxsize
-    for t, (topic, partitions) in enumerate(fetch.topics):
-        answers = []
-        for p, asked in enumerate(partitions):
-            try:
-                partition = _partition(broker, version, fetch, topic, asked.partition)
-                diverging = _diverging(partition, asked)
-                read = NOTHING
-                if diverging is None:
-                    limit = max(min(asked.max_bytes, room - size), 0)
-                    future = started.get((t, p))
-                    read = _tiers(partition, asked.fetch_offset, limit, size == 0, cold_bytes, future)
-            except RequestError as e:
-                final = True
-                answers.append(_refused(asked, e.code))
-                continue
-            except (StorageError, CorruptionError) as e:
-                final = True
-                answers.append(_refused(asked, _storage_code(broker, topic, asked.partition, e)))
-                continue
-            reading.partitions.append(partition)
-            if read.pending is not None:
-                reading.remote[t, p] = read.pending
-            size += read.size
-            if read.hold is not None:
-                reading.holds.append(read.hold)
-                cold_bytes = min(cold_bytes - read.size, read.hold.left)
-            final = final or diverging is not None
-            answers.append(_answer(partition, asked, fetch, read, diverging))
-        reading.topics.append((topic, answers))
-    return reading._replace(size=size, final=final)
-
-
-def _partition(
-    broker: Broker, version: int, fetch: FetchRequestView, topic: TopicKey, index: int
-) -> Partition:
-    partition = broker.replicas.find(topic, index)
-    if fetch.replica_id >= 0:
-        # Replicas of this partition are named by the metadata, and there is none but this node.
-        raise RequestError(
-            ErrorCode.not_leader_or_follower, f"{fetch.replica_id} is no replica of {partition.tip}"
-        )
-    if version < FIRST_VERSION_WITH_ZSTD and partition.config.compression_type == "zstd":
-        raise RequestError(ErrorCode.unsupported_compression_type)
-    return partition
-
-
-def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:
-    """(epoch, end offset) where the client's log left ours, None where it did not (KIP-595)."""
-    partition.check_epoch(asked.current_leader_epoch)
-    if asked.last_fetched_epoch == NO_LEADER_EPOCH:
-        return None
-    epoch, end_offset = partition.unified.end_offset_of_epoch(asked.last_fetched_epoch)
-    if epoch == NO_LEADER_EPOCH:
-        raise RequestError(
-            ErrorCode.offset_out_of_range, "no epoch at or below the last fetched one is known"
-        )
-    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
-        return epoch, end_offset
-    return None
-
-
-def _tiers(
-    partition: Partition,
-    offset: int,
-    limit: int,
-    min_one: bool,
-    cold_bytes: int,
-    started: Future[RemoteRead] | None,
-) -> LogRead:
-    if started is None:
-        read = partition.read(offset, limit, min_one=min_one, cold_bytes=cold_bytes)
-    elif cold_bytes <= 0:
-        read = NOTHING
-    else:
-        read = partition.unified.ready(started) if started.done() else LogRead((), 0, started)
-    # A remote read brings whole batches, at least one: it may be more than is left of the budget.
-    return read if min_one or read.size <= limit else NOTHING
-
-
-def _storage_code(broker: Broker, topic: TopicKey, index: int, error: Exception) -> ErrorCode:
-    """CORRUPT_MESSAGE for bytes that failed their checksum, else KAFKA_STORAGE_ERROR, which clients retry."""
-    broker.log_storage_error("Fetch", topic, index, error)
-    if isinstance(error, CorruptionError):
-        return ErrorCode.corrupt_message
-    return ErrorCode.kafka_storage_error
-
-
-def _refused(asked: FetchPartition, code: ErrorCode) -> FetchPartitionResult:
-    return FetchPartitionResult(asked.partition, code)
-
-
-def _answer(
-    partition: Partition,
-    asked: FetchPartition,
-    fetch: FetchRequestView,
-    read: LogRead,
-    diverging: tuple[int, int] | None,
-) -> FetchPartitionResult:
-    return FetchPartitionResult(
-        asked.partition,
-        ErrorCode.none,
-        partition.high_watermark,
-        partition.last_stable_offset,
-        partition.unified.start_offset,
-        read.parts,
-        () if fetch.isolation_level == READ_COMMITTED else None,
-        diverging_epoch=diverging,
-    )
+def _is_follower(broker: Broker, replica_id: int) -> bool:
+    """Whether another broker of this cluster fetches: its sessions go before those of consumers."""
+    return replica_id >= 0 and replica_id != broker.config.node_id and replica_id in broker.image.brokers

@@ -45,9 +45,32 @@ NETWORK: Final = (
         at_least=-1,
     ),
     key(
+        "firn.request.read.timeout.ms", INT, 30_000,
+        "Time for one request to arrive, beside a second for every 32 KiB of it; a connection that is slower "
+        "is closed. While memory for requests is short, one that has stalled for a second is.",
+        at_least=1000,
+    ),
+    key(
+        "firn.send.timeout.ms", INT, 60_000,
+        "Time for a client to take one response, beside a second for every 32 KiB of it; a connection that "
+        "is slower is closed.",
+        at_least=1000,
+    ),
+    key(
         "fetch.max.bytes", INT, 55 * MIB,
         "Most bytes one fetch answers with, whatever the client asked for.",
         at_least=1024,
+    ),
+    key(
+        "max.incremental.fetch.session.cache.slots", INT, 1000,
+        "Fetch sessions at most. Consumers without one send all their partitions with every fetch. "
+        "0: no sessions.",
+        at_least=0,
+    ),
+    key(
+        "firn.fetch.session.cache.partitions", INT, 100_000,
+        "Partitions that all fetch sessions together remember at most, at about 700 bytes each.",
+        at_least=0,
     ),
     key(
         "max.request.partition.size.limit", INT, 2000,

@@ -9,6 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.purgatory import Purgatory
 from service.base.types import TopicIdPartition
 from service.broker.takeover import fit_to_archive
 from service.config.settings import LogConfig
@@ -29,7 +30,7 @@ def local(tmp_path: Path) -> LocalLog:
 
 
 def partition(local: LocalLog) -> Partition:
-    return Partition(TIP, local, None, 0, 1, 1 << 20)
+    return Partition(TIP, local, None, 0, 1, 1 << 20, Purgatory(0))
 
 
 def fill(local: LocalLog, batches: int, epoch: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from service.base.disk import DiskError
 from service.base.errors import StorageError
+from service.base.purgatory import Purgatory
 from service.hot.log import LocalLog
 from service.hot.producers import BatchMemory, ProducerEntry
 from service.partition.partition import Partition
@@ -22,7 +23,7 @@ PRODUCERS = [(77, ProducerEntry(3, START_MS, batches=[BatchMemory(10, 19, 990, 9
 
 
 def led(log: LocalLog, epoch: int) -> Partition:
-    return Partition(TIP, log, None, epoch, 1, 1 << 20)
+    return Partition(TIP, log, None, epoch, 1, 1 << 20, Purgatory(0))
 
 
 def test_an_idle_partition_knows_where_its_last_epoch_ends_after_any_number_of_elections(

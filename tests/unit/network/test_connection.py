@@ -163,6 +163,16 @@ def test_an_illegal_move_raises() -> None:
         connection.answered()
 
 
+class Holder:
+    """Who holds memory, without a connection."""
+
+    def __init__(self, arrived_bytes: int = 0) -> None:
+        self.arrived_bytes = arrived_bytes
+        self.is_excused = False
+        self.is_standing = False
+        self.has_more = True
+
+
 def test_over_budget_one_connection_goes_on_and_the_others_wait_for_it() -> None:
     pool = BufferPool(256 << 10)
     stream = frame(b"z" * 500_000)
@@ -181,11 +191,12 @@ def test_over_budget_one_connection_goes_on_and_the_others_wait_for_it() -> None
                 if shell.reading:
                     taken[i] += shell.put(stream[taken[i] : 400_000])
     assert pool.in_use_bytes == 0
+    assert not pool.holders
 
 
-def test_waiters_are_called_when_memory_comes_back() -> None:
+def test_who_waits_is_called_when_memory_comes_back() -> None:
     pool = BufferPool(8192)
-    first, second = object(), object()
+    first, second = Holder(), Holder()
     a = pool.take(8192, first)
     assert a is not None
     b = pool.take(100_000, first, held=a)
@@ -193,16 +204,101 @@ def test_waiters_are_called_when_memory_comes_back() -> None:
     pool.give(a, first, done=False)
     assert pool.take(8192, second) is None
     called: list[str] = []
-    pool.wait(lambda: called.append("second"))
+    pool.wait(second, 8192, lambda: called.append("second"))
     assert not called
     pool.give(b, first)
     assert called == ["second"]
     assert pool.take(8192, second) is not None
 
 
+def test_only_so_many_try_again_as_there_is_room_for() -> None:
+    pool = BufferPool(64 << 10)
+    big, others = Holder(), [Holder() for _ in range(100)]
+    held = pool.take(64 << 10, big)
+    assert held is not None
+    pool.take(4096, Holder())  # privileged
+    called: list[int] = []
+    for number, one in enumerate(others):
+        assert pool.take(16 << 10, one) is None
+        pool.wait(one, 16 << 10, lambda number=number: called.append(number))  # type: ignore[misc]
+    pool.give(held, big)
+    assert called == [0, 1, 2], "64 KiB, of which 4 are somebody's"
+    pool.leave(others[3])
+    assert called == [0, 1, 2, 4, 5, 6]
+
+
+def test_who_has_nothing_more_to_send_loses_its_place_in_line() -> None:
+    pool = BufferPool(64 << 10)
+    held = pool.take(64 << 10, Holder())
+    assert held is not None
+    privileged = Holder()
+    pool.take(4096, privileged)
+    silent, honest = Holder(), Holder()
+    silent.has_more = False
+    called: list[Holder] = []
+    for one in (silent, honest):
+        assert pool.take(40_000, one) is None
+        pool.wait(one, 40_000, lambda one=one: called.append(one))  # type: ignore[misc]
+    pool.give(held, next(iter(pool.holders)))
+    assert called == [honest]
+    pool.look(0.0, 30)
+    assert called == [honest]
+    silent.has_more = True
+    pool.look(1.0, 30)
+    assert called == [honest, silent]
+
+
+def test_a_peer_gets_twice_what_it_sent_when_memory_is_not_plentiful() -> None:
+    pool = BufferPool(4 << 20)
+    assert pool.wanted(65_536) == 1 << 20
+    pool.take(300_000, Holder())
+    assert pool.wanted(65_536) == 128 << 10
+    shell = Shell(pool)
+    before = pool.in_use_bytes
+    shell.put(struct.pack(">i", LIMIT) + bytes(100_000))
+    assert pool.in_use_bytes - before <= 256 << 10
+
+
+def test_who_stalls_is_named_and_who_goes_on_is_not() -> None:
+    pool = BufferPool(1 << 20)
+    silent, drip, brisk, busy, standing = (Holder(50_000) for _ in range(5))
+    busy.is_excused = standing.is_excused = standing.is_standing = True
+    for one in (brisk, drip, silent, busy, standing):
+        assert pool.take(100_000, one) is not None
+    assert pool.look(0.0, 30) == []
+    for second in range(1, 3):
+        drip.arrived_bytes += 1
+        brisk.arrived_bytes += 40_000
+        assert pool.look(float(second), 30) == []
+    assert pool.stalled(2.0) == [], "nobody needs their memory"
+    newcomer = Holder()
+    pool.wait(newcomer, 1000, lambda: None)
+    assert len(pool.stalled(2.0)) == 1, "one has enough"
+    pool.wait(newcomer, 1_000_000, lambda: None)
+    assert set(pool.stalled(2.0)) == {silent, drip, standing}
+
+
+def test_a_request_has_its_time_and_more_for_what_has_come() -> None:
+    pool = BufferPool(1 << 30)
+    drip, brisk, busy = Holder(), Holder(), Holder()
+    busy.is_excused = True
+    for one in (drip, brisk, busy):
+        pool.take(4096, one)
+    late: dict[Holder, int] = {}
+    for second in range(200):
+        for found in pool.look(float(second), 30):
+            assert isinstance(found, Holder)
+            late.setdefault(found, second)
+        drip.arrived_bytes += 1
+        brisk.arrived_bytes += 33_000
+    assert late == {drip: 31}
+    pool.begin(drip)
+    assert pool.look(200.0, 30) == [], "that was another request"
+
+
 def test_buffers_are_used_again_when_nobody_sees_them() -> None:
     pool = BufferPool(1 << 20)
-    owner = object()
+    owner = Holder()
     buffer = pool.take(10_000, owner)
     assert buffer is not None
     identity = id(buffer)

@@ -638,3 +638,101 @@ def test_a_peer_with_many_requests_at_hand_lets_others_go_first() -> None:
         await server.close(grace_s=0.2)
 
     run(scenario())
+
+
+def test_silent_connections_do_not_keep_memory_from_those_that_go_on() -> None:
+    async def scenario() -> None:
+        async with serving(Limits(request_memory_bytes=1 << 20)) as (server, _):
+            silent = []
+            for _ in range(12):
+                _, writer = await connect(server)
+                writer.write(struct.pack(">i", 1 << 20) + bytes(100_000))
+                silent.append(writer)
+            await until(lambda: server.request_memory_bytes > 900_000)
+            reader, writer = await connect(server)
+            request = b"e" + bytes(150_000)
+            for _ in range(50):
+                writer.write(frame(request))
+                assert await receive(reader) == request
+            assert server.counters.ended_for_memory >= 1
+            for one in [*silent, writer]:
+                one.close()
+
+    run(scenario())
+
+
+def test_a_request_that_comes_byte_by_byte_is_given_up_and_a_slow_but_steady_one_is_not() -> None:
+    async def scenario() -> None:
+        async with serving(Limits(read_timeout_ms=1000)) as (server, _):
+            reader, writer = await connect(server)
+            writer.write(struct.pack(">i", 5000))
+            steady_reader, steady = await connect(server)
+            request = b"e" + bytes(600_000)
+            steady.write(frame(request)[:100_000])
+
+            async def drip() -> None:
+                with suppress(ConnectionError):
+                    while True:
+                        writer.write(b"x")
+                        await writer.drain()
+                        await asyncio.sleep(0.05)
+
+            dripping = asyncio.create_task(drip())
+            with suppress(ConnectionError):
+                assert await reader.read() == b""
+            for at in range(100_000, len(request) + 4, 100_000):
+                steady.write(frame(request)[at : at + 100_000])
+                await asyncio.sleep(0.2)
+            assert await receive(steady_reader) == request
+            assert server.counters.late_requests == 1
+            dripping.cancel()
+            steady.close()
+            writer.close()
+
+    run(scenario())
+
+
+def test_requests_behind_a_long_poll_are_not_late() -> None:
+    async def scenario() -> None:
+        async with serving(Limits(read_timeout_ms=1000)) as (server, echo):
+            reader, writer = await connect(server)
+            writer.write(frame(b"p") + frame(b"e1"))
+            await asyncio.sleep(2.5)
+            echo.released.set()
+            assert await receive(reader) == b"poll"
+            assert await receive(reader) == b"e1"
+            writer.close()
+
+    run(scenario())
+
+
+def test_who_does_not_take_its_answer_is_disconnected_and_lets_go_of_it() -> None:
+    async def scenario() -> None:
+        big = bytes(32 << 20)
+        done: list[int] = []
+
+        def handler(context: RequestContext, request: memoryview) -> Response:
+            return Response([struct.pack(">i", len(big)), big], lambda: done.append(len(request)))
+
+        server = Server("127.0.0.1", 0, handler, limits=Limits(send_timeout_ms=1000))
+        await server.start()
+        # Small buffers of the kernel's, so that what lies in them gives little time.
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", server.port))
+        assert server._shared is not None
+        await until(lambda: server.connection_count == 1)
+        for peer in server._shared.peers:
+            own = peer._transport.get_extra_info("socket")
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        await asyncio.get_running_loop().sock_sendall(sock, frame(b"x"))
+        async with asyncio.timeout(18):
+            while not done:
+                await asyncio.sleep(0.02)
+        assert server.counters.late_responses == 1
+        assert server.connection_count == 0
+        sock.close()
+        await server.close()
+
+    run(scenario())

@@ -1,0 +1,48 @@
+"""The purgatory of an event loop: one timer of the loop's drives all deadlines.
+
+Deadlines come and go at every fetch, so the loop's own timer is only moved when an earlier one comes; when
+it goes off for nothing, it is set to what is next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Hashable, Iterable
+
+from service.base.purgatory import Operation, Purgatory
+
+
+class Timers:
+    """`Purgatory` in seconds of the loop's clock. Owned by the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.purgatory = Purgatory(int(loop.time() * 1000))
+        self._handle: asyncio.TimerHandle | None = None
+        self._set_for_ms = 0
+
+    def watch(self, operation: Operation, keys: Iterable[Hashable], timeout_s: float) -> None:
+        """Let `operation` wait for events on `keys`, for `timeout_s` seconds at most and never for less."""
+        due_ms = math.ceil((self._loop.time() + timeout_s) * 1000)
+        self.purgatory.watch(operation, keys, due_ms)
+        if self._handle is None or due_ms < self._set_for_ms:
+            self._set()
+
+    def _set(self) -> None:
+        """Have `_due` called when it is time. A timer that is set for an earlier time stays."""
+        next_ms = self.purgatory.next_ms
+        if next_ms is None or (self._handle is not None and self._set_for_ms <= next_ms):
+            return
+        if self._handle is not None:
+            self._handle.cancel()
+        self._set_for_ms = next_ms
+        self._handle = self._loop.call_at(next_ms / 1000, self._due)
+
+    def _due(self) -> None:
+        # The loop calls a little early, within its clock's resolution; what it was set for is due anyway.
+        self._handle = None
+        try:
+            self.purgatory.advance(max(self._set_for_ms, int(self._loop.time() * 1000)))
+        finally:
+            self._set()

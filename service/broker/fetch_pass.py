@@ -1,0 +1,187 @@
+"""One look at the partitions of a fetch: what answers them, under one byte budget over both tiers.
+
+Hot bytes are slices of segment files; cold bytes come from the remote reader's cache, or are on their way
+there. Nothing is kept from one pass to the next but the downloads that were started.
+"""
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import Future
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.types import NO_LEADER_EPOCH
+from service.broker.broker import Broker
+from service.hot.files import FileSlice
+from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
+from service.partition.partition import Partition
+from service.partition.unified_log import NOTHING, LogRead
+from service.remote.reading.flight import Hold
+from service.remote.reading.reader import RemoteRead
+from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequestView, RecordsPart
+from service.wire.produce import TopicKey
+
+FIRST_VERSION_WITH_ZSTD: Final = 10
+READ_COMMITTED: Final = 1
+IN_HAND_BYTES: Final = PIECE_BYTES
+"""Bytes of small slices that are read before a response is begun: those that the sender would join anyway."""
+CAREFUL_BYTES: Final = 1 << 20
+"""Most bytes of a response while all of them are read before."""
+_NOBODYS: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
+
+RemoteReads = dict[tuple[TopicKey, int, int], Future[RemoteRead]]
+"""Downloads, by topic, partition and offset."""
+
+
+class Pass:
+    """What has been found so far. `look` is called for one partition after the other."""
+
+    __slots__ = (
+        "_broker", "_cold_bytes", "_fetch", "_started", "_version", "holds", "is_final", "partitions",
+        "remote", "room", "size", "unknown",
+    )  # fmt: skip
+
+    def __init__(self, broker: Broker, version: int, fetch: FetchRequestView, started: RemoteReads) -> None:
+        """`started` are downloads of an earlier pass, so that none is asked for twice."""
+        self._broker = broker
+        self._version = version
+        self._fetch = fetch
+        self._started = started
+        self._cold_bytes = sys.maxsize
+        self.room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
+        if broker.reads_carefully:
+            self.room = min(self.room, CAREFUL_BYTES)
+        self.size = 0
+        """bytes found"""
+        self.holds: list[Hold] = []
+        """memory that the cold bytes among them keep from being freed"""
+        self.is_final = False
+        """An error or a diverging epoch is among the answers: the client must see it now."""
+        self.unknown = 0
+        """partitions that nobody here knows; they are no reason to answer before others have something"""
+        self.partitions: list[Partition] = []
+        self.remote: RemoteReads = {}
+        """downloads that the pass is short of"""
+
+    def look(self, topic: TopicKey, asked: FetchPartition) -> tuple[Partition | None, FetchPartitionResult]:
+        """The answer for one partition, and the partition where it is no error."""
+        broker = self._broker
+        try:
+            partition = broker.replicas.find(topic, asked.partition)
+            self._check(partition)
+            diverging = _diverging(partition, asked)
+            read = NOTHING if diverging is not None else self._read(partition, topic, asked)
+        except RequestError as e:
+            if e.code in _NOBODYS:
+                self.unknown += 1
+            else:
+                self.is_final = True
+            return None, FetchPartitionResult(asked.partition, e.code)
+        except (StorageError, CorruptionError) as e:
+            self.is_final = True
+            return None, FetchPartitionResult(
+                asked.partition, storage_code(broker, topic, asked.partition, e)
+            )
+        self.partitions.append(partition)
+        if read.pending is not None:
+            self.remote[topic, asked.partition, asked.fetch_offset] = read.pending
+        self.size += read.size
+        if read.hold is not None:
+            self.holds.append(read.hold)
+            self._cold_bytes = min(self._cold_bytes - read.size, read.hold.left)
+        if diverging is not None:
+            self.is_final = True
+        high_watermark = partition.high_watermark
+        return partition, FetchPartitionResult(
+            asked.partition,
+            ErrorCode.none,
+            high_watermark,
+            partition.last_stable_offset,
+            partition.unified.start_offset,
+            read.parts,
+            () if self._fetch.isolation_level == READ_COMMITTED else None,
+            diverging_epoch=diverging,
+        )
+
+    def _check(self, partition: Partition) -> None:
+        if self._fetch.replica_id >= 0:
+            # Replicas of this partition are named by the metadata, and there is none but this node.
+            raise RequestError(
+                ErrorCode.not_leader_or_follower,
+                f"{self._fetch.replica_id} is no replica of {partition.tip}",
+            )
+        if self._version < FIRST_VERSION_WITH_ZSTD and partition.config.compression_type == "zstd":
+            raise RequestError(ErrorCode.unsupported_compression_type)
+
+    def _read(self, partition: Partition, topic: TopicKey, asked: FetchPartition) -> LogRead:
+        limit = max(min(asked.max_bytes, self.room - self.size), 0)
+        is_first = self.size == 0
+        started = None
+        if self._started:
+            started = self._started.get((topic, asked.partition, asked.fetch_offset))
+        if started is None:
+            read = partition.read(asked.fetch_offset, limit, min_one=is_first, cold_bytes=self._cold_bytes)
+        elif self._cold_bytes <= 0:
+            read = NOTHING
+        else:
+            read = partition.unified.ready(started) if started.done() else LogRead((), 0, started)
+        # A remote read brings whole batches, at least one: it may be more than is left of the budget.
+        return read if is_first or read.size <= limit else NOTHING
+
+
+def _diverging(partition: Partition, asked: FetchPartition) -> tuple[int, int] | None:
+    """(epoch, end offset) where the client's log left ours, None where it did not (KIP-595)."""
+    partition.check_epoch(asked.current_leader_epoch)
+    if asked.last_fetched_epoch == NO_LEADER_EPOCH:
+        return None
+    epoch, end_offset = partition.unified.end_offset_of_epoch(asked.last_fetched_epoch)
+    if epoch == NO_LEADER_EPOCH:
+        raise RequestError(
+            ErrorCode.offset_out_of_range, "no epoch at or below the last fetched one is known"
+        )
+    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+        return epoch, end_offset
+    return None
+
+
+def storage_code(broker: Broker, topic: TopicKey, index: int, error: Exception) -> ErrorCode:
+    """CORRUPT_MESSAGE for bytes that failed their checksum, else KAFKA_STORAGE_ERROR, which clients retry."""
+    broker.log_storage_error("Fetch", topic, index, error)
+    if isinstance(error, CorruptionError):
+        return ErrorCode.corrupt_message
+    return ErrorCode.kafka_storage_error
+
+
+class InHand:
+    """Replaces slices of files by their bytes, as far as they are small or the disk is not to be trusted.
+
+    Bytes of segment files go out by ``sendfile`` after the head of the response, when nobody can be told any
+    more that the disk does not give them. So small ones are read before, and for a while after a failure all.
+    """
+
+    __slots__ = ("_broker", "_largest", "_room")
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._largest, self._room = SMALL_SLICE_BYTES, IN_HAND_BYTES
+        if broker.reads_carefully:
+            self._largest = self._room = sys.maxsize
+
+    def take(self, topic: TopicKey, answer: FetchPartitionResult) -> FetchPartitionResult:
+        """`answer`, which has records, with what could be read; or with the error instead."""
+        parts: list[RecordsPart] = []
+        try:
+            for part in answer.records:
+                if isinstance(part, FileSlice) and part.size <= min(self._largest, self._room):
+                    self._room -= part.size
+                    parts.append(part.read())
+                else:
+                    parts.append(part)
+        except StorageError as e:
+            return FetchPartitionResult(
+                answer.partition, storage_code(self._broker, topic, answer.partition, e)
+            )
+        return answer._replace(records=parts)

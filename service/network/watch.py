@@ -1,0 +1,101 @@
+"""Looks four times a second at who sends a request or takes a response, and ends those that do not get on.
+
+A request has ``firn.request.read.timeout.ms``, a response ``firn.send.timeout.ms``, each and more for the
+bytes that did move (`pace`). When memory for requests is needed and there is none, who has stalled goes at
+once. Nothing is looked at, and no timer set, while nobody is in the middle of anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from service.network.buffers import BufferPool, Owner
+from service.network.pace import Pace
+
+LOOK_S: Final = 0.25
+
+
+class Peer(Owner, Protocol):
+    """A connection, as the watch sees it."""
+
+    @property
+    def taken_bytes(self) -> int:
+        """Bytes of responses that have gone out."""
+
+    def cut(self, reason: str) -> None:
+        """End it now."""
+
+
+class Watch:
+    """Over all connections of a server. Owned by the loop."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, pool: BufferPool, read_timeout_s: float, send_timeout_s: float
+    ) -> None:
+        self._loop = loop
+        self._pool = pool
+        self._read_timeout_s = read_timeout_s
+        self._send_timeout_s = send_timeout_s
+        self._sending: dict[Peer, tuple[Pace, int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._cut: dict[Owner, None] = {}
+        self._makes_room = False
+        self.late_requests = 0
+        self.late_responses = 0
+        self.ended_for_memory = 0
+
+    def begin(self) -> None:
+        """Somebody is in the middle of something."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(LOOK_S, self._look)
+
+    def sends(self, peer: Peer) -> None:
+        """A response to `peer` has begun, and it did not take all of it at once."""
+        self._sending[peer] = Pace(self._loop.time()), peer.taken_bytes
+        self.begin()
+
+    def sent(self, peer: Peer) -> None:
+        """The response is out, or the peer is gone."""
+        self._sending.pop(peer, None)
+
+    def gone(self, peer: Peer) -> None:
+        self._sending.pop(peer, None)
+        self._cut.pop(peer, None)
+
+    def make_room(self) -> None:
+        """Memory is needed: end those who hold some and have not gone on for longest, if any have stalled."""
+        if not self._makes_room:
+            self._makes_room = True
+            self._loop.call_soon(self._make_room)
+
+    def _make_room(self) -> None:
+        self._makes_room = False
+        for victim in self._pool.stalled(self._loop.time()):
+            if victim not in self._cut:
+                self.ended_for_memory += 1
+                self._end(victim, "its request has stalled, and its memory is needed")
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _end(self, owner: Owner, reason: str) -> None:
+        peer: Peer = owner  # type: ignore[assignment]
+        self._cut[peer] = None
+        peer.cut(reason)
+
+    def _look(self) -> None:
+        now_s = self._loop.time()
+        self._timer = None
+        for late in self._pool.look(now_s, self._read_timeout_s):
+            self.late_requests += 1
+            self._end(late, f"{late.arrived_bytes} bytes of a request have come, too slowly")
+        for peer, (pace, before) in list(self._sending.items()):
+            pace.look(now_s, peer.taken_bytes - before)
+            if pace.is_late(self._send_timeout_s):
+                self.late_responses += 1
+                self._end(peer, f"{peer.taken_bytes - before} bytes of a response were taken, too slowly")
+        self._make_room()
+        if self._pool.holders or self._sending:
+            self.begin()

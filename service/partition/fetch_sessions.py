@@ -1,0 +1,398 @@
+"""Fetch sessions: what consumers with many partitions asked for before, so that they send only changes. [P]
+
+A session remembers each partition as it was last asked for and last answered, and watches it: an append marks
+the partition *dirty*, and an incremental fetch looks at dirty ones alone. What is not dirty would be answered
+with nothing new. A mark is made once; until the partition was looked at its log need not say more, so a
+session that nobody uses any more costs an append nothing.
+
+Dirty partitions are looked at in the order in which they became so, and those that gave records go to the
+end: under one byte budget each gets its turn.
+
+What changes without a word (a disk that fails) is found by a patrol: each fetch looks at a few of the others.
+
+Rules of who gets a session and whose ends for it, epochs and errors: KIP-227, Kafka ``FetchSession``,
+``FetchManager``, ``FetchSessionCacheShard``. Beside Kafka's bound on sessions there is one on their
+partitions, which are what takes memory: about 700 bytes each.
+
+Owned by the event loop. Times are milliseconds of a clock that never goes back.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.purgatory import ENOUGH, Operation, Purgatory
+from service.wire.fetch import FetchPartition, FetchPartitionResult
+from service.wire.produce import TopicKey
+
+NO_SESSION: Final = 0
+FINAL_EPOCH: Final = -1
+INITIAL_EPOCH: Final = 0
+EVICTION_MS: Final = 120_000
+"""A session that was not used for so long ends for any other."""
+MOST_NAME_LENGTH: Final = 249
+"""No topic has a longer name, and a session remembers no such thing."""
+PATROLLED: Final = 8
+"""Partitions that a fetch looks at though nothing was said of them."""
+_FIRST_WITH_IDS: Final = 13
+_LAST_EPOCH: Final = 2**31 - 1
+
+
+class Evictor(Enum):
+    """For whom a session may have to go."""
+
+    NOBODY = "nobody"
+    PRIVILEGED = "sessions of followers"
+    ANYBODY = "any session"
+
+
+class Watched(Protocol):
+    """What a session asks of a partition."""
+
+    high_watermark: int
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def is_offline(self) -> bool: ...
+
+    def __hash__(self) -> int: ...
+
+
+def next_epoch(epoch: int) -> int:
+    """The epoch that follows, as clients count it."""
+    if epoch < 0:
+        return FINAL_EPOCH
+    return 1 if epoch == _LAST_EPOCH else epoch + 1
+
+
+class SessionPartition(Operation):
+    """One partition of a session: what was asked of it, and what was told of it last."""
+
+    __slots__ = ("asked", "high_watermark", "log_start_offset", "session", "topic", "watched")
+
+    def __init__(self, session: FetchSession, topic: TopicKey, asked: FetchPartition) -> None:
+        super().__init__()
+        self.session = session
+        self.topic = topic
+        self.asked = asked
+        self.high_watermark = -1
+        self.log_start_offset = -1
+        self.watched: Watched | None = None
+
+    def happened(self, key: Hashable, amount: int) -> bool:
+        """The partition has more bytes, or changed. One word is enough, unless somebody counts bytes."""
+        session = self.session
+        session.dirty[self] = None
+        session.purgatory.happened(session, amount)
+        return not session.purgatory.is_watched(session)
+
+    def completed(self, *, expired: bool) -> None:
+        """It is dirty, and watched again when it was looked at."""
+
+    def watch(self, partition: Watched) -> None:
+        """Have `partition` tell of changes, whatever was watched before."""
+        if self.is_waiting:
+            if self.watched is partition:
+                return
+            self.session.purgatory.forget(self)
+        self.watched = partition
+        self.session.purgatory.watch(self, (partition,))
+
+    @property
+    def may_have_changed(self) -> bool:
+        """Whether a partition of which nothing was said has to be looked at all the same."""
+        watched = self.watched
+        return watched is None or watched.is_offline or watched.start_offset != self.log_start_offset
+
+
+class Look(NamedTuple):
+    """What a fetch found at one partition of its session; `partition` is None where there was an error."""
+
+    of: SessionPartition
+    partition: Watched | None
+    result: FetchPartitionResult
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Nothing can be read from where the client is."""
+        return (
+            self.partition is not None
+            and not self.result.records
+            and self.result.diverging_epoch is None
+            and self.of.asked.fetch_offset == self.result.high_watermark
+        )
+
+    @property
+    def says_something(self) -> bool:
+        """Whether the client has to be told (Kafka ``CachedPartition.maybeUpdateResponseData``)."""
+        of, result = self.of, self.result
+        return (
+            bool(result.records)
+            or result.error_code != ErrorCode.none
+            or result.high_watermark != of.high_watermark
+            or result.log_start_offset != of.log_start_offset
+            or result.diverging_epoch is not None
+        )
+
+
+class FetchSession:
+    """One client's partitions. Is a key of the purgatory: its fetch waits for events on it."""
+
+    __slots__ = (
+        "_patrol", "created_ms", "dirty", "epoch", "evictable_by", "id", "last_used_ms", "partitions",
+        "privileged", "purgatory", "size", "uses_topic_ids",
+    )  # fmt: skip
+
+    def __init__(
+        self, purgatory: Purgatory, number: int, privileged: bool, uses_topic_ids: bool, now_ms: int
+    ) -> None:
+        self.purgatory = purgatory
+        self.id = number
+        self.privileged = privileged
+        self.uses_topic_ids = uses_topic_ids
+        self.created_ms = now_ms
+        self.last_used_ms = now_ms
+        self.epoch = next_epoch(INITIAL_EPOCH)
+        self.partitions: dict[tuple[TopicKey, int], SessionPartition] = {}
+        self.dirty: dict[SessionPartition, None] = {}
+        self.size = 0
+        """partitions that the cache has counted for it"""
+        self.evictable_by = Evictor.NOBODY
+        self._patrol: Iterator[SessionPartition] = iter(())
+
+    def add(self, topic: TopicKey, asked: FetchPartition) -> SessionPartition:
+        """Remember a partition, or how it is asked for now; it has to be looked at."""
+        one = self.partitions.get((topic, asked.partition))
+        if one is None:
+            one = self.partitions[topic, asked.partition] = SessionPartition(self, topic, asked)
+        else:
+            one.asked = asked
+        self.dirty[one] = None
+        return one
+
+    def update(
+        self,
+        topics: Sequence[tuple[TopicKey, Sequence[FetchPartition]]],
+        forgotten: Sequence[tuple[TopicKey, Sequence[int]]],
+    ) -> None:
+        """Take over what a request changes."""
+        for topic, partitions in topics:
+            for asked in partitions:
+                self.add(topic, asked)
+        for topic, indexes in forgotten:
+            for index in indexes:
+                known = self.partitions.pop((topic, index), None)
+                if known is not None:
+                    self.purgatory.forget(known)
+                    self.dirty.pop(known, None)
+
+    def patrol(self) -> None:
+        """Mark what has changed without a word among the next few partitions."""
+        for _ in range(min(PATROLLED, len(self.partitions))):
+            one = next(self._patrol, None)
+            if one is None:
+                self._patrol = iter(tuple(self.partitions.values()))
+                one = next(self._patrol)
+            if (
+                one not in self.dirty
+                and self.partitions.get((one.topic, one.asked.partition)) is one
+                and one.may_have_changed
+            ):
+                self.dirty[one] = None
+
+    def looked_at(self, look: Look) -> None:
+        """Nothing need be said of the partition: from now on it is watched."""
+        if look.partition is not None and look.is_caught_up and not look.says_something:
+            look.of.watch(look.partition)
+            self.dirty.pop(look.of, None)
+
+    def watch_for(self, looks: Iterable[Look]) -> None:
+        """A fetch begins to wait: what it looked at tells of bytes, too, as those do that are not dirty."""
+        for look in looks:
+            if look.partition is not None and look.of in self.dirty:
+                look.of.watch(look.partition)
+
+    def tell(self, look: Look) -> None:
+        """The client is being told what was found: remember that, and whether there is more to say."""
+        of, result, partition = look.of, look.result, look.partition
+        if of not in self.dirty:
+            return  # forgotten meanwhile
+        if partition is None:
+            # So that it is sent again when the error has gone.
+            of.high_watermark, of.log_start_offset = -1, result.log_start_offset
+            return
+        of.high_watermark, of.log_start_offset = result.high_watermark, result.log_start_offset
+        if result.records:
+            del self.dirty[of]
+            self.dirty[of] = None
+        elif look.is_caught_up and partition.high_watermark == result.high_watermark:
+            of.watch(partition)
+            del self.dirty[of]
+
+    def close(self) -> None:
+        """Nothing is watched any more; who waits looks again."""
+        for one in self.partitions.values():
+            self.purgatory.forget(one)
+        self.purgatory.happened(self, ENOUGH)
+
+
+_Worth = tuple[bool, int, int]
+"""(privileged, partitions, id): the least valuable session first."""
+
+
+class FetchSessions:
+    """All sessions of a node."""
+
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        most_sessions: int,
+        most_partitions: int,
+        draw: Callable[[int, int], int],
+    ) -> None:
+        """`draw(a, b)` is a random number from `a` to `b`, both included."""
+        self._purgatory = purgatory
+        self._most_sessions = most_sessions
+        self._most_partitions = most_partitions
+        self._draw = draw
+        self._sessions: dict[int, FetchSession] = {}
+        """the one that was used longest ago first"""
+        self._evictable_by_all: list[_Worth] = []
+        self._evictable_by_privileged: list[_Worth] = []
+        self.partition_count = 0
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def open(self, now_ms: int, *, privileged: bool, uses_topic_ids: bool, size: int) -> FetchSession | None:
+        """A new session with room for `size` partitions, which the caller adds, and then calls `used`; None
+        where there is no room for it: the client goes on with full fetches.
+        """
+        if self._most_sessions <= 0 or size > self._most_partitions:
+            return None
+        while (
+            len(self._sessions) >= self._most_sessions or self.partition_count + size > self._most_partitions
+        ):
+            if not self._evict(now_ms, (privileged, size, 0)):
+                return None
+        number = NO_SESSION
+        while number == NO_SESSION or number in self._sessions:
+            number = self._draw(1, _LAST_EPOCH)
+        session = FetchSession(self._purgatory, number, privileged, uses_topic_ids, now_ms)
+        self._sessions[number] = session
+        self._rank(session, size, Evictor.NOBODY)
+        return session
+
+    def resume(
+        self,
+        now_ms: int,
+        number: int,
+        epoch: int,
+        version: int,
+        topics: Sequence[tuple[TopicKey, Sequence[FetchPartition]]],
+        forgotten: Sequence[tuple[TopicKey, Sequence[int]]],
+    ) -> FetchSession | None:
+        """The session of an incremental fetch, as the request changes it; None when it has ended by that, as
+        nothing is left in it.
+
+        `RequestError` FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH or
+        FETCH_SESSION_TOPIC_ID_ERROR.
+        """
+        session = self._sessions.get(number)
+        if session is None:
+            raise RequestError(ErrorCode.fetch_session_id_not_found)
+        if session.epoch != epoch:
+            raise RequestError(ErrorCode.invalid_fetch_session_epoch)
+        if session.uses_topic_ids != (version >= _FIRST_WITH_IDS):
+            raise RequestError(ErrorCode.fetch_session_topic_id_error)
+        if not self._has_room(session, topics):
+            self.close(number)
+            raise RequestError(ErrorCode.fetch_session_id_not_found)
+        session.update(topics, forgotten)
+        if not session.partitions:
+            self.close(number)
+            return None
+        self.used(session, now_ms)
+        session.epoch = next_epoch(session.epoch)
+        return session
+
+    def used(self, session: FetchSession, now_ms: int) -> None:
+        """The session was used just now, and may have another size."""
+        if self._sessions.pop(session.id, None) is not session:
+            return
+        self._sessions[session.id] = session
+        session.last_used_ms = now_ms
+        size = len(session.partitions)
+        if now_ms - session.created_ms > EVICTION_MS:
+            evictable_by = Evictor.ANYBODY
+        else:
+            evictable_by = Evictor.NOBODY if session.privileged else Evictor.PRIVILEGED
+        if size != session.size or evictable_by is not session.evictable_by:
+            self._rank(session, size, evictable_by)
+
+    def close(self, number: int) -> bool:
+        """End a session; False where there is none of that number."""
+        session = self._sessions.pop(number, None)
+        if session is None:
+            return False
+        self._rank(session, 0, Evictor.NOBODY)
+        session.close()
+        return True
+
+    def _evict(self, now_ms: int, newcomer: _Worth) -> bool:
+        """End one session for a new one: a stale one, else one that is worth less."""
+        oldest = next(iter(self._sessions.values()), None)
+        if oldest is None:
+            return False
+        if now_ms - oldest.last_used_ms > EVICTION_MS:
+            victim = oldest.id
+        else:
+            privileged = newcomer[0]
+            evictable = self._evictable_by_privileged if privileged else self._evictable_by_all
+            if not evictable or newcomer < evictable[0]:
+                return False
+            victim = evictable[0][2]
+        self.evictions += 1
+        return self.close(victim)
+
+    def _rank(self, session: FetchSession, size: int, evictable_by: Evictor) -> None:
+        """Count the partitions of a session, and note for whom it may have to go."""
+        for keys in self._ranks(session.evictable_by):
+            del keys[bisect.bisect_left(keys, (session.privileged, session.size, session.id))]
+        self.partition_count += size - session.size
+        session.size, session.evictable_by = size, evictable_by
+        for keys in self._ranks(evictable_by):
+            bisect.insort(keys, (session.privileged, size, session.id))
+
+    def _ranks(self, evictable_by: Evictor) -> tuple[list[_Worth], ...]:
+        if evictable_by is Evictor.NOBODY:
+            return ()
+        if evictable_by is Evictor.PRIVILEGED:
+            return (self._evictable_by_privileged,)
+        return self._evictable_by_privileged, self._evictable_by_all
+
+    def _has_room(
+        self, session: FetchSession, topics: Sequence[tuple[TopicKey, Sequence[FetchPartition]]]
+    ) -> bool:
+        if not can_be_remembered(topics):
+            return False
+        room = self._most_partitions - self.partition_count
+        if sum(len(partitions) for _, partitions in topics) <= room:
+            return True
+        known = session.partitions
+        return sum((topic, one.partition) not in known for topic, asked in topics for one in asked) <= room
+
+
+def can_be_remembered(topics: Iterable[tuple[TopicKey, object]]) -> bool:
+    """Whether all of these can be names or ids of topics."""
+    return all(isinstance(topic, UUID) or len(topic) <= MOST_NAME_LENGTH for topic, _ in topics)
