@@ -261,6 +261,7 @@ ON_PATHS = {
 }  # fmt: skip
 """Calls of a `Path` that go to the disk; a `Disk` has some of the same names."""
 FOR_GOOD = {
+    "service.broker.loop": {"threading", "time"},  # the loop of a process; other worlds have their own
     "service.network.sender": {"os"},  # sendfile
     "service.network.server": {"os"},  # the words of an error
     "service.remote.stores.abandoned_uploads": {"os", "time"},  # a process of its own

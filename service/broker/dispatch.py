@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from service.base.printable import printable
 from service.broker.broker import Broker
 from service.broker.handlers import (
     api_versions,
@@ -93,6 +94,30 @@ class Dispatcher:
         if isinstance(answer, Awaitable):
             return _later(header, answer)
         return Response([response_frame(header, answer)])
+
+    def describe(self, context: RequestContext, frame: memoryview | None) -> str:
+        """What is asked and by whom, in words, with the first partition that is named where that is cheap to
+        say."""
+        try:
+            api = ApiKey(context.api_key).name
+        except ValueError:
+            api = f"API key {context.api_key}"
+        asked = "" if frame is None else self._partitions(context, frame)
+        return f"{api}{asked} from {context}"
+
+    def _partitions(self, context: RequestContext, frame: memoryview) -> str:
+        served = self._apis.get(context.api_key)
+        if served is None or served.parse is None:
+            return f" ({len(frame)} bytes)"
+        header = parse_request_header(frame)
+        request = served.parse(header.api_version, frame, header.body)
+        named = [(topic, one) for topic, partitions in request.topics for one in partitions]
+        if not named:
+            return ""
+        topic, one = named[0]
+        index = getattr(one, "partition", None)
+        first = f"{printable(topic)}-{one[0] if index is None else index}"
+        return f" of {first}" + (f" and {len(named) - 1} more partitions" if len(named) > 1 else "")
 
 
 async def _later(header: RequestHeader, answer: Awaitable[Any]) -> Response:

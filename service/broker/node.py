@@ -20,11 +20,13 @@ import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from uuid import UUID
 
 from service.base.disk import Disk
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import exists
+from service.base.turns import Turns
 from service.base.world import World, system_world
 from service.broker import descriptors
 from service.broker.applier import Applier
@@ -34,6 +36,7 @@ from service.broker.config_rules import NodeConfigRules
 from service.broker.descriptors import Budget
 from service.broker.dispatch import Dispatcher
 from service.broker.effective_settings import check_topics, dynamic_config, topic_settings
+from service.broker.loop import LoopWatch, new_loop
 from service.broker.replicas import Replicas
 from service.broker.retention import retention_loop
 from service.broker.supervisor import Supervisor
@@ -55,7 +58,9 @@ def run_server(config: BrokerConfig) -> int:
 
     Prints ``ready: node <id> on <host>:<port>`` once it serves.
     """
-    return asyncio.run(_run(config))
+    turns = Turns()
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns)) as runner:
+        return runner.run(_run(config, turns))
 
 
 def _allow_open_files() -> int:
@@ -67,13 +72,16 @@ def _allow_open_files() -> int:
     return hard
 
 
-async def _run(config: BrokerConfig) -> int:
+async def _run(config: BrokerConfig, turns: Turns) -> int:
     open_files = _allow_open_files()
     supervisor = Supervisor()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    node = Node(config, supervisor, system_world(), open_files=open_files)
+    world = system_world()
+    node = Node(config, supervisor, world, open_files=open_files, turns=turns)
+    watch = LoopWatch(turns, world.threads, node.name_of)
+    watch.start()
     try:
         async with AsyncExitStack() as stack:
             await node.start(stack)
@@ -87,6 +95,8 @@ async def _run(config: BrokerConfig) -> int:
     except (ConfigError, CorruptionError, StorageError, OSError) as e:
         log.critical("node %d: %s", config.node_id, e)
         return 1
+    finally:
+        watch.close()
     return 0 if supervisor.failure is None else 1
 
 
@@ -101,15 +111,17 @@ class Node:
         *,
         open_files: int | None = None,
         open_store: OpenStore = open_configured_store,
+        turns: Turns | None = None,
     ) -> None:
         """`open_files`: descriptors that this process may have; None: no bound is known. `open_store` makes a
-        client of the bucket."""
+        client of the bucket. `turns` are told who holds the loop."""
         self._static_config = config
         self._supervisor = supervisor
         self._world = world
         self._clock = world.clock
         self._open_files = open_files
         self._open_store = open_store
+        self._turns = turns or Turns()
         self._failed_directories: set[Path] = set()
         self._servers: list[Server] = []
         self._applier: Applier | None = None
@@ -118,6 +130,11 @@ class Node:
     def address(self) -> tuple[str, int]:
         """Host and port of the first listener."""
         return self._servers[0].host, self._servers[0].port
+
+    def name_of(self, task: asyncio.Task[Any]) -> str:
+        """What `task` is for: a request, or a chore of the node."""
+        asking = (server.client_of(task) for server in self._servers)
+        return next((client for client in asking if client is not None), task.get_name())
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Bring everything up. Raises `ConfigError`, `CorruptionError`, `StorageError` or `OSError`, what was
@@ -241,6 +258,8 @@ class Node:
                 limits=limits,
                 listener=listener.name,
                 admission=admission,
+                turns=self._turns,
+                describe=dispatcher.describe,
             )
             await server.bind()
             self._servers.append(server)

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 
 from service.base.errors import ConfigError, StorageError
 from service.base.printable import printable, quoted
+from service.base.turns import NOTICED_S, Turns
 from service.network.admission import Admission
 from service.network.buffers import BufferPool
 from service.network.connection import Connection, State
@@ -90,6 +91,9 @@ class RequestContext:
 
 Answer = Response | None
 Handler = Callable[[RequestContext, memoryview], "Answer | Awaitable[Answer]"]
+Describe = Callable[[RequestContext, memoryview | None], str]
+"""What a request asks for and who asks, in words: for the few that held the loop. Without the request it was
+answered later."""
 
 
 @dataclass(slots=True)
@@ -129,6 +133,8 @@ class _Shared:
     loop: asyncio.AbstractEventLoop
     pool: BufferPool
     admission: Admission
+    turns: Turns
+    describe: Describe
     counters: Counters = field(default_factory=Counters)
     peers: dict[_Peer, None] = field(default_factory=dict)
     """in the order in which they came"""
@@ -234,6 +240,7 @@ class _Peer(asyncio.BufferedProtocol):
     def _serve(self) -> None:
         """Answer the whole requests that are there; keep the rest."""
         connection, shared = self._connection, self._shared
+        began = self.last_move
         try:
             while connection.state is State.READING and not self._transport.is_closing():
                 request = connection.next_request()
@@ -241,9 +248,12 @@ class _Peer(asyncio.BufferedProtocol):
                     break
                 shared.counters.requests += 1
                 self._context.cancel_on_disconnect = False
-                answer = shared.handler(self._context, request)
+                self._took(shared.handler(self._context, request))
+                ended = shared.loop.time()
+                if ended - began > NOTICED_S:
+                    shared.turns.held(ended - began, shared.describe(self._context, request))
+                began = ended
                 del request
-                self._took(answer)
             self._settle()
         except Exception as e:
             self._failed(e)
@@ -351,6 +361,12 @@ class _Peer(asyncio.BufferedProtocol):
         """Whether a handler has its request and has not answered."""
         return self._pending is not None
 
+    def is_answered_by(self, task: asyncio.Future[Answer]) -> bool:
+        return self._pending is task
+
+    def described(self) -> str:
+        return self._shared.describe(self._context, None)
+
     def finish(self) -> None:
         """The server stops: close as soon as nothing is under way. A long poll promised nothing."""
         long_poll = self._pending is not None and self._context.cancel_on_disconnect
@@ -375,6 +391,8 @@ class Server:
         limits: Limits | None = None,
         listener: str = "PLAINTEXT",
         admission: Admission | None = None,
+        turns: Turns | None = None,
+        describe: Describe | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -382,6 +400,8 @@ class Server:
         self._limits = limits or Limits()
         self._listener = listener
         self._admission = admission or Admission(sys.maxsize)
+        self._turns = turns or Turns()
+        self._describe = describe or (lambda context, request: str(context))
         self._shared: _Shared | None = None
         self._listening: list[asyncio.Server] = []
         self._kept: list[socket.socket] = []
@@ -403,6 +423,13 @@ class Server:
         """Memory that requests still arriving hold now."""
         return self._shared.pool.in_use_bytes if self._shared else 0
 
+    def client_of(self, task: asyncio.Future[Answer]) -> str | None:
+        """Whose request `task` answers, None where it answers none of this server's."""
+        for peer in self._shared.peers if self._shared else ():
+            if peer.is_answered_by(task):
+                return peer.described()
+        return None
+
     async def bind(self) -> None:
         """Take the address, so that `port` is known; nobody is let in before `start`.
 
@@ -410,7 +437,16 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         pool = BufferPool(self._limits.request_memory_bytes)
-        self._shared = _Shared(self._handler, self._limits, self._listener, loop, pool, self._admission)
+        self._shared = _Shared(
+            self._handler,
+            self._limits,
+            self._listener,
+            loop,
+            pool,
+            self._admission,
+            self._turns,
+            self._describe,
+        )
         try:
             server = await loop.create_server(
                 self._peer, self.host, self.port, backlog=_BACKLOG, start_serving=False
