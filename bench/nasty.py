@@ -344,7 +344,7 @@ def sweep(stage: Stage) -> Act:
 
 def manifests(stage: Stage) -> Act:
     """A thousand segments of a partition in the bucket, read by a node that has no manifest yet."""
-    segments, partitions = stage.of(1000), 2
+    segments, partitions = stage.of(1000), 1
     stage.create(
         ["archived"], partitions, remote_storage_enable="true", internal_segment_bytes="100",
         local_retention_bytes="1",
