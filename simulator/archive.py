@@ -5,6 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 from service.base.errors import FirnError
+from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
 from service.remote.format.keys import (
     HeadKey,
@@ -79,7 +80,7 @@ class Archive:
         return [f"{finding.where}: {finding.what}" for finding in report.errors]
 
     def _store(self, prefix: str) -> MemoryStore:
-        store = MemoryStore()
+        store = MemoryStore(SystemThreads())
         for key, found in self._bucket.objects.items():
             if key.startswith(prefix):
                 store.put(key, found.data)

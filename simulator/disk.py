@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from errno import EACCES, EAGAIN, EBADF, EIO, EMFILE, ENOSPC
+from errno import EACCES, EAGAIN, EBADF, EIO, EMFILE, ENOSPC, ENOTSOCK
 from pathlib import Path
 from typing import Final, Protocol
 
-from service.base.disk import Entry, LockHeld, Open, disk_error
+from service.base.disk import DiskError, Entry, LockHeld, Open, disk_error
 from service.base.types import Buffer
 from simulator.platter import Directory, File, Platter
 from simulator.process import Life, Process
@@ -112,6 +112,11 @@ class SimDisk:
         path, file = self._file(fd, "reading")
         with self._call("pread", "reading", path):
             return bytes(file.data[position : position + size])
+
+    def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
+        """There are no sockets here: whatever the descriptor is, it is none."""
+        path, _ = self._file(fd, "sending")
+        raise DiskError("sending", path, ENOTSOCK)
 
     def pwrite(self, fd: int, data: Buffer, position: int) -> None:
         path, file = self._file(fd, "writing")
@@ -240,7 +245,7 @@ def _entry(name: str, node: File | Directory) -> Entry:
 
 
 ERRNOS: Final = {
-    "open": (EMFILE, ENOSPC, EIO),
+    "open": (EMFILE, ENOSPC, ENOTSOCK, EIO),
     "close": (EIO,),
     "pread": (EIO,),
     "pwrite": (EIO, ENOSPC),

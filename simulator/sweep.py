@@ -4,37 +4,53 @@ The k-th call of the disk fails, for every k and every errno that the call can r
 likewise the k-th call of the store, in each way in which a store fails. Then the node goes on, is stopped
 or is killed, and is started again without the fault, when everything must be there. And one bit of one
 file or object flips, while the node is down or while it runs: it must be noticed, or make no difference.
+
+What comes before the fault is played once for all of them: the process is forked where the faults begin.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import os
+import pickle
+import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from errno import errorcode
 from pathlib import Path, PurePath
 from random import Random
 from typing import Final, NamedTuple
 
-from service.records.batch import Codec
-from simulator import acts
+import service.inspect.fsck  # loaded once, before the first fork
 from simulator.apart import apart
-from simulator.client import NoAnswer
 from simulator.disk import ERRNOS
 from simulator.loop import Stuck
-from simulator.machine import State
-from simulator.model import PartitionModel, TopicModel, Violation
-from simulator.sending import send, send_idempotent
+from simulator.machine import NodeLogs, State
+from simulator.model import Violation
 from simulator.store import Verdict
-from simulator.world import METADATA, SETTINGS, SimWorld
+from simulator.workload import SETTINGS_OF_SWEEP, STEPS
+from simulator.world import METADATA, SimWorld
+
+_ = service.inspect.fsck
 
 ENDINGS: Final = ("goes on", "stop", "kill")
 _READS: Final = ("get", "get_range", "get_suffix")
+_MOST_SECONDS: Final = 60
+"""that one case may take, of the real clock"""
+
+QUIET: Final = "nothing shows"
+TOLD: Final = "told in the log"
+OFFLINE: Final = "partitions offline"
+ENDED: Final = "node ended"
+REFUSED: Final = "start refused"
+UNREACHED: Final = "never reached"
+BROKEN: Final = "BROKEN"
+OUTCOMES: Final = (QUIET, TOLD, OFFLINE, ENDED, REFUSED, UNREACHED, BROKEN)
 
 
 class Case(NamedTuple):
@@ -64,27 +80,74 @@ class Result(NamedTuple):
     problem: str | None
 
 
+class Forks:
+    """The cases, by the call at which each begins. A process in which a case is played has no other."""
+
+    def __init__(self, cases: Iterable[Case]) -> None:
+        self._waiting: dict[tuple[str, int], list[Case]] = {}
+        for case in cases:
+            self._waiting.setdefault((case.kind, case.call), []).append(case)
+        self.case: Case | None = None
+        """what is played in this process, once it has begun"""
+        self.results: list[Result] = []
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._pipe = -1
+
+    def at(self, kind: str, call: int) -> Case | None:
+        """Fork for each case that begins here: its case in a child, None in the parent after all of them."""
+        if self.case is not None:
+            return None
+        for case in self._waiting.pop((kind, call), ()):
+            reading, writing = os.pipe()
+            child = os.fork()
+            if child == 0:
+                signal.alarm(_MOST_SECONDS)
+                os.close(reading)
+                self._pipe, self.case = writing, case
+                asyncio._set_running_loop(self.loop)  # asyncio takes a fork for a process without one
+                return case
+            os.close(writing)
+            with os.fdopen(reading, "rb") as pipe:
+                data = pipe.read()
+            os.waitpid(child, 0)
+            died = Result(case, BROKEN, f"the process died, or took more than {_MOST_SECONDS} s")
+            self.results.append(pickle.loads(data) if data else died)
+        return None
+
+    def unreached(self) -> Iterable[Result]:
+        """Cases whose call never came."""
+        return (Result(case, UNREACHED, None) for cases in self._waiting.values() for case in cases)
+
+    def end(self, result: Result) -> None:
+        """The end of a child."""
+        with os.fdopen(self._pipe, "wb") as pipe:
+            pickle.dump(result, pipe)
+        os._exit(0)
+
+
 class DiskAt:
     """`simulator.disk.DiskFaults`: one call fails, and those of its name after it where it is for ever."""
 
-    def __init__(self, case: Case | None, seen: list[tuple[str, Path]] | None = None) -> None:
-        self._case = case
+    def __init__(self, forks: Forks, seen: list[tuple[str, Path]] | None = None) -> None:
+        self._forks = forks
         self._seen = seen
         self._calls = 0
         self.struck = False
-        self.on: set[str] = set()
+        self.on: set[str] = {"armed"}
 
     def fail(self, call: str, path: Path) -> int | None:
         self._calls += 1
         if self._seen is not None:
             self._seen.append((call, path))
-        case = self._case
-        if case is None or case.kind != "disk" or not self.on:
+        case = self._forks.at("disk", self._calls)
+        if case is None and self.struck and self.on:
+            case = self._forks.case
+            if case is None or not case.forever or case.name != call:
+                return None
+        if case is None:
             return None
-        if self._calls == case.call or (self.struck and case.forever and call == case.name):
-            self.struck = True
-            return int(case.what)
-        return None
+        self.struck = True
+        return int(case.what)
 
     def slow_s(self, call: str) -> float:
         return 0.0
@@ -99,105 +162,29 @@ class DiskAt:
 class StoreAt:
     """`simulator.store.StoreFaults`, likewise."""
 
-    def __init__(self, case: Case | None, seen: list[tuple[str, str]] | None = None) -> None:
-        self._case = case
+    def __init__(self, forks: Forks, seen: list[tuple[str, str]] | None = None) -> None:
+        self._forks = forks
         self._seen = seen
         self._calls = 0
         self.struck = False
-        self.on: set[str] = set()
+        self.on: set[str] = {"armed"}
 
     def judge(self, call: str, key: str) -> Verdict:
         self._calls += 1
         if self._seen is not None:
             self._seen.append((call, key))
-        case = self._case
-        if case is None or case.kind != "store" or not self.on:
+        case = self._forks.at("store", self._calls)
+        if case is None and self.struck and self.on:
+            case = self._forks.case
+            if case is None or not case.forever or case.name != call:
+                return Verdict.DONE
+        if case is None:
             return Verdict.DONE
-        if self._calls == case.call or (self.struck and case.forever and call == case.name):
-            self.struck = True
-            return Verdict[case.what]
-        return Verdict.DONE
+        self.struck = True
+        return Verdict[case.what]
 
     def latency_s(self, call: str) -> float:
         return 0.0
-
-
-# The workload
-
-CONFIGS: Final = {"internal.segment.bytes": "700", "file.delete.delay.ms": "1000", "retention.ms": "-1"}
-TIERED: Final = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
-
-
-async def _create(world: SimWorld, name: str, configs: dict[str, str], *, flushed: bool = False) -> None:
-    if not await world.ensure_running():
-        return
-    configs = {**CONFIGS, **configs, **({"flush.messages": "1"} if flushed else {})}
-    try:
-        error, topic_id = await world.client.create_topic(name, 1, configs)
-    except NoAnswer:
-        return
-    if topic_id is not None and error.value == 0:
-        tiered = "remote.storage.enable" in configs
-        world.topics.append(TopicModel(name, topic_id, [PartitionModel(name, 0)], tiered, flushed, -1))
-
-
-async def _produce(world: SimWorld, name: str, *, idempotent: bool = False) -> None:
-    if not await world.ensure_running():
-        return
-    for topic, partition in list(world.partitions()):
-        if topic.name == name:
-            batches = []
-            for _ in range(6):
-                world.values += 2
-                batches.append([b"v%d." % (world.values - 1) + bytes(150), b"v%d." % world.values])
-            work = send_idempotent if idempotent else send
-            await work(world, topic, partition, batches, Codec.NONE)
-
-
-async def _settle(world: SimWorld) -> None:
-    await asyncio.sleep(4.0)
-
-
-async def _alter(world: SimWorld) -> None:
-    if await world.ensure_running():
-        for _ in range(3):
-            await acts.alter_topic(world, Random(1))
-
-
-async def _delete(world: SimWorld) -> None:
-    if await world.ensure_running() and len(world.topics) > 1:
-        world.topics[-1].deleted = True
-        try:
-            await world.client.delete_topic(world.topics[-1].topic_id)
-        except NoAnswer:
-            return
-
-
-async def _restart(world: SimWorld) -> None:
-    await world.stop()
-    world.machine.kill()
-    await world.ensure_running()
-
-
-STEPS: Final[Sequence[Callable[[SimWorld], object]]] = (
-    lambda world: _create(world, "plain", {}),
-    lambda world: _create(world, "sure", {}, flushed=True),
-    lambda world: _create(world, "cold", TIERED),
-    lambda world: _produce(world, "plain"),
-    lambda world: _produce(world, "sure", idempotent=True),
-    lambda world: _produce(world, "cold"),
-    _settle,
-    _alter,
-    lambda world: _create(world, "gone", TIERED),
-    lambda world: _produce(world, "gone"),
-    lambda world: _produce(world, "cold", idempotent=True),
-    _settle,
-    _delete,
-    _restart,
-    lambda world: _produce(world, "sure"),
-    lambda world: _produce(world, "cold"),
-    _settle,
-)
 
 
 # One run
@@ -207,24 +194,30 @@ def _world(disk: DiskAt, store: StoreAt) -> SimWorld:
     world = SimWorld(1, log_dirs=2)
     world.faults = world.machine.faults = disk  # type: ignore[assignment]
     world.store_faults = world.machine.store_faults = store  # type: ignore[assignment]
-    world.settings = {**SETTINGS, "log.dirs": world.settings["log.dirs"]}
-    world.settings["metadata.log.max.record.bytes.between.snapshots"] = "1500"
+    world.settings = {**SETTINGS_OF_SWEEP, "log.dirs": world.settings["log.dirs"]}
     return world
 
 
-def dry_run() -> tuple[
-    list[tuple[str, Path]], list[tuple[str, str]], list[tuple[str, int]], list[tuple[str, int]]
-]:
-    """What the workload calls, of the disk and of the store; then the files and objects that it leaves, and
-    their sizes."""
+class Workload(NamedTuple):
+    """What the workload calls, and the files and objects that it leaves, with their sizes."""
+
+    disk_calls: list[tuple[str, Path]]
+    store_calls: list[tuple[str, str]]
+    files: list[tuple[str, int]]
+    objects: list[tuple[str, int]]
+
+
+def dry_run() -> Workload:
+    """Play it without a fault."""
     disk_calls: list[tuple[str, Path]] = []
     store_calls: list[tuple[str, str]] = []
-    world = _world(DiskAt(None, disk_calls), StoreAt(None, store_calls))
+    forks = Forks(())
+    world = _world(DiskAt(forks, disk_calls), StoreAt(forks, store_calls))
 
     async def main() -> None:
         await world.start()
         for step in STEPS:
-            await step(world)  # type: ignore[misc]
+            await step(world)
         await world.revive()
 
     world.run(main())
@@ -234,80 +227,103 @@ def dry_run() -> tuple[
         for path, file in world.machine.platter.files(PurePath(log_dir))
     ]
     objects = [(key, len(found.data)) for key, found in sorted(world.bucket.objects.items())]
-    return disk_calls, store_calls, files, objects
+    return Workload(disk_calls, store_calls, files, objects)
 
 
-def run_case(case: Case) -> Result:
-    """Play the workload with this fault, in this process."""
-    disk, store = DiskAt(case), StoreAt(case)
-    world = _world(disk, store)
-    outcome = "nothing shows"
+class Player:
+    """Plays the workload; where cases begin, a child plays each of them to its end."""
 
-    async def main() -> None:
-        nonlocal outcome
-        disk.on.add("armed")
-        store.on.add("armed")
-        world.troubled = True
+    def __init__(self, cases: Iterable[Case]) -> None:
+        self.forks = Forks(cases)
+        self._disk = DiskAt(self.forks)
+        self._store = StoreAt(self.forks)
+        self._world = _world(self._disk, self._store)
+        self.forks.loop = self._world.loop
+        self._world.troubled = True
+        self._lines: list[str] = []
+        self._outcome = QUIET
+
+    def play(self) -> list[Result]:
+        """In this process; what it leaves behind ends with it (`apart`)."""
+        handlers = logging.getLogger("service").handlers
+        handler = next(one for one in handlers if isinstance(one, NodeLogs))
+        handler.on_line = lambda _, text: self._lines.append(text) if self.forks.case else None
+        problem: str | None = None
+        try:
+            self._world.run(self._main())
+        except (Violation, Stuck) as e:
+            problem = str(e)
+        except Exception as e:
+            if self.forks.case is None:
+                raise
+            problem = f"{type(e).__name__}: {e}"
+        case = self.forks.case
+        if case is not None:
+            outcome = TOLD if self._outcome == QUIET and self._lines else self._outcome
+            self.forks.end(Result(case, outcome if problem is None else BROKEN, problem))
+        if problem is not None:
+            raise RuntimeError(f"the workload fails without any fault: {problem}")
+        return [*self.forks.results, *self.forks.unreached()]
+
+    async def _main(self) -> None:
+        world, forks = self._world, self.forks
         await world.start()
         for step in STEPS:
-            await step(world)  # type: ignore[misc]
+            await step(world)
             await world.settle()
             world.check()
-            if (disk.struck or store.struck) and case.ending != "goes on":
-                if case.ending == "stop":
+            if forks.case is not None and forks.case.ending != "goes on":
+                if forks.case.ending == "stop":
                     await world.stop()
                 world.machine.kill()
                 break
+        if forks.case is None and (case := forks.at("bit", 0)) is not None:
+            await self._flip(case)
         run = world.machine.run
         assert run is not None
-        if case.kind == "bit":
-            await _flip(world, case)
-        elif run.state in (State.FAILED, State.REFUSED):
-            outcome = f"node {'ended' if run.state is State.FAILED else 'refused to start'}"
-        elif not run.ended and not await world.examine():
-            outcome = "partitions offline"
+        if run.state in (State.FAILED, State.REFUSED):
+            self._outcome = ENDED if run.state is State.FAILED else REFUSED
+        elif not run.ended and forks.case is not None and not await world.examine():
+            self._outcome = OFFLINE
         await world.revive()
-        if case.kind == "bit" and (world.unavailable or world.machine.run is None):
-            outcome = "partitions offline"
+        if forks.case is not None and forks.case.kind == "bit" and world.unavailable:
+            self._outcome = OFFLINE
         run = world.machine.run
         if run is not None and run.state is State.REFUSED:
-            outcome = "start refused"
+            self._outcome = REFUSED
         world.check()
         await world.archive_is_sound()
 
-    try:
-        world.run(main())
-    except (Violation, Stuck) as e:
-        return Result(case, "BROKEN", str(e))
-    if case.kind != "bit" and not disk.struck and not store.struck:
-        outcome = "never reached"
-    return Result(case, outcome, None)
-
-
-async def _flip(world: SimWorld, case: Case) -> None:
-    if case.ending == "while it is down":
-        await world.stop()
-        world.machine.kill()
-    if case.name.startswith("/"):
-        path = PurePath(case.name)
-        try:
-            file = world.machine.platter.file(path)
-        except OSError:
-            return
-        _flip_in(file.data, case.position)
-        _flip_in(file.durable, case.position)
-        world.excuse_file(path)
-    else:
-        found = world.bucket.objects[case.name]
-        data = bytearray(found.data)
-        _flip_in(data, case.position)
-        world.bucket.objects[case.name] = found._replace(data=bytes(data))
-        world.excuse_object(case.name)
+    async def _flip(self, case: Case) -> None:
+        world = self._world
+        if case.ending == "while it is down":
+            await world.stop()
+            world.machine.kill()
+        if case.name.startswith("/"):
+            path = PurePath(case.name)
+            try:
+                file = world.machine.platter.file(path)
+            except OSError:
+                return
+            _flip_in(file.data, case.position)
+            _flip_in(file.durable, case.position)
+            world.excuse_file(path)
+        elif case.name in world.bucket.objects:
+            found = world.bucket.objects[case.name]
+            data = bytearray(found.data)
+            _flip_in(data, case.position)
+            world.bucket.objects[case.name] = found._replace(data=bytes(data))
+            world.excuse_object(case.name)
 
 
 def _flip_in(data: bytearray, bit: int) -> None:
     if bit // 8 < len(data):
         data[bit // 8] ^= 1 << bit % 8
+
+
+def run_cases(cases: Sequence[Case]) -> list[Result]:
+    """Play these, in a process of their own."""
+    return apart(lambda: Player(cases).play())
 
 
 # All runs
@@ -335,11 +351,22 @@ def store_cases(calls: Sequence[tuple[str, str]]) -> Iterable[Case]:
 
 
 def bit_cases(files: Iterable[tuple[str, int]], bits_each: int) -> Iterable[Case]:
+    """Drawn bits; all of them where there are not more."""
     random = Random(1)
     for name, size in files:
-        for _ in range(min(bits_each, 8 * size)):
+        bits = 8 * size
+        for position in random.sample(range(bits), min(bits_each, bits)):
             for ending in ("while it is down", "while it runs"):
-                yield Case("bit", 0, name, "", False, ending, random.randrange(8 * size))
+                yield Case("bit", 0, name, "", False, ending, position)
+
+
+def _all_cases(workload: Workload, kinds: Sequence[str], bits: int) -> list[Case]:
+    makers: Mapping[str, Callable[[], Iterable[Case]]] = {
+        "disk": lambda: disk_cases(workload.disk_calls),
+        "store": lambda: store_cases(workload.store_calls),
+        "bit": lambda: bit_cases([*workload.files, *workload.objects], bits),
+    }
+    return [case for kind in kinds for case in makers[kind]()]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -347,40 +374,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulator.sweep", description=__doc__)
     parser.add_argument("--kinds", default="disk,store,bit", help="of disk, store, bit")
     parser.add_argument("--every", type=int, default=1, help="one case of so many; 1: all")
-    parser.add_argument("--bits", type=int, default=8, help="bits of each file and object")
+    parser.add_argument("--bits", type=int, default=16, help="bits of each file and object")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--show", type=int, default=10, help="broken promises that are told")
     given = parser.parse_args(arguments)
     began = time.monotonic()
-    disk_calls, store_calls, files, objects = apart(dry_run)
-    cases: list[Case] = []
-    kinds = given.kinds.split(",")
-    if "disk" in kinds:
-        cases += disk_cases(disk_calls)
-    if "store" in kinds:
-        cases += store_cases(store_calls)
-    if "bit" in kinds:
-        cases += bit_cases([*files, *objects], given.bits)
+    workload = apart(dry_run)
+    cases = _all_cases(workload, given.kinds.split(","), given.bits)
     print(
-        f"the workload: {len(disk_calls)} calls of the disk, {len(store_calls)} of the store, "
-        f"{len(files)} files, {len(objects)} objects; {len(cases)} cases"
+        f"the workload: {len(workload.disk_calls)} calls of the disk, {len(workload.store_calls)} of the "
+        f"store, {len(workload.files)} files, {len(workload.objects)} objects; {len(cases)} cases",
+        flush=True,
     )
-    broken: list[Result] = []
-    table: Counter[tuple[str, str, str]] = Counter()
     chosen = cases[:: given.every]
+    pieces = [chosen[at :: given.jobs] for at in range(given.jobs)]
     with ThreadPoolExecutor(given.jobs) as pool:
-        for result in pool.map(lambda case: apart(lambda: run_case(case)), chosen):
-            case = result.case
-            what = errorcode[int(case.what)] if case.kind == "disk" else case.what
-            name = _kind_of_file(case.name) if case.kind == "bit" else case.name
-            table[f"{case.kind} {name}", what, result.outcome] += 1
-            if result.problem is not None:
-                broken.append(result)
-    _print_table(table)
+        results = [result for piece in pool.map(run_cases, pieces) for result in piece]
+    broken = sorted(result for result in results if result.problem is not None)
+    _print_table(results)
     for result in broken[: given.show]:
         print(f"BROKEN: {result.case}\n        {result.problem}")
     seconds = time.monotonic() - began
-    print(f"{len(chosen)} runs in {seconds:.0f} s, {len(broken)} broke a promise")
+    counts = Counter(result.outcome for result in results)
+    print(", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]))
+    print(f"{len(results)} runs in {seconds:.0f} s, {len(broken)} broke a promise")
     return 1 if broken else 0
 
 
@@ -390,14 +407,18 @@ def _kind_of_file(name: str) -> str:
     return where + (path.suffix or path.name)
 
 
-def _print_table(table: Counter[tuple[str, str, str]]) -> None:
-    outcomes = sorted({outcome for _, _, outcome in table})
-    rows = sorted({(name, what) for name, what, _ in table})
-    width = max((len(f"{name} {what}") for name, what in rows), default=0)
-    print(" " * width, *(f"{outcome:>20}" for outcome in outcomes))
-    for name, what in rows:
-        counts = (table[name, what, outcome] for outcome in outcomes)
-        print(f"{f'{name} {what}':<{width}}", *(f"{count or '':>20}" for count in counts))
+def _print_table(results: Iterable[Result]) -> None:
+    table: Counter[tuple[str, str]] = Counter()
+    for case, outcome, _ in results:
+        what = errorcode[int(case.what)] if case.kind == "disk" else case.what
+        name = _kind_of_file(case.name) if case.kind == "bit" else case.name
+        table[f"{case.kind} {name} {what}", outcome] += 1
+    outcomes = [one for one in OUTCOMES if any(outcome == one for _, outcome in table)]
+    rows = sorted({row for row, _ in table})
+    width = max(map(len, rows), default=0)
+    print(" " * width, *(f"{outcome:>18}" for outcome in outcomes))
+    for row in rows:
+        print(f"{row:<{width}}", *(f"{table[row, outcome] or '':>18}" for outcome in outcomes))
 
 
 if __name__ == "__main__":

@@ -41,6 +41,11 @@ class LockHeld(DiskError):
     """Another process, or this one, holds the lock."""
 
 
+def words_of(error: OSError) -> str:
+    """What the system says of it, without the words that somebody put around that."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error.strerror)
+
+
 def disk_error(doing: str, path: Path | str, error: OSError) -> DiskError:
     """`error` as the port raises it."""
     errno = error.errno or EIO
@@ -72,7 +77,10 @@ class Entry(NamedTuple):
 
 
 class Disk(Protocol):
-    """Files by descriptors, directories by paths. Every method raises `DiskError`, and nothing else."""
+    """Files by descriptors, directories by paths. Every method raises `DiskError`, and nothing else.
+
+    But for `sendfile`, which raises what the socket says, too.
+    """
 
     def open(self, path: Path, how: Open = Open.READ) -> int:
         """A descriptor. `MissingFile` where there is no file and `how` does not make one."""
@@ -85,6 +93,13 @@ class Disk(Protocol):
 
     def pwrite(self, fd: int, data: Buffer, position: int) -> None:
         """Write all of `data`; where this raises any part of it may have been written."""
+
+    def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
+        """Put at most `size` bytes from `position` on into a socket: how many, 0 at the end of the file only.
+
+        `BlockingIOError` where the socket takes none now, `ConnectionError` or `TimeoutError` where the peer
+        is gone.
+        """
 
     def fsync(self, fd: int) -> None:
         """Return once the file is on the device. After an error nobody knows what is."""
@@ -184,6 +199,14 @@ class SystemDisk:
             if not count:
                 raise OSError(EIO, "nothing was written")
             written += count
+
+    def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
+        try:
+            return os.sendfile(socket_fd, fd, position, size)
+        except (BlockingIOError, ConnectionError, TimeoutError):
+            raise
+        except OSError as e:
+            raise self._error("sending", fd, e) from e
 
     def fsync(self, fd: int) -> None:
         with self._saying("flushing", fd):

@@ -32,6 +32,10 @@ class CorruptionError(FirnError):
     """Bytes failed a checksum, a length or a magic number. The message says where."""
 
 
+class UnknownVersion(CorruptionError):
+    """A sound document of a later version: there is nothing to repair, it is for later software to read."""
+
+
 class StorageError(FirnError):
     """The disk or the object store did not do what it was asked."""
 

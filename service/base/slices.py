@@ -1,7 +1,7 @@
 """Long work on the loop, cut into slices: what exceeds one goes on in the next turn, after everybody else's.
 
-Work is counted in microseconds that are *estimated* by whoever does it, before it is done, not read off a clock: so
-the same request is cut at the same places in every run, also under the simulator's time.
+Work is counted in microseconds that are *estimated* by whoever does it, before it is done, not read off a
+clock: so the same request is cut at the same places in every run, also under the simulator's time.
 """
 
 from __future__ import annotations

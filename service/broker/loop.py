@@ -11,12 +11,10 @@ import asyncio
 import logging
 import selectors
 import sys
-import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from pathlib import Path
-from time import monotonic
 from types import FrameType
 from typing import Any, Final
 
@@ -35,13 +33,14 @@ _DEPTH: Final = 3
 class MeasuredSelector(selectors.DefaultSelector):
     """Tells `turns` when each turn begins and ends."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, now: Callable[[], float]) -> None:
         super().__init__()
         self._turns = turns
+        self._now = now
         self._select = super().select
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        now = monotonic()
+        now = self._now()
         turns = self._turns
         took = now - turns.began
         if took > NOTICED_S:
@@ -56,13 +55,13 @@ class MeasuredSelector(selectors.DefaultSelector):
             return self._select(timeout)
         turns.began = NO_TURN
         ready = self._select(timeout)
-        turns.began = monotonic()
+        turns.began = self._now()
         return ready
 
 
-def new_loop(turns: Turns) -> asyncio.AbstractEventLoop:
-    """An event loop that tells `turns` of its turns."""
-    return asyncio.SelectorEventLoop(MeasuredSelector(turns))
+def new_loop(turns: Turns, now: Callable[[], float]) -> asyncio.AbstractEventLoop:
+    """An event loop that tells `turns` of its turns; `now` is the clock of loops, in seconds."""
+    return asyncio.SelectorEventLoop(MeasuredSelector(turns, now))
 
 
 class LoopWatch:
@@ -73,7 +72,7 @@ class LoopWatch:
         self._turns = turns
         self._threads = threads
         self._loop = asyncio.get_running_loop()
-        self._thread_id = threading.get_ident()
+        self._thread_id = thread_id
         self._pool: Executor | None = None
         self._warnings = RateLimitedLog(_log, now=self._loop.time)
         self._stopped = False

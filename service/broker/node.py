@@ -17,6 +17,8 @@ import logging
 import resource
 import signal
 import sys
+import threading
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -59,7 +61,7 @@ def run_server(config: BrokerConfig) -> int:
     Prints ``ready: node <id> on <host>:<port>`` once it serves.
     """
     turns = Turns()
-    with asyncio.Runner(loop_factory=lambda: new_loop(turns)) as runner:
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
         return runner.run(_run(config, turns))
 
 
@@ -80,7 +82,7 @@ async def _run(config: BrokerConfig, turns: Turns) -> int:
         loop.add_signal_handler(number, supervisor.stop)
     world = system_world()
     node = Node(config, supervisor, world, open_files=open_files, turns=turns)
-    watch = LoopWatch(turns, world.threads, node.name_of)
+    watch = LoopWatch(turns, world.threads, threading.get_ident(), node.name_of)
     watch.start()
     try:
         async with AsyncExitStack() as stack:

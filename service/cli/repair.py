@@ -1,4 +1,4 @@
-"""`firn repair`: re-point HEAD and topics.json to what is there, where they are damaged or gone."""
+"""`firn repair`: re-point HEAD, topics.json and cluster.json to what is there, where damaged or gone."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from service.cli.stores import add_store_options, endpoint_of
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "repair",
-        help="repair HEADs and topics.json of a bucket",
-        description="Say which HEADs and whether topics.json are damaged or gone, and from what they can be"
-        " made again, or do it (--write). Stop the node first; start it once with firn.remote.recover=true"
-        " afterwards. Nothing is deleted. Exit code 1 when something is wrong and was not repaired.",
+        help="repair HEADs, topics.json and cluster.json of a bucket",
+        description="Say which HEADs, and whether topics.json and cluster.json, are damaged or gone, and from"
+        " what they can be made again, or do it (--write). Stop the node first; start it once with"
+        " firn.remote.recover=true afterwards. Nothing is deleted. Exit code 1 when something is wrong and"
+        " was not repaired.",
     )
     parser.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
     parser.add_argument(

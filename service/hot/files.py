@@ -61,6 +61,17 @@ class SegmentFile:
         """Bytes from `position` on, fewer than `size` at the end of the file only."""
         return self.disk.pread(self.fd, size, position)
 
+    def read(self, position: int, size: int) -> bytes:
+        """All of these bytes; `StorageError` if they are not all there."""
+        data = self.disk.pread(self.fd, size, position)
+        if len(data) < size:
+            raise StorageError(f"{self.path} ends at {position + len(data)}")
+        return data
+
+    def send_to(self, socket_fd: int, size: int, position: int) -> int:
+        """As `Disk.sendfile`."""
+        return self.disk.sendfile(self.fd, position, size, socket_fd)
+
     def pwrite(self, data: Buffer, position: int) -> None:
         self.disk.pwrite(self.fd, data, position)
 
@@ -97,10 +108,7 @@ class FileSlice(NamedTuple):
 
     def read(self) -> bytes:
         """The bytes; `StorageError` if they are not all there."""
-        data = self.file.pread(self.size, self.position)
-        if len(data) < self.size:
-            raise StorageError(f"{self.file.path} ends at {self.position + len(data)}")
-        return data
+        return self.file.read(self.position, self.size)
 
 
 class FileCache:

@@ -484,6 +484,10 @@ class LocalLog:
         """
         return self._trimming.take_removals(now_ms)
 
+    def put_back_removals(self, paths: list[Path], due_ms: int) -> None:
+        """What of `take_removals` could not be unlinked: nothing else goes before it."""
+        self._trimming.put_back_removals(paths, due_ms)
+
     def truncate_to(self, offset: int) -> int:
         """Drop all batches that reach to `offset` or beyond; returns the new end of the log.
 

@@ -41,6 +41,7 @@ _log = logging.getLogger(__name__)
 NEVER_MS: Final = 2**63 - 1
 _TICK_S: Final = 1.0
 _PRODUCER_EXPIRY_CHECK_MS: Final = 600_000
+_REMOVE_AGAIN_MS: Final = 10_000
 _OPEN_AGAIN_MS: Final = 5_000
 
 T = TypeVar("T")
@@ -104,11 +105,6 @@ class LogManager:
     def logs(self) -> Mapping[LogKey, LocalLog]:
         """All logs, offline ones among them, by topic id and partition; a live view."""
         return MappingProxyType(self._logs)
-
-    @property
-    def failed_directories(self) -> list[Path]:
-        """Log directories that are not to be relied on any more."""
-        return [home.path for home in self._dirs if home.latch.failure is not None]
 
     # Opening
 
@@ -442,30 +438,37 @@ class LogManager:
         failed = await self._write_checkpoints() if logs else {}
         paths = [path for at, path in self._doomed if at <= now_ms]
         self._doomed = [(at, path) for at, path in self._doomed if at > now_ms]
+        if paths:
+            await self._run(self._remove_in_order, paths, False)
         for log in logs:
             if log in self._homes and self._homes[log] not in failed:
-                paths += log.take_removals(now_ms)
-        if paths:
-            await self._run(self._remove_all, paths)
+                left = await self._run(self._remove_in_order, log.take_removals(now_ms), True)
+                log.put_back_removals(left, now_ms + _REMOVE_AGAIN_MS)
 
-    def _remove_all(self, paths: list[Path]) -> None:
-        for path in paths:
-            self._remove(path)
+    def _remove_in_order(self, paths: list[Path], is_one_log: bool) -> list[Path]:
+        """What is left. Of one log nothing goes before what stays: segments that are there must meet."""
+        for number, path in enumerate(paths):
+            if not self._remove(path) and is_one_log:
+                return paths[number:]
+        return []
 
-    def _remove(self, path: Path) -> None:
-        """Remove a file or a directory that nobody needs; what stays is tried again at the next start."""
+    def _remove(self, path: Path) -> bool:
+        """Remove a file or a directory that nobody needs; False where it stays, to be tried again later, of
+        topics that are deleted at the next start."""
         try:
             if self._disk.stat(path).is_dir:
                 remove_tree(self._disk, path)
-                return
+                return True
             remove_file(self._disk, path)
             if path.suffix == names.LOG:
                 # One segment after the other, for good: no crash leaves a hole between those that stay.
                 fsync_dir(self._disk, path.parent)
         except MissingFile:
-            return
+            return True
         except DiskError as e:
             _log.warning("%s stays: %s", path, e)
+            return False
+        return True
 
     def checkpoint(self) -> None:
         """Write recovery points and log starts of all logs. Blocks on the disk; `StorageError`."""

@@ -1,4 +1,4 @@
-"""What is remembered of idempotent producers, and the checks a batch of theirs must pass. No IO here.
+"""What is remembered of idempotent producers, and the checks a batch of theirs must pass. [P]
 
 Kafka `ProducerStateManager`, `ProducerAppendInfo`, `ProducerStateEntry`:
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from service.base.disk import MissingFile
+from service.base.files import read_file
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
@@ -26,12 +28,23 @@ class SealedSegment(NamedTuple):
     max_timestamp: int
     max_timestamp_offset: int
     sealed_at_ms: int
-    log_path: Path
     txn_index_path: Path | None
     producer_snapshot_path: Path | None
     leader_epochs: tuple[tuple[int, int], ...]
     log_file: SegmentFile
     prove_indexes: ProveIndexes
+
+    def side_file(self, path: Path | None, most_bytes: int) -> bytes:
+        """All of a file beside the log, none where it is not there; it may have been deleted meanwhile.
+
+        `CorruptionError` where it is larger than `most_bytes`, `DiskError`.
+        """
+        if path is None:
+            return b""
+        try:
+            return read_file(self.log_file.disk, path, most_bytes)
+        except MissingFile:
+            return b""
 
 
 def describe(
@@ -45,7 +58,6 @@ def describe(
         max_timestamp=segment.max_timestamp,
         max_timestamp_offset=segment.max_timestamp_offset,
         sealed_at_ms=segment.sealed_at_ms,
-        log_path=segment.log.path,
         txn_index_path=segment.txn_index_path,
         producer_snapshot_path=snapshots.path(end_offset),
         leader_epochs=epochs.in_range(segment.base_offset, end_offset),

@@ -154,6 +154,11 @@ class Trimming:
             due += self._removals.popleft().paths
         return due
 
+    def put_back_removals(self, paths: list[Path], due_ms: int) -> None:
+        """As `LocalLog.put_back_removals`."""
+        if paths:
+            self._removals.appendleft(_Removal(due_ms, paths))
+
     # The end, and all of it
 
     def truncate_to(self, offset: int) -> int:

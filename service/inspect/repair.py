@@ -1,26 +1,36 @@
-"""Re-points HEAD and `topics.json` to what is there, where they are damaged or gone: `firn repair`.
+"""Re-points HEAD, `topics.json` and `cluster.json` to what is there, where damaged or gone: `firn repair`.
 
 HEAD that cannot be read, or names a manifest that cannot: the newest manifest whose pages and objects are
 all there becomes the chain again, under a version above all that were ever written, so that no catalog
 takes it for its own past. The node does not follow that by itself: it is started once with
 ``firn.remote.recover=true``. `topics.json` that cannot be read, or is gone: names, ids and numbers of
-partitions come from the manifests, settings are lost. Nothing is deleted.
+partitions come from the manifests, settings are lost. `cluster.json` that cannot be read, or is gone: the
+cluster's id comes from the manifests and `topics.json`, which must agree, and the newest snapshot of the
+metadata that is whole is named again; it names no writer, as the next node that starts takes the prefix over.
+What is of a later version of the format is sound, and left alone. Nothing is deleted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 from uuid import UUID
 
-from service.base.errors import CorruptionError
+from crc32c import crc32c
+
+from service.base.errors import CorruptionError, UnknownVersion
+from service.metadata.snapshot_codec import decode_snapshot
 from service.remote.format.keys import (
+    CLUSTER_KEY,
     DATA_PREFIX,
+    METADATA_PREFIX,
     TOPICS_KEY,
     HeadKey,
     ManifestKey,
+    MetadataKey,
     PageKey,
     SegmentKey,
     head_key,
@@ -30,9 +40,13 @@ from service.remote.format.keys import (
 )
 from service.remote.format.manifest import Manifest, Page, PageRef
 from service.remote.format.manifest_codec import (
+    MAX_METADATA_BYTES,
     MAX_SMALL_BYTES,
     MAX_TOPICS_BYTES,
+    ClusterFile,
+    MetadataRef,
     TopicRow,
+    encode_cluster,
     encode_head,
     encode_manifest,
     encode_topics,
@@ -69,6 +83,7 @@ class TopicsRepair(NamedTuple):
     """`topics.json` as it can be made again."""
 
     wrong: str
+    cluster_id: str
     rows: tuple[TopicRow, ...]
     seen: Tagged | None
 
@@ -87,11 +102,30 @@ class Hopeless(NamedTuple):
         return f"{self.where}: cannot be repaired: {self.wrong}"
 
 
-Repair = HeadRepair | TopicsRepair | Hopeless
+class ClusterRepair(NamedTuple):
+    """`cluster.json` as it can be made again."""
+
+    wrong: str
+    cluster: ClusterFile
+    seen: Tagged | None
+
+    def __str__(self) -> str:
+        metadata = self.cluster.metadata
+        named = f"naming {metadata.key}" if metadata is not None else "naming no snapshot of the metadata"
+        return (
+            f"{CLUSTER_KEY}: {self.wrong}; to be made from the archive: cluster {self.cluster.cluster_id}, "
+            f"{named}"
+        )
+
+
+Repair = HeadRepair | TopicsRepair | ClusterRepair | Hopeless
 
 
 def find_repairs(store: ObjectStore) -> Iterator[Repair]:
-    """What is wrong with HEADs and `topics.json`, and how each can be made again. Changes nothing."""
+    """What is wrong with HEADs, `topics.json` and `cluster.json`, and how each can be made again.
+
+    Changes nothing. To be carried out in this order.
+    """
     partitions: dict[UUID, list[Manifest]] = {}
     for key in _partitions(store):
         found = _head_repair(store, key)
@@ -104,6 +138,9 @@ def find_repairs(store: ObjectStore) -> Iterator[Repair]:
     topics = _topics_repair(store, partitions)
     if topics is not None:
         yield topics
+    cluster = _cluster_repair(store, partitions)
+    if cluster is not None:
+        yield cluster
 
 
 def _partitions(store: ObjectStore) -> Iterator[HeadKey]:
@@ -126,6 +163,8 @@ def _head_repair(store: ObjectStore, key: HeadKey) -> HeadRepair | Hopeless | Ma
         chain = open_published(store, key)
         if chain is not None:
             return chain.manifest
+    except UnknownVersion as e:
+        return Hopeless(where, str(e))
     except (CorruptionError, ObjectNotFound) as e:
         wrong = str(e)
     manifests = sorted(
@@ -174,11 +213,15 @@ def _whole(store: ObjectStore, key: HeadKey, name: str) -> Chain | None:
     return None if wrong else chain
 
 
-def _topics_repair(store: ObjectStore, partitions: dict[UUID, list[Manifest]]) -> TopicsRepair | None:
+def _topics_repair(
+    store: ObjectStore, partitions: dict[UUID, list[Manifest]]
+) -> TopicsRepair | Hopeless | None:
     wrong = "it is not there"
     try:
         if read_topics(store) is not None:
             return None
+    except UnknownVersion as e:
+        return Hopeless(TOPICS_KEY, str(e))
     except CorruptionError as e:
         wrong = str(e)
     rows = tuple(
@@ -187,14 +230,66 @@ def _topics_repair(store: ObjectStore, partitions: dict[UUID, list[Manifest]]) -
     )
     if not rows:
         return None
-    return TopicsRepair(wrong, rows, conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES))
+    [cluster_id, *others] = {one.cluster_id for found in partitions.values() for one in found}
+    if others:
+        return Hopeless(TOPICS_KEY, f"{wrong}; the manifests are of {len(others) + 1} clusters")
+    seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
+    return TopicsRepair(wrong, cluster_id, rows, seen)
 
 
-def carry_out(store: ObjectStore, repair: HeadRepair | TopicsRepair, new_uuid: NewUuid) -> bool:
+def _cluster_repair(
+    store: ObjectStore, partitions: dict[UUID, list[Manifest]]
+) -> ClusterRepair | Hopeless | None:
+    wrong = "it is not there"
+    try:
+        open_cluster(store)
+        return None
+    except UnknownVersion as e:
+        return Hopeless(CLUSTER_KEY, str(e))
+    except ObjectNotFound:
+        pass
+    except CorruptionError as e:
+        wrong = str(e)
+    ids = {manifest.cluster_id for found in partitions.values() for manifest in found}
+    with suppress(CorruptionError):
+        topics = read_topics(store)
+        ids.update([topics.cluster_id] if topics is not None else ())
+    if len(ids) != 1:
+        if wrong == "it is not there" and not ids:
+            return None  # nothing is archived: the next start makes the prefix its cluster's
+        what = f"what is archived is of {len(ids)} clusters" if ids else "nothing archived says whose it is"
+        return Hopeless(CLUSTER_KEY, f"{wrong}; {what}")
+    try:
+        seen = conditional.tagged_or_none(store, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
+    except CorruptionError as e:
+        return Hopeless(CLUSTER_KEY, f"{e}; delete it first")
+    return ClusterRepair(wrong, ClusterFile(ids.pop(), None, _newest_metadata(store)), seen)
+
+
+def _newest_metadata(store: ObjectStore) -> MetadataRef | None:
+    """The newest snapshot of the metadata that is whole."""
+    found = (
+        (parsed, info)
+        for info in store.list(METADATA_PREFIX)
+        if isinstance(parsed := parse_key(info.key), MetadataKey)
+    )
+    for parsed, info in sorted(found, key=lambda one: one[0].offset, reverse=True):
+        with suppress(CorruptionError, ObjectNotFound):
+            data = store.get(info.key, max_size=MAX_METADATA_BYTES)
+            decode_snapshot([data], end_offset=parsed.offset, epoch=parsed.epoch)
+            return MetadataRef(info.key, parsed.offset, parsed.epoch, len(data), crc32c(data))
+    return None
+
+
+def carry_out(
+    store: ObjectStore, repair: HeadRepair | TopicsRepair | ClusterRepair, new_uuid: NewUuid
+) -> bool:
     """Write it; False when somebody else has written there since it was looked at."""
     if isinstance(repair, TopicsRepair):
-        data = encode_topics(open_cluster(store), 0, repair.rows)
+        data = encode_topics(repair.cluster_id, 0, repair.rows)
         return conditional.write(store, TOPICS_KEY, data, repair.seen)
+    if isinstance(repair, ClusterRepair):
+        return conditional.write(store, CLUSTER_KEY, encode_cluster(repair.cluster), repair.seen)
     old = repair.chain.manifest
     manifest = replace(
         old,

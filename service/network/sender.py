@@ -5,7 +5,7 @@ while a file is being sent nothing else is written. The transport's limits are z
 pauses us, its end resumes us. Memory is handed over in pieces, so a slow reader costs at most one piece
 besides the response itself.
 
-``os.sendfile`` is called directly, and waits through a duplicate of the socket's descriptor, because
+``sendfile`` is called directly, and waits through a duplicate of the socket's descriptor, because
 asyncio does not let a transport's descriptor be watched: no task, no ``fstat`` and no switching of reader
 interest for each slice. Small slices are read and joined with the head in front of them. Microseconds per
 response of 8 slices on loopback:
@@ -21,7 +21,6 @@ loop.sendfile    228    252    268    453     1246
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 import sys
 from collections import deque
@@ -44,12 +43,11 @@ class PeerLost(FirnError):
 class OpenFile(Protocol):
     """A file that stays open while anyone holds it."""
 
-    @property
-    def fd(self) -> int:
-        """Descriptor for ``sendfile``."""
-
     def pread(self, size: int, position: int) -> bytes:
         """Bytes from `position` on, fewer than `size` at the end of the file only. `DiskError`."""
+
+    def send_to(self, socket_fd: int, size: int, position: int) -> int:
+        """As `Disk.sendfile`."""
 
 
 class Slice(Protocol):
@@ -93,7 +91,7 @@ class Sender:
         self._socket: socket.socket | None = transport.get_extra_info("socket")
         # Without a socket there is nothing for `sendfile`: every slice is read and handed over.
         self._small_bytes = SMALL_SLICE_BYTES if self._socket is not None else sys.maxsize
-        self._watched = -1
+        self._watched: socket.socket | None = None
         transport.set_write_buffer_limits(high=0)
 
     @property
@@ -120,10 +118,10 @@ class Sender:
     def close(self) -> None:
         """Let go of files and descriptors; the transport is closed or about to be."""
         self._parts.clear()
-        if self._watched >= 0:
-            self._loop.remove_writer(self._watched)
-            os.close(self._watched)
-            self._watched = -1
+        watched, self._watched = self._watched, None
+        if watched is not None:
+            self._loop.remove_writer(watched)
+            watched.close()
 
     def _resume(self) -> None:
         self._on_progress()
@@ -136,6 +134,7 @@ class Sender:
             self._on_sent(None)
 
     def _writable(self) -> None:
+        assert self._watched is not None
         self._loop.remove_writer(self._watched)
         if not self._transport.is_closing():
             self._resume()
@@ -183,18 +182,13 @@ class Sender:
     def _send_slice(self, part: Slice) -> int:
         assert self._socket is not None
         try:
-            sent = os.sendfile(
-                self._socket.fileno(),
-                part.file.fd,
-                part.position + self._at,
-                min(part.size - self._at, _BURST_BYTES),
+            sent = part.file.send_to(
+                self._socket.fileno(), min(part.size - self._at, _BURST_BYTES), part.position + self._at
             )
-        except (BlockingIOError, InterruptedError):
+        except BlockingIOError:
             return 0
         except (ConnectionError, TimeoutError) as e:
             raise PeerLost(str(e)) from e
-        except OSError as e:
-            raise StorageError(f"sending a slice of a file: {e.strerror}") from e
         if sent == 0:
             raise StorageError(f"file ends {part.size - self._at} bytes before the slice that is being sent")
         self._advance(sent, part.size)
@@ -209,8 +203,8 @@ class Sender:
 
     def _watch(self) -> None:
         assert self._socket is not None
-        if self._watched < 0:
-            self._watched = os.dup(self._socket.fileno())
+        if self._watched is None:
+            self._watched = self._socket.dup()
         self._loop.add_writer(self._watched, self._writable)
 
 

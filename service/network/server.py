@@ -19,12 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from service.base.disk import words_of
 from service.base.errors import ConfigError, StorageError
 from service.base.printable import printable, quoted
 from service.base.turns import NOTICED_S, Turns
@@ -453,8 +453,7 @@ class Server:
             )
         except OSError as e:
             host = f"[{self.host}]" if ":" in self.host else self.host
-            reason = os.strerror(e.errno) if e.errno is not None and e.errno > 0 else e.strerror
-            raise ConfigError(f"listeners: {self._listener}://{host}:{self.port}: {reason}") from e
+            raise ConfigError(f"listeners: {self._listener}://{host}:{self.port}: {words_of(e)}") from e
         self.port = server.sockets[0].getsockname()[1]
         self._listening.append(server)
 

@@ -33,7 +33,8 @@ from service.remote.format.manifest_codec import MAX_SMALL_BYTES, decode_cluster
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 from service.spark.options import Assign, Choice
-from service.spark.plan.archive import Archive, ChosenPartition
+from service.spark.plan.archive import Archive
+from service.spark.plan.snapshots import ChosenPartition
 from service.spark.store import open_store_of
 from service.spark.stream.options import parse_stream
 from service.spark.stream.reader import CAN_LIMIT

@@ -14,7 +14,7 @@ from service.spark.stream.options import LIMITS, MISSING
 from service.spark.tail.options import TAIL
 
 if TYPE_CHECKING:
-    from service.spark.plan.archive import ChosenPartition
+    from service.spark.plan.snapshots import ChosenPartition
 
 DEFAULT_BATCH_BYTES: Final = "16g"
 _WITH_ID: Final = re.compile(r"([0-9]{1,10})=(.+)", re.DOTALL)

@@ -26,7 +26,7 @@ from service.remote.reading.segment_proof import prove_segment
 from service.remote.stores.errors import ObjectNotFound, naming
 from service.remote.stores.store import ObjectStore
 from service.spark.options import ReadOptions
-from service.spark.plan.archive import ChosenPartition
+from service.spark.plan.snapshots import ChosenPartition
 from service.spark.store import open_store_of
 
 _EPOCH: Final = date(1970, 1, 1)

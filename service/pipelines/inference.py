@@ -11,7 +11,8 @@ from service.base.errors import ConfigError
 from service.pipelines.checkpoint import Checkpoint
 from service.pipelines.values import infer_json_schema, parse_json_schema
 from service.spark.parts import open_archive
-from service.spark.plan.ranges import OffsetRange, resolve_ranges
+from service.spark.plan.ranges import resolve_ranges
+from service.spark.plan.snapshots import OffsetRange
 from service.spark.stream.offsets import Backlog, Spot, by_count, encode_offsets
 from service.spark.stream.options import LIMITS
 from service.spark.tail.options import parse_batch

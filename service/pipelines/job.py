@@ -21,7 +21,8 @@ from service.pipelines.failure import Failure, failure_of
 from service.pipelines.noise import Log
 from service.pipelines.pace import Pace, Seen, topics_text
 from service.spark.options import ReadOptions
-from service.spark.plan.archive import Archive, ChosenPartition
+from service.spark.plan.archive import Archive
+from service.spark.plan.snapshots import ChosenPartition
 from service.spark.session import session
 from service.spark.store import open_store_of
 

@@ -1,4 +1,4 @@
-"""Bounded compression and decompression of a batch's records, as Kafka's clients frame them.
+"""Bounded compression and decompression of a batch's records, as Kafka's clients frame them. [P]
 
 - gzip: one or more members.
 - snappy: written in snappy-java's framing (a 16-byte header, then blocks with big-endian lengths), as Java
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import threading
 import zlib
 from collections.abc import Callable
 from functools import lru_cache
@@ -47,7 +46,8 @@ _OUT_OF_SPACE: Final = "write whole buffer"
 _GZIP_WINDOW_BITS: Final = 31
 _ZSTD_KEPT_WINDOW: Final = 8 << 20
 """Frames with a larger window are read too, with memory that is given back."""
-_thread: Final = threading.local()
+_idle_contexts: Final[list[zstandard.ZstdDecompressor]] = []
+"""Contexts that nobody uses now: there are as many of them as were ever used at the same time."""
 DEFAULT_LEVELS: Final = {Codec.GZIP: 6, Codec.LZ4: 9, Codec.ZSTD: 3}
 """Kafka's: ``compression.gzip.level`` (-1, which is zlib's 6), ``compression.{lz4,zstd}.level``."""
 
@@ -220,17 +220,21 @@ def _decompress_zstd(data: Buffer, max_size: int) -> Buffer:
         guess = claimed if claimed >= 0 else min(max_size, max(_FIRST_GUESS, 4 * len(data)))
         with contextlib.suppress(zstandard.ZstdError):
             # One frame, as clients write it: a context that is used again makes this three times as fast.
-            return _zstd_context().decompress(data, max_output_size=guess, allow_extra_data=False)
+            return _inflate_frame(data, guess)
     # Several frames, more than was guessed, a great window, or broken: this tells them apart.
     return _inflate_into(Codec.ZSTD, cramjam.zstd.decompress_into, data, claimed, max_size)
 
 
-def _zstd_context() -> zstandard.ZstdDecompressor:
-    """This thread's: contexts are not for several threads at once."""
-    context: zstandard.ZstdDecompressor | None = getattr(_thread, "zstd", None)
-    if context is None:
-        context = _thread.zstd = zstandard.ZstdDecompressor(max_window_size=_ZSTD_KEPT_WINDOW)
-    return context
+def _inflate_frame(data: Buffer, max_size: int) -> bytes:
+    """One frame, by a context that nobody else has meanwhile: pop and append are one step each."""
+    try:
+        context = _idle_contexts.pop()
+    except IndexError:
+        context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_KEPT_WINDOW)
+    try:
+        return context.decompress(data, max_output_size=max_size, allow_extra_data=False)
+    finally:
+        _idle_contexts.append(context)
 
 
 def _inflate_into(

@@ -10,16 +10,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 from crc32c import crc32c
 
-from service.base.disk import Disk, MissingFile
 from service.base.errors import CorruptionError, StorageError
-from service.base.files import read_file
 from service.base.types import NO_OFFSET, Buffer
-from service.hot.files import FileSlice, SegmentFile
 from service.records.decode import iter_records
 from service.records.producer_snapshot import decode_rows
 from service.records.segment_indexes import IndexBuilder, IndexBytes, Take
@@ -88,8 +84,8 @@ def copy_segment(
             blocks=scanned.blocks,
             offset_index=source.indexes.offset_index,
             time_index=source.indexes.time_index,
-            txn_index=_txn_index(source.disk, copy.segment.txn_index_path),
-            producer_snapshot=_producer_snapshot(source.disk, copy.segment.producer_snapshot_path),
+            txn_index=_txn_index(copy.segment),
+            producer_snapshot=_producer_snapshot(copy.segment),
             leader_epochs=_leader_epochs(copy.from_offset, scanned),
             transactional_batch_count=scanned.transactional_batch_count,
             max_timestamp_offset=source.offset_of_newest(scanned),
@@ -114,9 +110,8 @@ class _Source:
 
     def __init__(self, copy: Copy[Sealed], progress: Progress) -> None:
         self._copy = copy
-        self._file: SegmentFile = copy.segment.log_file
+        self._file = copy.segment.log_file
         self._progress = progress
-        self.disk = self._file.disk
         self.name = str(self._file.path)
         self.start = 0
         self.is_whole = copy.from_offset == copy.segment.base_offset
@@ -131,7 +126,7 @@ class _Source:
 
     def read(self, position: int, length: int) -> Buffer:
         self._progress.advance(length)
-        return FileSlice(self._file, position, length).read()
+        return self._file.read(position, length)
 
     def scan(self, block_bytes: int) -> ScannedLog:
         """Prove every batch, and have the indexes ready: one look at the log, unless they are not true."""
@@ -184,28 +179,23 @@ class _Source:
         return NO_OFFSET
 
 
-def _side_file(disk: Disk, path: Path | None) -> bytes:
-    """The bytes of a file beside the log, none where it is not there (the format allows that)."""
-    if path is None:
-        return b""
-    try:
-        return read_file(disk, path, MAX_SIDE_FILE_BYTES)
-    except MissingFile:
-        return b""
+def _producer_snapshot(segment: Sealed) -> bytes:
+    """Its bytes, proved: readers take open transactions and a new disk its producers from it.
 
-
-def _producer_snapshot(disk: Disk, path: Path | None) -> bytes:
-    """As `_side_file`, proved: readers take open transactions and a new disk its producers from it."""
-    data = _side_file(disk, path)
+    Empty where the file is not there: the format allows that.
+    """
+    path = segment.producer_snapshot_path
+    data = segment.side_file(path, MAX_SIDE_FILE_BYTES)
     if data:
         with naming(str(path)):
             decode_rows(data)
     return data
 
 
-def _txn_index(disk: Disk, path: Path | None) -> bytes:
-    """As `_side_file`, proved as far as it can be: it has no checksum."""
-    data = _side_file(disk, path)
+def _txn_index(segment: Sealed) -> bytes:
+    """Its bytes, proved as far as they can be: it has no checksum. Empty where the file is not there."""
+    path = segment.txn_index_path
+    data = segment.side_file(path, MAX_SIDE_FILE_BYTES)
     versions = {version for (version,) in _TXN_VERSION.iter_unpack(data)} if len(data) % 34 == 0 else {-1}
     if versions - {0}:
         raise CorruptionError(f"{path}: {len(data)} bytes are no transaction index")

@@ -30,8 +30,8 @@ from service.tiering.chain import ChainStore
 from service.tiering.copier import Progress
 from service.tiering.fence import Fence
 from service.tiering.judgement import Verdict, judge
+from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
-from service.tiering.ports import TieringMetrics
 
 DELETE_BATCH: Final = 1000
 

@@ -4,14 +4,21 @@ A node takes the prefix over when it starts, after it found that its metadata is
 Whoever wrote before finds another incarnation there, and stops for good: two nodes with one past (a cloned
 disk) would each take the other's objects for garbage. What one of them was doing at that moment is
 harmless: every HEAD is written conditionally, and deletions look here first.
+
+A `cluster.json` that is damaged says nothing about who writes. Where it is what this process wrote but for a
+few bytes, it is written again; otherwise it is left for `firn repair`, and nothing is written or deleted.
 """
 
 from __future__ import annotations
 
+import logging
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from service.base.clock import Clock
-from service.base.errors import ConfigError, StorageError
+from service.base.errors import ConfigError, CorruptionError, StorageError, UnknownVersion
+from service.remote.format.documents import is_damage_of
 from service.remote.format.keys import CLUSTER_KEY
 from service.remote.format.manifest_codec import MAX_SMALL_BYTES, ClusterFile, decode_cluster, encode_cluster
 from service.remote.format.stamp import Stamp, Writer
@@ -20,7 +27,11 @@ from service.remote.stores.errors import StoreUnavailable, naming
 from service.remote.stores.store import ObjectStore, Tagged
 from service.tiering.offload import OffloadPool
 
-_ATTEMPTS = 5
+log = logging.getLogger(__name__)
+
+_ATTEMPTS: Final = 5
+_REMEMBERED: Final = 4
+"""One write may be under way while another is looked at, and each may have to be sent again."""
 
 
 class Displaced(StorageError):
@@ -43,22 +54,40 @@ def read_cluster(store: ObjectStore) -> ClusterFile:
     return _decode(store.get_tagged(CLUSTER_KEY, max_size=MAX_SMALL_BYTES))
 
 
+class OwnWrites:
+    """The newest few `cluster.json` that this process wrote or tried to write. Safe from any thread."""
+
+    def __init__(self) -> None:
+        self._written: deque[ClusterFile] = deque(maxlen=_REMEMBERED)
+
+    def add(self, cluster: ClusterFile) -> None:
+        self._written.append(cluster)
+
+    def before_damage(self, found: bytes) -> ClusterFile | None:
+        """What was written where `found` is now, None where that is not surely ours."""
+        ours = (one for one in tuple(self._written) if is_damage_of(found, encode_cluster(one)))
+        return next(ours, None)
+
+
 def update_cluster(
     store: ObjectStore,
     cluster_id: str,
     change: Callable[[ClusterFile], ClusterFile],
+    own: OwnWrites,
     *,
     is_conditional: bool = True,
 ) -> None:
     """Replace `cluster.json` by what `change` makes of it, and nothing that was written meanwhile.
 
-    Raises as `claim_prefix`, and what `change` raises.
+    What is damaged and is one of `own` counts as it was. Raises as `claim_prefix`, and what `change` raises.
     """
     for _ in range(_ATTEMPTS):
         seen = conditional.tagged_or_none(store, CLUSTER_KEY, max_size=MAX_SMALL_BYTES)
-        cluster = _decode(seen) if seen is not None else ClusterFile(cluster_id)
+        cluster = _decode_or_own(seen, own) if seen is not None else ClusterFile(cluster_id)
         _check_owner(cluster, cluster_id)
-        data = encode_cluster(change(cluster))
+        changed = change(cluster)
+        data = encode_cluster(changed)
+        own.add(changed)
         if not is_conditional:
             store.put(CLUSTER_KEY, data)
             return
@@ -71,6 +100,7 @@ def take_over(
     store: ObjectStore,
     cluster_id: str,
     stamp: Stamp,
+    own: OwnWrites,
     *,
     is_conditional: bool = True,
     is_recovered: bool = False,
@@ -83,12 +113,30 @@ def take_over(
     def change(old: ClusterFile) -> ClusterFile:
         return old._replace(stamp=stamp, metadata=None if is_recovered else old.metadata)
 
-    update_cluster(store, cluster_id, change, is_conditional=is_conditional)
+    update_cluster(store, cluster_id, change, own, is_conditional=is_conditional)
 
 
 def _decode(seen: Tagged) -> ClusterFile:
-    with naming(CLUSTER_KEY):
-        return decode_cluster(seen.data)
+    try:
+        with naming(CLUSTER_KEY):
+            return decode_cluster(seen.data)
+    except UnknownVersion:
+        raise
+    except CorruptionError as e:
+        raise CorruptionError(
+            f"{e}: it does not say whose prefix this is and who writes (firn repair)"
+        ) from e
+
+
+def _decode_or_own(seen: Tagged, own: OwnWrites) -> ClusterFile:
+    try:
+        return _decode(seen)
+    except CorruptionError as e:
+        before = own.before_damage(seen.data)
+        if before is None:
+            raise
+        log.warning("%s; it is what this process wrote with a few bytes changed, and is written again", e)
+        return before
 
 
 def _check_owner(cluster: ClusterFile, cluster_id: str) -> None:
@@ -122,6 +170,7 @@ class Fence:
         self._pool = pool
         self._is_ours = False
         self._looked_ms = 0
+        self.own = OwnWrites()
 
     @property
     def is_ours(self) -> bool:
@@ -135,6 +184,7 @@ class Fence:
             self._store,
             self._cluster_id,
             Stamp(self._clock.now_ms(), self._writer),
+            self.own,
             is_conditional=self.is_conditional,
             is_recovered=is_recovered,
         )
@@ -153,7 +203,7 @@ class Fence:
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._looked_ms < max_age_ms:
             return
-        stamp = (await self._pool.run(read_cluster, self._store)).stamp
+        stamp = (await self._pool.run(self._read)).stamp
         found = stamp.writer.incarnation if stamp is not None else None
         if found != self._writer.incarnation:
             self.displaced = (
@@ -163,3 +213,15 @@ class Fence:
             )
             raise Displaced(self.displaced)
         self._looked_ms = now_ms
+
+    def _read(self) -> ClusterFile:
+        """`cluster.json`, written again where it is ours and damaged. On an offload thread."""
+        try:
+            return read_cluster(self._store)
+        except UnknownVersion:
+            raise
+        except CorruptionError:
+            update_cluster(
+                self._store, self._cluster_id, lambda old: old, self.own, is_conditional=self.is_conditional
+            )
+            return read_cluster(self._store)

@@ -58,9 +58,6 @@ MOVES: Final[Mapping[SegmentState, frozenset[SegmentState]]] = MappingProxyType(
     }
 )
 
-LIVE: Final = frozenset({_S.COMMITTED, _S.PUBLISHED})
-"""States in which the object is part of the log and must exist."""
-
 
 def move(state: SegmentState, to: SegmentState) -> SegmentState:
     """The state `to`; `InvariantError` when `MOVES` does not lead there from `state`."""

@@ -29,9 +29,10 @@ from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
 from service.tiering.fence import Displaced, Fence
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
+from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
 from service.tiering.partition_work import CommitRefused, PartitionWork, Tools
-from service.tiering.ports import AbandonedUploads, TieredPartition, TieringMetrics, TieringSettings
+from service.tiering.ports import AbandonedUploads, TieredPartition, TieringSettings
 from service.tiering.shared_objects import Refusal, TopicsSnapshot, compare_topics, write_topics
 from service.tiering.slots import PrioritySlots
 from service.tiering.steps import Probe, no_probe
@@ -89,7 +90,7 @@ class TieringManager:
         self._looks = PrioritySlots(2 * settings.copier_threads)
         self._commits = CommitQueue(catalog)
         self._writer = writer
-        chains = ChainStore(
+        self._chains = ChainStore(
             store,
             cluster_id,
             world,
@@ -99,44 +100,18 @@ class TieringManager:
         )
         self._fence = Fence(store, cluster_id, writer, clock, self._pool, is_conditional=is_conditional)
         self._eraser = Eraser(
-            store, chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms
+            store, self._chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms
         )
-        self._tools = Tools(
-            cluster_id=cluster_id,
-            store=store,
-            chains=chains,
-            catalog=catalog,
-            commits=self._commits,
-            pool=self._pool,
-            eraser=self._eraser,
-            clock=clock,
-            settings=settings,
-            metrics=self.metrics,
-            new_uuid=world.new_uuid,
-            stamps=self._stamp,
-            probe=probe,
-            fence=self._fence,
-            store_clock=StoreClock(store, world),
-        )
-        self._sweeper = Sweeper(
-            store,
-            chains,
-            catalog,
-            self._pool,
-            self._eraser,
-            self._fence,
-            self.metrics,
-            self._leader_epoch,
-            self._live_topics,
-            settings.grace_ms,
-            abandoned_uploads,
-        )
+        self._tools = self._tools_of_partitions(world, probe)
+        self._sweeper = self._new_sweeper(abandoned_uploads)
         self._works: dict[Key, PartitionWork] = {}
         self._busy: set[Key] = set()
         self._wake = asyncio.Event()
         self._looked = asyncio.Event()
         self._housekeeping = asyncio.Event()
         self._topics_due_ms: int | None = clock.monotonic_ms()
+        self._is_topics_file_ours = False
+        """whether what lies there is no more than this process knows: compared, or written by it"""
         self._told: dict[str, str] = {}
         self._sweep_due_ms = clock.monotonic_ms() + settings.sweep_interval_ms
         self._heads_due_ms = clock.monotonic_ms() + self._heads_interval_ms
@@ -154,6 +129,40 @@ class TieringManager:
         self._house_failures = 0
         self._house_not_before_ms = 0
         self._task: asyncio.Task[None] | None = None
+
+    def _tools_of_partitions(self, world: World, probe: Probe) -> Tools:
+        return Tools(
+            cluster_id=self._cluster_id,
+            store=self._store,
+            chains=self._chains,
+            catalog=self._catalog,
+            commits=self._commits,
+            pool=self._pool,
+            eraser=self._eraser,
+            clock=self._clock,
+            settings=self.settings,
+            metrics=self.metrics,
+            new_uuid=world.new_uuid,
+            stamps=self._stamp,
+            probe=probe,
+            fence=self._fence,
+            store_clock=StoreClock(self._store, world),
+        )
+
+    def _new_sweeper(self, abandoned_uploads: AbandonedUploads | None) -> Sweeper:
+        return Sweeper(
+            self._store,
+            self._chains,
+            self._catalog,
+            self._pool,
+            self._eraser,
+            self._fence,
+            self.metrics,
+            self._leader_epoch,
+            self._live_topics,
+            self.settings.grace_ms,
+            abandoned_uploads,
+        )
 
     def _stamp(self) -> Stamp:
         return Stamp(self._clock.now_ms(), self._writer)
@@ -386,6 +395,7 @@ class TieringManager:
             )
             return
         snapshot = self._topics()
+        refusal: Refusal | None = None
         if snapshot is not None:
             refusal = await self._pool.run(
                 compare_topics,
@@ -399,6 +409,7 @@ class TieringManager:
                 self._refused(refusal)
                 return
         await self._fence.take_over(is_recovered=self._is_recovered)
+        self._is_topics_file_ours = snapshot is not None and refusal is None
         self._told.pop("take-over", None)
         self._eraser.schedule_deleted(self._catalog.tombstones())
         self._wake.set()
@@ -451,6 +462,7 @@ class TieringManager:
                 self._deleted(),
                 is_conditional=self._is_conditional,
                 is_recovered=self._is_recovered,
+                is_ours=self._is_topics_file_ours,
             )
         except StorageError:
             self._topics_due_ms = due_ms
@@ -459,6 +471,7 @@ class TieringManager:
             self._refused(refusal)
         else:
             self._is_recovered = False  # from now on the bucket's offsets are ours
+            self._is_topics_file_ours = True
 
     def _live_topics(self) -> frozenset[UUID] | None:
         snapshot = self._topics()

@@ -21,7 +21,7 @@ from service.remote.format.keys import METADATA_PREFIX, MetadataKey, metadata_ke
 from service.remote.format.manifest_codec import MAX_METADATA_BYTES, ClusterFile, MetadataRef
 from service.remote.format.stamp import Writer
 from service.remote.stores.store import ObjectStore
-from service.tiering.fence import Displaced, Fence, read_cluster, update_cluster
+from service.tiering.fence import Displaced, Fence, OwnWrites, read_cluster, update_cluster
 from service.tiering.offload import OffloadPool
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ def write_metadata(
     snapshot: MetadataSnapshot,
     writer: Writer,
     uuid: UUID,
+    own: OwnWrites,
     *,
     is_conditional: bool = True,
 ) -> MetadataRef:
@@ -71,7 +72,7 @@ def write_metadata(
     def name(cluster: ClusterFile) -> ClusterFile:
         return _checked(cluster, snapshot, writer)._replace(metadata=ref)
 
-    update_cluster(store, cluster_id, name, is_conditional=is_conditional)
+    update_cluster(store, cluster_id, name, own, is_conditional=is_conditional)
     _remove_older(store, ref)
     return ref
 
@@ -148,6 +149,7 @@ class MetadataCopies:
                 snapshot,
                 self._writer,
                 self._new_uuid(),
+                self._fence.own,
                 is_conditional=self._fence.is_conditional,
             )
         except OlderMetadata as e:

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar
 from service.base.errors import StorageError
 from service.base.threads import Threads
 from service.tiering.copier import GivenUp, Progress
-from service.tiering.ports import TieringMetrics
+from service.tiering.metrics import TieringMetrics
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -38,9 +38,10 @@ from service.tiering.expiry import UNLIMITED, Expiry, Retention, plan_expiry
 from service.tiering.fence import Fence
 from service.tiering.judgement import MAY_GO_ON, Verdict, judge, judge_damaged, problem
 from service.tiering.lifecycle import SegmentState, move
+from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
 from service.tiering.planner import Copy, CopyPlan, plan_copies, priority
-from service.tiering.ports import Sealed, TieredPartition, TieringMetrics, TieringSettings
+from service.tiering.ports import Sealed, TieredPartition, TieringSettings
 from service.tiering.slots import Priority
 from service.tiering.steps import Probe, Step
 from service.tiering.store_clock import MAX_SKEW_MS, StoreClock

@@ -8,17 +8,27 @@ and one that is deleted meanwhile stays readable through the open file it brings
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from service.base.types import TopicIdPartition
+from service.base.types import Buffer, TopicIdPartition
 from service.config.settings import LogConfig
-from service.hot.files import SegmentFile
 from service.hot.retention import SegmentFacts
 from service.records.segment_indexes import IndexBytes, Walk
 from service.remote.catalog import CatalogEntry
 from service.tiering.planner import SegmentSpan
+
+
+class LogFile(Protocol):
+    """The `.log` of a sealed segment: readable as long as it is held, even if the segment is deleted."""
+
+    @property
+    def path(self) -> Path: ...
+    def pread(self, size: int, position: int, /) -> bytes:
+        """Bytes from `position` on, fewer than `size` at the end only."""
+
+    def read(self, position: int, size: int, /) -> Buffer:
+        """All of these bytes; `StorageError` if they are not all there."""
 
 
 class Sealed(SegmentSpan, Protocol):
@@ -30,12 +40,15 @@ class Sealed(SegmentSpan, Protocol):
         `walk` is called once, and again where they have to be made anew: its errors are raised.
         """
 
+    def side_file(self, path: Path | None, most_bytes: int, /) -> bytes:
+        """All of a file beside the log, none where it is not there. For an offload thread."""
+
     @property
     def txn_index_path(self) -> Path | None: ...
     @property
     def producer_snapshot_path(self) -> Path | None: ...
     @property
-    def log_file(self) -> SegmentFile: ...
+    def log_file(self) -> LogFile: ...
 
 
 class TieredLog(Protocol):
@@ -66,10 +79,11 @@ class TieredPartition(Protocol):
     @property
     def config(self) -> LogConfig: ...
     def head_judged(self, problem: str | None) -> None:
-        """HEAD was compared with our metadata. None: they agree, appends are safe. Otherwise why they do
-        not: local bytes that were let go because they lie in the bucket are not any more, and a partition
-        that took
-        no appends yet goes on taking none."""
+        """HEAD was compared with our metadata. None: they agree, appends are safe.
+
+        Otherwise why they do not: local bytes that were let go because they lie in the bucket are not any
+        more, and a partition that took no appends yet goes on taking none.
+        """
 
     def remote_committed(self, entry: CatalogEntry) -> None:
         """Take over a committed and published entry: its manifest is the remote part of the log from now
@@ -108,38 +122,3 @@ class TieringSettings(NamedTuple):
     block_bytes: int = 1 << 20
     """Target of the block table and size of a read: what an upload holds in memory is a few of these."""
     stop_timeout_ms: int = 5_000
-
-
-@dataclass(slots=True)
-class TieringMetrics:
-    """Counters since start, and gauges as of the last pass. Written on the event loop only."""
-
-    segments_copied: int = 0
-    bytes_copied: int = 0
-    segments_dropped: int = 0
-    bytes_dropped: int = 0
-    objects_deleted: int = 0
-    orphans_swept: int = 0
-    errors: int = 0
-    """Failed units of a partition's work; each is tried again."""
-    delete_errors: int = 0
-    uploads_aborted: int = 0
-    upload_abort_errors: int = 0
-    """Looks for abandoned uploads that failed; the next sweep looks again."""
-    fenced_commits: int = 0
-    heads_repaired: int = 0
-    stalled_calls: int = 0
-    sweep_errors: int = 0
-    """Partitions that a sweep could not judge: their manifest, or a page of it, cannot be read."""
-    clock_skew_ms: int = 0
-    """How far this node's clock was ahead of the store's when it was last compared."""
-    displaced: str | None = None
-    """Why this process writes to the bucket no more, for good."""
-    stopped: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """Partitions whose HEAD and metadata are of two pasts, and what is wrong."""
-    unknown_topics: int = 0
-    """Topics with objects in the bucket that the metadata knows neither as live nor as deleted."""
-    lag_segments: int = 0
-    lag_bytes: int = 0
-    blocked: dict[TopicIdPartition, str] = field(default_factory=dict)
-    """Partitions that cannot be copied, and why, until they can."""

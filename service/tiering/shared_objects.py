@@ -1,17 +1,20 @@
 """`topics.json`, which the whole cluster shares: for readers without a broker, and for who restores it.
 
 It names topics that nobody can find again otherwise, so a node writes over it only what it knows to be of its
-own past: damaged, of later metadata, or with topics that this node knows nothing of, it stays as it is.
+own past: of later metadata, or with topics that this node knows nothing of, it stays as it is. So it does
+where it is damaged, unless this process has found before that it names nothing else, and has been the writer
+since.
 Functions here block; they run on an offload thread or before the loop starts.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from service.base.errors import CorruptionError
+from service.base.errors import CorruptionError, UnknownVersion
 from service.remote.format.keys import TOPICS_KEY, topic_prefix
 from service.remote.format.manifest_codec import (
     MAX_TOPICS_BYTES,
@@ -25,6 +28,8 @@ from service.remote.reading.object_reader import open_topics
 from service.remote.stores import conditional
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable, naming
 from service.remote.stores.store import ObjectStore, Tagged
+
+log = logging.getLogger(__name__)
 
 
 class TopicsSnapshot(NamedTuple):
@@ -43,6 +48,7 @@ class Refusal(NamedTuple):
 
     why: str
     is_behind: bool
+    is_damage: bool = False
 
 
 def write_topics(
@@ -54,16 +60,20 @@ def write_topics(
     *,
     is_conditional: bool = True,
     is_recovered: bool = False,
+    is_ours: bool = False,
 ) -> Refusal | None:
     """Replace `topics.json`, or say why not; `deleted` are topics that we know to be deleted.
 
     `is_recovered`: our metadata took over what the bucket has, so its offsets are not those of ours.
+    `is_ours`: nobody else has written it since this process last compared it: damage may be written over.
 
     `StoreUnavailable` when somebody else wrote it at the same moment: look again.
     """
     seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
     refusal = _compare(store, cluster_id, snapshot, deleted, seen, is_recovered)
-    if refusal is not None:
+    if refusal is not None and refusal.is_damage and is_ours:
+        log.warning("topics.json: %s; this process wrote it, and writes it again", refusal.why)
+    elif refusal is not None:
         return refusal
     data = encode_topics(cluster_id, snapshot.metadata_offset, snapshot.topics, stamp)
     if not is_conditional:
@@ -98,8 +108,10 @@ def _compare(
     try:
         with naming(TOPICS_KEY):
             stored = decode_topics(seen.data)
+    except UnknownVersion as e:
+        return Refusal(str(e), is_behind=True)
     except CorruptionError as e:
-        return Refusal(f"it is damaged and is not written over (firn repair): {e}", is_behind=False)
+        return Refusal(f"it is damaged: {e} (firn repair)", is_behind=False, is_damage=True)
     if stored.cluster_id != cluster_id:
         return Refusal(f"it is of cluster {stored.cluster_id}", is_behind=True)
     is_later = stored.metadata_offset > snapshot.metadata_offset and not is_recovered

@@ -49,8 +49,9 @@ from service.tiering.chain import ChainStore
 from service.tiering.eraser import DELETE_BATCH, Eraser
 from service.tiering.fence import Fence
 from service.tiering.judgement import Verdict, judge
+from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
-from service.tiering.ports import AbandonedUploads, TieringMetrics
+from service.tiering.ports import AbandonedUploads
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from service.base.threads import SystemThreads
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.proven_uploads import ProvenUploads
@@ -32,11 +33,11 @@ def options() -> StoreOptions:
 
 
 def memory_backend() -> Backend:
-    return Backend("memory", MemoryStore(), list)
+    return Backend("memory", MemoryStore(SystemThreads()), list)
 
 
 def compared_backend() -> Backend:
-    return Backend("compared", ProvenUploads(MemoryStore(), lambda: False), list)
+    return Backend("compared", ProvenUploads(MemoryStore(SystemThreads()), lambda: False), list)
 
 
 def folder_backend(root: Path) -> Backend:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from service.remote.reading.object_reader import open_footer, open_footer_of
@@ -86,8 +88,7 @@ def test_credentials_and_region_may_come_from_the_environment(moto_contract_endp
         access_key_id=ACCESS,
         secret_access_key=SECRET,
         options=options(),
-        environ=environ,
-        world=WORLD,
+        world=replace(WORLD, environ=environ),
     )
     store.put("k", b"x")
     assert store.get("k", max_size=1) == b"x"

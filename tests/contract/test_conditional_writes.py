@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from service.base.threads import SystemThreads
 from service.base.types import Buffer
 from service.remote.stores import conditional
 from service.remote.stores.errors import ObjectNotFound, PreconditionFailed, StoreUnavailable
@@ -66,7 +67,7 @@ class Careless(MemoryStore):
     """Writes whatever the condition says."""
 
     def __init__(self, *ignored: str) -> None:
-        super().__init__()
+        super().__init__(SystemThreads())
         self._ignored = ignored
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:
@@ -101,7 +102,7 @@ class Lossy(MemoryStore):
 
 
 def test_a_write_whose_answer_was_lost_is_recognised() -> None:
-    store = Lossy()
+    store = Lossy(SystemThreads())
     assert conditional.create(store, "k", b"mine")
     assert conditional.replace(store, "k", b"still mine", store.get_tagged("k", max_size=100).tag)
     # Asked again by a client below, it finds its own object in the way.

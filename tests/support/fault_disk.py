@@ -121,6 +121,10 @@ class FaultDisk:
         self.bytes_read += len(data)
         return data
 
+    def sendfile(self, fd: int, position: int, size: int, socket_fd: int) -> int:
+        path = self._path(fd)
+        return self._do("sendfile", path, lambda: self.disk.sendfile(fd, position, size, socket_fd))
+
     def pwrite(self, fd: int, data: Buffer, position: int) -> None:
         path = self._path(fd)
         fault = self._strike("pwrite", path)

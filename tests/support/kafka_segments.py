@@ -131,7 +131,6 @@ def _sealed(log: Path, base_offset: int, end_offset: int) -> SealedSegment:
         max_timestamp=-1,  # these three the offloader finds out by itself
         max_timestamp_offset=-1,
         sealed_at_ms=0,
-        log_path=log,
         txn_index_path=txn_index if txn_index.exists() else None,
         producer_snapshot_path=snapshot if snapshot.exists() else None,
         leader_epochs=(),

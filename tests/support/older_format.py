@@ -24,7 +24,10 @@ from service.remote.format.keys import (
 )
 from service.remote.format.segment_object import TRAILER
 
-_NEW = ("written_ms", "writer", "generation", "parent_key", "block_row_bytes", "metadata", "owner")
+_NEW = (
+    *("written_ms", "writer", "generation", "parent_key", "block_row_bytes", "metadata", "owner"),
+    "document_crc32c",
+)
 
 
 def version_1(objects: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 
 from service.base.clock import Clock, ManualClock
@@ -17,4 +18,5 @@ WORLD = system_world()
 
 def make_world(clock: Clock | None = None, disk: Disk | None = None, seed: int = 0) -> World:
     """Whatever is not given is the machine's, but for the clock, which a test has to move."""
-    return World(clock or ManualClock(START_MS), disk or SystemDisk(), SystemThreads(), random.Random(seed))
+    chance = random.Random(seed)
+    return World(clock or ManualClock(START_MS), disk or SystemDisk(), SystemThreads(), chance, os.environ)

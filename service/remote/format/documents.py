@@ -1,10 +1,16 @@
 """JSON documents of the bucket: written, packed, and read within bounds. [P]
 
 Each is UTF-8 with a `format` and a `format_version`: 2 is written, 1 is read. Manifests and their pages are
-packed, as one gzip member in version 2 and as one zstd frame in version 1.
+packed, as one gzip member in version 2 and as one zstd frame in version 1. The small ones, which are replaced
+in place, are sealed: their last member is the checksum of all bytes before it.
 
 >>> data = pack({"format": "f", "format_version": 2})
 >>> open_document(unpack(data, "it"), "f").version
+2
+>>> data = seal({"format": "f", "format_version": 2})
+>>> data
+b'{"format":"f","format_version":2,"document_crc32c":3788351883}'
+>>> open_sealed(data, "f", frozenset()).version
 2
 """
 
@@ -16,8 +22,9 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import zstandard
+from crc32c import crc32c
 
-from service.base.errors import CorruptionError
+from service.base.errors import CorruptionError, UnknownVersion
 from service.remote.format.fields import MAX_INTEGER, parse_json_object
 from service.remote.format.keys import MAX_OFFSET
 
@@ -25,6 +32,11 @@ FORMAT_VERSION: Final = 2
 MAX_STORED_BYTES: Final = 16 << 20
 MAX_INFLATED_BYTES: Final = 64 << 20
 MAX_WINDOW_BYTES: Final = 128 << 20
+
+CHECKSUM: Final = "document_crc32c"
+"""The last member of a sealed document: crc32c of every byte in front of the comma before it."""
+_ENVELOPE: Final = frozenset(("format", "format_version"))
+_SEAL: Final = f',"{CHECKSUM}":'.encode()
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _GZIP_HEAD: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
@@ -49,6 +61,16 @@ class Document(NamedTuple):
 def dump(document: Mapping[str, Any]) -> bytes:
     """The document's bytes, the same every time."""
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def seal(document: Mapping[str, Any]) -> bytes:
+    """The document's bytes with their checksum at the end."""
+    return _sealed(dump(document)[:-1])
+
+
+def _sealed(body: bytes) -> bytes:
+    """`body` is a document without its last brace."""
+    return b"%b%b%d}" % (body, _SEAL, crc32c(body))
 
 
 def pack(document: Mapping[str, Any]) -> bytes:
@@ -103,10 +125,49 @@ def _unzstd(data: bytes, what: str) -> bytes:
 
 def open_document(data: bytes, expected_format: str) -> Document:
     """`data` as a document of this format, of a version that we know. `CorruptionError` otherwise."""
-    fields = parse_json_object(data, expected_format)
+    return _checked(parse_json_object(data, expected_format), expected_format)
+
+
+def _checked(fields: dict[str, Any], expected_format: str) -> Document:
     found, version = fields.get("format"), fields.get("format_version")
     if found != expected_format or type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise CorruptionError(
             f"expected {expected_format} 1 to {FORMAT_VERSION}, found {str((found, version))[:120]}"
         )
     return Document(fields, version)
+
+
+def open_sealed(data: bytes, expected_format: str, known: frozenset[str]) -> Document:
+    """As `open_document`, its checksum verified. `UnknownVersion` where that is right and the version is not.
+
+    Documents of before the checksum have none, and no members but the `known` ones: anything else in them
+    is what a changed byte made of the checksum's name.
+    """
+    fields = parse_json_object(data, expected_format)
+    if CHECKSUM in fields:
+        if data != _sealed(data.rpartition(_SEAL)[0]):
+            raise CorruptionError(f"{expected_format}: not the bytes that its checksum is of")
+        version = fields.get("format_version")
+        if fields.get("format") == expected_format and type(version) is int and version > FORMAT_VERSION:
+            raise UnknownVersion(f"{expected_format} {version}, this software knows 1 to {FORMAT_VERSION}")
+        return _checked(fields, expected_format)
+    document = _checked(fields, expected_format)
+    strange = sorted(fields.keys() - known - _ENVELOPE)
+    if strange:
+        raise CorruptionError(f"{expected_format}: no checksum, and {str(strange)[:120]} in its place")
+    return document
+
+
+def is_damage_of(found: bytes, written: bytes) -> bool:
+    """Whether `found` is what was `written` with a few bytes changed, and not what somebody else wrote.
+
+    >>> is_damage_of(b"incarnation 1", b"incarnation 1"), is_damage_of(b"incarnatiom 1", b"incarnation 1")
+    (False, True)
+    """
+    if len(found) != len(written):
+        return False
+    return 0 < sum(a != b for a, b in zip(found, written, strict=True)) <= MAX_CHANGED_BYTES
+
+
+MAX_CHANGED_BYTES: Final = 8
+"""Two processes' documents differ in far more of the 30 random digits of their incarnations."""

@@ -127,17 +127,6 @@ class Page:
 Load = Callable[[PageRef], Page]
 
 
-class EpochEnd(NamedTuple):
-    """The largest leader epoch not above the one asked for, and the offset after its last record.
-
-    `is_last` says that no later epoch is in the remote log: the epoch may go on in the local one.
-    """
-
-    leader_epoch: int
-    end_offset: int
-    is_last: bool
-
-
 class ManifestChange(NamedTuple):
     """The next version, and what has to be written before it (`pages`: new pages, in order)."""
 
@@ -321,33 +310,6 @@ class Manifest:
         """The largest timestamp of any live segment, -1 when none has one."""
         return _newest(self.children, self.start_offset, load)
 
-    def epoch_end(self, leader_epoch: int, load: Load) -> EpochEnd | None:
-        """Where the largest epoch not above `leader_epoch` ends; None when every live epoch is larger.
-
-        Source of the behaviour: KIP-101, `LeaderEpochFileCache.endOffsetFor`.
-        """
-        found: int | None = None
-        children: Sequence[Child] = self.children
-        while children:
-            index = _first_above(children, leader_epoch, self.start_offset)
-            below = [c for c in children[:index] if c.last_offset >= self.start_offset]
-            if below:
-                found = below[-1].last_epoch
-            if index == len(children):
-                return None if found is None else EpochEnd(found, self.end_offset, is_last=True)
-            child = children[index]
-            if isinstance(child, PageRef):
-                children = load(child).children
-                continue
-            for (epoch, _), (after, start) in pairwise(((-1, 0), *child.leader_epochs)):
-                found = epoch if epoch >= 0 else found
-                if after > leader_epoch:
-                    return None if found is None else EpochEnd(found, start, is_last=False)
-            raise CorruptionError(
-                f"{child.key}: epochs {child.leader_epochs} have no end after {leader_epoch}"
-            )
-        return None
-
 
 def live_segments(manifest: Manifest, load: Load, from_offset: int = 0) -> Iterator[SegmentEntry]:
     """Live segments from the one that holds `from_offset` on, oldest first; pages are read one at a time."""
@@ -442,13 +404,6 @@ def _newest(children: Sequence[Child], start_offset: int, load: Load) -> int:
         else:
             newest = child.max_timestamp
     return newest
-
-
-def _first_above(children: Sequence[Child], leader_epoch: int, start_offset: int) -> int:
-    for index, child in enumerate(children):
-        if child.last_epoch > leader_epoch and child.last_offset >= start_offset:
-            return index
-    return len(children)
 
 
 def _pages_below(refs: Sequence[Child], old_start: int, start: int, load: Load) -> Iterator[PageRef]:

@@ -12,14 +12,16 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from service.base.errors import CorruptionError
+from service.base.errors import CorruptionError, UnknownVersion
 from service.base.types import NO_TIMESTAMP
 from service.remote.format.documents import (
+    CHECKSUM,
     FORMAT_VERSION,
     MAX_STORED_BYTES,
-    dump,
     open_document,
+    open_sealed,
     pack,
+    seal,
     unpack,
 )
 from service.remote.format.fields import (
@@ -67,6 +69,14 @@ MAX_SMALL_BYTES: Final = 64 << 10
 MAX_TOPICS_BYTES: Final = 64 << 20
 MAX_TOPICS: Final = 1_000_000
 MAX_METADATA_BYTES: Final = 1 << 30
+
+_STAMP_FIELDS: Final = ("written_ms", "writer")
+_HEAD_FIELDS: Final = frozenset(
+    ("topic_id", "partition", "manifest", "version", "leader_epoch", "stored_size", "crc32c", *_STAMP_FIELDS)
+)
+_CLUSTER_FIELDS: Final = frozenset(("layout_version", "cluster_id", "metadata", *_STAMP_FIELDS))
+_TOPICS_FIELDS: Final = frozenset(("cluster_id", "metadata_offset", "topics", *_STAMP_FIELDS))
+"""What the documents had before they were sealed; members that come later come with a checksum."""
 
 
 class Head(NamedTuple):
@@ -283,7 +293,7 @@ def head_of(manifest: Manifest, key: str, data: bytes) -> Head:
 
 def encode_head(head: Head) -> bytes:
     """HEAD."""
-    return dump(
+    return seal(
         {
             "format": HEAD_FORMAT,
             "format_version": FORMAT_VERSION,
@@ -301,7 +311,7 @@ def encode_head(head: Head) -> bytes:
 
 def decode_head(data: bytes) -> Head:
     """Parse and verify HEAD."""
-    document = open_document(data, HEAD_FORMAT)
+    document = open_sealed(data, HEAD_FORMAT, _HEAD_FIELDS)
     fields = document.fields
     head = Head(
         topic_id=uuid_field(fields, "topic_id"),
@@ -323,7 +333,7 @@ def decode_head(data: bytes) -> Head:
 def encode_cluster(cluster: ClusterFile) -> bytes:
     """`cluster.json`."""
     metadata = cluster.metadata
-    return dump(
+    return seal(
         {
             "format": CLUSTER_FORMAT,
             "format_version": FORMAT_VERSION,
@@ -337,7 +347,10 @@ def encode_cluster(cluster: ClusterFile) -> bytes:
 
 def decode_cluster(data: bytes) -> ClusterFile:
     """Parse and verify `cluster.json`. `CorruptionError` when the layout is one we do not know."""
-    fields, _ = open_document(data, CLUSTER_FORMAT)
+    fields, _ = open_sealed(data, CLUSTER_FORMAT, _CLUSTER_FIELDS)
+    layout = fields.get("layout_version")
+    if CHECKSUM in fields and type(layout) is int and layout > LAYOUT_VERSION:
+        raise UnknownVersion(f"layout version {layout}, this software knows 1 to {LAYOUT_VERSION}")
     int_field(fields, "layout_version", 1, LAYOUT_VERSION)
     metadata = _metadata_ref(object_field(fields, "metadata")) if "metadata" in fields else None
     return ClusterFile(str_field(fields, "cluster_id"), stamp_of(fields), metadata)
@@ -370,7 +383,7 @@ def encode_topics(
         }
         for topic in sorted(topics, key=lambda topic: topic.name)
     ]
-    return dump(
+    return seal(
         {
             "format": TOPICS_FORMAT,
             "format_version": FORMAT_VERSION,
@@ -393,7 +406,7 @@ class Topics(NamedTuple):
 
 def decode_topics(data: bytes) -> Topics:
     """Parse and verify `topics.json`."""
-    document = open_document(data, TOPICS_FORMAT)
+    document = open_sealed(data, TOPICS_FORMAT, _TOPICS_FIELDS)
     fields = document.fields
     rows = []
     for row in objects_field(fields, "topics", MAX_TOPICS):

@@ -25,6 +25,7 @@ import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -209,14 +210,7 @@ def plan_object(
         "leader_epochs": encode_leader_epochs(leader_epochs),
         "block_table": table.encoded,
     }
-    position = log_length
-    sections: dict[str, Section] = {}
-    for name in SECTION_NAMES:
-        body = bodies[name]
-        if len(body) > MAX_SECTION_LENGTH:
-            raise ValueError(f"{name} of {len(body)} bytes, at most {MAX_SECTION_LENGTH} fit")
-        sections[name] = Section(position, len(body), crc32c(body))
-        position += len(body)
+    sections = _lay_out(bodies, log_length)
     totals = table.totals()
     if not 0 <= (transactional_batch_count or 0) <= totals.batch_count:
         raise ValueError(f"{transactional_batch_count} of {totals.batch_count} batches are transactional")
@@ -237,22 +231,38 @@ def plan_object(
         stamp=stamp,
     )
     ending = encode_footer(draft)
-    size = position + len(ending)
-    footer = decode_footer(table.encoded + ending, size)
-    middle = tuple(bodies[name] for name in SECTION_NAMES[:-1])
+    size = sections["block_table"].end + len(ending)
     tail = table.encoded + ending
+    footer = decode_footer(tail, size)
+    middle = tuple(bodies[name] for name in SECTION_NAMES[:-1])
+    return PlannedObject(footer, size, tail, middle, partial(_parts, log, footer, middle, tail))
 
-    def parts() -> Iterator[Buffer]:
-        left = log_length
-        for part in log():
-            left -= len(part)
-            yield part
-        if left:
-            raise CorruptionError(f"{identity.key}: the log is {-left:+d} bytes off the planned {log_length}")
-        yield from (body for body in middle if body)
-        yield tail
 
-    return PlannedObject(footer, size, tail, middle, parts)
+def _lay_out(bodies: Mapping[str, bytes], position: int) -> dict[str, Section]:
+    """One section after the other, from `position` on."""
+    sections: dict[str, Section] = {}
+    for name in SECTION_NAMES:
+        body = bodies[name]
+        if len(body) > MAX_SECTION_LENGTH:
+            raise ValueError(f"{name} of {len(body)} bytes, at most {MAX_SECTION_LENGTH} fit")
+        sections[name] = Section(position, len(body), crc32c(body))
+        position += len(body)
+    return sections
+
+
+def _parts(
+    log: Callable[[], Iterable[Buffer]], footer: Footer, middle: Iterable[bytes], tail: bytes
+) -> Iterator[Buffer]:
+    left = footer.log_length
+    for part in log():
+        left -= len(part)
+        yield part
+    if left:
+        raise CorruptionError(
+            f"{footer.identity.key}: the log is {-left:+d} bytes off the planned {footer.log_length}"
+        )
+    yield from (body for body in middle if body)
+    yield tail
 
 
 def _check_plan(

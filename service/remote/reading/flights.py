@@ -15,11 +15,12 @@ import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, NamedTuple, Protocol
 
 from service.base.errors import CorruptionError
 from service.base.world import World
+from service.remote.metrics import ReadMetrics
 from service.remote.stores.errors import ReaderClosed, StoreUnavailable
 from service.remote.stores.store import ObjectStore
 
@@ -54,7 +55,7 @@ class Flight:
 
 
 class FlightStats(NamedTuple):
-    """Counters since the start, and what is held now. `downloaded_bytes` are those of chunks."""
+    """What `ReadMetrics` counted so far, and what is held now."""
 
     hits: int
     misses: int
@@ -131,9 +132,7 @@ class Flights:
         self._chunks = LruCache()
         self._metadata = LruCache()
         self._in_flight_bytes = 0
-        self._counts = dict.fromkeys(
-            ("hits", "misses", "read_ahead", "downloaded_bytes", "retries", "failures"), 0
-        )
+        self.metrics = ReadMetrics()
 
     def get(self, resource: Resource) -> Any | Flight:
         """The value when it is cached, else the flight that brings it; started if there is none.
@@ -143,11 +142,11 @@ class Flights:
         with self._work:
             value = self._cached(resource)
             if value is not None:
-                self._counts["hits"] += 1
+                self.metrics.hits += 1
                 return value
             if self._is_closed:
                 raise ReaderClosed("the reader is closed")
-            self._counts["misses"] += 1
+            self.metrics.misses += 1
             flight = self._flights.get(resource.key)
             if flight is None:
                 flight = self._launch(resource, urgent=True)
@@ -168,7 +167,7 @@ class Flights:
                 return found
             if self._is_closed or self._waiting or not self._has_room(resource.reserve):
                 return None
-            self._counts["read_ahead"] += 1
+            self.metrics.read_ahead += 1
             return self._launch(resource, urgent=False)
 
     def call_soon(self, work: Callable[[], None]) -> None:
@@ -182,7 +181,7 @@ class Flights:
     def stats(self) -> FlightStats:
         with self._work:
             return FlightStats(
-                **self._counts,
+                **asdict(self.metrics),
                 cached_bytes=self._chunks.size,
                 in_flight_bytes=self._in_flight_bytes,
                 metadata_bytes=self._metadata.size,
@@ -297,7 +296,7 @@ class Flights:
         except CorruptionError as e:
             _log.warning("asking for it a second time: %s", e)
             with self._work:
-                self._counts["retries"] += 1
+                self.metrics.retries += 1
             return self._ask(resource)
 
     def _ask(self, resource: Resource) -> tuple[Any, int]:
@@ -307,7 +306,7 @@ class Flights:
             except StoreUnavailable:
                 backoff = min(_FIRST_BACKOFF_S * 2 ** (attempt - 1), _MAX_BACKOFF_S)
                 with self._work:
-                    self._counts["retries"] += 1
+                    self.metrics.retries += 1
                     backoff *= self._random.uniform(0.5, 1.0)
                 with self._pause:
                     if self._pause.wait_for(lambda: self._is_closed, backoff):
@@ -324,9 +323,9 @@ class Flights:
             if flight.reserved:
                 self._in_flight_bytes -= resource.reserve
             if error is not None:
-                self._counts["failures"] += 1
+                self.metrics.failures += 1
             elif not self._is_closed:
-                self._counts["downloaded_bytes"] += resource.reserve
+                self.metrics.downloaded_bytes += resource.reserve
                 self._keep(resource, value, cost)
             while self._waiting and self._has_room(self._waiting[0].resource.reserve):
                 self._enqueue(self._waiting.popleft())

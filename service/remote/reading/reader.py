@@ -22,7 +22,6 @@ from service.base.types import TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.remote.format.block_table import BlockTable
 from service.remote.format.manifest import (
-    EpochEnd,
     Load,
     Manifest,
     Page,
@@ -30,6 +29,7 @@ from service.remote.format.manifest import (
     SegmentEntry,
     live_segments,
 )
+from service.remote.metrics import ReadMetrics
 from service.remote.reading.chunk import Chunk, chunk_of_block
 from service.remote.reading.flights import Flight, Flights, FlightStats, Resource
 from service.remote.reading.read_ahead import ReadAhead, Stream
@@ -198,20 +198,6 @@ class RemoteReader:
 
         return self._search(compute)
 
-    def epoch_end_offset(
-        self, tip: TopicIdPartition, manifest_key: str, leader_epoch: int
-    ) -> Future[EpochEnd | None]:
-        """Where the largest leader epoch not above `leader_epoch` ends in the remote log; None if none is.
-
-        KIP-101. Fails as `read` does.
-        """
-
-        def compute(at: _At) -> EpochEnd | None:
-            manifest = self._manifest(at, tip, manifest_key)
-            return manifest.epoch_end(leader_epoch, at.load(manifest))
-
-        return self._start(compute)
-
     def archive_end(self, tip: TopicIdPartition, manifest_key: str) -> Future[ArchiveEnd]:
         """What a log must know that goes on where the remote log ends. Fails as `read` does."""
 
@@ -227,6 +213,11 @@ class RemoteReader:
             return ArchiveEnd(tuple(epochs), snapshot)
 
         return self._start(compute)
+
+    @property
+    def metrics(self) -> ReadMetrics:
+        """What was counted since the start."""
+        return self._flights.metrics
 
     def stats(self) -> ReaderStats:
         with self._plan_lock:

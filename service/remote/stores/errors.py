@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from service.base.errors import CorruptionError, StorageError
+from service.base.errors import CorruptionError, StorageError, UnknownVersion
 
 
 class ObjectNotFound(StorageError):
@@ -67,4 +67,5 @@ def naming(object_key: str) -> Iterator[None]:
     except CorruptionError as e:
         if object_key in str(e):
             raise
-        raise CorruptionError(f"{object_key}: {e}") from e
+        named = f"{object_key}: {e}"
+        raise (UnknownVersion(named) if isinstance(e, UnknownVersion) else CorruptionError(named)) from e

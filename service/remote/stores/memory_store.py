@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from service.base.clock import Clock
 from service.base.errors import CorruptionError
+from service.base.threads import Threads
 from service.base.types import Buffer
 from service.remote.stores.errors import ObjectNotFound, ObjectTruncated, PreconditionFailed
 from service.remote.stores.store import ObjectInfo, Tagged
@@ -19,12 +19,12 @@ class MemoryStore:
     """Keeps whole objects; every call is atomic. Owned by nobody: any thread may call it.
 
     `clock` is the store's own, which may differ from those of its clients; without one a millisecond goes
-    by with each write. The lock is a real one in every world: nothing waits while it is held.
+    by with each write. Nothing waits while the lock is held.
     """
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    def __init__(self, threads: Threads, clock: Clock | None = None) -> None:
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._objects: dict[str, tuple[bytes, ObjectInfo]] = {}
         self._writes = 0
 

@@ -8,8 +8,7 @@ connections.
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -90,12 +89,12 @@ def open_store(
     secret_access_key: str | None = None,
     access: S3Access | None = None,
     options: StoreOptions | None = None,
-    environ: Mapping[str, str] = os.environ,
 ) -> ObstoreStore:
     """Open ``s3://bucket[/prefix]``, ``file:///folder``, ``gs://…`` or ``az://…``.
 
     `endpoint` is the URL of an S3-compatible server, plain HTTP allowed; buckets are then addressed by
-    path. Credentials: those of `access`, else of the chain (see `aws_credentials`); keys given here win.
+    path. Credentials: those of `access`, else of the chain (see `aws_credentials`), which looks into the
+    world's environment; keys given here win.
     Nothing is sent yet: a wrong bucket shows on the first call. Raises `ConfigError` for a URL that names
     no store, and for an `access` that cannot be had.
     """
@@ -113,13 +112,13 @@ def open_store(
     if not parts.netloc or parts.query or parts.fragment:
         raise ConfigError(f"{url}: not the URL of an object store")
     if is_s3(url):
-        address = s3_address(url, endpoint, region, environ, access.profile)
+        address = s3_address(url, endpoint, region, world.environ, access.profile)
         source: CredentialSource | None
         if access_key_id and secret_access_key:
             source = KeysGiven(access_key_id, secret_access_key)
         else:
-            source = credential_source(environ, access, address.region)
-        return S3Bucket(address, source, options, environ, world)
+            source = credential_source(world.environ, access, address.region)
+        return S3Bucket(address, source, options, world)
     if parts.scheme in _OTHER_URLS:
         from obstore.store import from_url
 
@@ -350,7 +349,6 @@ class S3Bucket(ObstoreStore):
         address: S3Address,
         source: CredentialSource | None,
         options: StoreOptions,
-        environ: Mapping[str, str],
         world: World,
     ) -> None:
         """Without a `source` obstore finds credentials by itself."""
@@ -365,8 +363,8 @@ class S3Bucket(ObstoreStore):
         """Somebody has: so there are credentials, and a metadata service that fails now will come round."""
         self._nobody_to_ask = (
             source is None
-            and asks_metadata_service(environ)
-            and environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
+            and asks_metadata_service(world.environ)
+            and world.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
         )
         where = f" at {address.endpoint}" if address.endpoint else ""
         super().__init__(

@@ -17,7 +17,7 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 from uuid import UUID
 
 from service.base.errors import ConfigError
@@ -41,6 +41,7 @@ from service.remote.stores.errors import ObjectNotFound, naming
 from service.remote.stores.store import ObjectStore
 from service.spark.options import Assign, Choice, Subscribe
 from service.spark.plan.memory import Memory
+from service.spark.plan.snapshots import ChosenPartition, PartitionSnapshot
 from service.spark.plan.txn_index import follow, open_in, stable_end
 
 log = logging.getLogger(__name__)
@@ -51,56 +52,6 @@ _LISTED: Final = 20
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
-
-
-class ChosenPartition(NamedTuple):
-    """A partition to read: `topic` is its name, `asked` what the user called the topic."""
-
-    topic: str
-    topic_id: UUID
-    partition: int
-    asked: str
-
-
-class Live(NamedTuple):
-    """A whole log as brokers of this cluster told of it: its start, and its end (exclusive)."""
-
-    start_offset: int
-    end_offset: int
-    cluster_id: str
-
-
-class PartitionSnapshot(NamedTuple):
-    """One partition as committed when it was planned; `manifest` is None where nothing ever was.
-
-    `stable_end` is the last stable offset of the archive, None where undecided transactions are read, too.
-    `live` is what brokers said of the whole log, where they were asked.
-    """
-
-    chosen: ChosenPartition
-    manifest: Manifest | None
-    live: Live | None = None
-    stable_end: int | None = None
-
-    @property
-    def start_offset(self) -> int:
-        start = self.manifest.start_offset if self.manifest else 0
-        return self.live.start_offset if self.live and start == self.archived_end else start
-
-    @property
-    def archived_end(self) -> int:
-        """Exclusive: where the sealed and archived part of the partition ends."""
-        return self.manifest.end_offset if self.manifest else 0
-
-    @property
-    def border(self) -> int:
-        """Exclusive: up to here records are read from the bucket, from here on, if at all, from brokers."""
-        return self.archived_end if self.stable_end is None else self.stable_end
-
-    @property
-    def end_offset(self) -> int:
-        """Exclusive: where what can be read ends; without brokers that is the border."""
-        return max(self.border, self.live.end_offset) if self.live else self.border
 
 
 class Archive:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import NamedTuple
 
 from service.base.errors import ConfigError
 from service.records.txn_rows import AbortedEntry
@@ -14,7 +13,8 @@ from service.remote.format.block_table import BlockTable
 from service.remote.format.manifest import Manifest, SegmentEntry, live_segments
 from service.spark.errors import DataLossError
 from service.spark.options import AtOffsets, AtTimestamp, Bound, Edge, PerPartition, ReadOptions
-from service.spark.plan.archive import Archive, PartitionSnapshot
+from service.spark.plan.archive import Archive
+from service.spark.plan.snapshots import OffsetRange, PartitionSnapshot, windows
 from service.spark.plan.splits import (
     Candidate,
     Split,
@@ -31,22 +31,9 @@ log = logging.getLogger(__name__)
 _FOOTERS_AT_ONCE = 256
 
 
-class OffsetRange(NamedTuple):
-    """What to read of one partition: `begin_offset` to before `end_offset`, all of it in the archive."""
-
-    snapshot: PartitionSnapshot
-    begin_offset: int
-    end_offset: int
-
-
 def plan_batch(archive: Archive, options: ReadOptions, *, parallelism: int = 1) -> list[Split]:
     """The splits of one batch read. `parallelism` is how many tasks are worth having."""
     return plan_ranges(archive, resolve_ranges(archive, options), options, parallelism=parallelism)
-
-
-def windows(options: ReadOptions) -> Callable[[str, int], Window]:
-    """What ``where=`` leaves of a partition, given its topic and its number."""
-    return options.where.window() if options.where is not None else lambda _topic, _partition: EVERYTHING
 
 
 def resolve_ranges(archive: Archive, options: ReadOptions) -> list[OffsetRange]:

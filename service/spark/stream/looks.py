@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from service.base.clock import Clock
 from service.base.errors import ConfigError
 from service.spark.options import Assign, Choice, Subscribe
-from service.spark.plan.archive import Archive, ChosenPartition, PartitionSnapshot
+from service.spark.plan.archive import Archive
+from service.spark.plan.snapshots import ChosenPartition, PartitionSnapshot
 from service.spark.stream.offsets import Offsets, Spot, Topic
 from service.spark.stream.options import MAX_INTERVAL_MS
 

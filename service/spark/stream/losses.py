@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from service.spark.stream.offsets import Offsets, Position, Spot, Topic
 
 if TYPE_CHECKING:
-    from service.spark.plan.archive import PartitionSnapshot
+    from service.spark.plan.snapshots import PartitionSnapshot
 
 _NAMED: Final = 5
 """So many partitions are named, the others counted."""

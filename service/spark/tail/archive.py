@@ -12,8 +12,9 @@ import os
 from collections.abc import Iterable, Sequence
 
 from service.remote.stores.store import ObjectStore
-from service.spark.plan.archive import Archive, ChosenPartition, Live, PartitionSnapshot
+from service.spark.plan.archive import Archive
 from service.spark.plan.memory import Memory
+from service.spark.plan.snapshots import ChosenPartition, Live, PartitionSnapshot
 from service.spark.tail.log_ends import log_ends_of
 from service.spark.tail.options import TailOptions
 from service.spark.tail.places import TopicPartition

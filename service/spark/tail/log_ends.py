@@ -18,7 +18,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.spark.errors import BrokerError, DataLossError
-from service.spark.plan.archive import ChosenPartition
+from service.spark.plan.snapshots import ChosenPartition
 from service.spark.tail.brokers import Brokers
 from service.spark.tail.client_options import Address
 from service.spark.tail.options import TailOptions

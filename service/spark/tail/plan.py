@@ -11,8 +11,8 @@ from uuid import UUID
 
 from service.remote.format.manifest import Load, Manifest
 from service.spark.options import ReadOptions
-from service.spark.plan.ranges import OffsetRange, windows
 from service.spark.plan.sizes import UNKNOWN_BYTES_PER_OFFSET, bytes_per_offset
+from service.spark.plan.snapshots import OffsetRange, windows
 from service.spark.plan.splits import check_count
 from service.spark.selection import ALL_TIMES, Times
 

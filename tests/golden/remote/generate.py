@@ -129,7 +129,7 @@ def readable(key: str, data: bytes) -> bytes:
         return data
     document = json.loads(data)
     for row in (document, *document.get("pages", ())):
-        for name in ("stored_size", "crc32c"):
+        for name in ("stored_size", "crc32c", "document_crc32c"):
             row.pop(name, None)
     return json.dumps(document).encode()
 

@@ -9,6 +9,7 @@ import struct
 import pytest
 import zstandard
 
+from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
 from service.remote.format.keys import HeadKey, SegmentKey, parse_key
 from service.remote.format.manifest import live_segments
@@ -47,7 +48,7 @@ def stored(version: int) -> dict[str, bytes]:
 
 
 def golden_store(version: int) -> MemoryStore:
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     for key, data in stored(version).items():
         store.put(key, data)
     return store

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from service.base.threads import SystemThreads
 from service.records.batch import Codec
 from service.records.builder import BatchBuilder
 from service.records.decode import iter_records
@@ -87,7 +88,7 @@ def written(folder: Path, content: dict[str, bytes]) -> Path:
 
 
 def stored(folder: Path) -> MemoryStore:
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     for path in folder.rglob("*"):
         if path.is_file():
             store.put(str(path.relative_to(folder)), path.read_bytes())

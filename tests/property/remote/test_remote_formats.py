@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.remote.format import keys
 from service.remote.format.manifest import Limits, Manifest, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import (
@@ -208,14 +209,6 @@ def test_a_chain_with_pages_behaves_as_a_plain_list(
             stamp = rng.randint(-1, 101)
             newer = [e for e in model if e.max_timestamp >= stamp and e.last_offset >= offset]
             assert manifest.find_by_timestamp(stamp, load, offset) == (newer[0] if newer else None)
-            epoch = rng.randint(0, 60)
-            found = manifest.epoch_end(epoch, load)
-            below = [e for e in model if e.first_epoch <= epoch]
-            assert (found is None) == (not below)
-            if found is not None:
-                assert found.leader_epoch == below[-1].first_epoch
-                assert found.end_offset == below[-1].last_offset + 1
-                assert found.is_last is (len(below) == len(model))
 
 
 @given(st.binary(min_size=1, max_size=64), st.data())
@@ -257,7 +250,7 @@ def test_no_text_breaks_the_key_parser(text: str) -> None:
 def test_every_read_is_a_run_of_whole_batches_from_the_right_one(
     segments: list[int], block_bytes: int, chunk_bytes: int, reads: list[tuple[int, int]]
 ) -> None:
-    archive = Archive(MemoryStore(), block_bytes=block_bytes)
+    archive = Archive(MemoryStore(SystemThreads()), block_bytes=block_bytes)
     for number, batches in enumerate(segments):
         archive.add_segment(batches, count=1 + number, epoch=number)
     reader = RemoteReader(

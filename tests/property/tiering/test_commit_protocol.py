@@ -19,6 +19,7 @@ from uuid import UUID
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from service.base.threads import SystemThreads
 from service.base.types import Buffer, TopicIdPartition
 from service.remote.format.manifest import Limits
 from service.remote.format.manifest_codec import Head, TopicRow, decode_head
@@ -39,7 +40,7 @@ class LateStore(MemoryStore):
     """Some writes are answered with a time-out and carried out later, if they still can be."""
 
     def __init__(self, rng: random.Random) -> None:
-        super().__init__()
+        super().__init__(SystemThreads())
         self._rng = rng
         self.late_share = 0.0
         self.late: list[tuple[str, bytes, Callable[[], object]]] = []

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from service.base.errors import ConfigError
+from service.base.threads import SystemThreads
 from service.base.types import Buffer
 from service.broker import cold
 from service.config.settings import BrokerConfig
@@ -25,7 +26,7 @@ class Careless(MemoryStore):
 
 
 def claim(**settings: str) -> Careless:
-    store = Careless()
+    store = Careless(SystemThreads())
     config = BrokerConfig.from_properties({"firn.remote.url": "s3://any/prefix", **settings})
 
     async def scenario() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 
 import pytest
@@ -19,7 +20,7 @@ async def _holds_the_loop(seconds: float) -> None:
 
 
 async def _with_watch(turns: Turns, seconds: float) -> None:
-    watch = LoopWatch(turns, SystemThreads(), lambda task: f"<{task.get_name()}>")
+    watch = LoopWatch(turns, SystemThreads(), threading.get_ident(), lambda task: f"<{task.get_name()}>")
     watch.start()
     try:
         await asyncio.create_task(_holds_the_loop(seconds), name="chore")
@@ -30,7 +31,10 @@ async def _with_watch(turns: Turns, seconds: float) -> None:
 
 def test_a_task_that_holds_the_loop_is_counted_named_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     turns = Turns()
-    with caplog.at_level(logging.WARNING), asyncio.Runner(loop_factory=lambda: new_loop(turns)) as runner:
+    with (
+        caplog.at_level(logging.WARNING),
+        asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner,
+    ):
         runner.run(_with_watch(turns, 0.3))
     longest = turns.longest[0]
     assert longest.took_s >= 0.3
@@ -42,7 +46,7 @@ def test_a_task_that_holds_the_loop_is_counted_named_and_logged(caplog: pytest.L
 
 def test_waiting_for_events_is_no_turn() -> None:
     turns = Turns()
-    with asyncio.Runner(loop_factory=lambda: new_loop(turns)) as runner:
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
         started = time.monotonic()
         runner.run(asyncio.sleep(0.5))
         took = time.monotonic() - started
@@ -56,6 +60,6 @@ def test_between_turns_that_have_work_nothing_is_left_out() -> None:
             await asyncio.sleep(0)
 
     turns = Turns()
-    with asyncio.Runner(loop_factory=lambda: new_loop(turns)) as runner:
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
         runner.run(steps())
     assert turns.histogram.total >= 0.29

@@ -289,7 +289,7 @@ def test_sealed_segments_tell_tiering_what_it_needs(tmp_path: Path) -> None:
     assert sealed.leader_epochs == ((1, 0), (4, 2))
     assert sealed.txn_index_path is None
     assert sealed.producer_snapshot_path == log.dir / "00000000000000000004.snapshot"
-    assert os.pread(sealed.log_file.fd, 1 << 20, 0) == sealed.log_path.read_bytes()
+    assert os.pread(sealed.log_file.fd, 1 << 20, 0) == sealed.log_file.path.read_bytes()
     assert log.sealed_segments(from_offset=4) == []
 
 

@@ -81,10 +81,10 @@ def test_indexes_are_proved_before_they_are_uploaded(tmp_path: Path, damage: str
     disk = FaultDisk()
     log = filled(tmp_path, disk)
     (sealed,) = log.sealed_segments()
-    path = sealed.log_path.with_suffix(suffix)
+    path = sealed.log_file.path.with_suffix(suffix)
     right = (
-        sealed.log_path.with_suffix(".index").read_bytes(),
-        sealed.log_path.with_suffix(".timeindex").read_bytes(),
+        sealed.log_file.path.with_suffix(".index").read_bytes(),
+        sealed.log_file.path.with_suffix(".timeindex").read_bytes(),
     )
     assert tuple(sealed.prove_indexes()) == right
     assert len(right[0]) > 50 * OFFSET_ENTRY.size
@@ -102,9 +102,9 @@ def test_indexes_are_proved_before_they_are_uploaded(tmp_path: Path, damage: str
 def test_no_index_is_made_of_a_damaged_log(tmp_path: Path) -> None:
     log = filled(tmp_path, FaultDisk())
     (sealed,) = log.sealed_segments()
-    data = bytearray(sealed.log_path.read_bytes())
+    data = bytearray(sealed.log_file.path.read_bytes())
     data[1000] ^= 1
-    sealed.log_path.write_bytes(data)
+    sealed.log_file.path.write_bytes(data)
     with pytest.raises(CorruptionError):
         sealed.prove_indexes()
 

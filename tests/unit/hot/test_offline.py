@@ -299,7 +299,6 @@ def test_a_topic_deleted_during_its_flush_ends_nothing(tmp_path: Path, call: str
         with contextlib.suppress(LogOffline):
             await logs.flush(log)
         assert logs.get(A.topic_id, 0) is None
-        assert logs.failed_directories == []
         fill(logs, B)
         await logs.flush(logs.get_or_create(B, CONFIG))
 
@@ -332,3 +331,37 @@ def test_what_a_killed_process_made_is_durable_with_its_first_records(tmp_path: 
     log.flush()
     assert ("fsync_dir", tmp_path) in disk.log
     close(logs)
+
+
+@pytest.mark.parametrize("call", ["unlink", "stat"])
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_file_that_does_not_go_holds_up_those_behind_it_so_that_no_hole_opens(
+    tmp_path: Path, call: str, ends: bool
+) -> None:
+    tiered = LogConfig(
+        segment_bytes=1000, file_delete_delay_ms=0, remote_storage_enable=True, local_retention_bytes=1
+    )
+    disk, clock = FaultDisk(), ManualClock(START_MS)
+    logs = manager(disk, tmp_path, clock=clock)
+    log = logs.get_or_create(A, tiered)
+    for n in range(60):
+        log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
+    bases = [segment.base_offset for segment in log]
+    fault = disk.fail(call, errno.EIO, times=1, path=f"{bases[1]:020d}.log")
+
+    async def scenario() -> None:
+        log.apply_local_retention(START_MS, bases[3], is_tiered=True)
+        await until(lambda: fault.hits == 1)
+        if not ends:
+            clock.advance(20_000)
+            await until(lambda: not log.has_removals(clock.now_ms()))
+            await until(lambda: not (log.dir / f"{bases[2]:020d}.log").exists())
+
+    while_running(logs, scenario)
+    asyncio.run(logs.close(False, -1))
+    again = LogManager([tmp_path], make_world(clock, disk))
+    asyncio.run(again.open_all(lambda _: tiered))
+    found = again.get_or_create(A, tiered)
+    assert [segment.base_offset for segment in found] == (bases[1:] if ends else bases[3:])
+    assert found.log_end_offset == 60
+    close(again)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
@@ -9,11 +10,15 @@ from uuid import UUID
 import pytest
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
 from service.inspect.orphans import PartitionOrphans, Skipped, delete_orphans, find_orphans
-from service.inspect.repair import HeadRepair, Hopeless, TopicsRepair, carry_out, find_repairs
-from service.remote.format.keys import SegmentKey, head_key, segment_key
-from service.remote.reading.object_reader import open_topics
+from service.inspect.repair import ClusterRepair, HeadRepair, Hopeless, TopicsRepair, carry_out, find_repairs
+from service.metadata.image import MetadataImage
+from service.metadata.snapshot_codec import encode_image
+from service.remote.format.documents import seal
+from service.remote.format.keys import MetadataKey, SegmentKey, head_key, metadata_key, segment_key
+from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.recovery import read_archive
 from service.tiering.steps import Step
@@ -160,6 +165,69 @@ def test_topics_json_is_made_from_the_manifests(world: World, damage: str) -> No
     assert open_topics(world.bucket).metadata_offset == world.metadata_offset, "the node writes it again"
 
 
+@pytest.mark.parametrize("damage", ["gone", "flipped", "torn"])
+def test_cluster_json_is_made_from_the_archive(world: World, damage: str) -> None:
+    whole = open_cluster_file(world.bucket)
+    image = MetadataImage()
+    world.bucket.put(_snapshot_key(20), b"".join(encode_image(image, 7)))
+    world.bucket.put(_snapshot_key(30), b"".join(encode_image(image, 7))[:-1])
+    if damage == "gone":
+        world.bucket.delete(["cluster.json"])
+    elif damage == "torn":
+        world.bucket.put("cluster.json", b"{")
+    else:
+        data = world.bucket.get("cluster.json", max_size=1 << 16)
+        world.bucket.put("cluster.json", data.replace(b"tests-1", b"tests-0"))
+    before = world.stored_keys()
+    [finding] = fsck(world.bucket).errors
+    assert finding.where == "cluster.json"
+    [repair] = find_repairs(world.bucket)
+    assert isinstance(repair, ClusterRepair)
+    assert f"cluster {CLUSTER}" in str(repair)
+    assert world.stored_keys() == before
+    assert carry_out(world.bucket, repair, lambda: UUID(int=5))
+    assert not carry_out(world.bucket, repair._replace(cluster=whole), lambda: UUID(int=5)), "seen before"
+    made = open_cluster_file(world.bucket)
+    assert (made.cluster_id, made.stamp) == (CLUSTER, None)
+    assert made.metadata is not None
+    assert made.metadata.key == _snapshot_key(20), "the newest that is whole"
+    assert list(find_repairs(world.bucket)) == []
+    world.reboot()
+    world.fill(2)
+    world.settle()
+    assert world.lag(world.replicas[0]) == 0, "the next start takes the prefix over"
+    assert open_cluster_file(world.bucket).stamp is not None
+
+
+def _snapshot_key(end_offset: int) -> str:
+    return metadata_key(MetadataKey(end_offset, MetadataImage().epoch, UUID(int=end_offset)))
+
+
+def test_cluster_json_and_topics_json_are_made_when_both_are_gone(world: World) -> None:
+    world.bucket.delete(["cluster.json", "topics.json"])
+    repairs = list(find_repairs(world.bucket))
+    assert [type(one) for one in repairs] == [TopicsRepair, ClusterRepair]
+    for one in repairs:
+        assert not isinstance(one, Hopeless)
+        assert carry_out(world.bucket, one, lambda: UUID(int=5))
+    assert fsck(world.bucket).is_clean
+
+
+def test_an_empty_prefix_needs_no_repair() -> None:
+    assert list(find_repairs(MemoryStore(SystemThreads()))) == []
+
+
+def test_what_later_software_wrote_is_not_repaired(world: World) -> None:
+    keys = ["topics.json", "cluster.json", *(head_key(one.tip.topic_id, 0) for one in world.replicas[:1])]
+    for key in keys:
+        fields = json.loads(world.bucket.get(key, max_size=1 << 20))
+        del fields["document_crc32c"]
+        world.bucket.put(key, seal(fields | {"format_version": 3}))
+    repairs = list(find_repairs(world.bucket))
+    assert [type(one) for one in repairs] == [Hopeless] * 3
+    assert all("this software knows 1 to 2" in str(one) for one in repairs)
+
+
 def test_a_bucket_that_is_written_while_fsck_walks_is_not_accused(tmp_path: Path) -> None:
     class Busy(MemoryStore):
         """Its node commits, and what was replaced is gone, as soon as somebody lists a partition."""
@@ -176,7 +244,7 @@ def test_a_bucket_that_is_written_while_fsck_walks_is_not_accused(tmp_path: Path
                 node.run()
             return listing
 
-    bucket = Busy()
+    bucket = Busy(SystemThreads())
     node = World(tmp_path / "disk", bucket)
     node.fill(2)
     node.run()

@@ -35,6 +35,9 @@ class File:
     def pread(self, size: int, position: int) -> bytes:
         return os.pread(self.fd, size, position)
 
+    def send_to(self, socket_fd: int, size: int, position: int) -> int:
+        return os.sendfile(socket_fd, self.fd, position, size)
+
     def close(self) -> None:
         self._file.close()
 

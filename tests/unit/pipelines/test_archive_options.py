@@ -11,7 +11,7 @@ from service.base.errors import ConfigError
 from service.cli.main import build_parser
 from service.pipelines.archive_options import by_id, check_arguments, stream_options, without_gone
 from service.spark.options import Assign, Subscribe, SubscribePattern
-from service.spark.plan.archive import ChosenPartition
+from service.spark.plan.snapshots import ChosenPartition
 from service.spark.stream.options import parse_stream
 
 CONFLUENT = ("--values", "avro", "--confluent-header")

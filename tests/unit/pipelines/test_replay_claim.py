@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.base.errors import StorageError
+from service.base.threads import SystemThreads
 from service.pipelines.replay_claim import PATIENCE_S, Attempts, Claim, Superseded, begin_run, claim
 from service.pipelines.replay_state import Part, PartState
 from service.remote.stores.memory_store import MemoryStore
@@ -16,7 +17,7 @@ class World:
     """Time that passes while somebody waits; `at` happens then."""
 
     def __init__(self) -> None:
-        self.store = MemoryStore()
+        self.store = MemoryStore(SystemThreads())
         self.now_s = 100.0
         self.at: dict[float, object] = {}
 

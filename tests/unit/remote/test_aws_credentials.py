@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -103,7 +104,7 @@ def test_a_profile_that_runs_a_process_is_left_to_boto3(
 )
 def test_a_url_that_names_no_store_is_a_configuration_error(url: str) -> None:
     with pytest.raises(ConfigError):
-        open_store(url, environ={}, world=WORLD)
+        open_store(url, world=replace(WORLD, environ={}))
 
 
 def test_a_server_that_is_not_there_is_unavailable_and_retryable() -> None:
@@ -114,8 +115,7 @@ def test_a_server_that_is_not_there_is_unavailable_and_retryable() -> None:
         access_key_id="a",
         secret_access_key="b",
         options=options,
-        environ={},
-        world=WORLD,
+        world=replace(WORLD, environ={}),
     )
     with pytest.raises(StoreUnavailable):
         store.get("k", max_size=10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
@@ -271,7 +272,8 @@ def test_a_provider_that_fails_is_asked_again_and_one_that_is_not_there_is_refus
 
 def test_without_any_credentials_and_a_metadata_service_that_may_not_be_asked_it_is_said_at_once() -> None:
     store = open_store(
-        "s3://b/p", environ={"AWS_EC2_METADATA_DISABLED": "true", "HOME": "/nonexistent"}, world=WORLD
+        "s3://b/p",
+        world=replace(WORLD, environ={"AWS_EC2_METADATA_DISABLED": "true", "HOME": "/nonexistent"}),
     )
     with pytest.raises(StoreRefused, match="there are no AWS credentials: set AWS_ACCESS_KEY_ID") as e:
         store.get("k", max_size=1)
@@ -283,5 +285,5 @@ def test_access_is_for_s3_alone_and_no_url_holds_keys(tmp_path: Path) -> None:
         open_store(tmp_path.as_uri(), access=S3Access(profile="x"), world=WORLD)
     for url, endpoint in (("s3://key:hidden@b/p", None), ("s3://b/p", "http://key:hidden@host")):
         with pytest.raises(ConfigError, match="do not belong in a URL") as e:
-            open_store(url, endpoint=endpoint, environ={}, world=WORLD)
+            open_store(url, endpoint=endpoint, world=replace(WORLD, environ={}))
         assert "hidden" not in str(e.value)

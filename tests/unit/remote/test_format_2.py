@@ -14,6 +14,7 @@ import pytest
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.remote.format.block_table import ROW
 from service.remote.format.documents import MAX_INFLATED_BYTES, unpack
 from service.remote.format.fields import MAX_INTEGER
@@ -99,7 +100,7 @@ def test_sections_that_a_later_writer_adds_are_passed_over_wherever_they_lie() -
         assert set(footer.sections) == set(plan.footer.sections)
         assert tail_length(data, len(data)) == len(data) - footer.tail_position
         assert decode_footer(data[footer.tail_position :], len(data)) == footer
-        store = MemoryStore()
+        store = MemoryStore(SystemThreads())
         store.put(plan.key, data)
         assert open_footer(store, plan.key) == footer == open_footer_of(store, entry_of(footer))
 
@@ -137,7 +138,7 @@ def test_rows_that_a_later_writer_made_longer_are_read_as_far_as_we_know_them() 
 
 
 def open_with_entry(key: str, data: bytes) -> object:
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     store.put(key, data)
     return open_footer_of(store, entry_of(open_footer(store, key)))
 
@@ -305,7 +306,7 @@ def test_what_belongs_to_another_partition_is_not_deleted_with_ours() -> None:
 
 
 def test_a_manifest_names_its_parent_by_key_and_says_who_wrote_it() -> None:
-    archive = Archive(MemoryStore())
+    archive = Archive(MemoryStore(SystemThreads()))
     chains = ChainStore(archive.store, CLUSTER, WORLD, stamps=lambda: STAMP)
     first = chains.append(chains.empty(TIP), archive.add_segment(3), 0, lambda key: None)
     second, _ = chains.drop(first.manifest, TIP, 5, 0, lambda key: None)

@@ -12,7 +12,6 @@ import zstandard
 from service.base.errors import CorruptionError
 from service.remote.format.keys import SegmentKey, segment_key
 from service.remote.format.manifest import (
-    EpochEnd,
     Limits,
     Manifest,
     Page,
@@ -194,32 +193,6 @@ def test_the_newest_time_is_that_of_what_is_live() -> None:
     assert chain.manifest.max_timestamp(chain.load) == 10**12
     chain.manifest = chain.manifest.drop_before(10, leader_epoch=1, load=chain.load).manifest
     assert chain.manifest.max_timestamp(chain.load) == 29_000
-
-
-def test_epochs_end_where_a_larger_one_begins_also_across_pages() -> None:
-    chain = Chain()
-    for number in range(100):
-        chain.append(entry(number, 2 * (number // 20) + 1))
-    ends = [chain.manifest.epoch_end(epoch, chain.load) for epoch in range(11)]
-    assert ends == [
-        None,
-        *(EpochEnd(e - (e + 1) % 2, ((e + 1) // 2) * 200, is_last=False) for e in range(1, 9)),
-        EpochEnd(9, 1000, is_last=True),
-        EpochEnd(9, 1000, is_last=True),
-    ]
-    chain.manifest = chain.manifest.drop_before(450, leader_epoch=1, load=chain.load).manifest
-    assert chain.manifest.epoch_end(3, chain.load) is None
-    assert chain.manifest.epoch_end(5, chain.load) == EpochEnd(5, 600, is_last=False)
-
-
-def test_epochs_may_change_inside_a_segment() -> None:
-    chain = Chain()
-    chain.append(entry(0)._replace(leader_epochs=((1, 0), (4, 3), (6, 7))), entry(1, 6), entry(2, 7))
-    assert chain.manifest.epoch_end(0, chain.load) is None
-    assert chain.manifest.epoch_end(1, chain.load) == EpochEnd(1, 3, is_last=False)
-    assert chain.manifest.epoch_end(5, chain.load) == EpochEnd(4, 7, is_last=False)
-    assert chain.manifest.epoch_end(6, chain.load) == EpochEnd(6, 20, is_last=False)
-    assert chain.manifest.epoch_end(7, chain.load) == EpochEnd(7, 30, is_last=True)
 
 
 def test_a_reference_has_the_least_timestamp_below_it_if_all_are_known() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, HeadKey, head_key
 from service.remote.format.manifest import Limits
 from service.remote.format.manifest_codec import (
@@ -47,7 +48,7 @@ class BusyStore(MemoryStore):
     """Something happens right after each GET of HEAD."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(SystemThreads())
         self.after_head: Callable[[], None] = lambda: None
         self.heads = 0
 

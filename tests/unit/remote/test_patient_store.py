@@ -35,7 +35,7 @@ class Failing(MemoryStore):
     """A `MemoryStore` each call of which asks `fault` first; listings ask it for each object."""
 
     def __init__(self, clock: ManualClock) -> None:
-        super().__init__()
+        super().__init__(SystemThreads())
         self.clock = clock
         self.calls: list[tuple[float, str]] = []
         self.fault: Callable[[], StorageError | CorruptionError | None] = lambda: None

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from service.base.threads import SystemThreads
 from service.base.types import Buffer
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.proven_uploads import WINDOW_BYTES, ProvenUploads, UploadDamaged
@@ -17,7 +18,7 @@ class FlippingStore(MemoryStore):
     """Flips one bit of what it is given, as `damage` says; no bit where that is None."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(SystemThreads())
         self.damage: int | None = None
         self.reads = 0
 

@@ -14,8 +14,9 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import ManualClock
 from service.base.errors import CorruptionError, RequestError
+from service.base.threads import SystemThreads
 from service.records.batch import iter_headers
-from service.remote.format.manifest import EpochEnd, Limits
+from service.remote.format.manifest import Limits
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.errors import ObjectNotFound, ReaderClosed, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
@@ -30,7 +31,7 @@ class World:
     """An archive, the store in front of it, and a reader."""
 
     def __init__(self) -> None:
-        self.store = SlowStore(MemoryStore())
+        self.store = SlowStore(MemoryStore(SystemThreads()))
         self.archive = Archive(self.store.inner)
         self.clock = ManualClock()
         self.reader = self.new_reader()
@@ -274,7 +275,6 @@ def test_the_manifest_of_another_partition_is_refused(world: World) -> None:
         world.reader.read(other, key, 0, 1),
         world.reader.offset_for_timestamp(other, key, 0),
         world.reader.max_timestamp_offset(other, key),
-        world.reader.epoch_end_offset(other, key, 0),
     ):
         with pytest.raises(CorruptionError, match="not a manifest of"):
             future.result(20)
@@ -423,24 +423,6 @@ def test_searching_by_time_ignores_what_was_dropped(world: World) -> None:
     found = world.reader.offset_for_timestamp(TIP, world.archive.manifest_key, 0).result(20)
     assert found is not None
     assert found.offset == 23
-
-
-def test_epochs_end_where_the_next_one_begins(world: World) -> None:
-    for epoch in (2, 2, 5, 9):
-        world.archive.add_segment(2, epoch=epoch)
-    ends = {
-        epoch: world.reader.epoch_end_offset(TIP, world.archive.manifest_key, epoch).result(20)
-        for epoch in (1, 2, 4, 5, 8, 9, 12)
-    }
-    assert ends == {
-        1: None,
-        2: EpochEnd(2, 20, is_last=False),
-        4: EpochEnd(2, 20, is_last=False),
-        5: EpochEnd(5, 30, is_last=False),
-        8: EpochEnd(5, 30, is_last=False),
-        9: EpochEnd(9, 40, is_last=True),
-        12: EpochEnd(9, 40, is_last=True),
-    }
 
 
 def reading_threads() -> list[threading.Thread]:

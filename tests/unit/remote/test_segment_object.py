@@ -9,6 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.remote.format.block_table import BatchFacts, Block, BlockTable, BlockTableBuilder
 from service.remote.format.segment_object import (
     SECTION_NAMES,
@@ -66,7 +67,7 @@ def test_an_object_is_opened_from_its_last_bytes_alone() -> None:
 def test_sections_lie_where_the_footer_says(tmp_path: Path) -> None:
     plan = planned()
     data = b"".join(plan.parts())
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     store.put(plan.key, data)
     footer = open_footer(store, plan.key)
     assert list(footer.sections) == list(SECTION_NAMES)
@@ -81,7 +82,7 @@ def test_a_tail_larger_than_the_first_guess_takes_a_second_request() -> None:
         log, base_offset=100, last_offset=2099, epochs=((0, 100),), uuid=UUID(int=9), block_bytes=64
     )
     assert len(plan.tail) > SUFFIX_HINT
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     store.put_stream(plan.key, plan.parts(), plan.size)
     assert open_footer(store, plan.key) == plan.footer
     assert open_footer_of(store, entry_of(plan.footer)) == plan.footer
@@ -101,7 +102,7 @@ def test_each_short_suffix_says_how_much_is_needed() -> None:
 
 def test_an_object_under_another_name_is_refused() -> None:
     plan = planned()
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     other = plan.key.replace("00000000000000000100", "00000000000000000099")
     store.put_stream(other, plan.parts(), plan.size)
     with pytest.raises(CorruptionError, match="footer is of"):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from service.base.threads import SystemThreads
 from service.base.types import Buffer
 from service.records.builder import BatchBuilder, build_batch
 from service.records.producer_snapshot import ProducerRow, encode_rows
@@ -42,7 +43,7 @@ class CountingStore(MemoryStore):
     """Counts GETs and their bytes by key; listing is an error, as nothing that reads the archive may list."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(SystemThreads())
         self.gets: Counter[str] = Counter()
         self.bytes: Counter[str] = Counter()
 

@@ -14,8 +14,7 @@ from service.base.errors import ConfigError, CorruptionError
 from service.records.columns import ColumnDecoder
 from service.spark.errors import BrokerError
 from service.spark.options import ReadOptions
-from service.spark.plan.archive import ChosenPartition, Live, PartitionSnapshot
-from service.spark.plan.ranges import OffsetRange
+from service.spark.plan.snapshots import ChosenPartition, Live, OffsetRange, PartitionSnapshot
 from service.spark.plan.splits import MAX_SPLITS
 from service.spark.tail import sasl
 from service.spark.tail.fetched import Wanted, error_of, fetch_request, read_fetched

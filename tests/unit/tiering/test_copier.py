@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.hot.log import LocalLog
 from service.records.batch import iter_headers
 from service.records.builder import BatchBuilder
@@ -38,7 +39,7 @@ def copied(log: LocalLog, index: int, from_offset: int | None = None, store: Mem
     segment = log.sealed_segments()[index]
     start = segment.base_offset if from_offset is None else from_offset
     identity = IDENTITY._replace(base_offset=start, last_offset=segment.last_offset)
-    store = store if store is not None else MemoryStore()
+    store = store if store is not None else MemoryStore(SystemThreads())
     entry = copy_segment(store, Copy(segment, start), identity, Progress(), 1000)
     return segment, store, entry, open_footer_of(store, entry)
 
@@ -46,10 +47,10 @@ def copied(log: LocalLog, index: int, from_offset: int | None = None, store: Mem
 def test_the_object_begins_with_the_bytes_of_the_log_file_and_carries_its_indexes(log: LocalLog) -> None:
     segment, store, entry, footer = copied(log, 1)
     data = store.get(entry.key, max_size=1 << 30)
-    assert data[: footer.log_length] == segment.log_path.read_bytes()
+    assert data[: footer.log_length] == segment.log_file.path.read_bytes()
     for name, path in (
-        ("offset_index", segment.log_path.with_suffix(".index")),
-        ("time_index", segment.log_path.with_suffix(".timeindex")),
+        ("offset_index", segment.log_file.path.with_suffix(".index")),
+        ("time_index", segment.log_file.path.with_suffix(".timeindex")),
         ("producer_snapshot", segment.producer_snapshot_path),
     ):
         assert read_section(store, entry.key, footer.sections[name]) == path.read_bytes(), name
@@ -95,7 +96,7 @@ def test_the_tail_of_a_segment_gets_indexes_that_count_from_where_it_begins(log:
     start = segment.base_offset + 33
     _, store, entry, footer = copied(log, 1, start)
     data = store.get(entry.key, max_size=1 << 30)[: footer.log_length]
-    assert segment.log_path.read_bytes().endswith(data)
+    assert segment.log_file.path.read_bytes().endswith(data)
     headers = {header.position: header for header in iter_headers(data)}
     assert headers[0].base_offset == start
     index = read_section(store, entry.key, footer.sections["offset_index"])
@@ -115,11 +116,11 @@ def test_a_chain_that_does_not_end_at_a_batch_border_is_refused(log: LocalLog) -
 
 @pytest.mark.parametrize("position", [0, 10, 16, 25, 70, 5000, -1])
 def test_damage_of_any_kind_keeps_a_segment_from_being_uploaded(log: LocalLog, position: int) -> None:
-    path = log.sealed_segments()[0].log_path
+    path = log.sealed_segments()[0].log_file.path
     data = bytearray(path.read_bytes())
     data[position] ^= 0x40
     path.write_bytes(data)
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     with pytest.raises(CorruptionError):
         copied(log, 0, store=store)
     assert not list(store.list(""))
@@ -128,13 +129,13 @@ def test_damage_of_any_kind_keeps_a_segment_from_being_uploaded(log: LocalLog, p
 def test_bytes_that_change_between_proof_and_upload_are_caught(log: LocalLog) -> None:
     class Meddling(MemoryStore):
         def put_stream(self, key, parts, size):  # type: ignore[no-untyped-def]
-            path = log.sealed_segments()[0].log_path
+            path = log.sealed_segments()[0].log_file.path
             data = bytearray(path.read_bytes())
             data[9000] ^= 1
             path.write_bytes(data)
             super().put_stream(key, parts, size)
 
-    store = Meddling()
+    store = Meddling(SystemThreads())
     with pytest.raises(CorruptionError, match="changed while they were read"):
         copied(log, 0, store=store)
     assert not list(store.list(""))
@@ -152,16 +153,16 @@ def test_an_upload_that_is_given_up_stops_at_the_next_block(log: LocalLog) -> No
     segment = log.sealed_segments()[0]
     identity = IDENTITY._replace(last_offset=segment.last_offset)
     with pytest.raises(GivenUp):
-        copy_segment(Stopping(), Copy(segment, 0), identity, progress, 1000)
+        copy_segment(Stopping(SystemThreads()), Copy(segment, 0), identity, progress, 1000)
 
 
 def test_a_segment_deleted_meanwhile_is_still_read_through_its_open_file(log: LocalLog) -> None:
     segment = log.sealed_segments()[0]
     assert segment.log_file.fd >= 0
-    whole = segment.log_path.read_bytes()
+    whole = segment.log_file.path.read_bytes()
     for suffix in (".log", ".index", ".timeindex"):
-        segment.log_path.with_suffix(suffix).unlink()
-    store = MemoryStore()
+        segment.log_file.path.with_suffix(suffix).unlink()
+    store = MemoryStore(SystemThreads())
     identity = IDENTITY._replace(last_offset=segment.last_offset)
     entry = copy_segment(store, Copy(segment, 0), identity, Progress(), 1000)
     assert store.get(entry.key, max_size=1 << 30)[: entry.log_length] == whole

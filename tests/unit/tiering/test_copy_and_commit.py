@@ -305,7 +305,7 @@ def test_failures_in_a_row_back_off_and_success_resets_them(world: World) -> Non
 def test_a_local_segment_with_a_flipped_bit_is_never_uploaded(world: World) -> None:
     world.fill(2)
     [replica] = world.replicas
-    path = replica.log.sealed_segments()[1].log_path
+    path = replica.log.sealed_segments()[1].log_file.path
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)

@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
 from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
@@ -14,7 +15,7 @@ from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_metadata
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
-from service.tiering.fence import Displaced, claim_prefix, take_over
+from service.tiering.fence import Displaced, OwnWrites, claim_prefix, take_over
 from service.tiering.metadata_copy import MetadataSnapshot, OlderMetadata, write_metadata
 
 CLUSTER = "c-1"
@@ -23,9 +24,9 @@ WRITER, OTHER = Writer(1, UUID(int=1)), Writer(1, UUID(int=2))
 
 @pytest.fixture
 def store() -> MemoryStore:
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     claim_prefix(store, CLUSTER)
-    take_over(store, CLUSTER, Stamp(5, WRITER))
+    take_over(store, CLUSTER, Stamp(5, WRITER), OwnWrites())
     return store
 
 
@@ -34,7 +35,7 @@ def snapshot(end_offset: int, data: bytes = b"metadata") -> MetadataSnapshot:
 
 
 def write(store: MemoryStore, end_offset: int, writer: Writer = WRITER) -> None:
-    write_metadata(store, CLUSTER, snapshot(end_offset), writer, UUID(int=100 + end_offset))
+    write_metadata(store, CLUSTER, snapshot(end_offset), writer, UUID(int=100 + end_offset), OwnWrites())
 
 
 def kept(store: MemoryStore) -> list[int]:
@@ -56,7 +57,7 @@ def test_what_is_written_is_named_and_read_back(store: MemoryStore) -> None:
 def test_it_is_the_image_of_the_metadata(store: MemoryStore) -> None:
     image = MetadataImage()
     taken = MetadataSnapshot(image.offset + 1, image.epoch, lambda: encode_image(image, 7))
-    write_metadata(store, CLUSTER, taken, WRITER, UUID(int=9))
+    write_metadata(store, CLUSTER, taken, WRITER, UUID(int=9), OwnWrites())
     found = open_metadata(store)
     assert found is not None
     ref, data = found
@@ -89,7 +90,7 @@ def test_older_metadata_is_not_written_over_newer(store: MemoryStore) -> None:
 def test_what_is_there_already_is_not_written_again(store: MemoryStore) -> None:
     write(store, 64)
     before = store.head("cluster.json").etag
-    write_metadata(store, CLUSTER, snapshot(64, b"other"), WRITER, UUID(int=9))
+    write_metadata(store, CLUSTER, snapshot(64, b"other"), WRITER, UUID(int=9), OwnWrites())
     assert store.head("cluster.json").etag == before
     assert kept(store) == [64]
 
@@ -102,11 +103,11 @@ def test_a_process_that_was_displaced_writes_no_metadata(store: MemoryStore) -> 
 
 def test_one_that_is_displaced_while_it_uploads_is_not_named(store: MemoryStore) -> None:
     def encode() -> list[bytes]:
-        take_over(store, CLUSTER, Stamp(6, OTHER))
+        take_over(store, CLUSTER, Stamp(6, OTHER), OwnWrites())
         return [b"late"]
 
     with pytest.raises(Displaced):
-        write_metadata(store, CLUSTER, MetadataSnapshot(64, 3, encode), WRITER, UUID(int=9))
+        write_metadata(store, CLUSTER, MetadataSnapshot(64, 3, encode), WRITER, UUID(int=9), OwnWrites())
     assert open_metadata(store) is None
     write(store, 70, OTHER)
     write(store, 80, OTHER)
@@ -135,7 +136,7 @@ def test_one_replaced_while_it_is_read_is_found_all_the_same(store: MemoryStore)
                 write(store, 30)
             return store.get(key, max_size=max_size)
 
-    found = open_metadata(Replaced())
+    found = open_metadata(Replaced(SystemThreads()))
     assert found is not None
     assert found[0].end_offset == 30
 
@@ -150,7 +151,7 @@ def test_a_store_that_fails_between_leaves_what_was_named(store: MemoryStore) ->
             return getattr(store, name)
 
     with pytest.raises(StoreUnavailable):
-        write(Failing(), 20)
+        write(Failing(SystemThreads()), 20)
     found = open_metadata(store)
     assert found is not None
     assert found[0].end_offset == 10

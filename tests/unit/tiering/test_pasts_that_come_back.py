@@ -15,8 +15,8 @@ from service.remote.format.keys import HeadKey, SegmentKey, head_key, segment_ke
 from service.remote.reading.object_reader import open_cluster, open_head, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.judgement import Verdict, judge, judge_damaged
+from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
-from service.tiering.ports import TieringMetrics
 from service.tiering.recovery import read_archive
 from service.tiering.store_clock import MAX_SKEW_MS
 from tests.unit.tiering.world import CLUSTER, GRACE_MS, MemoryCatalog, World
@@ -26,7 +26,7 @@ MANY_SWEEPS = 4
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
-    return World(tmp_path / "disk", MemoryStore())
+    return World(tmp_path / "disk", MemoryStore(SystemThreads()))
 
 
 def archive(world: World) -> set[str]:
@@ -147,7 +147,7 @@ def test_topics_that_nobody_knows_are_reported_and_topics_json_goes_on_naming_th
 def test_of_two_nodes_with_one_past_the_displaced_one_stops_for_good(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = World(tmp_path / "first", MemoryStore())
+    first = World(tmp_path / "first", MemoryStore(SystemThreads()))
     first.fill(3)
     first.run()
     clone = World(tmp_path / "clone", first.bucket, copy_of(first), seed=2)
@@ -169,7 +169,7 @@ def test_of_two_nodes_with_one_past_the_displaced_one_stops_for_good(
 
 def test_a_commit_that_raced_a_clone_s_stops_at_head(tmp_path: Path) -> None:
     """Both go on from one HEAD at the same moment: one of them writes it, the other finds that out."""
-    first = World(tmp_path / "first", MemoryStore())
+    first = World(tmp_path / "first", MemoryStore(SystemThreads()))
     first.fill(1)
     first.run()
     clone = World(tmp_path / "clone", first.bucket, copy_of(first), seed=2)
@@ -240,7 +240,7 @@ def test_a_damaged_head_is_written_again_when_nothing_is_newer(world: World) -> 
 
 
 def test_one_manifest_that_cannot_be_read_stops_the_sweep_of_its_partition_alone(tmp_path: Path) -> None:
-    world = World(tmp_path, MemoryStore(), partitions=3)
+    world = World(tmp_path, MemoryStore(SystemThreads()), partitions=3)
     world.fill(2)
     world.run()
     orphans = [
@@ -272,13 +272,13 @@ def test_a_damaged_topics_json_is_left_for_an_operator_and_holds_up_nothing(
     world.fill(2)
     be_swept(world)
     assert world.bucket.get("topics.json", max_size=10) == b"{"
-    assert "it is damaged and is not written over" in caplog.text
+    assert "topics.json is left as it is: it is damaged" in caplog.text
     assert world.lag(world.replicas[0]) == 0
 
 
 @pytest.mark.parametrize("jump_ms", [10 * 365 * 86_400_000, -10 * 365 * 86_400_000])
 def test_a_clock_that_jumps_lets_nothing_expire(tmp_path: Path, jump_ms: int) -> None:
-    bucket = MemoryStore()
+    bucket = MemoryStore(SystemThreads())
     world = World(tmp_path, bucket, retention_ms=7 * 86_400_000)
     bucket._clock = _Beside(world)  # type: ignore[assignment]
     world.fill(3)

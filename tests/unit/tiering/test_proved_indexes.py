@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
 from service.hot.log import LocalLog
 from service.records.scan import scan_batches
 from service.records.segment_indexes import IndexBuilder, IndexBytes, IndexProof
@@ -36,7 +37,7 @@ def archived(log: LocalLog) -> tuple[IndexBytes, int]:
     identity = SegmentIdentity(
         "c", TIP.topic_id, TIP.topic, 0, segment.base_offset, segment.last_offset, 0, TIP.topic_id
     )
-    store, progress = MemoryStore(), Progress()
+    store, progress = MemoryStore(SystemThreads()), Progress()
     entry = copy_segment(store, Copy(segment, segment.base_offset), identity, progress, 1000)
     sections = open_footer_of(store, entry).sections
     offsets, times = (
@@ -46,7 +47,7 @@ def archived(log: LocalLog) -> tuple[IndexBytes, int]:
 
 
 def files(log: LocalLog) -> tuple[Path, Path]:
-    path = log.sealed_segments()[0].log_path
+    path = log.sealed_segments()[0].log_file.path
     return path.with_suffix(".index"), path.with_suffix(".timeindex")
 
 
@@ -93,7 +94,7 @@ def test_an_index_that_was_lost_is_made_anew(log: LocalLog, which: int) -> None:
 
 
 def test_the_log_itself_is_not_made_anew(log: LocalLog) -> None:
-    path = log.sealed_segments()[0].log_path
+    path = log.sealed_segments()[0].log_file.path
     path.write_bytes(flipped(path.read_bytes()))
     with pytest.raises(CorruptionError):
         archived(log)
@@ -158,9 +159,9 @@ def test_a_damaged_producer_snapshot_is_refused_and_named(log: LocalLog) -> None
 
 @pytest.mark.parametrize("data", [bytes(33), b"\x00\x01" + bytes(32)])
 def test_what_is_no_transaction_index_is_refused_and_named(log: LocalLog, data: bytes) -> None:
-    path = log.sealed_segments()[0].log_path.with_suffix(".txnindex")
+    path = log.sealed_segments()[0].log_file.path.with_suffix(".txnindex")
     path.write_bytes(data)
     segment = log.sealed_segments()[0]._replace(txn_index_path=path)
     identity = SegmentIdentity("c", TIP.topic_id, TIP.topic, 0, 0, segment.last_offset, 0, TIP.topic_id)
     with pytest.raises(CorruptionError, match=f"{path}: .* no transaction index"):
-        copy_segment(MemoryStore(), Copy(segment, 0), identity, Progress(), 1000)
+        copy_segment(MemoryStore(SystemThreads()), Copy(segment, 0), identity, Progress(), 1000)

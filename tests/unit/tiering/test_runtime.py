@@ -19,8 +19,8 @@ from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.commits import CommitQueue
 from service.tiering.fence import claim_prefix
+from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
-from service.tiering.ports import TieringMetrics
 from service.tiering.shared_objects import read_topics
 from service.tiering.slots import PrioritySlots
 from tests.unit.hot.logs import TIP
@@ -243,7 +243,7 @@ def test_free_places_go_to_the_smallest_priority_first_and_none_is_lost() -> Non
 
 
 def test_a_prefix_belongs_to_one_cluster() -> None:
-    store = MemoryStore()
+    store = MemoryStore(SystemThreads())
     claim_prefix(store, "mine")
     claim_prefix(store, "mine")
     with pytest.raises(ConfigError, match="belongs to cluster mine"):

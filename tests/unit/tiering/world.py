@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from service.base.clock import ManualClock
+from service.base.threads import SystemThreads
 from service.base.types import Buffer, TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
@@ -269,7 +270,7 @@ class World:
         self._ids = make_world(self.clock, seed=seed)
         self.is_recovered = False
         self._writer = writer  # of all nodes of one cluster; None for a new one with every start
-        self.bucket: ObjectStore = store if store is not None else MemoryStore(self.clock)
+        self.bucket: ObjectStore = store if store is not None else MemoryStore(SystemThreads(), self.clock)
         self.store = FaultyStore(self.bucket)
         self.store.on_head = self._head_written
         self.catalog = catalog if catalog is not None else MemoryCatalog()

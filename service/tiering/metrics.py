@@ -1,0 +1,42 @@
+"""What the tiering room counts: plain integers, written on the event loop and read by whoever scrapes. [P]"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from service.base.types import TopicIdPartition
+
+
+@dataclass(slots=True)
+class TieringMetrics:
+    """Counters since the start, and gauges as of the last pass."""
+
+    segments_copied: int = 0
+    bytes_copied: int = 0
+    segments_dropped: int = 0
+    bytes_dropped: int = 0
+    objects_deleted: int = 0
+    orphans_swept: int = 0
+    errors: int = 0
+    """Failed units of a partition's work; each is tried again."""
+    delete_errors: int = 0
+    uploads_aborted: int = 0
+    upload_abort_errors: int = 0
+    """Looks for abandoned uploads that failed; the next sweep looks again."""
+    fenced_commits: int = 0
+    heads_repaired: int = 0
+    stalled_calls: int = 0
+    sweep_errors: int = 0
+    """Partitions that a sweep could not judge: their manifest, or a page of it, cannot be read."""
+    clock_skew_ms: int = 0
+    """How far this node's clock was ahead of the store's when it was last compared."""
+    displaced: str | None = None
+    """Why this process writes to the bucket no more, for good."""
+    stopped: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """Partitions whose HEAD and metadata are of two pasts, and what is wrong."""
+    unknown_topics: int = 0
+    """Topics with objects in the bucket that the metadata knows neither as live nor as deleted."""
+    lag_segments: int = 0
+    lag_bytes: int = 0
+    blocked: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """Partitions that cannot be copied, and why, until they can."""

@@ -1,0 +1,91 @@
+"""What the sweep plays again and again (`simulator.sweep`): every kind of call is in it, at least once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from random import Random
+from typing import Final
+
+from service.records.batch import Codec
+from simulator import acts
+from simulator.client import NoAnswer
+from simulator.model import PartitionModel, TopicModel
+from simulator.sending import send, send_idempotent
+from simulator.world import SETTINGS, SimWorld
+
+SETTINGS_OF_SWEEP: Final = {**SETTINGS, "metadata.log.max.record.bytes.between.snapshots": "1500"}
+CONFIGS: Final = {"internal.segment.bytes": "700", "file.delete.delay.ms": "1000", "retention.ms": "-1"}
+TIERED: Final = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
+
+
+async def _create(world: SimWorld, name: str, configs: dict[str, str], *, flushed: bool = False) -> None:
+    if not await world.ensure_running():
+        return
+    configs = {**CONFIGS, **configs, **({"flush.messages": "1"} if flushed else {})}
+    try:
+        error, topic_id = await world.client.create_topic(name, 1, configs)
+    except NoAnswer:
+        return
+    if topic_id is not None and error.value == 0:
+        tiered = "remote.storage.enable" in configs
+        world.topics.append(TopicModel(name, topic_id, [PartitionModel(name, 0)], tiered, flushed, -1))
+
+
+async def _produce(world: SimWorld, name: str, *, idempotent: bool = False) -> None:
+    if not await world.ensure_running():
+        return
+    for topic, partition in list(world.partitions()):
+        if topic.name == name:
+            batches = []
+            for _ in range(6):
+                world.values += 2
+                batches.append([b"v%d." % (world.values - 1) + bytes(150), b"v%d." % world.values])
+            work = send_idempotent if idempotent else send
+            await work(world, topic, partition, batches, Codec.NONE)
+
+
+async def _settle(world: SimWorld) -> None:
+    await asyncio.sleep(4.0)
+
+
+async def _alter(world: SimWorld) -> None:
+    if await world.ensure_running():
+        for _ in range(3):
+            await acts.alter_topic(world, Random(1))
+
+
+async def _delete(world: SimWorld) -> None:
+    if await world.ensure_running() and len(world.topics) > 1:
+        world.topics[-1].deleted = True
+        try:
+            await world.client.delete_topic(world.topics[-1].topic_id)
+        except NoAnswer:
+            return
+
+
+async def _restart(world: SimWorld) -> None:
+    await world.stop()
+    world.machine.kill()
+    await world.ensure_running()
+
+
+STEPS: Final[Sequence[Callable[[SimWorld], Awaitable[None]]]] = (
+    lambda world: _create(world, "plain", {}),
+    lambda world: _create(world, "sure", {}, flushed=True),
+    lambda world: _create(world, "cold", TIERED),
+    lambda world: _produce(world, "plain"),
+    lambda world: _produce(world, "sure", idempotent=True),
+    lambda world: _produce(world, "cold"),
+    _settle,
+    _alter,
+    lambda world: _create(world, "gone", TIERED),
+    lambda world: _produce(world, "gone"),
+    lambda world: _produce(world, "cold", idempotent=True),
+    _settle,
+    _delete,
+    _restart,
+    lambda world: _produce(world, "sure"),
+    lambda world: _produce(world, "cold"),
+    _settle,
+)

@@ -1,0 +1,124 @@
+"""`cluster.json` and `topics.json` change under a running node: its own come back, others' are left."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from service.base.errors import CorruptionError
+from service.base.threads import SystemThreads
+from service.remote.format.manifest_codec import ClusterFile, encode_cluster
+from service.remote.format.stamp import Stamp, Writer
+from service.remote.reading.object_reader import open_cluster_file, open_topics
+from service.remote.stores.memory_store import MemoryStore
+from service.remote.stores.proven_uploads import ProvenUploads
+from service.tiering.fence import OwnWrites, claim_prefix, read_cluster, take_over, update_cluster
+from tests.unit.tiering.test_damaged_uploads import FlippingOnce
+from tests.unit.tiering.world import CLUSTER, World
+
+ONE, OTHER = Writer(1, UUID(int=1 << 100)), Writer(1, UUID(int=(1 << 128) - 1))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path / "disk", MemoryStore(SystemThreads()))
+    world.fill(1)
+    world.settle()
+    return world
+
+
+def flip(world: World, key: str, at: int) -> bytes:
+    data = bytearray(world.bucket.get(key, max_size=1 << 20))
+    data[at % len(data)] ^= 1
+    world.bucket.put(key, bytes(data))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("at", [0, 20, 100, -1])
+def test_a_cluster_json_damaged_at_rest_is_written_again_by_the_process_that_wrote_it(
+    world: World, at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = open_cluster_file(world.bucket)
+    flip(world, "cluster.json", at)
+    world.fill(2)
+    world.clock.advance(world.settings.fence_age_ms)
+    world.settle()
+    assert open_cluster_file(world.bucket) == before
+    assert "it is what this process wrote with a few bytes changed" in caplog.text
+    assert world.lag(world.replicas[0]) == 0
+
+
+def test_a_damaged_cluster_json_of_another_process_is_named_and_left(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    take_over(world.bucket, CLUSTER, Stamp(1, OTHER), OwnWrites())
+    damaged = flip(world, "cluster.json", 100)
+    before = world.stored_keys()
+    world.fill(2)
+    world.clock.advance(world.settings.fence_age_ms)
+    world.run()
+    assert world.bucket.get("cluster.json", max_size=1 << 20) == damaged
+    assert "it does not say whose prefix this is and who writes (firn repair)" in caplog.text
+    assert world.stored_keys() == before, "whoever wrote it may be the writer by now"
+
+
+def test_a_start_with_a_damaged_cluster_json_says_what_to_do(world: World) -> None:
+    damaged = flip(world, "cluster.json", 30)
+    with pytest.raises(CorruptionError, match=r"cluster\.json: .*\(firn repair\)"):
+        claim_prefix(world.bucket, CLUSTER)
+    assert world.bucket.get("cluster.json", max_size=1 << 20) == damaged
+
+
+def test_of_two_that_write_none_takes_the_other_s_damage_for_its_own() -> None:
+    store = MemoryStore(SystemThreads())
+    own = OwnWrites()
+    for at in range(6):
+        take_over(store, CLUSTER, Stamp(at, ONE), own)
+    others = encode_cluster(ClusterFile(CLUSTER, Stamp(5, OTHER)))
+    damaged = others.replace(b"firn-cluster", b"firm-cluster")
+    store.put("cluster.json", damaged)
+    with pytest.raises(CorruptionError):
+        update_cluster(store, CLUSTER, lambda old: old, own)
+    assert store.get("cluster.json", max_size=1000) == damaged
+    store.put("cluster.json", encode_cluster(ClusterFile(CLUSTER, Stamp(5, ONE))).replace(b"5,", b"4,"))
+    update_cluster(store, CLUSTER, lambda old: old, own)
+    assert read_cluster(store).stamp == Stamp(5, ONE)
+
+
+def test_a_cluster_json_damaged_on_its_way_is_sent_again(tmp_path: Path) -> None:
+    store = FlippingOnce("-")
+    world = World(tmp_path, ProvenUploads(store, lambda: False))
+    store.ending = "cluster.json"
+    world.fill(2)
+    world.settle()
+    assert store.damaged == ["cluster.json"]
+    assert open_cluster_file(store).stamp is not None
+    assert world.lag(world.replicas[0]) == 0
+
+
+def test_a_topics_json_that_this_process_wrote_is_written_again(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    flip(world, "topics.json", 60)
+    world.metadata_offset += 1
+    world.manager.topics_changed()
+    world.clock.advance(world.settings.topics_debounce_ms)
+    world.run()
+    assert open_topics(world.bucket).metadata_offset == world.metadata_offset
+    assert "this process wrote it, and writes it again" in caplog.text
+
+
+def test_one_that_was_damaged_before_the_start_is_left_for_an_operator(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    damaged = flip(world, "topics.json", 60)
+    world.reboot()
+    world.fill(1)
+    world.settle()
+    world.manager.topics_changed()
+    world.clock.advance(world.settings.topics_debounce_ms)
+    world.run()
+    assert world.bucket.get("topics.json", max_size=1 << 20) == damaged
+    assert "topics.json is left as it is: it is damaged" in caplog.text
