@@ -67,8 +67,10 @@ def new_loop(turns: Turns, now: Callable[[], float]) -> asyncio.AbstractEventLoo
 class LoopWatch:
     """Names and logs long turns of the running loop, from `start` to `close`."""
 
-    def __init__(self, turns: Turns, threads: Threads, name_of: Callable[[asyncio.Task[Any]], str]) -> None:
-        """`name_of` says in words what a task is for."""
+    def __init__(
+        self, turns: Turns, threads: Threads, thread_id: int, name_of: Callable[[asyncio.Task[Any]], str]
+    ) -> None:
+        """`thread_id` is the loop's thread; `name_of` says in words what a task is for."""
         self._turns = turns
         self._threads = threads
         self._loop = asyncio.get_running_loop()
