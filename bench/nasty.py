@@ -6,6 +6,8 @@ innocent client is measured. The act may return words for the table.
 
 from __future__ import annotations
 
+import contextlib
+import resource
 import struct
 import time
 import uuid
@@ -49,6 +51,7 @@ class Stage:
         self.store: Store | None = None
         self.proxy: FaultProxy | None = None
         folder.mkdir(parents=True)
+        self.open_files = _allow_open_files()
         if row.store == "folder":
             self.store = folder_store(folder / "bucket")
         elif row.store == "s3":
@@ -106,6 +109,14 @@ class Row(NamedTuple):
     store: str = ""
     """"folder", "s3" (through a proxy that can fail), or none"""
     settings: Mapping[str, str] = {}
+
+
+def _allow_open_files() -> int:
+    """As many as the machine lets this process, and so the node, have: 64,000 where it may ask for more."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, PermissionError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(hard, 64_000), max(hard, 64_000)))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 
 
 def create_topics(topics: Sequence[str], partitions: int, config: Mapping[str, str]) -> Any:
@@ -170,12 +181,15 @@ def inflation(stage: Stage) -> Act:
 
 
 def create_many(stage: Stage) -> Act:
-    topics, partitions = 8, stage.of(1000)
+    partitions = stage.of(1000)
+    # A node carries as many partitions as it may have open files for: a quarter of those.
+    topics = min(8, stage.open_files // 4 // partitions - 2)
     for number in range(topics):
         stage.create([f"beside-{number}"], partitions)
 
-    def act() -> None:
+    def act() -> str:
         stage.create(["nasty"], partitions)
+        return f"{partitions} beside {topics * partitions}"
 
     return act
 

@@ -12,6 +12,7 @@ from uuid import UUID
 from service.base.clock import Clock
 from service.base.errors import RequestError
 from service.base.printable import printable
+from service.broker.metrics import BrokerMetrics
 from service.broker.ports import ConfigAdmin, ProducerIdSource, TopicAdmin
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
@@ -53,6 +54,7 @@ class Broker:
         controller: Controller,
         replicas: Replicas,
         logs: LogManager,
+        metrics: BrokerMetrics | None = None,
     ) -> None:
         self._config = config
         self.clock = clock
@@ -71,6 +73,7 @@ class Broker:
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
         self._logs = logs
+        self.metrics = metrics or BrokerMetrics()
         self._cold_bytes = 0
         self._careful_until = 0.0
         self._refusals = RateLimitedLog(_log, now=self.loop.time)
@@ -109,6 +112,11 @@ class Broker:
         """Whether another answer with cold bytes may be made. Those that slow clients have not taken yet keep
         their chunks in memory, beyond what the reader's cache may hold: so much again, and no more."""
         return self._cold_bytes < self.config.remote_cache_bytes
+
+    @property
+    def cold_bytes_held(self) -> int:
+        """Bytes of the bucket that are on their way to clients."""
+        return self._cold_bytes
 
     def hold_cold_bytes(self, size: int) -> Callable[[], None]:
         """Count `size` bytes of cold data on their way to a client; call what is returned when they are

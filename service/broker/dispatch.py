@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from kio.schema.errors import ErrorCode
+
 from service.base.printable import printable
 from service.broker.broker import Broker
 from service.broker.handlers import (
@@ -42,6 +44,11 @@ from service.wire.produce import parse_produce
 
 Handler = Callable[[Broker, RequestContext, Any], Any]
 Parse = Callable[[int, memoryview, int], Any]
+
+
+NO_ERROR: Final = ErrorCode.none
+COUNTED_ERRORS: Final = 1000
+"""Topics or resources of an answer that are looked at for an error."""
 
 
 class Served(NamedTuple):
@@ -92,8 +99,24 @@ class Dispatcher:
             return Response([unsupported_api_versions_frame(header)])
         answer = handle(self._broker, context, decode_request(header, frame))
         if isinstance(answer, Awaitable):
-            return _later(header, answer)
+            return self._later(header, answer)
+        self._count_errors(header.api_key, answer)
         return Response([response_frame(header, answer)])
+
+    async def _later(self, header: RequestHeader, waited_for: Awaitable[Any]) -> Response:
+        answer = await waited_for
+        self._count_errors(header.api_key, answer)
+        return Response([response_frame(header, answer)])
+
+    def _count_errors(self, api_key: int, answer: Any) -> None:
+        """Errors of the whole answer and of the topics or resources in it, as far as they are few."""
+        error, api = self._broker.metrics.error, ApiKey(api_key).name
+        if (code := getattr(answer, "error_code", NO_ERROR)) != NO_ERROR:
+            error(api, code)
+        for name in ("topics", "responses", "results"):
+            for one in getattr(answer, name, ())[:COUNTED_ERRORS]:
+                if (code := getattr(one, "error_code", NO_ERROR)) != NO_ERROR:
+                    error(api, code)
 
     def describe(self, context: RequestContext, frame: memoryview | None) -> str:
         """What is asked and by whom, in words, with the first partition that is named where that is cheap to
@@ -118,7 +141,3 @@ class Dispatcher:
         index = getattr(one, "partition", None)
         first = f"{printable(topic)}-{one[0] if index is None else index}"
         return f" of {first}" + (f" and {len(named) - 1} more partitions" if len(named) > 1 else "")
-
-
-async def _later(header: RequestHeader, answer: Awaitable[Any]) -> Response:
-    return Response([response_frame(header, await answer)])

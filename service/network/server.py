@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,11 +33,15 @@ from service.network.admission import Admission
 from service.network.buffers import BufferPool
 from service.network.connection import Connection, State
 from service.network.limited_log import RateLimitedLog
+from service.network.metrics import ApiMetrics, NetworkMetrics
 from service.network.sender import Part, PeerLost, Sender
 from service.wire.errors import WireError
+from service.wire.frames import SIZE_BYTES
 
 _LOG = logging.getLogger(__name__)
 _SCRATCH_BYTES = 64 << 10
+_NO_API = ApiMetrics()
+_FRAME_SIZE = struct.Struct(">i").unpack_from
 _BACKLOG = 1024
 """Connections that the kernel keeps for us, and those that are accepted in one go."""
 
@@ -96,19 +101,6 @@ Describe = Callable[[RequestContext, memoryview | None], str]
 answered later."""
 
 
-@dataclass(slots=True)
-class Counters:
-    """What happened so far."""
-
-    accepted: int = 0
-    waited: int = 0
-    requests: int = 0
-    received_bytes: int = 0
-    wire_errors: int = 0
-    handler_errors: int = 0
-    idle_closed: int = 0
-
-
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds on what peers may cost; names in brackets are Kafka's configuration keys."""
@@ -133,9 +125,9 @@ class _Shared:
     loop: asyncio.AbstractEventLoop
     pool: BufferPool
     admission: Admission
+    counters: NetworkMetrics
     turns: Turns
     describe: Describe
-    counters: Counters = field(default_factory=Counters)
     peers: dict[_Peer, None] = field(default_factory=dict)
     """in the order in which they came"""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
@@ -152,13 +144,16 @@ class _Peer(asyncio.BufferedProtocol):
     """One connection: its machine, its output and its place in the loop."""
 
     __slots__ = (
-        "_connection", "_context", "_eof", "_on_done", "_on_failed", "_pausing", "_pending", "_sender",
+        "_api", "_asked_s", "_connection", "_context", "_eof", "_on_done", "_on_failed", "_pausing",
+        "_pending", "_sender",
         "_shared", "_transport", "_turn", "_view", "last_move",
     )  # fmt: skip
 
     def __init__(self, shared: _Shared) -> None:
         self._shared = shared
         self._connection = Connection(shared.pool, shared.limits.max_request_bytes)
+        self._api = _NO_API
+        self._asked_s = 0.0
         self._view: memoryview | None = None
         self._pending: asyncio.Future[Answer] | None = None
         self._pausing = False
@@ -248,8 +243,14 @@ class _Peer(asyncio.BufferedProtocol):
                     break
                 shared.counters.requests += 1
                 self._context.cancel_on_disconnect = False
-                self._took(shared.handler(self._context, request))
+                answer = shared.handler(self._context, request)
+                # What the dispatcher let through is an API that is served: there are not many.
+                api = shared.counters.of(self._context.api_key)
+                self._took(answer, api)
+                del answer
                 ended = shared.loop.time()
+                api.received_bytes += len(request)
+                api.count(began - shared.turns.began, ended - began)
                 if ended - began > NOTICED_S:
                     shared.turns.held(ended - began, shared.describe(self._context, request))
                 began = ended
@@ -258,10 +259,11 @@ class _Peer(asyncio.BufferedProtocol):
         except Exception as e:
             self._failed(e)
 
-    def _took(self, answer: Answer | Awaitable[Answer]) -> None:
+    def _took(self, answer: Answer | Awaitable[Answer], api: ApiMetrics) -> None:
         if answer is None:
             self._connection.answered()
         elif type(answer) is Response:
+            api.sent_bytes += _FRAME_SIZE(answer.parts[0])[0] + SIZE_BYTES  # type: ignore[arg-type]
             self._on_done, self._on_failed = answer.on_done, answer.on_failed
             self._connection.answering()
             if self._sender.send(answer.parts):
@@ -269,6 +271,7 @@ class _Peer(asyncio.BufferedProtocol):
                 self._connection.answered()
         else:
             assert not isinstance(answer, Response)
+            self._api, self._asked_s = api, self.last_move
             self._pending = asyncio.ensure_future(answer, loop=self._shared.loop)
             self._pending.add_done_callback(self._resolved)
 
@@ -288,7 +291,8 @@ class _Peer(asyncio.BufferedProtocol):
         try:
             if error is not None:
                 raise error
-            self._took(future.result())
+            self._api.later.observe(self.last_move - self._asked_s)
+            self._took(future.result(), self._api)
         except Exception as e:
             self._failed(e)
             return
@@ -391,6 +395,7 @@ class Server:
         limits: Limits | None = None,
         listener: str = "PLAINTEXT",
         admission: Admission | None = None,
+        metrics: NetworkMetrics | None = None,
         turns: Turns | None = None,
         describe: Describe | None = None,
     ) -> None:
@@ -400,6 +405,7 @@ class Server:
         self._limits = limits or Limits()
         self._listener = listener
         self._admission = admission or Admission(sys.maxsize)
+        self.counters = metrics or NetworkMetrics()
         self._turns = turns or Turns()
         self._describe = describe or (lambda context, request: str(context))
         self._shared: _Shared | None = None
@@ -409,10 +415,6 @@ class Server:
         self._shut = False
         self._reopening: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-
-    @property
-    def counters(self) -> Counters:
-        return self._shared.counters if self._shared else Counters()
 
     @property
     def connection_count(self) -> int:
@@ -444,6 +446,7 @@ class Server:
             loop,
             pool,
             self._admission,
+            self.counters,
             self._turns,
             self._describe,
         )

@@ -69,6 +69,11 @@ class Reading(NamedTuple):
     """Downloads that the pass is short of, by position in the request."""
     held: int
     """Memory that the cold bytes among the answers keep from being freed."""
+    cold_reads: int
+    """Partitions that were answered from the bucket, and"""
+    cold_bytes: int
+    """how much of `size` that is."""
+    hot_reads: int
 
 
 def handle(
@@ -93,7 +98,13 @@ def _refusal(context: RequestContext, error: ErrorCode) -> Response:
 def _response(broker: Broker, context: RequestContext, reading: Reading) -> Response:
     _have_in_hand(broker, reading.topics)
     parts = encode_fetch_response(context.api_version, context.correlation_id, reading.topics)
-    on_done = broker.hold_cold_bytes(reading.held) if reading.held else None
+    metrics, on_done = broker.metrics, None
+    metrics.hot_reads += reading.hot_reads
+    metrics.hot_bytes += reading.size - reading.cold_bytes
+    if reading.held:
+        metrics.cold_reads += reading.cold_reads
+        metrics.cold_bytes += reading.cold_bytes
+        on_done = broker.hold_cold_bytes(reading.held)
     return Response(cast("list[Part]", parts), on_done, broker.read_carefully)
 
 
@@ -140,11 +151,21 @@ async def _wait(
         for future in reading.remote.values():
             future.add_done_callback(wait.wake_threadsafe)
         was_remote = bool(reading.remote)
-        await wait.until(left_s)
+        await _waited(broker, wait, left_s, was_remote)
         reading = _read(broker, version, fetch, reading.remote)
         if was_remote and reading.size:
             break
     return _response(broker, context, reading)
+
+
+async def _waited(broker: Broker, wait: Wait, left_s: float, is_cold: bool) -> None:
+    metrics, began_s = broker.metrics, broker.loop.time()
+    metrics.waiting += 1
+    try:
+        await wait.until(left_s)
+    finally:
+        metrics.waiting -= 1
+        (metrics.cold_wait if is_cold else metrics.wait).observe(broker.loop.time() - began_s)
 
 
 def _read(broker: Broker, version: int, fetch: FetchRequestView, started: RemoteReads) -> Reading:
@@ -152,8 +173,9 @@ def _read(broker: Broker, version: int, fetch: FetchRequestView, started: Remote
     room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
     if broker.reads_carefully:
         room = min(room, CAREFUL_BYTES)
-    reading = Reading([], [], 0, False, {}, 0)
+    reading = Reading([], [], 0, False, {}, 0, 0, 0, 0)
     size, held, final = 0, 0, False
+    hot_reads = cold_reads = cold_bytes = 0
     cold = broker.has_room_for_cold_bytes
     for t, (topic, partitions) in enumerate(fetch.topics):
         answers = []
@@ -167,21 +189,29 @@ def _read(broker: Broker, version: int, fetch: FetchRequestView, started: Remote
                     read = _tiers(partition, asked.fetch_offset, limit, size == 0, cold, started.get((t, p)))
             except RequestError as e:
                 final = True
-                answers.append(_refused(asked, e.code))
+                answers.append(_refused(broker, asked, e.code))
                 continue
             except (StorageError, CorruptionError) as e:
                 final = True
-                answers.append(_refused(asked, _storage_code(broker, topic, asked.partition, e)))
+                code = _storage_code(broker, topic, asked.partition, e)
+                answers.append(_refused(broker, asked, code))
                 continue
             reading.partitions.append(partition)
             if read.pending is not None:
                 reading.remote[t, p] = read.pending
+            if read.held:
+                held += read.held
+                cold_reads += 1
+                cold_bytes += read.size
+            elif read.size:
+                hot_reads += 1
             size += read.size
-            held += read.held
             final = final or diverging is not None
             answers.append(_answer(partition, asked, fetch, read, diverging))
         reading.topics.append((topic, answers))
-    return reading._replace(size=size, final=final, held=held)
+    return reading._replace(
+        size=size, final=final, held=held, cold_reads=cold_reads, cold_bytes=cold_bytes, hot_reads=hot_reads
+    )
 
 
 def _partition(
@@ -237,7 +267,8 @@ def _storage_code(broker: Broker, topic: TopicKey, index: int, error: Exception)
     return ErrorCode.kafka_storage_error
 
 
-def _refused(asked: FetchPartition, code: ErrorCode) -> FetchPartitionResult:
+def _refused(broker: Broker, asked: FetchPartition, code: ErrorCode) -> FetchPartitionResult:
+    broker.metrics.error("FETCH", code)
     return FetchPartitionResult(asked.partition, code)
 
 

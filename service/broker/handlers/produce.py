@@ -105,6 +105,7 @@ async def _answer_after_flush(
         if not isinstance(error, StorageError):
             raise error
         broker.log_storage_error("Produce", topic, index, error)
+        broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
     for topic, answers in topics if lost else ():
         for n, answer in enumerate(answers):
             if (topic, answer.partition) in lost:
@@ -142,11 +143,17 @@ def _append(
         info = partition.append(batch, now_ms)
     except RequestError as e:
         broker.log_refusal("Produce", context, topic, index, e)
+        broker.metrics.error("PRODUCE", e.code)
         errors = e.record_errors if isinstance(e, RecordsRefused) else ()
         return ProducePartitionResult(index, e.code, record_errors=errors, error_message=e.message)
     except (StorageError, CorruptionError) as e:
         broker.log_storage_error("Produce", topic, index, e)
+        broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
         return ProducePartitionResult(index, ErrorCode.kafka_storage_error)
+    metrics = broker.metrics
+    metrics.appended_batches += 1
+    metrics.appended_records += batch.record_count
+    metrics.appended_bytes += len(batch.data)
     if partition.log.flush_due:
         to_flush[topic, index] = partition
     return ProducePartitionResult(
