@@ -12,7 +12,6 @@ from uuid import UUID
 from service.base.clock import Clock
 from service.base.errors import RequestError
 from service.base.printable import printable
-from service.broker.metrics import BrokerMetrics
 from service.broker.ports import ConfigAdmin, ProducerIdSource, TopicAdmin
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
@@ -25,6 +24,7 @@ from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.limited_log import RateLimitedLog
 from service.network.server import RequestContext
+from service.partition.metrics import ServingMetrics
 
 _log = logging.getLogger(__name__)
 
@@ -54,7 +54,6 @@ class Broker:
         controller: Controller,
         replicas: Replicas,
         logs: LogManager,
-        metrics: BrokerMetrics | None = None,
     ) -> None:
         self._config = config
         self.clock = clock
@@ -73,7 +72,7 @@ class Broker:
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
         self._logs = logs
-        self.metrics = metrics or BrokerMetrics()
+        self.metrics = ServingMetrics()
         self._cold_bytes = 0
         self._careful_until = 0.0
         self._refusals = RateLimitedLog(_log, now=self.loop.time)

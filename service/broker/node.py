@@ -19,18 +19,21 @@ import signal
 import sys
 import threading
 import time
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 from uuid import UUID
 
+from service.base.clock import Clock
 from service.base.disk import Disk
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import exists
+from service.base.health import Check
 from service.base.turns import Turns
 from service.base.world import World, system_world
-from service.broker import descriptors
+from service.broker import descriptors, health
 from service.broker.applier import Applier
 from service.broker.broker import Broker
 from service.broker.cold import ColdTier, OpenStore, open_configured_store
@@ -50,19 +53,26 @@ from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.requests import Endpoint, PartitionLimit, RegisterBroker, TopicDefaults
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.network.admission import Admission
+from service.network.metrics import NetworkMetrics
 from service.network.server import Limits, Server
+from service.partition.metrics import ServingMetrics
+from service.partition.partition import Partition
 
 log = logging.getLogger(__name__)
 
 
-def run_server(config: BrokerConfig) -> int:
+OpenConsole = Callable[["Node", Clock], AbstractAsyncContextManager[str]]
+"""Shows a node to people over HTTP while the context lasts; gives the URL."""
+
+
+def run_server(config: BrokerConfig, open_console: OpenConsole | None = None) -> int:
     """Run a node until SIGTERM or SIGINT; returns the process's exit code.
 
-    Prints ``ready: node <id> on <host>:<port>`` once it serves.
+    Prints ``ready: node <id> on <host>:<port>`` once it serves, and ``http: <url>`` where it has a console.
     """
     turns = Turns()
     with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
-        return runner.run(_run(config, turns))
+        return runner.run(_run(config, turns, open_console))
 
 
 def _allow_open_files() -> int:
@@ -74,7 +84,7 @@ def _allow_open_files() -> int:
     return hard
 
 
-async def _run(config: BrokerConfig, turns: Turns) -> int:
+async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | None) -> int:
     open_files = _allow_open_files()
     supervisor = Supervisor()
     loop = asyncio.get_running_loop()
@@ -83,16 +93,26 @@ async def _run(config: BrokerConfig, turns: Turns) -> int:
     world = system_world()
     node = Node(config, supervisor, world, open_files=open_files, turns=turns)
     watch = LoopWatch(turns, world.threads, threading.get_ident(), node.name_of)
-    watch.start()
     try:
         async with AsyncExitStack() as stack:
+            url = ""
+            if open_console is not None:
+                url = await stack.enter_async_context(open_console(node, world.clock))
             await node.start(stack)
             # What lives from here on lives until the end: it need not be looked at by every collection.
             gc.collect()
             gc.freeze()
+            await asyncio.sleep(0)
+            watch.start()
             host, port = node.address
-            print(f"ready: node {config.node_id} on {host}:{port}", flush=True)
+            print(
+                f"ready: node {config.node_id} on {host}:{port}",
+                *([f"http: {url}"] if url else ()),
+                sep="\n",
+                flush=True,
+            )
             await supervisor.stopped()
+            node.is_serving = False
             log.info("node %d stops", config.node_id)
     except (ConfigError, CorruptionError, StorageError, OSError) as e:
         log.critical("node %d: %s", config.node_id, e)
@@ -123,7 +143,13 @@ class Node:
         self._clock = world.clock
         self._open_files = open_files
         self._open_store = open_store
-        self._turns = turns or Turns()
+        self.turns = turns or Turns()
+        self.network = NetworkMetrics()
+        self.logs: LogManager | None = None
+        self.metadata: Publisher | None = None
+        self.cold: ColdTier | None = None
+        self.is_serving = False
+        self._broker: Broker | None = None
         self._failed_directories: set[Path] = set()
         self._servers: list[Server] = []
         self._applier: Applier | None = None
@@ -154,6 +180,7 @@ class Node:
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
+        self.logs = logs
         # A node that fails half-way has not shut down cleanly: no marker is left then.
         closing = _LogsClosing(logs, self._supervisor)
         stack.push_async_exit(closing)
@@ -161,13 +188,13 @@ class Node:
 
         if not config.remote_recover:
             _check_metadata(self._world.disk, config.log_dirs)
-        metadata = await self._start_metadata(stack)
+        self.metadata = metadata = await self._start_metadata(stack)
         controller = await self._start_controller(stack, metadata, cluster_id, budget)
         config = dynamic_config(config, metadata.image)
         check_topics(metadata.image, config)
         cold = None
         if config.remote_url is not None:
-            cold = ColdTier(config, self._world, cluster_id, self._open_store)
+            self.cold = cold = ColdTier(config, self._world, cluster_id, self._open_store)
         if cold is not None:
             stack.push_async_callback(cold.close)
             await cold.claim()
@@ -191,6 +218,7 @@ class Node:
             replicas,
             logs,
         )
+        self._broker = broker
         await self._bind(broker)
         broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)
         stack.push_async_callback(self._supervisor.close)
@@ -203,6 +231,40 @@ class Node:
         for server in self._servers:
             await server.start()
             stack.push_async_callback(server.close)
+        self.is_serving = True
+
+    @property
+    def serving(self) -> ServingMetrics | None:
+        """What produce and fetch have counted, once they can."""
+        return None if self._broker is None else self._broker.metrics
+
+    def partitions(self) -> Sequence[Partition]:
+        """Those that are online now."""
+        return () if self._broker is None else tuple(self._broker.replicas)
+
+    def offline_count(self) -> int:
+        """Partitions of this node that cannot be served."""
+        return 0 if self._broker is None else self._broker.replicas.offline_count
+
+    def connections(self) -> Mapping[str, int]:
+        """Open connections by listener."""
+        return {server.listener: server.connection_count for server in self._servers}
+
+    def memory(self) -> Mapping[str, int]:
+        """Bytes held, by who holds them."""
+        held = {"requests": sum(server.request_memory_bytes for server in self._servers)}
+        if self.cold is not None:
+            flights = self.cold.reader.stats().flights
+            held["cold_cache"] = flights.cached_bytes
+            held["cold_downloads"] = flights.in_flight_bytes
+            held["cold_metadata"] = flights.metadata_bytes
+        if self._broker is not None:
+            held["cold_answers"] = self._broker.cold_bytes_held
+        return held
+
+    def health(self) -> Sequence[Check]:
+        """How logs, metadata and store are, and whether requests are served."""
+        return health.checks(self._supervisor.failure, self._broker, self.logs, self.cold, self.is_serving)
 
     def _directory_failed(self, path: Path, error: StorageError) -> None:
         """Partitions of other directories go on; without metadata, or without any directory, nothing does."""
@@ -260,7 +322,8 @@ class Node:
                 limits=limits,
                 listener=listener.name,
                 admission=admission,
-                turns=self._turns,
+                metrics=self.network,
+                turns=self.turns,
                 describe=dispatcher.describe,
             )
             await server.bind()

@@ -47,6 +47,12 @@ class Replicas:
         if self._offline.pop((tip.topic_id, tip.partition), None) is not None:
             self._offline.pop((tip.topic, tip.partition), None)
 
+    @property
+    def offline_count(self) -> int:
+        """Partitions that are this node's and not served."""
+        failed = sum(1 for one in self if one.log.failure is not None)
+        return failed + sum(1 for key in self._offline if isinstance(key[0], UUID))
+
     def __iter__(self) -> Iterator[Partition]:
         """Those that are online."""
         return iter([one for key, one in self._online.items() if isinstance(key[0], UUID)])

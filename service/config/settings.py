@@ -106,6 +106,8 @@ class BrokerConfig:
     queued_max_request_bytes: int
     fetch_max_bytes: int
     max_request_partition_size_limit: int
+    http_listener: str | None
+    metrics_partitions_enable: bool
     log_flush_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     producer_id_expiration_ms: int

@@ -403,7 +403,7 @@ class Server:
         self.port = port
         self._handler = handler
         self._limits = limits or Limits()
-        self._listener = listener
+        self.listener = listener
         self._admission = admission or Admission(sys.maxsize)
         self.counters = metrics or NetworkMetrics()
         self._turns = turns or Turns()
@@ -442,7 +442,7 @@ class Server:
         self._shared = _Shared(
             self._handler,
             self._limits,
-            self._listener,
+            self.listener,
             loop,
             pool,
             self._admission,
@@ -456,7 +456,7 @@ class Server:
             )
         except OSError as e:
             host = f"[{self.host}]" if ":" in self.host else self.host
-            raise ConfigError(f"listeners: {self._listener}://{host}:{self.port}: {words_of(e)}") from e
+            raise ConfigError(f"listeners: {self.listener}://{host}:{self.port}: {words_of(e)}") from e
         self.port = server.sockets[0].getsockname()[1]
         self._listening.append(server)
 

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from service.base.metrics import Histogram
 
 
-class BrokerMetrics:
+class ServingMetrics:
     """All partitions of a node together. Owned by the event loop."""
 
     __slots__ = (
