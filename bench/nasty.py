@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from bench import load
 from tests.support.batches import ZSTD, batch, record
 from tests.support.faults import Fault, FaultProxy, fault_proxy
-from tests.support.processes import Node, wait_until
+from tests.support.processes import Node, free_port, wait_until
 from tests.support.stores import (
     Store,
     folder_store,
@@ -60,8 +60,12 @@ class Stage:
             self.proxy = stack.enter_context(fault_proxy(endpoint))
             self.store = new_bucket(endpoint, "latency").through(self.proxy.endpoint)
         remote = self.store.node_settings if self.store is not None else {}
+        http = f"127.0.0.1:{free_port()}"
+        self.http = f"http://{http}"
         self.node = Node(
-            folder / "node", {**BRISK, **remote, **row.settings}, self.store.env if self.store else {}
+            folder / "node",
+            {**BRISK, "firn.http.listener": http, **remote, **row.settings},
+            self.store.env if self.store else {},
         )
         stack.callback(self.node.close)
         self.node.start()

@@ -8,19 +8,22 @@ from collections.abc import Mapping
 from typing import Any
 
 DEFAULT_URL = "http://127.0.0.1:9464"
+MOST_BYTES = 64 << 20
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "top",
         help="show what a node does, live",
-        description="Show what a node does, as its HTTP listener (firn.http.listener) tells it: requests,
-        reads " "of each tier, the event loop, offload and the object store. Ends with Ctrl-C.",
+        description="Show what a node does, as its HTTP listener (firn.http.listener) tells it: requests, "
+        "reads of each tier, the event loop, offload and the object store. Ends with Ctrl-C.",
     )
-    parser.add_argument("--url", default=DEFAULT_URL, help=f"the node's HTTP listener (default:
-    {DEFAULT_URL})") parser.add_argument("--every", type=_seconds, default=2.0, metavar="SECONDS",
-    help="default: 2") parser.add_argument("--json", action="store_true", help="the figures once, as JSON:
-    totals since the start") parser.set_defaults(run=run)
+    parser.add_argument(
+        "--url", default=DEFAULT_URL, help=f"the node's HTTP listener (default: {DEFAULT_URL})"
+    )
+    parser.add_argument("--every", type=_seconds, default=2.0, metavar="SECONDS", help="default: 2")
+    parser.add_argument("--json", action="store_true", help="once, as JSON: totals since the start")
+    parser.set_defaults(run=run)
 
 
 def _seconds(text: str) -> float:
@@ -85,6 +88,3 @@ def _get(url: str, path: str) -> str:
         raise StorageError(f"{url}{path}: {e.code} {e.reason}: is it a node's HTTP listener?") from e
     except (OSError, ValueError) as e:
         raise StorageError(f"{url}: {getattr(e, 'reason', e)}: has the node firn.http.listener?") from e
-
-
-MOST_BYTES = 64 << 20

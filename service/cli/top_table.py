@@ -1,4 +1,4 @@
-"""The figures that `firn top` shows, out of OpenMetrics text: rates between two looks, and how things stand. [P]"""
+"""The figures that `firn top` shows, out of OpenMetrics text: rates, and how things stand. [P]"""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple
 from service.base.printable import printable
 
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
-_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\\]|\\\\.)*)"')
+_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
 _WHO: Final = 100
 
 Labels = tuple[tuple[str, str], ...]
@@ -32,7 +33,8 @@ def parse(text: str) -> dict[str, dict[Labels, float]]:
 
 
 def _plain(words: str) -> str:
-    return words.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+    """A label's value without the escapes of the text."""
+    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], words)
 
 
 class Figures:

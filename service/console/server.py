@@ -46,14 +46,22 @@ _KEY: Final = "firn.http.listener"
 
 
 class _Connections(Server):
-    """aiohttp's connections, few of them and each for a short time."""
+    """aiohttp's connections, few of them and each for a short time. The oldest makes room for the newest."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._open: dict[RequestHandler, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}
 
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        if len(self.connections) > MOST_CONNECTIONS:
-            transport.abort()
-        else:
-            self._loop.call_later(CONNECTION_S, transport.abort)
+        if len(self._open) >= MOST_CONNECTIONS:
+            self._open[next(iter(self._open))][0].abort()
+        self._open[handler] = transport, self._loop.call_later(CONNECTION_S, transport.abort)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        if (found := self._open.pop(handler, None)) is not None:
+            found[1].cancel()
 
 
 class Console:
