@@ -1,4 +1,4 @@
-"""How the parts of a node are, in the words of `/readyz`. [P]"""
+"""How the parts of a node are, in the words of `/readyz`."""
 
 from __future__ import annotations
 

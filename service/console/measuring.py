@@ -1,4 +1,4 @@
-"""What a node's counters say now, as samples of the families. [P]
+"""What a node's counters say now, as samples of the families.
 
 Nothing here takes long: a few hundred numbers, however many partitions there are. What goes with partitions
 is in `Totals` and `of_partitions`, for whoever goes through them in slices.

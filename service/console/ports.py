@@ -1,4 +1,4 @@
-"""What is looked at of a node: counters and parts of the rooms below. [P]
+"""What is looked at of a node: counters and parts of the rooms below.
 
 `broker/node.py` has a class of this shape, which the command line hands over.
 """
