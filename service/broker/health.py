@@ -31,8 +31,9 @@ def _node(failure: BaseException | None, is_serving: bool) -> Check:
 def _logs(broker: Broker | None, logs: LogManager | None) -> Check:
     if broker is None or logs is None:
         return Check("logs", State.FAILED, "they are being opened")
-    if broker.replicas.offline_count:
-        return Check("logs", State.DEGRADED, f"{broker.replicas.offline_count} partitions are offline")
+    failed = sum(1 for one in broker.replicas if one.log.failure is not None)
+    if offline := failed + broker.replicas.closed_count:
+        return Check("logs", State.DEGRADED, f"{offline} partitions are offline")
     return Check("logs", State.OK)
 
 

@@ -242,9 +242,9 @@ class Node:
         """Those that are online now."""
         return () if self._broker is None else tuple(self._broker.replicas)
 
-    def offline_count(self) -> int:
-        """Partitions of this node that cannot be served."""
-        return 0 if self._broker is None else self._broker.replicas.offline_count
+    def closed_count(self) -> int:
+        """Partitions of this node that could not be opened, or were taken offline."""
+        return 0 if self._broker is None else self._broker.replicas.closed_count
 
     def connections(self) -> Mapping[str, int]:
         """Open connections by listener."""

@@ -48,10 +48,9 @@ class Replicas:
             self._offline.pop((tip.topic, tip.partition), None)
 
     @property
-    def offline_count(self) -> int:
-        """Partitions that are this node's and not served."""
-        failed = sum(1 for one in self if one.log.failure is not None)
-        return failed + sum(1 for key in self._offline if isinstance(key[0], UUID))
+    def closed_count(self) -> int:
+        """Partitions that are this node's and could not be opened, or were taken offline."""
+        return len(self._offline) // 2
 
     def __iter__(self) -> Iterator[Partition]:
         """Those that are online."""

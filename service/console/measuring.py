@@ -38,24 +38,28 @@ class Sample(NamedTuple):
 class Totals:
     """Sums over partitions."""
 
-    __slots__ = ("bucket_bytes", "bucket_segments", "local_bytes", "local_segments", "online")
+    __slots__ = ("bucket_bytes", "bucket_segments", "failed", "local_bytes", "local_segments", "online")
 
     def __init__(self) -> None:
-        self.online = self.local_segments = self.local_bytes = 0
+        self.online = self.failed = self.local_segments = self.local_bytes = 0
         self.bucket_segments = self.bucket_bytes = 0
 
     def add(self, partition: Partition) -> None:
         log, remote = partition.log, partition.unified.remote
-        self.online += 1
+        if log.failure is None:
+            self.online += 1
+        else:
+            self.failed += 1
         self.local_segments += len(log.state.segments)
         self.local_bytes += log.size
         if remote is not None:
             self.bucket_segments += remote.segments
             self.bucket_bytes += remote.size_bytes
 
-    def samples(self, offline: int) -> Iterator[Sample]:
+    def samples(self, closed: int) -> Iterator[Sample]:
+        """`closed` partitions are not among those that were added."""
         yield Sample("firn_partitions", self.online, ("online",))
-        yield Sample("firn_partitions", offline, ("offline",))
+        yield Sample("firn_partitions", self.failed + closed, ("offline",))
         yield Sample("firn_segments", self.local_segments, ("local",))
         yield Sample("firn_segments", self.bucket_segments, ("bucket",))
         yield Sample("firn_log_bytes", self.local_bytes, ("local",))

@@ -49,10 +49,10 @@ class Watched(Protocol):
     @property
     def cold(self) -> Cold | None: ...
     def partitions(self) -> Sequence[Partition]:
-        """Those that are online, as a list of the moment."""
+        """Those that are open, as a list of the moment; the log of one may have failed since."""
 
-    def offline_count(self) -> int:
-        """Partitions of this node that cannot be served."""
+    def closed_count(self) -> int:
+        """Partitions of this node that could not be opened, or were taken offline."""
 
     def connections(self) -> Mapping[str, int]:
         """Open connections by listener."""

@@ -27,9 +27,9 @@ from service.console.ports import Watched
 from service.partition.partition import Partition
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-_LINE_US: Final = 15
-_PARTITION_US: Final = 4
-_LINES: Final = 100
+_LINE_US: Final = 20
+_PARTITION_US: Final = 5
+_LINES: Final = 50
 """Lines that are written in one go."""
 _METRICS: Final = {
     COUNTER: CounterMetricFamily,
@@ -61,7 +61,7 @@ async def render(
             await piece.next_turn()
         totals.add(partition)
     found: dict[str, list[Sample]] = {}
-    for sample in (*of_node(node, now_ms), *totals.samples(node.offline_count()), *more):
+    for sample in (*of_node(node, now_ms), *totals.samples(node.closed_count()), *more):
         found.setdefault(sample.name, []).append(sample)
     text: list[bytes] = []
     for name, family in FAMILIES.items():

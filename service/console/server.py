@@ -11,7 +11,7 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +26,7 @@ from aiohttp.web_server import Server
 
 from service.base.clock import Clock
 from service.base.errors import ConfigError
-from service.base.health import State
+from service.base.health import Check, State
 from service.console.measuring import Sample
 from service.console.ports import Watched
 from service.console.rendering import CONTENT_TYPE, render
@@ -41,7 +41,7 @@ _LINE_BYTES: Final = 2048
 _FIELD_BYTES: Final = 4096
 _PIECE_BYTES: Final = 64 << 10
 _AGE_S: Final = 1.0
-"""So old may be the text of `/metrics` that somebody gets."""
+"""So old may be what somebody gets of `/metrics` and `/readyz`."""
 _KEY: Final = "firn.http.listener"
 
 
@@ -74,6 +74,8 @@ class Console:
         self._scraping: asyncio.Task[list[bytes]] | None = None
         self._text: list[bytes] = []
         self._text_at = float("-inf")
+        self._checks: Sequence[Check] = ()
+        self._checked_at = float("-inf")
         self._version = version("firn-log")
         self._loop = asyncio.get_running_loop()
         self._listening: asyncio.Server | None = None
@@ -158,7 +160,9 @@ class Console:
             self._scraping = None
 
     def _readyz(self) -> Response:
-        checks = self._node.health()
+        if self._loop.time() - self._checked_at > _AGE_S:
+            self._checks, self._checked_at = self._node.health(), self._loop.time()
+        checks = self._checks
         is_ready = bool(checks) and all(one.state is not State.FAILED for one in checks)
         said = {one.what: {"state": one.state.value, "why": one.why} for one in checks}
         return _json({"ready": is_ready, "checks": said}, 200 if is_ready else 503)
