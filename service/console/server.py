@@ -55,7 +55,9 @@ class _Connections(Server):
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
         if len(self._open) >= MOST_CONNECTIONS:
-            self._open[next(iter(self._open))][0].abort()
+            oldest, timer = self._open.pop(next(iter(self._open)))
+            timer.cancel()
+            oldest.abort()
         self._open[handler] = transport, self._loop.call_later(CONNECTION_S, transport.abort)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:

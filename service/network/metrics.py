@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import Final
 
-from service.base.metrics import SECONDS, Histogram
+from service.base.metrics import SECONDS, Histogram, HistogramSnapshot
 
-_FIRST: Final = SECONDS[0]
+QUICK_S: Final = SECONDS[0]
 
 
 class ApiMetrics:
-    """Requests of one API over all connections. Times in seconds."""
+    """Requests of one API over all connections. Times in seconds.
 
-    __slots__ = ("handling", "later", "queued", "received_bytes", "sent_bytes")
+    Nearly all requests are over before the first bound of a histogram. Those are counted in `quick`, by whoever
+    serves them; `queued` and `handling` put both together.
+    """
+
+    __slots__ = (
+        "_handling", "_queued", "later", "quick", "quick_handling_s", "quick_queued_s", "received_bytes",
+        "sent_bytes",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.received_bytes = 0
         self.sent_bytes = 0
         """of answers that were begun"""
-        self.queued = Histogram()
-        """from the begin of the loop's turn that took the request in until its handler was called"""
-        self.handling = Histogram()
-        """time in which the request had the loop, sending included; as many as there were requests"""
+        self.quick = 0
+        self.quick_queued_s = self.quick_handling_s = 0.0
         self.later = Histogram()
         """of requests whose answer had to wait (long polls, fsync, the bucket): until it was there"""
+        self._queued, self._handling = Histogram(), Histogram()
 
-    def count(self, queued_s: float, handling_s: float) -> None:
-        """One request, on the path of all of them: most are over before the first bound.
+    def slow(self, queued_s: float, handling_s: float) -> None:
+        """One request that is not quick. `queued_s` may be less than nothing where no turns are measured."""
+        self._queued.observe(max(queued_s, 0.0))
+        self._handling.observe(handling_s)
 
-        `queued_s` may be less than nothing where nobody measures the loop's turns.
-        """
-        queued, handling = self.queued, self.handling
-        if queued_s <= _FIRST:
-            queued.counts[0] += 1
-        else:
-            queued.counts[bisect_left(SECONDS, queued_s)] += 1
-        if queued_s > 0:
-            queued.total += queued_s
-        handling.counts[0 if handling_s <= _FIRST else bisect_left(SECONDS, handling_s)] += 1
-        handling.total += handling_s
+    def queued(self) -> HistogramSnapshot:
+        """From the begin of the loop's turn that took a request in until its handler was called."""
+        return self._with_quick(self._queued, self.quick_queued_s)
+
+    def handling(self) -> HistogramSnapshot:
+        """Time in which requests had the loop, sending included; as many as there were requests."""
+        return self._with_quick(self._handling, self.quick_handling_s)
+
+    def _with_quick(self, slow: Histogram, quick_s: float) -> HistogramSnapshot:
+        found = slow.snapshot()
+        counts = (found.counts[0] + self.quick, *found.counts[1:])
+        return found._replace(counts=counts, total=found.total + quick_s)
 
 
 class NetworkMetrics:

@@ -33,7 +33,7 @@ from service.network.admission import Admission
 from service.network.buffers import BufferPool
 from service.network.connection import Connection, State
 from service.network.limited_log import RateLimitedLog
-from service.network.metrics import ApiMetrics, NetworkMetrics
+from service.network.metrics import QUICK_S, ApiMetrics, NetworkMetrics
 from service.network.sender import Part, PeerLost, Sender
 from service.wire.errors import WireError
 from service.wire.frames import SIZE_BYTES
@@ -235,6 +235,7 @@ class _Peer(asyncio.BufferedProtocol):
     def _serve(self) -> None:
         """Answer the whole requests that are there; keep the rest."""
         connection, shared = self._connection, self._shared
+        context, apis, now = self._context, shared.counters.apis, shared.loop.time
         began = self.last_move
         try:
             while connection.state is State.READING and not self._transport.is_closing():
@@ -242,17 +243,23 @@ class _Peer(asyncio.BufferedProtocol):
                 if request is None:
                     break
                 shared.counters.requests += 1
-                self._context.cancel_on_disconnect = False
-                answer = shared.handler(self._context, request)
+                context.cancel_on_disconnect = False
+                answer = shared.handler(context, request)
                 # What the dispatcher let through is an API that is served: there are not many.
-                api = shared.counters.of(self._context.api_key)
+                api = apis.get(context.api_key) or shared.counters.of(context.api_key)
                 self._took(answer, api)
                 del answer
-                ended = shared.loop.time()
+                ended = now()
                 api.received_bytes += len(request)
-                api.count(began - shared.turns.began, ended - began)
-                if ended - began > NOTICED_S:
-                    shared.turns.held(ended - began, shared.describe(self._context, request))
+                queued_s, handling_s = began - shared.turns.began, ended - began
+                if 0 <= queued_s <= QUICK_S and handling_s <= QUICK_S:
+                    api.quick += 1
+                    api.quick_queued_s += queued_s
+                    api.quick_handling_s += handling_s
+                else:
+                    api.slow(queued_s, handling_s)
+                    if handling_s > NOTICED_S:
+                        shared.turns.held(handling_s, shared.describe(context, request))
                 began = ended
                 del request
             self._settle()
@@ -263,10 +270,14 @@ class _Peer(asyncio.BufferedProtocol):
         if answer is None:
             self._connection.answered()
         elif type(answer) is Response:
-            api.sent_bytes += _FRAME_SIZE(answer.parts[0])[0] + SIZE_BYTES  # type: ignore[arg-type]
+            parts = answer.parts
+            # The first part begins with the size of all that follows.
+            api.sent_bytes += (
+                len(parts[0]) if len(parts) == 1 else _FRAME_SIZE(parts[0])[0] + SIZE_BYTES  # type: ignore[arg-type]
+            )
             self._on_done, self._on_failed = answer.on_done, answer.on_failed
             self._connection.answering()
-            if self._sender.send(answer.parts):
+            if self._sender.send(parts):
                 self._done()
                 self._connection.answered()
         else:
