@@ -12,8 +12,8 @@ QUICK_S: Final = SECONDS[0]
 class ApiMetrics:
     """Requests of one API over all connections. Times in seconds.
 
-    Nearly all requests are over before the first bound of a histogram. Those are counted in `quick`, by whoever
-    serves them; `queued` and `handling` put both together.
+    Nearly all requests are over before the first bound of a histogram. Those are counted in `quick`, by
+    whoever serves them; `queued` and `handling` put both together.
     """
 
     __slots__ = (
