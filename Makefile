@@ -2,7 +2,8 @@
 SHELL := /bin/bash
 PYTHON ?=
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest
+# Tests are compiled once, and not anew by every run, whatever the surroundings say; and not beside the sources.
+PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak sim sim-sweep sim-plant bench bench-latency bench-spark fetch-tools clean

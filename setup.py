@@ -1,8 +1,8 @@
 """Builds the per-record kernels with Cython where a C compiler is; says so and goes on where none is.
 
-The kernels (service/records/kernel.py, column_buffers.py, column_kernel.py) are plain Python that Cython
-compiles to the same modules: nothing but speed depends on the compiled life. ``python setup.py build_ext
---inplace`` puts them beside their sources.
+The kernels (service/records/kernel.py, column_buffers.py, column_kernel.py, index_kernel.py) are plain Python
+that Cython compiles to the same modules: nothing but speed depends on the compiled life. ``python setup.py
+build_ext --inplace`` puts them beside their sources.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CompileError, LinkError
 
-KERNELS = tuple(f"service.records.{name}" for name in ("kernel", "column_buffers", "column_kernel"))
+NAMES = ("kernel", "column_buffers", "column_kernel", "index_kernel")
+KERNELS = tuple(f"service.records.{name}" for name in NAMES)
 
 
 def say(reason: object) -> None:

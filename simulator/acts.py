@@ -10,18 +10,25 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Final, NamedTuple
-from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.records.batch import Codec
 from simulator import pasts
 from simulator.client import NoAnswer
-from simulator.faults import DISK_KINDS, SHARED, SLOW_FSYNC, SLOW_STORE, STORE_KINDS
+from simulator.faults import (
+    DISK_KINDS,
+    SEGMENT_FSYNC,
+    SHARED,
+    SLOW_FSYNC,
+    SLOW_METADATA,
+    SLOW_STORE,
+    STORE_KINDS,
+)
 from simulator.machine import State
-from simulator.model import PartitionModel, TopicModel
 from simulator.platter import Loss
 from simulator.sending import send, send_idempotent, values_of
+from simulator.topics import TOPIC_KINDS, create
 from simulator.world import SimWorld
 
 
@@ -37,44 +44,13 @@ async def perform(world: SimWorld, act: Act) -> None:
     await ACTS[act.kind](world, Random(act.seed))
 
 
-NOBODY: Final = UUID(int=0)
-TOPIC_KINDS: Final = ("plain", "flushed", "tiered", "tiered and flushed", "expiring", "tiered and expiring")
-
-
 # What clients do
 
 
 async def create_topic(world: SimWorld, random: Random) -> None:
     if sum(not topic.deleted for topic in world.topics) >= 5 or not await world.ensure_running():
         return
-    kind = random.choice(TOPIC_KINDS)
-    tiered, expiring = "tiered" in kind, "expiring" in kind
-    retention_ms = 20_000 if expiring else -1
-    configs = {
-        "internal.segment.bytes": str(random.choice((700, 1500, 6000))),
-        "retention.ms": str(retention_ms),
-        "index.interval.bytes": str(random.choice((1, 300, 4096))),
-        "file.delete.delay.ms": "1000",
-    }
-    if tiered:
-        configs["remote.storage.enable"] = "true"
-        configs["local.retention.bytes"] = str(random.choice((1, 3000)))
-    if "flushed" in kind:
-        configs["flush.messages"] = "1"
-    name = f"t{len(world.topics)}"
-    partitions = random.randint(1, 2)
-    # A topic whose creation nobody answered is judged only once the client has seen it.
-    try:
-        error, topic_id = await world.client.create_topic(name, partitions, configs)
-    except NoAnswer:
-        error, topic_id = ErrorCode.request_timed_out, None
-    world.tell(f"create {name}: {kind}, {partitions} partitions: {error.name}")
-    if error is ErrorCode.none and topic_id is not None:
-        models = [PartitionModel(name, index) for index in range(partitions)]
-        retention_ms = 0 if world.bytes_expire else retention_ms
-        world.topics.append(TopicModel(name, topic_id, models, tiered, "flushed" in kind, retention_ms))
-    else:  # the name may be taken now
-        world.topics.append(TopicModel(name, NOBODY, [], tiered, False, -1, deleted=True))
+    await create(world, random, random.choice(TOPIC_KINDS), random.randint(1, 2))
 
 
 async def produce(world: SimWorld, random: Random) -> None:
@@ -167,13 +143,17 @@ async def wait(world: SimWorld, random: Random) -> None:
 async def examine(world: SimWorld, random: Random) -> None:
     if await world.ensure_running():
         await world.examine()
+        world.check_archive()
 
 
 # What happens to the process
 
 
 async def kill(world: SimWorld, random: Random) -> None:
-    await _in_the_middle(world, random)
+    if random.random() < 0.3:
+        await _while_a_commit_waits(world, random)
+    else:
+        await _in_the_middle(world, random)
     world.tell("kill -9")
     world.machine.kill()
     await _again(world, random)
@@ -181,7 +161,10 @@ async def kill(world: SimWorld, random: Random) -> None:
 
 async def lose_power(world: SimWorld, random: Random) -> None:
     world.troubled = True
-    await _in_the_middle(world, random)
+    if random.random() < 0.3:
+        await _after_a_failed_fsync(world, random)
+    else:
+        await _in_the_middle(world, random)
     await world.lose_power(random.choice((Loss.ALL, Loss.LATEST, Loss.LATEST, Loss.ANY, Loss.NONE)))
     await _again(world, random)
 
@@ -195,6 +178,36 @@ async def _in_the_middle(world: SimWorld, random: Random) -> None:
         batches = [values_of(world, 1, 90) for _ in range(4)]
         world.spawn(send_idempotent(world, topic, partition, batches, Codec.NONE))
         await asyncio.sleep(random.random() * 0.006)
+
+
+async def _after_a_failed_fsync(world: SimWorld, random: Random) -> None:
+    """Segments are written and not flushed; what a client heard must be true after the power failed."""
+    there = list(world.partitions())
+    if not there or not await world.ensure_running():
+        return
+    topic, partition = random.choice([one for one in there if one[0].flushed] or there)
+    world.faults.on.add(SEGMENT_FSYNC)
+    world.tell(f"now {SEGMENT_FSYNC}")
+    batches = [values_of(world, 1, 90) for _ in range(6)]
+    work = send_idempotent if random.random() < 0.5 else send
+    world.spawn(work(world, topic, partition, batches, Codec.NONE))
+    await asyncio.sleep(random.choice((0.05, 0.5, 4.0)))
+    world.faults.on.discard(SEGMENT_FSYNC)
+
+
+async def _while_a_commit_waits(world: SimWorld, random: Random) -> None:
+    """Segments are copied, their commit is not on the disk yet, and all the rest goes on meanwhile."""
+    there = [one for one in world.partitions() if one[0].tiered]
+    if not there or not await world.ensure_running():
+        return
+    topic, partition = random.choice(there)
+    world.troubled = True
+    world.faults.on.add(SLOW_METADATA)
+    world.tell(f"now {SLOW_METADATA}")
+    batches = [values_of(world, 1, 400) for _ in range(12)]
+    world.spawn(send(world, topic, partition, batches, Codec.NONE))
+    await asyncio.sleep(3 + random.random() * 5)
+    world.faults.on.discard(SLOW_METADATA)
 
 
 async def stop(world: SimWorld, random: Random) -> None:
@@ -302,5 +315,6 @@ ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
         store_heals, damage_shared,
         pasts.copy_disk, pasts.restore_disk, pasts.lose_partition, pasts.lose_metadata, pasts.flip_bit,
         pasts.clone_disk, pasts.copy_bucket, pasts.roll_back_bucket, pasts.empty_bucket, pasts.without_url,
+        pasts.new_disk,
     )
 }  # fmt: skip

@@ -8,6 +8,7 @@ from service.base.errors import FirnError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
 from service.remote.format.keys import (
+    TOPICS_KEY,
     HeadKey,
     ManifestKey,
     PageKey,
@@ -17,6 +18,7 @@ from service.remote.format.keys import (
     parse_key,
 )
 from service.remote.format.manifest import Page, PageRef, live_segments
+from service.remote.format.manifest_codec import decode_head, decode_topics
 from service.remote.reading.object_reader import open_page, open_published
 from service.remote.stores.memory_store import MemoryStore
 from simulator.store import Bucket
@@ -67,6 +69,37 @@ class Archive:
             return key in self.live(parsed.topic_id, parsed.partition)[0]
         return False
 
+    def wrong_with_write(self, key: str, data: bytes, replaced: bytes | None, gone: frozenset[UUID]) -> str:
+        """Why `data` must not come to lie at `key` in place of `replaced` (T6, T7, T13); empty where it may.
+
+        `gone`: topics whose deletion somebody asked for. What is damaged on its way is for others to find.
+        """
+        try:
+            if key == TOPICS_KEY and replaced is not None:
+                # A topic without objects may be one whose deletion is over and forgotten.
+                lost = [
+                    str(one)
+                    for one in sorted(_topic_ids(replaced) - _topic_ids(data) - gone)
+                    if any(key.startswith(f"data/{one}/") for key in self._bucket.objects)
+                ]
+                return f"{key} forgets topics that nobody deleted: {', '.join(lost)}" if lost else ""
+            if not isinstance(parse_key(key), HeadKey):
+                return ""
+            head = decode_head(data)
+            if head.manifest_key not in self._bucket.objects:
+                return f"{key} names {head.manifest_key}, which is not there"
+            old = decode_head(replaced) if replaced is not None else None
+        except FirnError:
+            return ""
+        if old is None or old.manifest_key == head.manifest_key:
+            return ""
+        if head.version <= old.version or head.leader_epoch < old.leader_epoch:
+            return (
+                f"{key} goes from version {old.version} of epoch {old.leader_epoch} to version "
+                f"{head.version} of epoch {head.leader_epoch}"
+            )
+        return ""
+
     def owner(self, key: str) -> UUID | None:
         """The topic whose object it is."""
         parsed = parse_key(key)
@@ -85,3 +118,7 @@ class Archive:
             if key.startswith(prefix):
                 store.put(key, found.data)
         return store
+
+
+def _topic_ids(topics: bytes) -> frozenset[UUID]:
+    return frozenset(row.topic_id for row in decode_topics(topics).topics)

@@ -38,6 +38,7 @@ class Record(NamedTuple):
     offset: int
     timestamp_ms: int
     value: bytes
+    leader_epoch: int = -1
 
 
 class Fetched(NamedTuple):
@@ -186,6 +187,15 @@ class Client:
         found = (await self.ask(ApiKey.LIST_OFFSETS, request)).topics[0].partitions[0]
         return found.error_code, found.offset, found.leader_epoch
 
+    async def end_of_epoch(self, name: str, partition: int, epoch: int) -> tuple[ErrorCode, int, int]:
+        """Error, epoch and end offset of OffsetForLeaderEpoch."""
+        m = request_module(ApiKey.OFFSET_FOR_LEADER_EPOCH)
+        asked = m.OffsetForLeaderPartition(partition=partition, current_leader_epoch=-1, leader_epoch=epoch)
+        topic = m.OffsetForLeaderTopic(topic=name, partitions=(asked,))
+        request = m.OffsetForLeaderEpochRequest(replica_id=-1, topics=(topic,))
+        found = (await self.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, request)).topics[0].partitions[0]
+        return found.error_code, found.leader_epoch, found.end_offset
+
 
 def _records(data: bytes, offset: int) -> list[Record]:
     """The records of the whole batches in `data`, from `offset` on; every checksum is looked at."""
@@ -194,7 +204,7 @@ def _records(data: bytes, offset: int) -> list[Record]:
         if not verify_crc(data, header):
             raise CorruptionError(f"a batch at {header.base_offset} that was served has a wrong checksum")
         found += (
-            Record(record.offset, record.timestamp, record.value or b"")
+            Record(record.offset, record.timestamp, record.value or b"", header.partition_leader_epoch)
             for record in records_of(data, header)
             if record.offset >= offset
         )

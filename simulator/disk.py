@@ -25,7 +25,7 @@ class DiskFaults(Protocol):
     def fail(self, call: str, path: Path) -> int | None:
         """The errno with which this call fails, None if it does not."""
 
-    def slow_s(self, call: str) -> float:
+    def slow_s(self, call: str, path: Path) -> float:
         """Seconds that this call takes beyond the usual."""
 
     def part(self, size: int) -> int:
@@ -41,7 +41,7 @@ class NoFaults:
     def fail(self, call: str, path: Path) -> int | None:
         return None
 
-    def slow_s(self, call: str) -> float:
+    def slow_s(self, call: str, path: Path) -> float:
         return 0.0
 
     def part(self, size: int) -> int:
@@ -133,7 +133,7 @@ class SimDisk:
 
     def fsync(self, fd: int) -> None:
         path, file = self._file(fd, "flushing")
-        self._take(self._faults.slow_s("fsync"))
+        self._take(self._faults.slow_s("fsync", path))
         before = len(file.pending)  # what is written while it flushes is not flushed
         self._threads.spend_up_to(_FSYNC_S)
         try:

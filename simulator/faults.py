@@ -11,6 +11,7 @@ from typing import Final
 from simulator.store import Verdict
 from simulator.trace import Trace
 
+METADATA: Final = "__cluster_metadata-0"
 _READS: Final = ("pread", "size", "stat", "list")
 _WRITES: Final = ("pwrite", "truncate")
 _NAMES: Final = ("open", "rename", "unlink", "mkdir", "rmdir", "fsync_dir")
@@ -26,6 +27,10 @@ DISK_KINDS: Final[Mapping[str, tuple[tuple[str, ...], int, float]]] = {
 }
 """Calls, errno, and how often each call fails while it is on."""
 SLOW_FSYNC: Final = "slow fsync"
+SLOW_METADATA: Final = "slow fsync of the metadata"
+"""Between the proposal of a change and its commit much else happens then."""
+SEGMENT_FSYNC: Final = "fsync errors of segments"
+"""The node lives on: its metadata is flushed."""
 
 SHARED: Final = "flipped bits of shared objects"
 STORE_KINDS: Final[Mapping[str, Mapping[Verdict, float]]] = {
@@ -44,6 +49,10 @@ SLOW_STORE: Final = "slow store"
 _READ_CALLS: Final = ("get", "get_range", "get_suffix")
 
 
+def _is_metadata(path: Path) -> bool:
+    return path.parent.name == METADATA
+
+
 class DrawnFaults:
     """`simulator.disk.DiskFaults`: the kinds that are on, each with its odds."""
 
@@ -56,14 +65,22 @@ class DrawnFaults:
     def fail(self, call: str, path: Path) -> int | None:
         if not self.on:
             return None
+        is_segment = call == "fsync" and path.suffix == ".log" and not _is_metadata(path)
+        if SEGMENT_FSYNC in self.on and is_segment and self._random.random() < 0.5:
+            return self._strikes(call, path, SEGMENT_FSYNC, EIO)
         for kind, (calls, errno, odds) in DISK_KINDS.items():
             if kind in self.on and call in calls and self._random.random() < odds:
-                self.struck += 1
-                self._trace.tell("disk", f"{call} {path}: {kind}")
-                return errno
+                return self._strikes(call, path, kind, errno)
         return None
 
-    def slow_s(self, call: str) -> float:
+    def _strikes(self, call: str, path: Path, kind: str, errno: int) -> int:
+        self.struck += 1
+        self._trace.tell("disk", f"{call} {path}: {kind}")
+        return errno
+
+    def slow_s(self, call: str, path: Path) -> float:
+        if SLOW_METADATA in self.on and _is_metadata(path):
+            return 5 + self._random.random() * 5
         return self._random.random() * 5 if SLOW_FSYNC in self.on else 0.0
 
     def part(self, size: int) -> int:
@@ -81,6 +98,8 @@ class DrawnStoreFaults:
         self._trace = trace
         self.on: set[str] = set()
         self.struck = 0
+        self.has_flipped = False
+        """whether anything that was written was ever damaged on its way"""
 
     def judge(self, call: str, key: str) -> Verdict:
         if not self.on:
@@ -97,6 +116,7 @@ class DrawnStoreFaults:
                     continue
                 if self._random.random() < odds:
                     self.struck += 1
+                    self.has_flipped |= verdict in (Verdict.FLIPPED, Verdict.FLIPPED_SHARED)
                     self._trace.note("store", f"{call} {key}: {verdict.value}")
                     return verdict
         return Verdict.DONE

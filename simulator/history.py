@@ -6,6 +6,7 @@ where all others begin, and the collector need not run.
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +45,7 @@ SELDOM: Final = {
     "clone_disk": 2,
     "roll_back_bucket": 4,
     "empty_bucket": 1,
+    "new_disk": 2,
     "without_url": 2,
 }
 """Those of which a history has one or none: after some of them little is left to be judged."""
@@ -95,6 +97,10 @@ def draw(seed: int, only: Sequence[str] | None = None) -> Plan:
                 other, its_weight = _WITH[kind]
                 odds[other] = its_weight
     kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(15, 45))
+    if only is None and seldom and seldom not in kinds:  # what comes back must have been kept before
+        kinds[2 * len(kinds) // 3] = seldom
+        if seldom in _WITH:
+            kinds[random.randrange(len(kinds) // 3)] = _WITH[seldom][0]
     acts = tuple(Act(kind, random.getrandbits(48)) for kind in ("create_topic", "create_topic", *kinds))
     return Plan(seed, random.choice((1, 1, 2)), acts)
 
@@ -115,6 +121,7 @@ def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | Non
         await world.revive()
         world.check()
         await world.archive_is_sound()
+        await world.descriptors_are_bound()
 
     try:
         world.run(main())
@@ -142,7 +149,14 @@ def play_apart(plan: Plan, *, keep_all: bool = False, before: Callable[[], None]
     return apart(lambda: play(plan, keep_all=keep_all, before=before))
 
 
+def warm_up() -> None:
+    """Have what is loaded and worked out at its first use in memory before the first fork."""
+    play(draw(7))
+    gc.freeze()
+
+
 def play_many(seeds: Sequence[int], only: Sequence[str] | None, jobs: int) -> Iterator[Outcome]:
     """The histories of these seeds, `jobs` at a time: threads that wait for forked children."""
+    warm_up()
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(lambda seed: play_apart(draw(seed, only)), seeds)

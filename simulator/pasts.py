@@ -13,14 +13,18 @@ from random import Random
 from typing import NamedTuple
 from uuid import UUID
 
-from service.remote.format.keys import head_key
+from service.records.batch import Codec
+from service.remote.format.keys import CLUSTER_KEY, TOPICS_KEY, head_key
+from service.remote.format.manifest_codec import decode_cluster, decode_topics
 from simulator.durable import durable_end
+from simulator.faults import METADATA
 from simulator.machine import Machine, State
 from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.platter import File, Platter
-from simulator.sending import send_one
+from simulator.sending import send, send_one, values_of
 from simulator.store import Object
-from simulator.world import METADATA, SimWorld
+from simulator.topics import create
+from simulator.world import SimWorld
 
 
 class DiskCopy(NamedTuple):
@@ -55,6 +59,8 @@ async def copy_disk(world: SimWorld, random: Random) -> None:
     if random.random() < 0.5:
         await world.stop()
     known = frozenset(topic.topic_id for topic in world.topics if not topic.deleted and not topic.vanished)
+    for _, partition in world.partitions():
+        partition.rewritten_from = 1 << 62
     world.disk_copy = DiskCopy(world.machine.platter.copy(), known, _heads(world))
     world.tell("the disk is copied")
     await world.ensure_running()
@@ -65,6 +71,8 @@ async def restore_disk(world: SimWorld, random: Random) -> None:
     copied = world.disk_copy
     if copied is None:
         return
+    if random.random() < 0.5 and await world.ensure_running():
+        await _archive_what_the_copy_lacks(world, random)
     await world.settle()
     if random.random() < 0.5:
         await world.stop()
@@ -78,14 +86,29 @@ async def restore_disk(world: SimWorld, random: Random) -> None:
     await _and_then(world, random)
 
 
+async def _archive_what_the_copy_lacks(world: SimWorld, random: Random) -> None:
+    """A topic that is in the bucket, and that the node will not know."""
+    topic = await create(world, random, "tiered", 1)
+    if topic is not None:
+        batches = [values_of(world, 1, 400) for _ in range(20)]
+        world.spawn(send(world, topic, topic.partitions[0], batches, Codec.NONE))
+        await asyncio.sleep(4.0)
+
+
 async def _and_then(world: SimWorld, random: Random) -> None:
     """Start, produce at once, and now and then wait for what sweeps and expires."""
+    if random.random() < 0.3:  # what was begun, as a log that begins anew (L7), is for the next one to finish
+        world.machine.kill()
+        await world.start(wait=False)
+        await asyncio.sleep(random.random() * 0.5)
+        world.tell("kill -9 while it starts, or soon after")
+        world.machine.kill()
     await world.ensure_running()
     there = [topic for topic in world.topics if topic.tiered and not topic.deleted and not topic.vanished]
     if there:
         topic = random.choice(there)
         await send_one(world, topic, random.choice(topic.partitions))
-    seconds = random.choice((0.0, 45.0))
+    seconds = random.choice((0.0, 45.0, 45.0))
     await asyncio.sleep(seconds)
     world.tell(f"{seconds} s go by")
     world.check()
@@ -103,6 +126,7 @@ def _past(world: SimWorld, copied: DiskCopy) -> None:
             same = copied.heads.get((topic.topic_id, partition.index)) == (head.tag if head else None)
             partition.archived_below = max(partition.archived_below, archived)
             partition.past_returns()
+            left = min(left, partition.rewritten_from)
             if same:
                 partition.may_lose_from(max(left, archived))
             else:  # read-only until somebody adopts what the bucket has
@@ -201,7 +225,8 @@ async def clone_disk(world: SimWorld, random: Random) -> None:
     clone = other.start(settings)
     await asyncio.sleep(random.choice((0.0, 0.1, 4.0)))
     await world.ensure_running()
-    await asyncio.sleep(random.choice((1.0, 8.0, 20.0)))
+    await _both_are_written_to(world, random, other)
+    await asyncio.sleep(random.choice((1.0, 8.0, 45.0, 45.0)))  # orphans go when they were seen twice
     world.check()
     if clone.state is State.BUG:
         raise Violation(f"{clone.name} ended by a bug: {clone.reason}")
@@ -216,6 +241,56 @@ async def clone_disk(world: SimWorld, random: Random) -> None:
     await world.stop()
     world.machine.kill()
     await world.ensure_running()
+
+
+async def _both_are_written_to(world: SimWorld, random: Random, other: Machine) -> None:
+    """Enough for segments to roll. Nobody is promised what only the clone was given."""
+    for topic, partition in [one for one in world.partitions() if one[0].tiered]:
+        batches = [values_of(world, 1, 400) for _ in range(random.choice((0, 12, 20)))]
+        world.spawn(send(world, topic, partition, batches, Codec.NONE))
+        twin = PartitionModel(f"clone of {topic.name}", partition.index)
+        batches = [values_of(world, 1, 400) for _ in range(random.choice((0, 12, 20)))]
+        world.spawn(send(world, topic, twin, batches, Codec.NONE, other.address))
+
+
+async def new_disk(world: SimWorld, random: Random) -> None:
+    """The disk is lost, and a new one takes the prefix over: `firn.remote.recover`, as an operator does it.
+
+    Everything that the bucket has comes back, of topics without an archive the name.
+    """
+    cluster = world.bucket.objects.get(CLUSTER_KEY)
+    listed = world.bucket.objects.get(TOPICS_KEY)
+    if cluster is None or listed is None or world.store_faults.on or world.faults.on:
+        return
+    await world.settle()
+    if random.random() < 0.5:
+        await world.stop()
+    world.machine.kill()
+    await asyncio.sleep(random.choice((0.0, 25.0)))  # what was on its way to the bucket arrives
+    known = {row.topic_id for row in decode_topics(world.bucket.objects[TOPICS_KEY].data).topics}
+    world.machine.platter = Platter()
+    for log_dir in world.machine.log_dirs:
+        world.machine.platter.make_root(log_dir)
+    world.tell("the disk is lost, and a new one takes over what the bucket has")
+    for topic in world.topics:
+        topic.vanished |= topic.topic_id not in known
+        for partition in topic.partitions:
+            archived = _archived(world, topic, partition)
+            partition.past_returns()
+            partition.archived_below = max(partition.archived_below, archived)
+            partition.may_lose_from(archived)
+    settings = world.settings
+    cluster_id = decode_cluster(cluster.data).cluster_id
+    world.settings = {**settings, "firn.cluster.id": cluster_id, "firn.remote.recover": "true"}
+    state = await world.start()
+    run = world.machine.run
+    assert run is not None
+    world.ended_for_a_reason()
+    if state is not State.READY:
+        raise Violation(f"{run.name} {state.value}, to take over a sound bucket: {run.reason}")
+    await asyncio.sleep(random.choice((0.0, 0.5, 5.0)))
+    world.settings = {**settings, "firn.cluster.id": cluster_id}
+    await _and_then(world, random)
 
 
 # Buckets

@@ -26,9 +26,11 @@ _numbers = itertools.count(1)
 class File:
     """Bytes as they are read, bytes as they are on the medium, and what is between."""
 
-    __slots__ = ("data", "durable", "modified_ms", "pending")
+    __slots__ = ("data", "durable", "has_dropped", "modified_ms", "pending")
 
     def __init__(self) -> None:
+        self.has_dropped = False
+        """whether a failed fsync dropped any of it"""
         self.data = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, int, bytes | None]] = []
@@ -50,6 +52,7 @@ class File:
 
     def drop_dirty(self) -> None:
         """What a failed fsync leaves: nothing is dirty any more, and nothing was written."""
+        self.has_dropped |= bool(self.pending)
         self.pending.clear()
 
     def lose_power(self, random: Random, until: int) -> None:
@@ -268,6 +271,10 @@ class Platter:
         except OSError:
             return
         yield from _files(str(below), node)
+
+    def has_dropped(self, below: PurePath) -> bool:
+        """Whether failed fsyncs dropped what was written to any file there."""
+        return any(file.has_dropped for _, file in self.files(below))
 
     def durable_file(self, path: PurePath) -> bytes | None:
         """What would be left of a file if the power failed now and all was lost; None without a name."""

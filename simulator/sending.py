@@ -25,9 +25,14 @@ def values_of(world: SimWorld, count: int, size: int) -> list[bytes]:
 
 
 async def send(
-    world: SimWorld, topic: TopicModel, partition: PartitionModel, batches: list[list[bytes]], codec: Codec
+    world: SimWorld,
+    topic: TopicModel,
+    partition: PartitionModel,
+    batches: list[list[bytes]],
+    codec: Codec,
+    address: tuple[str, int] | None = None,
 ) -> None:
-    client = Client(world.machine.address)
+    client = Client(address or world.machine.address)
     for values in batches:
         now_ms = world.machine.clock.now_ms()
         builder = BatchBuilder(codec=codec)

@@ -49,15 +49,19 @@ class Deletion(NamedTuple):
 
 
 class Bucket:
-    """What is there now. `on_delete` sees each deletion before it is done."""
+    """What is there now. `on_delete` sees each deletion before it is done, `on_write` each write: the key,
+    the bytes, and those that they replace."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
         self.writes = 0
         self.on_delete: Callable[[Deletion], None] = lambda _: None
+        self.on_write: Callable[[str, bytes, bytes | None], None] = lambda *_: None
 
     def write(self, key: str, data: bytes, now_ms: int) -> None:
         self.writes += 1
+        replaced = self.objects.get(key)
+        self.on_write(key, data, replaced.data if replaced is not None else None)
         self.objects[key] = Object(data, f"tag-{self.writes}", now_ms)
 
     def delete(self, key: str, by: str) -> None:

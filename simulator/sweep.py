@@ -29,12 +29,13 @@ from typing import Final, NamedTuple
 import service.inspect.fsck  # loaded once, before the first fork
 from simulator.apart import apart
 from simulator.disk import ERRNOS
+from simulator.faults import METADATA
 from simulator.loop import Stuck
 from simulator.machine import NodeLogs, State
 from simulator.model import Violation
 from simulator.store import Verdict
 from simulator.workload import SETTINGS_OF_SWEEP, STEPS
-from simulator.world import METADATA, SimWorld
+from simulator.world import SimWorld
 
 _ = service.inspect.fsck
 
@@ -149,7 +150,7 @@ class DiskAt:
         self.struck = True
         return int(case.what)
 
-    def slow_s(self, call: str) -> float:
+    def slow_s(self, call: str, path: Path) -> float:
         return 0.0
 
     def part(self, size: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Coroutine, Iterable
 from pathlib import Path, PurePath
@@ -12,12 +13,13 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError
+from service.broker.descriptors import FILES_PER_PARTITION, budget
 from simulator.archive import Archive
 from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
 from simulator.durable import durable_end, whole_end
-from simulator.faults import DrawnFaults, DrawnStoreFaults
+from simulator.faults import METADATA, DrawnFaults, DrawnStoreFaults
 from simulator.loop import Loop
-from simulator.machine import BEGAN_MS, Machine, NodeLogs, State
+from simulator.machine import BEGAN_MS, OPEN_FILES, Machine, NodeLogs, State
 from simulator.model import PartitionModel, TopicModel, Violation
 from simulator.network import Network
 from simulator.platter import Loss
@@ -28,7 +30,6 @@ from simulator.trace import Trace
 ALIVE_S: Final = 30.0
 _LOOK_S: Final = 0.02
 _ON_THE_WIRE_S: Final = 0.05
-METADATA: Final = "__cluster_metadata-0"
 LONGEST_BATCH: Final = 8
 """records; no act produces longer ones"""
 
@@ -102,6 +103,7 @@ class SimWorld:
         """how often a partition said that it is offline"""
         self.background: list[asyncio.Task[None]] = []
         self.bucket.on_delete = self._deleted
+        self.bucket.on_write = self._written
         self.values = 0
         logs = logging.getLogger("service")
         logs.handlers[:] = [NodeLogs(self.trace)]
@@ -121,6 +123,19 @@ class SimWorld:
         if self.violations:
             raise Violation(self.violations[0])
         self.latest_wall_ms = max(self.latest_wall_ms, self.machine.clock.now_ms())
+
+    async def descriptors_are_bound(self) -> None:
+        """When all is quiet a node has no more open than it counted on, connections aside."""
+        run = self.machine.run
+        assert run is not None
+        allowed = budget(OPEN_FILES, max_connections=OPEN_FILES)
+        most = FILES_PER_PARTITION * allowed.partitions + allowed.sealed_files
+        deadline = self.loop.time() + ALIVE_S
+        while run.disk.descriptors > most:
+            if self.loop.time() > deadline:
+                raise Violation(f"{run.name} has {run.disk.descriptors} files open, at most {most} are right")
+            gc.collect()  # no history runs the collector, a node does
+            await asyncio.sleep(5.0)
 
     def real_ms(self) -> int:
         """The wall clock as it would be had nobody set it."""
@@ -203,7 +218,12 @@ class SimWorld:
             archived = self.archive.live(topic.topic_id, partition.index)[1] if topic.tiered else 0
             at = durable_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
             promised[str(partition)] = max(archived, at)
-            if not topic.flushed and partition.may_lose_from(max(archived, at)) and loss is Loss.ANY:
+            lost = not topic.flushed and partition.may_lose_from(max(archived, at))
+            dropped = any(
+                self.machine.platter.has_dropped(log_dir / str(partition))
+                for log_dir in self.machine.log_dirs
+            )
+            if (lost and loss is Loss.ANY) or dropped:
                 # Sound batches behind torn ones cannot be told from damage, and are not cut away.
                 partition.excused = "the power failed, and later records are there without earlier ones"
         self.tell(f"the power fails; {loss.value}; durable: {promised}")
@@ -223,6 +243,7 @@ class SimWorld:
             if str(partition) == name:
                 partition.excused = why
                 if path.suffix == ".log":
+                    partition.is_rotten = True
                     self._excuse_tail(topic, partition)
 
     def _excuse_tail(self, topic: TopicModel, partition: PartitionModel) -> None:
@@ -300,7 +321,25 @@ class SimWorld:
                 return False
         wall_ms = max(self.latest_wall_ms, self.machine.clock.now_ms(), self.real_ms())
         expired = None if topic.retention_ms < 0 else wall_ms - topic.retention_ms
-        partition.judge(start, end, (one for one in records if one.offset < end), expired)
+        records = [one for one in records if one.offset < end]
+        partition.judge(start, end, records, expired)
+        return await self._examine_epochs(topic, partition, epoch, end, records, final)
+
+    async def _examine_epochs(
+        self,
+        topic: TopicModel,
+        partition: PartitionModel,
+        current: int,
+        end: int,
+        records: list[Record],
+        final: bool,
+    ) -> bool:
+        """Where the current epoch ends, and those of the records that were read."""
+        for asked in {current, *(one.leader_epoch for one in records[:1] + records[-1:])}:
+            error, epoch, offset = await self.client.end_of_epoch(topic.name, partition.index, asked)
+            if error is not ErrorCode.none:
+                return self._unavailable(partition, error, final)
+            partition.judge_epoch(asked, epoch, offset, end, records)
         return True
 
     async def _went_by(self, topic: TopicModel, partition: PartitionModel, offset: int) -> bool:
@@ -364,6 +403,19 @@ class SimWorld:
             if self.loop.time() > deadline:
                 raise Violation(f"fsck: {problems[0]}")
             await asyncio.sleep(1.0)
+
+    def check_archive(self) -> None:
+        """T10: at any moment `firn fsck` finds nothing wrong, where nothing was damaged."""
+        if not (self.excuse or self.bucket_damaged or self.store_faults.has_flipped):
+            for problem in self.archive.problems():
+                raise Violation(f"fsck: {problem}")
+
+    def _written(self, key: str, data: bytes, replaced: bytes | None) -> None:
+        """T6, T7, T13: versions rise, HEAD names what is there, `topics.json` forgets nobody."""
+        gone = frozenset(topic.topic_id for topic in self.topics if topic.deleted)
+        wrong = self.archive.wrong_with_write(key, data, replaced, gone)
+        if wrong and not self.bucket_damaged:
+            self.violations.append(wrong)
 
     def _deleted(self, deletion: Deletion) -> None:
         """T8: nothing live is ever deleted."""

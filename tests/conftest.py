@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import signal
@@ -9,8 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
+import tests.support.kio_first  # noqa: F401
 from tests.support.processes import Node
 from tests.support.requirements import need_kafka_tools, need_versitygw
 from tests.support.stores import Store, folder_store, moto_server, new_bucket, versitygw_server
@@ -18,9 +19,6 @@ from tests.support.stores import Store, folder_store, moto_server, new_bucket, v
 NodeFactory = Callable[..., Node]
 StoreFactory = Callable[..., Store]
 _bucket_numbers = itertools.count(1)
-# How long one example takes says how busy the machine is.
-settings.register_profile("patient", deadline=None)
-settings.load_profile("patient")
 
 # Intervals at which a production node is patient, and a test is not.
 BRISK = {
@@ -31,12 +29,23 @@ BRISK = {
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """SIGTERM ends the run as Ctrl-C does: fixtures end what they started."""
+    """SIGTERM ends the run as Ctrl-C does: fixtures end what they started. Hypothesis is patient."""
 
     def ended(*_: object) -> None:
         pytest.exit("terminated", returncode=143)
 
     signal.signal(signal.SIGTERM, ended)
+    from hypothesis import settings
+
+    # How long one example takes says how busy the machine is.
+    settings.register_profile("patient", deadline=None)
+    settings.load_profile("patient")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: the collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

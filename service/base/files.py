@@ -127,6 +127,8 @@ def read_checkpoint(disk: Disk, path: Path, *, version: int = 0) -> list[str]:
         return []
     except UnicodeDecodeError as e:
         raise CorruptionError(f"{path}: not text: {e}") from e
+    if not text.endswith("\n"):
+        raise CorruptionError(f"{path}: ends in the middle of a line")  # of which a number may be cut short
     lines = text.splitlines()
     if len(lines) < 2 or lines[0] != str(version) or not lines[1].isdigit():
         raise CorruptionError(f"{path}: not a checkpoint file of version {version}")

@@ -54,6 +54,8 @@ class Applier:
         self._behind: dict[TopicIdPartition, CatalogEntry] = {}
         """offline until the state at the end of their archive is read"""
         self._adopted: dict[tuple[UUID, int], ArchivedPartition] = {}
+        self._created: set[UUID] = set()
+        """topics that were created since this process started: none of their files is older"""
 
     def adopt(self, adopted: Adopted) -> None:
         """These partitions' archives were taken over from the bucket: their logs have to fit them."""
@@ -70,6 +72,7 @@ class Applier:
         self._image = image
         for topic in delta.deleted_topics.values():
             self._delete(topic)
+        self._created.update(topic_id for topic_id in delta.topics if topic_id not in before.topics_by_id)
         for topic_id in delta.topics:
             self._apply_topic(image.topics_by_id[topic_id], is_new=topic_id not in before.topics_by_id)
         self._configure(delta)
@@ -126,7 +129,8 @@ class Applier:
     def _open(
         self, tip: TopicIdPartition, replica: PartitionImage, config: LogConfig, *, is_new: bool
     ) -> None:
-        local, remote = self._logs.get_or_create(tip, config), self._entry(tip)
+        local = self._logs.get_or_create(tip, config, is_new=tip.topic_id in self._created)
+        remote = self._entry(tip)
         archived = self._adopted.pop((tip.topic_id, tip.partition), None)
         if archived is not None and remote is not None:
             fit_to_archive(local, remote, archived)
@@ -153,6 +157,7 @@ class Applier:
         self._replicas.add(partition)
 
     def _delete(self, topic: TopicImage) -> None:
+        self._created.discard(topic.id)
         for index in topic.partitions:
             tip = TopicIdPartition(topic.id, topic.name, index)
             self._pending.pop(tip, None)

@@ -187,7 +187,7 @@ class Node:
         directories = tuple(meta.directory_id for meta in logs.claim(cluster_id, config.node_id))
 
         if not config.remote_recover:
-            _check_metadata(self._world.disk, config.log_dirs)
+            _check_metadata(self._world.disk, logs.directories)
         self.metadata = metadata = await self._start_metadata(stack)
         controller = await self._start_controller(stack, metadata, cluster_id, budget)
         config = dynamic_config(config, metadata.image)
@@ -393,7 +393,7 @@ def _cluster_id(config: BrokerConfig, world: World) -> str:
     return known
 
 
-def _check_metadata(disk: Disk, log_dirs: tuple[Path, ...]) -> None:
+def _check_metadata(disk: Disk, log_dirs: Sequence[Path]) -> None:
     """Refuse to begin with empty metadata where there are partitions: `CorruptionError`.
 
     The metadata was lost, and the partitions of topics that nobody knows would be set aside.

@@ -12,9 +12,12 @@ import logging
 from collections.abc import Mapping
 from uuid import UUID
 
+from service.base.errors import CorruptionError
 from service.hot.log import LocalLog
 from service.metadata.controller.adoption_control import AdoptedPartition, AdoptedTopic
 from service.metadata.controller.controller import Controller
+from service.metadata.image import MetadataImage
+from service.metadata.snapshot_codec import decode_snapshot
 from service.remote.catalog import CatalogEntry
 from service.tiering.recovery import Archive, ArchivedPartition
 
@@ -38,7 +41,7 @@ async def adopt_archive(archive: Archive, controller: Controller) -> Adopted:
         )
         for topic in archive.topics
     ]
-    adoption = await controller.adopt(topics, next_producer_id=archive.next_producer_id)
+    adoption = await controller.adopt(topics, _lost(archive), last_producer_id=archive.last_producer_id)
     for refusal in adoption.refused:
         log.error("firn.remote.recover: not taken over: %s", refusal)
     log.warning(
@@ -53,6 +56,18 @@ async def adopt_archive(archive: Archive, controller: Controller) -> Adopted:
         for number, one in topic.partitions.items()
     }
     return {key: known[key] for key in adoption.partitions}
+
+
+def _lost(archive: Archive) -> MetadataImage | None:
+    """The newest metadata of the node before this one, as far as the bucket has it."""
+    if archive.metadata is None:
+        return None
+    ref, data = archive.metadata
+    try:
+        return decode_snapshot([data], end_offset=ref.end_offset, epoch=ref.epoch)
+    except CorruptionError as e:
+        log.error("firn.remote.recover: cannot be read: %s: %s", ref.key, e)
+        return None
 
 
 def fit_to_archive(local: LocalLog, remote: CatalogEntry, archived: ArchivedPartition) -> None:

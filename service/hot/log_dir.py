@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -182,8 +183,15 @@ class LogDir:
 
 
 def cluster_id_of(disk: Disk, paths: Sequence[Path]) -> str | None:
-    """Cluster id that the log directories bear, None if all are new. `ConfigError` if they disagree."""
-    found = {meta.cluster_id for path in paths if (meta := read_meta(disk, path)) is not None}
+    """Cluster id that the log directories bear, None if all are new. `ConfigError` if they disagree.
+
+    One that cannot be used has no say.
+    """
+    found: set[str] = set()
+    for path in paths:
+        with contextlib.suppress(DiskError):
+            meta = read_meta(disk, path)
+            found.update([meta.cluster_id] if meta is not None else ())
     if len(found) > 1:
         raise ConfigError(f"log.dirs: directories of different clusters: {', '.join(sorted(found))}")
     return found.pop() if found else None

@@ -67,8 +67,9 @@ class LogManager:
     ) -> None:
         """`checkpoint_interval_ms`: ``log.flush.offset.checkpoint.interval.ms``.
 
-        `on_directory_failed`: told on the loop of each log directory that has failed, once. `StorageError` if
-        a directory is in use, or cannot be used at all.
+        `on_directory_failed`: told on the loop of each log directory that has failed, once. A directory that
+        cannot be used is left out, its replicas are offline (Kafka `LogManager.createAndValidateLogDirs`).
+        `StorageError` for the first one, which holds the metadata log, and if any is in use.
         """
         self.files = FileCache(world.disk, max_open_files)
         self.metrics = HotMetrics()
@@ -90,11 +91,13 @@ class LogManager:
         self._wake: asyncio.Event | None = None
         self._doomed: list[tuple[int, Path]] = []
         self._dirs: list[LogDir] = []
+        self._unusable: dict[Path, DiskError] = {}
+        """log directories that could not be used at this start: what is in them is not known"""
         self._failed: set[LogDir] = set()
         self._running: set[Future[Any]] = set()
         try:
             for path in log_dirs:
-                self._dirs.append(LogDir(path, world))
+                self._claim_directory(path, world)
         except StorageError:
             self._release()
             raise
@@ -102,7 +105,38 @@ class LogManager:
 
     def claim(self, cluster_id: str, node_id: int) -> list[MetaProperties]:
         """Note on every directory whose it is; `ConfigError` if one is another node's or cluster's."""
-        return [home.claim(cluster_id, node_id) for home in self._dirs]
+        claimed = []
+        for home in tuple(self._dirs):
+            try:
+                claimed.append(home.claim(cluster_id, node_id))
+            except DiskError as e:
+                self._leave_out(home, e)
+        return claimed
+
+    @property
+    def directories(self) -> list[Path]:
+        """The log directories that could be used at this start."""
+        return [home.path for home in self._dirs]
+
+    def _claim_directory(self, path: Path, world: World) -> None:
+        try:
+            self._dirs.append(LogDir(path, world))
+        except DiskError as e:
+            if not self._dirs:
+                raise
+            self._note_unusable(path, e)
+
+    def _leave_out(self, home: LogDir, error: DiskError) -> None:
+        """A directory that fails before anything in it was opened; the first one's failure is raised."""
+        if home is self._dirs[0]:
+            raise error
+        self._dirs.remove(home)
+        home.close()
+        self._note_unusable(home.path, error)
+
+    def _note_unusable(self, path: Path, error: DiskError) -> None:
+        self._unusable[path] = error
+        _log.critical("log directory %s cannot be used and is offline with all its logs: %s", path, error)
 
     def logs(self) -> Mapping[LogKey, LocalLog]:
         """All logs, offline ones among them, by topic id and partition; a live view."""
@@ -114,10 +148,14 @@ class LogManager:
         """Open every log in the directories, several at a time, recovering what needs it.
 
         `config_of`: settings of a topic by name. A log that cannot be opened is offline, and said so;
-        `StorageError` if a whole directory cannot be read.
+        So are those of a directory that cannot be read.
         """
-        for home in self._dirs:
-            found = await self._run(look_into, home)
+        for home in tuple(self._dirs):
+            try:
+                found = await self._run(look_into, home)
+            except DiskError as e:
+                self._leave_out(home, e)
+                continue
             self._checkpoints.names |= found.recovery_points.keys() | found.log_starts.keys()
             replicas = self._replicas(home, found.directories)
             stop = f"after a {'clean' if found.clean else 'hard'} stop" if replicas else "which has none yet"
@@ -149,15 +187,10 @@ class LogManager:
         return asyncio.wrap_future(running)
 
     def _run_flush(self, log: LocalLog, up_to: int | None = None) -> asyncio.Future[int]:
-        running = self._run(log.flush, up_to)
-        began_ms = self._clock.monotonic_ms()
-
-        def done(flush: asyncio.Future[int]) -> None:
-            self.metrics.flush_time.observe((self._clock.monotonic_ms() - began_ms) / 1000)
-            if not flush.cancelled() and flush.exception() is not None:
-                self.metrics.flush_errors += 1
-
-        running.add_done_callback(done)
+        running, began_ms = self._run(log.flush, up_to), self._clock.monotonic_ms()
+        running.add_done_callback(
+            lambda done: self.metrics.flushed(done, self._clock.monotonic_ms() - began_ms)
+        )
         return running
 
     def _replicas(self, home: LogDir, directories: list[str]) -> list[tuple[Path, tuple[str, int]]]:
@@ -217,12 +250,13 @@ class LogManager:
     def get(self, topic_id: UUID, partition: int) -> LocalLog | None:
         return self._logs.get((topic_id, partition))
 
-    def get_or_create(self, tip: TopicIdPartition, config: LogConfig) -> LocalLog:
+    def get_or_create(self, tip: TopicIdPartition, config: LogConfig, *, is_new: bool = True) -> LocalLog:
         """The partition's log, made empty in the directory with the fewest if there is none.
 
         A directory of the same name that belongs to another topic id is set aside as stray, not touched
         otherwise. `StorageError` where the disk refuses; `CorruptionError` where the partition's files are
-        damaged, or may be its and cannot be read: nothing is made in their place.
+        damaged, or may be its and cannot be read: nothing is made in their place. So it is where a directory
+        could not be used, unless `is_new` says that the partition never had files.
         """
         key = tip.topic_id, tip.partition
         log = self._logs.get(key)
@@ -232,6 +266,9 @@ class LogManager:
             if one.tip[1:] == tip[1:] and one.tip.topic_id in (tip.topic_id, NO_TOPIC_ID):
                 kind = CorruptionError if one.is_damaged else LogOffline
                 raise kind(f"{one.path} could not be opened: {one.why}")
+        for path, why in self._unusable.items():
+            if not is_new:
+                raise LogOffline(f"its files may be in {path}, which cannot be used: {why}")
         home = self._roomiest()
         if home is None:
             raise LogOffline("no log directory is left")

@@ -4,11 +4,18 @@
     *-offset-checkpoint                 <topic> <partition> <offset>
 
 What stands around the lines (version and count) is `base.files`' business.
+
+Offsets of partitions decide what is deleted and what is looked through, so a changed digit must not pass. The
+last line that is written is their checksum, in the form of one more row under a name that no topic can have:
+Apache Kafka reads it as a partition that it does not hold, and leaves it out when it writes the file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from crc32c import crc32c
 
 from service.base.errors import CorruptionError
 
@@ -39,19 +46,38 @@ def decode_epochs(lines: Iterable[str]) -> list[EpochEntry]:
     return entries
 
 
+CHECKSUM: Final = "#firn.crc32c"
+
+
 def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> list[str]:
-    """Lines of offsets by (topic, partition)."""
-    return [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    """Lines of offsets by (topic, partition), and their checksum.
+
+    >>> encode_offsets({("a", 0): 17})
+    ['a 0 17', '#firn.crc32c 0 1082267310']
+    """
+    lines = [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    return [*lines, _checksum(lines)]
+
+
+def _checksum(lines: Sequence[str]) -> str:
+    return f"{CHECKSUM} 0 {crc32c(chr(10).join(lines).encode())}"
 
 
 def decode_offsets(lines: Iterable[str]) -> dict[tuple[str, int], int]:
-    """Offsets by (topic, partition); `CorruptionError` for a line that is none.
+    """Offsets by (topic, partition); `CorruptionError` for a line that is none, or a wrong checksum.
+
+    What Kafka wrote has none.
 
     >>> decode_offsets(["a 0 17"])
     {('a', 0): 17}
     """
+    rows = list(lines)
+    if rows and rows[-1].startswith(CHECKSUM):
+        expected = _checksum(rows[:-1])
+        if rows.pop() != expected:
+            raise CorruptionError("its checksum is wrong")
     offsets = {}
-    for line in lines:
+    for line in rows:
         topic, partition, offset = [*line.rsplit(" ", 2), "", ""][:3]
         if not (topic and partition.isdigit() and offset.isdigit()):
             raise CorruptionError(f"expected topic, partition and offset: {line!r}")

@@ -38,6 +38,46 @@ class Pause(IntEnum):
     """A batch begins that needs a decision or an inflated payload."""
 
 
+class IndexFault(IntEnum):
+    """What `index_kernel` found wrong with the indexes of a segment."""
+
+    NONE = 0
+    NO_BATCH = 1
+    WRONG_OFFSET = 2
+    GAP = 3
+    NO_TIME_BATCH = 4
+    WRONG_TIME = 5
+
+    @property
+    def reason(self) -> str:
+        """A sentence for the log."""
+        return _INDEX_REASONS[self]
+
+
+class IndexState(IntEnum):
+    """Where `index_kernel` keeps what it knows between two runs of batches."""
+
+    PLACES = 0
+    """entries of the offset index that were found true"""
+    TIMES = 1
+    """those of the time index"""
+    INDEXED_TO = 2
+    """position of the last batch that has an entry"""
+    LARGEST = 3
+    """size of the largest batch so far"""
+    NEWEST = 4
+    """the greatest timestamp so far"""
+
+
+_INDEX_REASONS: Final = {
+    IndexFault.NONE: "nothing is wrong",
+    IndexFault.NO_BATCH: "the offset index has an entry for a position where no batch is",
+    IndexFault.WRONG_OFFSET: "the offset index has an entry with another offset than the batch's",
+    IndexFault.GAP: "the offset index lacks entries",
+    IndexFault.NO_TIME_BATCH: "the time index has an entry for an offset where no batch ends",
+    IndexFault.WRONG_TIME: "the time index has an entry for a batch that was not the first to reach its time",
+}
+
 _REASONS: Final = {
     Status.OK: "nothing is wrong",
     Status.TRUNCATED: "it is cut short",

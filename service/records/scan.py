@@ -22,7 +22,8 @@ from service.records.kernel_status import BATCH_FIELDS, COMPRESSED, Status
 SMALL_BATCH_BYTES: Final = 16 * 1024
 """Up to this size the compiled kernel checksums with its table and no GIL (2.6 GB/s). A library call is as
 fast from 700 bytes on, four times as fast here, but a thread that makes many holds up the event loop."""
-_BATCHES_PER_STEP: Final = 4096
+_BATCHES_PER_STEP: Final = 1024
+"""More, and the rows of a step were a mapping of memory of their own, made and faulted in for every call."""
 MAX_BATCH_BYTES: Final = 512 << 20
 """A batch beyond this is taken for a length that lies."""
 
@@ -66,7 +67,8 @@ def scan_batches(
     """
     limit = len(buf) if end is None else min(end, len(buf))
     crc_limit = SMALL_BATCH_BYTES if kernel.COMPILED else 0
-    step = array("q", bytes(8 * BATCH_FIELDS * _BATCHES_PER_STEP))
+    most = min(_BATCHES_PER_STEP, 1 + max(limit - position, 0) // HEADER_SIZE)
+    step = array("q", bytes(8 * BATCH_FIELDS * most))
     rows = array("q")
     while True:
         status, count, position = kernel.scan_batches(buf, position, limit, next_offset, crc_limit, step)

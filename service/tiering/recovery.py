@@ -8,7 +8,7 @@ pool's thread.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from service.base.errors import ConfigError, CorruptionError
 from service.hot.producer_snapshot import decode_snapshot
@@ -16,9 +16,10 @@ from service.hot.producers import ProducerEntry
 from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import HeadKey
 from service.remote.format.manifest import Manifest, Page, PageRef, live_segments
-from service.remote.format.manifest_codec import TopicRow
+from service.remote.format.manifest_codec import MetadataRef, TopicRow
 from service.remote.reading.object_reader import (
     open_footer_of,
+    open_metadata,
     open_page,
     open_published,
     read_section,
@@ -28,9 +29,6 @@ from service.remote.stores.store import ObjectStore
 from service.tiering.fence import read_cluster
 from service.tiering.partition_work import catalog_entry
 from service.tiering.shared_objects import read_topics
-
-PRODUCER_ID_MARGIN: Final = 1_000_000_000
-"""Ids that may have been given away after the last segment was archived: none of them is given away again."""
 
 
 class ArchivedPartition(NamedTuple):
@@ -54,11 +52,16 @@ class ArchivedTopic(NamedTuple):
 
 
 class Archive(NamedTuple):
-    """All topics; what could not be read, in words; and a producer id that nobody was ever given."""
+    """All topics; what could not be read, in words; and what tells which ids were given away.
+
+    `last_producer_id` is the highest in the archive, -1 for none; `metadata` the newest snapshot of the
+    cluster's metadata and its bytes, None where there is none that can be read.
+    """
 
     topics: Sequence[ArchivedTopic]
     problems: Sequence[str]
-    next_producer_id: int
+    last_producer_id: int
+    metadata: tuple[MetadataRef, bytes] | None
 
 
 def read_archive(store: ObjectStore, cluster_id: str) -> Archive:
@@ -92,7 +95,12 @@ def read_archive(store: ObjectStore, cluster_id: str) -> Archive:
                 continue
             last_producer_id = max([last_producer_id, *(producer_id for producer_id, _ in one.producers)])
         found.append(ArchivedTopic(row, partitions))
-    return Archive(found, problems, last_producer_id + 1 + PRODUCER_ID_MARGIN)
+    metadata = None
+    try:
+        metadata = open_metadata(store)
+    except (CorruptionError, ObjectNotFound) as e:
+        problems.append(f"the metadata of the node that was lost: {e}")
+    return Archive(found, problems, last_producer_id, metadata)
 
 
 def _partition(store: ObjectStore, key: HeadKey) -> ArchivedPartition:

@@ -4,8 +4,10 @@ and what it holds is taken over when, and only when, an operator says so."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from tests.support.fsck import fsck
 from tests.support.processes import Node, wait_until
 from tests.support.stores import Store
 from tests.support.tiers import LATEST, offset, settle
-from tests.support.wire import RawConnection, produce
+from tests.support.wire import RawConnection, init_producer_id, leader_epoch, produce
 
 TIERED: dict[str, Any] = {
     "remote_storage_enable": "true",
@@ -155,3 +157,35 @@ def test_of_two_nodes_with_one_disk_s_past_on_one_prefix_one_goes_on(
         one["end_offset"] for one in fsck(disk_store)["partitions"] if one["topic"] == "events"
     )
     assert len(Confluent().read(clone.bootstrap, "events", 0, 0, archived_end)) == archived_end
+
+
+def test_takeovers_hand_out_no_producer_id_and_no_epoch_twice(
+    start_node: NodeFactory, disk_store: Store
+) -> None:
+    """What was given out since the last segment is in no segment: the metadata and a margin tell."""
+    started_ms = 1000 * time.time()
+    node = start_node(disk_store, **SETTINGS)
+    Admin(node.bootstrap).create("events", 1, **TIERED)
+    fill(node, "events", 40_000)
+    ids, epochs = [init_producer_id(node.bootstrap)], [leader_epoch(node.bootstrap, "events", 0)]
+    for _ in range(2):
+        has_metadata = partial(has_metadata_of, disk_store, started_ms)
+        wait_until("the metadata to be in the bucket", has_metadata, 60)
+        node.kill()
+        shutil.rmtree(node.data)
+        node.settings["firn.cluster.id"] = fsck(disk_store)["cluster_id"]
+        node.settings["firn.remote.recover"] = "true"
+        started_ms = 1000 * time.time()
+        node.start()
+        wait_until("records to be taken", lambda: not refuses_records(node, "events"))
+        ids.append(init_producer_id(node.bootstrap))
+        epochs.append(leader_epoch(node.bootstrap, "events", 0))
+    assert ids[0] + 1_000 < ids[1]
+    assert ids[1] + 1_000 < ids[2]
+    assert epochs[0] < epochs[1] < epochs[2]
+
+
+def has_metadata_of(store: Store, started_ms: float) -> bool:
+    """Whether `cluster.json` names a writer that started then, and a snapshot of its metadata."""
+    cluster = json.loads(store.read("cluster.json"))
+    return "metadata" in cluster and cluster["written_ms"] >= started_ms

@@ -11,9 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
-
 from tests.support.processes import PYTHON, REPOSITORY, child, first_line, free_port, wait_until
 
 ACCESS, SECRET = "firntest", "firntestsecret"
@@ -82,6 +79,9 @@ def folder_store(folder: Path) -> Store:
 
 
 def s3_client(endpoint: str, attempts: int = 10) -> Any:
+    import boto3  # half a second, which tests without a store need not spend
+    from botocore.config import Config
+
     return boto3.client(
         "s3",
         endpoint_url=endpoint,

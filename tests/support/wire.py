@@ -142,3 +142,27 @@ def end_offset(bootstrap: str, topic: str, partition: int) -> int:
     assert answer.error_code == 0, answer.error_code
     found: int = answer.offset
     return found
+
+
+def init_producer_id(bootstrap: str) -> int:
+    """A producer id that an idempotent producer is given."""
+    with RawConnection(bootstrap) as connection:
+        request = schema(22, 4).InitProducerIdRequest(
+            transactional_id=None,
+            transaction_timeout=timedelta(seconds=60),
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        answer = connection.call(request)
+    assert int(answer.error_code) == 0, answer.error_code
+    found: int = answer.producer_id
+    return found
+
+
+def leader_epoch(bootstrap: str, topic: str, partition: int) -> int:
+    """The epoch in which a partition is led, as ListOffsets says it of its end."""
+    with RawConnection(bootstrap) as connection:
+        answer = offsets(connection, topic, partition, -1)
+    assert int(answer.error_code) == 0, answer.error_code
+    found: int = answer.leader_epoch
+    return found

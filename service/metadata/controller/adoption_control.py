@@ -5,6 +5,11 @@ what HEAD names wins over an older entry of ours, and a topic that only the arch
 its id. Topics that were deleted here stay deleted, and one whose name was given to another topic since is
 told and left alone. Partitions get the archive's leader epoch and no leader: when the broker is unfenced it
 leads them in the next one, which nobody has led in before.
+
+The node that was lost went on after what is known of it: after the last segment that it archived, after the
+last snapshot of its metadata, after the backup of its disk. Whatever it may have given out since, producer
+ids and leader epochs of any partition, is not given out again: both go on above the highest that anything
+tells, by a margin. That is so with every order to take over, also where nothing else is news.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from service.base.errors import CorruptionError
 from service.metadata.controller.catalog_control import remote_log_record
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.requests import ResourceType
@@ -27,9 +33,14 @@ from service.metadata.records import (
     TopicRecord,
 )
 from service.remote.catalog import CatalogEntry
+from service.remote.format.keys import MAX_EPOCH
 
 EPOCH_MARGIN: Final = 1_000
-"""Leader epochs that may have begun after the last segment was archived; none of them begins again."""
+"""Leader epochs that may have begun after the last one that is known of; none of them begins again."""
+PRODUCER_ID_MARGIN: Final = 1_000_000_000
+"""Producer ids that may have been given away after the last one that is known of, likewise."""
+_MAX_PRODUCER_ID: Final = (1 << 63) - 1
+_NOTHING_FOUND: Final = MetadataImage()
 
 
 class AdoptedPartition(NamedTuple):
@@ -58,13 +69,24 @@ class Adoption(NamedTuple):
 
 
 def adopt(
-    image: MetadataImage, topics: Sequence[AdoptedTopic], *, node_id: int, next_producer_id: int
+    image: MetadataImage,
+    topics: Sequence[AdoptedTopic],
+    lost: MetadataImage | None,
+    *,
+    node_id: int,
+    last_producer_id: int,
 ) -> Decision[Adoption]:
-    """Records that make the metadata say what the archive does, of this one node's partitions."""
+    """Records that make the metadata say what the archive does, of this one node's partitions.
+
+    `lost` is the newest metadata of the lost node that the bucket has; of it only ids and epochs that were
+    given out count. `last_producer_id` is the highest in the archive.
+    """
+    lost = lost or _NOTHING_FOUND
     records: list[MetadataRecord] = []
     created: list[str] = []
     changed: set[tuple[UUID, int]] = set()
     refused: list[str] = []
+    above: dict[tuple[UUID, int], int] = {}
     for topic in topics:
         if topic.topic_id in image.tombstones:
             continue
@@ -76,16 +98,24 @@ def adopt(
             records.append(TopicRecord(name=topic.name, topic_id=topic.topic_id))
             records += _configs(topic)
         for number in range(topic.partition_count):
+            key = topic.topic_id, number
             found = topic.partitions.get(number, AdoptedPartition(None, 0))
-            own = image.partition(topic.topic_id, number)
-            if own is not None and not _is_news(found.entry, image.remote.get((topic.topic_id, number))):
-                continue
-            records.append(_partition(topic.topic_id, number, own, found.leader_epoch, node_id))
-            if found.entry is not None:
-                records.append(remote_log_record(topic.topic_id, number, found.entry))
-                changed.add((topic.topic_id, number))
-    if records and next_producer_id > image.next_producer_id:
-        records.append(ProducerIdsRecord(broker_id=node_id, next_producer_id=next_producer_id))
+            own = image.partition(*key)
+            above[key] = found.leader_epoch
+            if own is None:
+                records.append(_new_partition(key, _raised(lost, key, found.leader_epoch), node_id))
+            if found.entry is not None and (own is None or _is_news(found.entry, image.remote.get(key))):
+                records.append(remote_log_record(*key, found.entry))
+                changed.add(key)
+    for topic_id, own_topic in image.topics_by_id.items():
+        for number, own in own_topic.partitions.items():
+            key = topic_id, number
+            epoch = _raised(lost, key, max(own.leader_epoch, above.get(key, 0)))
+            records.append(_again(key, own, epoch))
+    next_producer_id = _next_producer_id(
+        max(image.next_producer_id, lost.next_producer_id, last_producer_id + 1)
+    )
+    records.append(ProducerIdsRecord(broker_id=node_id, next_producer_id=next_producer_id))
     frames = tuple(map(newest, records))
     return Decision(frames, Adoption(created, frozenset(changed), refused), is_atomic=False)
 
@@ -97,27 +127,44 @@ def _is_news(found: CatalogEntry | None, own: CatalogEntry | None) -> bool:
     return own is None or found.version >= own.version
 
 
-def _partition(
-    topic_id: UUID, number: int, own: PartitionImage | None, leader_epoch: int, node_id: int
-) -> PartitionRecord:
-    if own is None:
-        return PartitionRecord(
-            partition_id=number,
-            topic_id=topic_id,
-            replicas=(node_id,),
-            isr=(node_id,),
-            leader=NO_LEADER,
-            leader_epoch=leader_epoch + EPOCH_MARGIN,
-            partition_epoch=0,
-            directories=(None,),
+def _raised(lost: MetadataImage, key: tuple[UUID, int], epoch: int) -> int:
+    """A leader epoch that nobody has led the partition in; `CorruptionError` where none is left."""
+    before = lost.partition(*key)
+    highest = max(epoch, before.leader_epoch if before is not None else 0)
+    if highest > MAX_EPOCH - 2 * EPOCH_MARGIN:
+        raise CorruptionError(
+            f"{key[0]}/{key[1]}: the bucket says that it was led in epoch {highest}; too few are left"
         )
+    return highest + EPOCH_MARGIN
+
+
+def _next_producer_id(unused: int) -> int:
+    if unused > _MAX_PRODUCER_ID - 2 * PRODUCER_ID_MARGIN:
+        raise CorruptionError(f"the bucket says that all producer ids below {unused} are given away")
+    return unused + PRODUCER_ID_MARGIN
+
+
+def _new_partition(key: tuple[UUID, int], leader_epoch: int, node_id: int) -> PartitionRecord:
     return PartitionRecord(
-        partition_id=number,
-        topic_id=topic_id,
+        partition_id=key[1],
+        topic_id=key[0],
+        replicas=(node_id,),
+        isr=(node_id,),
+        leader=NO_LEADER,
+        leader_epoch=leader_epoch,
+        partition_epoch=0,
+        directories=(None,),
+    )
+
+
+def _again(key: tuple[UUID, int], own: PartitionImage, leader_epoch: int) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=key[1],
+        topic_id=key[0],
         replicas=own.replicas,
         isr=own.isr,
         leader=NO_LEADER,
-        leader_epoch=max(leader_epoch, own.leader_epoch) + EPOCH_MARGIN,
+        leader_epoch=leader_epoch,
         partition_epoch=own.partition_epoch + 1,
         directories=own.directories,
     )

@@ -194,12 +194,16 @@ class Controller:
         await self._run(lambda image: catalog_control.forget_topics(image, topic_ids))
 
     async def adopt(
-        self, topics: Sequence[adoption_control.AdoptedTopic], *, next_producer_id: int
+        self,
+        topics: Sequence[adoption_control.AdoptedTopic],
+        lost: MetadataImage | None,
+        *,
+        last_producer_id: int,
     ) -> adoption_control.Adoption:
         """Take over what the archive says that the metadata lacks, on an operator's order."""
         return await self._run(
             lambda image: adoption_control.adopt(
-                image, topics, node_id=self._options.node_id, next_producer_id=next_producer_id
+                image, topics, lost, node_id=self._options.node_id, last_producer_id=last_producer_id
             )
         )
 

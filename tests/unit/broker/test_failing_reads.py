@@ -93,6 +93,20 @@ def test_after_a_response_that_broke_off_only_the_bad_partition_is_refused(
         assert (found[1].error_code, len(values(found[1].records))) == (0, 5)
 
 
+def test_a_device_that_fails_once_while_a_large_slice_is_sent_costs_the_connection(
+    node: NodeThread, disk: FaultDisk
+) -> None:
+    with node.client() as client:
+        topic_id = filled(client, LARGE)
+    sending = disk.fail("sendfile", errno.EIO, path="t-0/", times=1)
+    with node.client() as client, pytest.raises(OSError, match="closed"):
+        fetch_both(Talk(client), topic_id)
+    assert sending.hits == 1
+    with node.client() as client:
+        answers = fetch_both(Talk(client), topic_id)
+        assert [len(values(answers[n].records)) for n in (0, 1)] == [5, 5]
+
+
 def test_a_search_by_time_that_cannot_read_is_refused(node: NodeThread, disk: FaultDisk) -> None:
     with node.client() as client:
         filled(client, SMALL)

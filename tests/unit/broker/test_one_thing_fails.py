@@ -6,6 +6,7 @@ import contextlib
 import shutil
 from collections.abc import Callable
 from errno import EIO, EMFILE, ENOSPC
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,30 +82,34 @@ class TestSettings:
             assert alter(talk, 4, "", log_retention_ms="6000").error_code == 0
 
 
+def is_online(talk: Talk, topic: str) -> bool:
+    return not metadata(talk, topic)[0].partitions[1].offline_replicas
+
+
 class TestPartitions:
-    @pytest.mark.parametrize(("call", "code"), [("mkdir", ENOSPC), ("open", EMFILE), ("pwrite", ENOSPC)])
     def test_what_the_disk_refuses_is_offline_and_comes_when_it_has_room(
-        self, start: Start, disk: FaultDisk, call: str, code: int
+        self, start: Start, disk: FaultDisk
     ) -> None:
         node = start_on(start, disk)
         with node.client() as client:
             talk = Talk(client)
             fine = talk.create("fine")
-            disk.fail(call, code, path="/refused-1")
-            refused = talk.create("refused", 2)
-            assert refused.error_code == 0, "it is in the metadata"
-            assert talk.produce(refused.topic_id, [b"x"], NOW, 0).error_code == 0
-            answer = talk.produce(refused.topic_id, [b"x"], NOW, 1)
-            assert answer.error_code == ErrorCode.kafka_storage_error
-            assert talk.fetch(refused.topic_id, 0, 1).error_code == ErrorCode.kafka_storage_error
-            offline = [p.offline_replicas for p in metadata(talk, "refused")[0].partitions]
-            assert offline == [(), (1,)]
-            assert talk.produce(fine.topic_id, [b"x"], NOW).error_code == 0
+            topics = {}
+            for call, code in (("mkdir", ENOSPC), ("open", EMFILE), ("pwrite", ENOSPC)):
+                disk.fail(call, code, path=f"/refused-{call}-1")
+                refused = topics[call] = talk.create(f"refused-{call}", 2)
+                assert refused.error_code == 0, "it is in the metadata"
+                assert talk.produce(refused.topic_id, [b"x"], NOW, 0).error_code == 0
+                answer = talk.produce(refused.topic_id, [b"x"], NOW, 1)
+                assert answer.error_code == ErrorCode.kafka_storage_error
+                assert talk.fetch(refused.topic_id, 0, 1).error_code == ErrorCode.kafka_storage_error
+                offline = [p.offline_replicas for p in metadata(talk, f"refused-{call}")[0].partitions]
+                assert offline == [(), (1,)]
+                assert talk.produce(fine.topic_id, [b"x"], NOW).error_code == 0
             disk.heal()
-            wait_until(
-                "the partition", lambda: not metadata(talk, "refused")[0].partitions[1].offline_replicas
-            )
-            assert talk.produce(refused.topic_id, [b"x"], NOW, 1).base_offset == 0
+            for call, refused in topics.items():
+                wait_until("the partition", partial(is_online, talk, f"refused-{call}"))
+                assert talk.produce(refused.topic_id, [b"x"], NOW, 1).base_offset == 0
         assert node.failure is None
 
     def test_a_partition_that_is_offline_is_not_set_aside_and_can_be_deleted(

@@ -8,12 +8,15 @@ from typing import Any
 from uuid import UUID
 
 from service.base.clock import ManualClock
+from service.base.disk import SystemDisk
+from service.base.files import read_checkpoint
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.records.batch import BatchHeader, complete_headers, iter_headers, read_header, stamp
 from service.records.builder import BatchBuilder
+from service.records.checkpoint_lines import decode_offsets
 from service.records.decode import Record, iter_records
 from service.records.validation import ValidatedBatch
 from tests.support.world import START_MS as START_MS
@@ -38,6 +41,11 @@ def batch(
         builder.add(timestamp + n, b"k", value)
     data = memoryview(builder.build())
     return ValidatedBatch(data, read_header(data), timestamp + count - 1, count - 1, count)
+
+
+def checkpointed(path: Path) -> dict[tuple[str, int], int]:
+    """Offsets by topic and partition, as a checkpoint file has them."""
+    return decode_offsets(read_checkpoint(SystemDisk(), path))
 
 
 def raw(*batches: tuple[int, int, int], timestamp: int = START_MS) -> memoryview:

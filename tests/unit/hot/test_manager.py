@@ -22,7 +22,7 @@ from service.config.settings import LogConfig
 from service.hot.log_dir import LogDir, cluster_id_of, decode_uuid, encode_uuid, read_meta, read_topic_id
 from service.hot.manager import LogManager
 from tests.support.world import make_world
-from tests.unit.hot.logs import START_MS, batch
+from tests.unit.hot.logs import START_MS, batch, checkpointed
 
 DISK = SystemDisk()
 CONFIG = LogConfig(segment_bytes=1000)
@@ -47,7 +47,7 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
     logs.get_or_create(B, CONFIG).append(batch(1), 0, START_MS)
     close(logs, broker_epoch=17)
     assert json.loads((tmp_path / ".kafka_cleanshutdown").read_text()) == {"version": 0, "brokerEpoch": 17}
-    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n2\na 0 60\nb 3 1\n"
+    assert checkpointed(tmp_path / "recovery-point-offset-checkpoint") == {("a", 0): 60, ("b", 3): 1}
     again = manager(tmp_path)
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     assert {key: log.log_end_offset for key, log in again.logs().items()} == {
@@ -170,7 +170,7 @@ def test_a_deletion_is_soon_in_the_checkpoint(tmp_path: Path) -> None:
     logs.delete(A)
     path = tmp_path / "recovery-point-offset-checkpoint"
     while_running(logs, lambda: until(path.exists))
-    assert path.read_text() == "0\n1\nb 3 0\n"
+    assert checkpointed(path) == {("b", 3): 0}
     close(logs)
 
 

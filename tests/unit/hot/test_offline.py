@@ -17,17 +17,18 @@ from service.base.disk import DiskError, SystemDisk
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
-from service.hot.log_dir import read_topic_id, write_topic_id
+from service.hot.log_dir import CLEAN_SHUTDOWN, cluster_id_of, read_topic_id, write_topic_id
 from service.hot.manager import LogManager
 from service.hot.state import LogOffline
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
-from tests.unit.hot.logs import START_MS, batch
+from tests.unit.hot.logs import START_MS, batch, checkpointed
 from tests.unit.hot.test_manager import close, until, while_running
 
 CONFIG = LogConfig(segment_bytes=1000, file_delete_delay_ms=0)
 A = TopicIdPartition(UUID(int=1), "a", 0)
 B = TopicIdPartition(UUID(int=2), "b", 0)
+C = TopicIdPartition(UUID(int=3), "c", 0)
 Scenario = Callable[[], Awaitable[None]]
 
 
@@ -81,7 +82,7 @@ def test_a_failed_fsync_takes_its_directory_offline_for_good(tmp_path: Path) -> 
     close(logs, broker_epoch=1)
     assert not (one / ".kafka_cleanshutdown").exists()
     assert (two / ".kafka_cleanshutdown").exists()
-    assert (one / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 0\n"
+    assert checkpointed(one / "recovery-point-offset-checkpoint") == {("a", 0): 0}
     again = manager(disk, one, two)
     assert again.get_or_create(A, CONFIG).log_end_offset == 20
     close(again)
@@ -120,7 +121,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again_and_nothing_is_unlin
         await until(lambda: not (tmp_path / "a-0" / f"{0:020d}.log").exists())
 
     while_running(logs, refused)
-    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n1\na 0 25\n"
+    assert checkpointed(tmp_path / "log-start-offset-checkpoint") == {("a", 0): 25}
     close(logs)
 
 
@@ -160,7 +161,7 @@ def test_a_damaged_replica_keeps_its_recovery_point(tmp_path: Path) -> None:
         logs = manager(disk, tmp_path)
         assert [tip for tip, _ in logs.offline()] == [A]
         close(logs, broker_epoch=1)
-    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\na 0 20\n"
+    assert checkpointed(tmp_path / "recovery-point-offset-checkpoint") == {("a", 0): 20}
 
 
 def test_a_replica_that_the_disk_did_not_let_us_open_is_tried_again(tmp_path: Path) -> None:
@@ -365,3 +366,90 @@ def test_a_file_that_does_not_go_holds_up_those_behind_it_so_that_no_hole_opens(
     assert [segment.base_offset for segment in found] == (bases[1:] if ends else bases[3:])
     assert found.log_end_offset == 60
     close(again)
+
+
+def test_a_start_goes_on_without_a_directory_that_cannot_be_used(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    logs = manager(FaultDisk(), one, two)
+    fill(logs, A)
+    fill(logs, B)
+    homes = {tip: logs.get_or_create(tip, CONFIG).dir.parent for tip in (A, B)}
+    assert set(homes.values()) == {one, two}
+    close(logs)
+    (gone,) = (tip for tip, home in homes.items() if home == two)
+    (left,) = (tip for tip, home in homes.items() if home == one)
+    two.rename(tmp_path / "elsewhere")
+    two.write_text("not a directory")
+    assert cluster_id_of(SystemDisk(), [one, two]) is None, "it has no say"
+    logs = manager(FaultDisk(), one, two)
+    assert len(logs.claim("c", 1)) == 1
+    assert logs.directories == [one]
+    assert logs.get_or_create(left, CONFIG, is_new=False).log_end_offset == 20
+    with pytest.raises(LogOffline, match=f"its files may be in {two}, which cannot be used"):
+        logs.get_or_create(gone, CONFIG, is_new=False)
+    assert logs.get_or_create(C, CONFIG, is_new=True).dir.parent == one, "what is new has no files there"
+    close(logs)
+    two.unlink()
+    (tmp_path / "elsewhere").rename(two)
+    logs = manager(FaultDisk(), one, two)
+    assert logs.get_or_create(gone, CONFIG, is_new=False).log_end_offset == 20
+    close(logs)
+
+
+def test_the_directory_of_the_metadata_log_has_to_be_usable(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("not a directory")
+    with pytest.raises(DiskError):
+        LogManager([tmp_path / "one", tmp_path / "two"], make_world())
+
+
+@pytest.mark.parametrize("call", ["lock", "list"])
+def test_a_directory_whose_disk_refuses_at_the_start_is_left_out(tmp_path: Path, call: str) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    close(manager(FaultDisk(), one, two))
+    disk = FaultDisk()
+    disk.fail(call, errno.EIO, path=str(two))
+    logs = manager(disk, one, two)
+    assert logs.directories == [one]
+    with pytest.raises(LogOffline):
+        logs.get_or_create(A, CONFIG, is_new=False)
+    close(logs)
+    assert not (two / CLEAN_SHUTDOWN).exists() or call == "lock", "nothing there was looked at"
+
+
+TIERED = LogConfig(segment_bytes=1000, file_delete_delay_ms=0, remote_storage_enable=True)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("name", ["log-start-offset-checkpoint", "recovery-point-offset-checkpoint"])
+def test_a_flipped_bit_of_a_checkpoint_is_named_and_moves_nothing(
+    tmp_path: Path, name: str, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a start, a changed digit would have segments deleted that the bucket does not have."""
+    made = manager(FaultDisk(), tmp_path)
+    log = made.get_or_create(A, TIERED)
+    for n in range(60):
+        log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
+    made.checkpoint()
+    asyncio.run(made.close(clean))
+    path, files = tmp_path / name, {one: one.read_bytes() for one in (tmp_path / "a-0").glob("*.log")}
+    assert len(files) > 3
+    whole = path.read_bytes()
+    rows = whole.index(b"a 0 ")
+    for bit in range(8 * rows, 8 * whole.index(b"\n", rows)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        caplog.clear()
+        again = LogManager([tmp_path], make_world())
+        asyncio.run(again.open_all(lambda _: TIERED))
+        log = again.get_or_create(A, TIERED, is_new=False)
+        assert (log.log_start_offset, log.log_end_offset) == (0, 60)
+        assert f"ignoring {path}" in caplog.text
+        asyncio.run(again.close(clean))
+        assert {one: one.read_bytes() for one in files} == files
+
+
+def test_a_checkpoint_that_kafka_wrote_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    path.write_text("0\n2\na 0 17\nb 3 5\n")
+    assert checkpointed(path) == {("a", 0): 17, ("b", 3): 5}

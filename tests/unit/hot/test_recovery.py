@@ -240,11 +240,38 @@ def test_wrong_indexes_are_made_anew(tmp_path: Path, suffix: str, damage: str, c
     assert again.max_timestamp_offset() == (59, START_MS + 30, 2)
 
 
+@pytest.mark.parametrize("cut", range(1, 5))
+def test_epochs_of_which_a_crash_cut_a_number_short_are_not_believed(tmp_path: Path, cut: int) -> None:
+    log = filled(tmp_path)
+    path = log.dir / "leader-epoch-checkpoint"
+    assert path.read_bytes().endswith(b"2 40\n")
+    path.write_bytes(path.read_bytes()[:-cut])  # "2 4" would be another offset
+    again = open_log(tmp_path, recovery_point=50, **SETTINGS)
+    assert again.epochs.entries == ((0, 0), (1, 20), (2, 40))
+
+
 def test_a_lost_epoch_file_is_learnt_from_the_batches(tmp_path: Path) -> None:
     log = filled(tmp_path)
     log.close()
     (log.dir / "leader-epoch-checkpoint").write_bytes(b"")
     assert open_log(tmp_path, clean=True, **SETTINGS).epochs.entries == ((0, 0), (1, 20), (2, 40))
+
+
+def test_epochs_below_a_start_that_no_crash_remembers_are_there_again(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.advance_log_start(45)
+    assert log.epochs.entries == ((2, 45),)
+    again = open_log(tmp_path, recovery_point=60, **SETTINGS)
+    assert again.epochs.entries == ((0, 0), (1, 20), (2, 40))
+    assert open_log(tmp_path, log_start_offset=45, **SETTINGS).epochs.entries == ((2, 45),)
+
+
+def test_epochs_that_were_written_without_the_first_ones_are_learnt_from_the_batches(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.advance_log_start(45)
+    log.epochs.assign(7, 60)
+    again = open_log(tmp_path, recovery_point=60, **SETTINGS)
+    assert again.epochs.entries == ((0, 0), (1, 20), (2, 40))
 
 
 def test_epochs_beyond_the_end_are_forgotten(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_batch_at_the_limit_passes_and_a_byte_more_does_not() -> None:
 def test_a_bomb_is_too_large_and_costs_no_memory(codec: Codec) -> None:
     data = batch_of(1, codec)
     del data[61:]
-    data += compress(codec, bytes(100 << 20))
+    data += compress(codec, bytes(100 << 20), 1)
     struct.pack_into(">i", data, 8, len(data) - 12)
     rules = ValidationRules(max_message_bytes=1 << 30, max_inflated_bytes=2 << 20)
     renewed(data)

@@ -44,6 +44,7 @@ from service.remote.reading.object_reader import (
 )
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.chain import ChainStore
+from tests.support.bombs import gzip_bomb
 from tests.support.world import WORLD
 from tests.unit.remote.archive import CLUSTER, TIP, Archive, batch_of, blocks_of, plan_segment
 
@@ -210,7 +211,7 @@ def test_offsets_that_json_does_not_carry_are_not_written() -> None:
 
 
 def test_a_member_that_inflates_beyond_the_bound_is_given_up_there() -> None:
-    bomb = gzip.compress(b" " * (256 << 20), 9)
+    bomb = gzip_bomb(256 << 20, b" ")
     with pytest.raises(CorruptionError, match=f"inflates beyond {MAX_INFLATED_BYTES}"):
         unpack(bomb, "it")
 

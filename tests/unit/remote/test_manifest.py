@@ -35,6 +35,7 @@ from service.remote.format.manifest_codec import (
     encode_topics,
     head_of,
 )
+from tests.support.bombs import gzip_bomb
 
 TOPIC = UUID(int=3)
 SMALL = Limits(entries=8, page_refs=3)
@@ -296,7 +297,7 @@ def test_a_manifest_that_contradicts_itself_is_refused(wrong: Manifest) -> None:
 def test_a_manifest_that_inflates_beyond_its_claim_or_bound_is_refused() -> None:
     bomb = b" " * (65 << 20)
     with pytest.raises(CorruptionError, match="inflates beyond"):
-        decode_manifest(gzip.compress(bomb))
+        decode_manifest(gzip_bomb(65 << 20, b" "))
     with pytest.raises(CorruptionError, match="frame"):
         decode_manifest(zstandard.ZstdCompressor(write_checksum=True).compress(bomb))
     plain = encode_manifest(BASE)

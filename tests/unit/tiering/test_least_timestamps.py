@@ -149,7 +149,7 @@ def resealed(data: bytes) -> bytes:
 def test_what_inflates_beyond_the_bound_is_not_looked_at(codec: Codec) -> None:
     records = record(0, bytes(MAX_INFLATED_BYTES), None, 0) + record(1, b"")
     bomb = batches.batch(
-        payload=bytes(compress(codec, records)), count=2, attributes=codec, base_timestamp=NOW
+        payload=bytes(compress(codec, records, 1)), count=2, attributes=codec, base_timestamp=NOW
     )
     assert least(bomb) == NO_TIMESTAMP
 

@@ -11,12 +11,14 @@ from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
 from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import decode_snapshot, encode_image
+from service.remote.format.manifest_codec import encode_topics
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_metadata
 from service.remote.stores.errors import ObjectNotFound, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.fence import Displaced, OwnWrites, claim_prefix, take_over
 from service.tiering.metadata_copy import MetadataSnapshot, OlderMetadata, write_metadata
+from service.tiering.recovery import read_archive
 
 CLUSTER = "c-1"
 WRITER, OTHER = Writer(1, UUID(int=1)), Writer(1, UUID(int=2))
@@ -112,6 +114,20 @@ def test_one_that_is_displaced_while_it_uploads_is_not_named(store: MemoryStore)
     write(store, 70, OTHER)
     write(store, 80, OTHER)
     assert kept(store) == [70, 80], "what nobody named goes with the older ones"
+
+
+def test_a_takeover_is_given_the_newest_and_told_when_it_cannot_be_read(store: MemoryStore) -> None:
+    store.put("topics.json", encode_topics(CLUSTER, 0, []))
+    assert read_archive(store, CLUSTER).metadata is None
+    write(store, 64)
+    found = read_archive(store, CLUSTER)
+    assert found.metadata is not None
+    assert found.metadata[1] == b"metadata64"
+    (info,) = store.list("metadata")
+    store.put(info.key, b"metadat_64")
+    found = read_archive(store, CLUSTER)
+    assert found.metadata is None
+    assert "the metadata of the node that was lost" in found.problems[0]
 
 
 def test_damage_is_named_and_a_missing_one_is_looked_for_again(store: MemoryStore) -> None:
