@@ -4,8 +4,8 @@ RATE requests a second (1,000), by turns a produce of one small record on one co
 newest record on another. It is an open loop: requests are sent when they are due, whether or not those
 before them are answered, and time counts from when a request is due, so that waiting counts in full.
 
-It obeys lines on stdin: ``begin`` starts to measure, ``end`` prints what was measured since as one line of
-JSON once all of it is answered, the end of stdin ends it.
+It says ``ready`` once it runs, and obeys lines on stdin: ``begin`` starts to measure and is answered, ``end``
+prints what was measured since as one line of JSON once all of it is answered, the end of stdin ends it.
 """
 
 from __future__ import annotations
@@ -106,6 +106,7 @@ class _Client:
         lanes = {produces.socket: produces, fetches.socket: fetches}
         due = time.monotonic()
         number = 0
+        print("ready", flush=True)
         while True:
             while (now := time.monotonic()) >= due:
                 self._late = max(self._late, now - due)
@@ -143,6 +144,7 @@ class _Client:
         if word == "begin":
             self._from, self._until = time.monotonic(), float("inf")
             self._latencies, self._late = [], 0.0
+            print("begun", flush=True)
         elif word == "end":
             self._until = time.monotonic()
         return bool(line)
@@ -190,6 +192,7 @@ class Innocent:
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
+        self._hear()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -201,16 +204,21 @@ class Innocent:
         self._process.stdout.close()
 
     def begin(self) -> None:
+        """Measures from when this returns."""
         self._say("begin")
+        self._hear()
 
     def end(self) -> Felt:
         """Stops measuring; waits for what is not answered yet."""
         self._say("end")
+        return Felt(**json.loads(self._hear()))
+
+    def _hear(self) -> str:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the innocent client ended with {self._process.wait()}")
-        return Felt(**json.loads(line))
+        return line
 
     def _say(self, word: str) -> None:
         assert self._process.stdin is not None
