@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -162,7 +163,15 @@ class Node:
     def name_of(self, task: asyncio.Task[Any]) -> str:
         """What `task` is for: a request, or a chore of the node."""
         asking = (server.client_of(task) for server in self._servers)
-        return next((client for client in asking if client is not None), task.get_name())
+        client = next((one for one in asking if one is not None), None)
+        if client is not None:
+            return client
+        name = task.get_name()
+        if name.startswith("Task-"):
+            # A handler's own task: nobody knows whose, but there are not many that it can be.
+            at_work = islice((one for server in self._servers for one in server.being_answered()), 3)
+            name = ", perhaps for ".join((name, *at_work))
+        return name
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Bring everything up. Raises `ConfigError`, `CorruptionError`, `StorageError` or `OSError`, what was

@@ -22,7 +22,7 @@ import logging
 import socket
 import struct
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from service.base.disk import words_of
@@ -379,6 +379,10 @@ class _Peer(asyncio.BufferedProtocol):
     def is_answered_by(self, task: asyncio.Future[Answer]) -> bool:
         return self._pending is task
 
+    @property
+    def is_at_work(self) -> bool:
+        return self._pending is not None and not self._context.cancel_on_disconnect
+
     def described(self) -> str:
         return self._shared.describe(self._context, None)
 
@@ -442,6 +446,10 @@ class Server:
             if peer.is_answered_by(task):
                 return peer.described()
         return None
+
+    def being_answered(self) -> Iterator[str]:
+        """Requests whose handlers work on them or wait for the disk or the bucket; long polls are none."""
+        return (peer.described() for peer in (self._shared.peers if self._shared else ()) if peer.is_at_work)
 
     async def bind(self) -> None:
         """Take the address, so that `port` is known; nobody is let in before `start`.

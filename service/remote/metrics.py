@@ -47,19 +47,9 @@ class CallMetrics:
 class StoreMetrics:
     """Calls of one client of the store, counted by the threads that make them."""
 
-    __slots__ = ("calls", "last_answer_ms", "last_failure", "last_failure_ms")
+    __slots__ = ("calls", "problem")
 
     def __init__(self) -> None:
         self.calls: dict[str, CallMetrics] = {kind: CallMetrics() for kind in KINDS}
-        self.last_answer_ms: int | None = None
-        """when a call last did what it should, or was answered with what lies in the store; monotonic"""
-        self.last_failure_ms: int | None = None
-        self.last_failure = ""
-        """what the store, or the way to it, last failed with"""
-
-    @property
-    def problem(self) -> str | None:
-        """Why the store is not to be reached; None where the last call found it, or there was none."""
-        if self.last_failure_ms is None or self.last_failure_ms <= (self.last_answer_ms or 0):
-            return None
-        return self.last_failure
+        self.problem: str | None = None
+        """what the store, or the way to it, failed with last; None once a call was answered since"""

@@ -102,17 +102,11 @@ class CountedStore:
             counted.received_bytes += received(result)
         return result
 
-    def _ended(self, counted: CallMetrics, began_ms: int) -> None:
-        now_ms = self._clock.monotonic_ms()
-        counted.time.observe((now_ms - began_ms) / 1000)
-        self._metrics.last_answer_ms = now_ms
+    def _ended(self, counted: CallMetrics, began_ms: int, problem: str | None = None) -> None:
+        counted.time.observe((self._clock.monotonic_ms() - began_ms) / 1000)
+        self._metrics.problem = problem
 
     def _failed(self, counted: CallMetrics, began_ms: int, error: StorageError | CorruptionError) -> None:
         kind = type(error).__name__
         counted.errors[kind] = counted.errors.get(kind, 0) + 1
-        if isinstance(error, _ANSWERS):
-            self._ended(counted, began_ms)
-            return
-        now_ms = self._clock.monotonic_ms()
-        counted.time.observe((now_ms - began_ms) / 1000)
-        self._metrics.last_failure, self._metrics.last_failure_ms = str(error), now_ms
+        self._ended(counted, began_ms, None if isinstance(error, _ANSWERS) else str(error))
