@@ -10,6 +10,7 @@ Times are in seconds of the loop's clock. Owned by the loop, but for `sampled`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ NOTICED_S: Final = 0.01
 LONG_S: Final = 0.05
 """No turn is to take longer: those that do are logged."""
 KEPT: Final = 16
+LATEST: Final = 256
 NO_TURN: Final = float("inf")
 """`Turns.began` while the loop waits for events."""
 
@@ -44,7 +46,7 @@ class Sample(NamedTuple):
 class Turns:
     """All turns of one loop."""
 
-    __slots__ = ("_held", "_held_s", "_kept", "_sample", "began", "histogram", "on_long")
+    __slots__ = ("_held", "_held_s", "_kept", "_latest", "_sample", "began", "histogram", "on_long")
 
     def __init__(self) -> None:
         self.began = NO_TURN
@@ -55,6 +57,7 @@ class Turns:
         self._held_s = 0.0
         self._sample: Sample | None = None
         self._kept: list[LongTurn] = []
+        self._latest: deque[LongTurn] = deque(maxlen=LATEST)
 
     def held(self, took_s: float, who: str) -> None:
         """`who` had the loop for `took_s` of this turn; to be told where it is more than `NOTICED_S`."""
@@ -69,19 +72,23 @@ class Turns:
         """A turn of more than `NOTICED_S` is over."""
         held, held_s, sample, began = self._held, self._held_s, self._sample, self.began
         self._held, self._held_s, self._sample = "", 0.0, None
-        longest = took_s > LONG_S
-        if not longest and len(self._kept) == KEPT and took_s <= self._kept[-1].took_s:
-            return
         who = held
         if held_s < took_s / 2:
             seen = sample.who() if sample is not None and sample.began == began else ""
             who = " and ".join(one for one in (seen, held and f"{held} ({1000 * held_s:.0f} ms)") if one)
         turn = LongTurn(took_s, now_s, who or "many small steps")
-        self._kept = sorted((*self._kept, turn), key=lambda one: -one.took_s)[:KEPT]
-        if longest and self.on_long is not None:
+        self._latest.append(turn)
+        if len(self._kept) < KEPT or took_s > self._kept[-1].took_s:
+            self._kept = sorted((*self._kept, turn), key=lambda one: -one.took_s)[:KEPT]
+        if took_s > LONG_S and self.on_long is not None:
             self.on_long(turn)
 
     @property
     def longest(self) -> tuple[LongTurn, ...]:
         """The longest turns so far, the longest first, at most `KEPT`."""
         return tuple(self._kept)
+
+    @property
+    def latest(self) -> tuple[LongTurn, ...]:
+        """The last turns of more than `NOTICED_S`, the oldest first, at most `LATEST`."""
+        return tuple(self._latest)

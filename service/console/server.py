@@ -27,6 +27,7 @@ from aiohttp.web_server import Server
 from service.base.clock import Clock
 from service.base.errors import ConfigError
 from service.base.health import Check, State
+from service.base.turns import LongTurn
 from service.console.measuring import Sample
 from service.console.ports import Watched
 from service.console.rendering import CONTENT_TYPE, render
@@ -170,16 +171,9 @@ class Console:
         return _json({"ready": is_ready, "checks": said}, 200 if is_ready else 503)
 
     def _turns(self) -> Response:
-        now_s = self._loop.time()
-        longest = [
-            {
-                "took_ms": round(1000 * one.took_s, 1),
-                "ended_s_ago": round(now_s - one.ended_s, 1),
-                "who": one.who,
-            }
-            for one in self._node.turns.longest
-        ]
-        return _json({"longest": longest})
+        now_s, turns = self._loop.time(), self._node.turns
+        longest = [_turn(one, now_s) for one in turns.longest]
+        return _json({"longest": longest, "latest": [_turn(one, now_s) for one in turns.latest]})
 
 
 class _Quiet:
@@ -196,6 +190,14 @@ class _Quiet:
         self._limited.log(logging.ERROR, message, *args, error=error)
 
     error = warning = exception
+
+
+def _turn(one: LongTurn, now_s: float) -> dict[str, object]:
+    return {
+        "took_ms": round(1000 * one.took_s, 1),
+        "ended_s_ago": round(now_s - one.ended_s, 1),
+        "who": one.who,
+    }
 
 
 def _json(value: object, status: int = 200) -> Response:

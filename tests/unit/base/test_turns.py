@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from service.base.turns import KEPT, LongTurn, Sample, Turns
+from service.base.turns import KEPT, LATEST, LongTurn, Sample, Turns
 
 
 def test_a_turn_has_the_name_of_who_held_it_longest() -> None:
@@ -45,3 +45,12 @@ def test_turns_over_the_limit_are_told() -> None:
     turns.ended(0.050, 1.0)
     turns.ended(0.051, 2.0)
     assert [one.took_s for one in told] == [0.051]
+
+
+def test_the_latest_turns_are_kept_however_short_beside_the_longest() -> None:
+    turns = Turns()
+    for number in range(1000):
+        turns.held(1 - number / 10_000, str(number))
+        turns.ended(1 - number / 10_000, number)
+    assert [one.who for one in turns.latest] == [str(number) for number in range(1000 - LATEST, 1000)]
+    assert turns.longest[0].who == "0"

@@ -62,7 +62,7 @@ async def rendered(count: int, *, with_partitions: bool) -> tuple[str, int]:
             await asyncio.sleep(0)
 
     other = asyncio.ensure_future(beside())
-    text = await render(cast('Watched', Shown(count)), 0, with_partitions=with_partitions)
+    text = await render(cast("Watched", Shown(count)), 0, with_partitions=with_partitions)
     done.set()
     await other
     return b"".join(text).decode(), turns
