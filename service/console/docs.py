@@ -22,8 +22,8 @@ switches it on.
 - `/healthz`: 200 while the event loop turns.
 - `/readyz`: 200 when the node serves, 503 before and after; `checks` says of logs, metadata and store how
   they are. A store that is away is `degraded`, with the reason: hot data is served all the same.
-- `/turns`: the longest and the latest long turns of the event loop and who held it: API, client and partition,
-  or task and line.
+- `/turns`: the longest and the latest long turns of the event loop and who held it: API, client and
+  partition, or task and line.
 - `/version`: the version.
 
 `firn top` shows a node's figures as a table that renews itself, `firn top --json` once for programs.
