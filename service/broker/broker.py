@@ -26,9 +26,10 @@ from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ProducerIdBlock
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
+from service.network.exchange import RequestContext
 from service.network.limited_log import RateLimitedLog
-from service.network.server import RequestContext
 from service.partition.fetch_sessions import FetchSessions
+from service.partition.metrics import ServingMetrics
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -87,6 +88,7 @@ class Broker:
         self._search_pool = threads.pool("search", 1)
         self.encoded_settings = EncodedSettings()
         self.encoded_topics = EncodedTopics(replicas)
+        self.metrics = ServingMetrics()
         self._careful_until = 0.0
         self._refusals = RateLimitedLog(_log, now=self.loop.time)
         self._storage_errors = RateLimitedLog(_log, now=self.loop.time)

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from service.base.errors import ConfigError, CorruptionError, StorageError, UnknownVersion
 from service.base.world import World
@@ -24,16 +24,18 @@ from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import encode_image
 from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.stamp import Writer
+from service.remote.metrics import StoreMetrics
 from service.remote.reading.disk_cache import DiskCache
 from service.remote.reading.reader import RemoteReader
 from service.remote.stores.conditional import probe
+from service.remote.stores.counted_store import CountedStore, NodeStore
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.proven_uploads import ProvenUploads
 from service.remote.stores.s3_address import is_s3
-from service.remote.stores.store import ObjectStore
 from service.tiering.fence import claim_prefix
 from service.tiering.manager import TieringManager
 from service.tiering.metadata_copy import MetadataSnapshot
+from service.tiering.metrics import TieringMetrics
 from service.tiering.ports import TieringSettings
 from service.tiering.recovery import read_archive
 from service.tiering.shared_objects import TopicsSnapshot
@@ -50,13 +52,6 @@ COMPARE_AT_START_S: Final = 3.0
 NEVER_MS: Final = 1 << 53
 SWEEP_AT_MOST_EVERY_MS: Final = 10_000
 """Looking for orphans lists the whole prefix; once per grace period is enough, as nothing goes sooner."""
-
-
-class NodeStore(ObjectStore, Protocol):
-    """What a node needs of its store beyond what all who read a bucket need."""
-
-    def verifies_uploads(self) -> bool:
-        """Whether the store itself refuses what arrives damaged."""
 
 
 OpenStore = Callable[[BrokerConfig, World, StoreOptions], NodeStore]
@@ -97,7 +92,11 @@ class ColdTier:
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
         self._writer = Writer(config.node_id, world.new_uuid())
-        store = open_store(config, world, OFFLOAD_OPTIONS)
+        self.metrics = {"read": StoreMetrics(), "tiering": StoreMetrics()}
+        """of the clients of the store: those that read for fetches, and that of tiering"""
+        self.tiering: TieringMetrics | None = None
+        """None until the prefix is known to be ours"""
+        store = CountedStore(open_store(config, world, OFFLOAD_OPTIONS), self.metrics["tiering"], world.clock)
         self._store = ProvenUploads(
             store, store.verifies_uploads, lambda key, data: self.reader.wrote(key, data)
         )
@@ -105,10 +104,16 @@ class ColdTier:
         self._is_conditional = True
         self._is_recovered = False
         self._compared = asyncio.Event()
+        first, second = (
+            CountedStore(
+                open_store(config, world, reading_options(config)), self.metrics["read"], world.clock
+            )
+            for _ in range(2)
+        )
         self.reader = RemoteReader(
-            open_store(config, world, reading_options(config)),
+            first,
             world,
-            second_store=open_store(config, world, reading_options(config)),
+            second_store=second,
             disk_cache=_disk_cache(config, world),
             threads=config.remote_log_reader_threads,
             cache_bytes=config.remote_cache_bytes,
@@ -208,6 +213,8 @@ class ColdTier:
                 sweep_interval_ms=max(config.remote_object_grace_ms, SWEEP_AT_MOST_EVERY_MS),
             ),
         )
+
+        self.tiering = manager.metrics
 
         def changed(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
             if delta.deleted_topics:

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Final, NamedTuple
 
+from kio.schema.errors import ErrorCode
+
+from service.base.printable import printable
 from service.base.slices import Slice
 from service.broker.broker import Broker
 from service.broker.handlers import (
@@ -27,7 +30,7 @@ from service.broker.handlers import (
     offset_for_leader_epoch,
     produce,
 )
-from service.network.server import RequestContext, Response
+from service.network.exchange import RequestContext, Response
 from service.wire.api import (
     ApiKey,
     RequestHeader,
@@ -51,6 +54,11 @@ AT_ONCE_ELEMENTS: Final = 256
 """Array elements of a request that are read in one go; what has more is read and answered in slices."""
 STEP_US: Final = 400
 """What a step of reading or writing a message takes at most: `PAUSE_ELEMENTS` of them."""
+
+
+NO_ERROR: Final = ErrorCode.none
+COUNTED_ERRORS: Final = 1000
+"""Topics or resources of an answer that are looked at for an error."""
 
 
 class Served(NamedTuple):
@@ -110,7 +118,8 @@ class Dispatcher:
             return self._in_slices(context, header, frame, served)
         answer = served.handle(self._broker, context, request)
         if isinstance(answer, Awaitable):
-            return _later(header, answer)
+            return self._later(header, answer)
+        self._count_errors(header.api_key, answer)
         return Response([response_frame(header, answer)])
 
     async def _in_slices(
@@ -124,12 +133,49 @@ class Dispatcher:
         request = await Slice().go_through(steps, STEP_US)
         answer = served.handle(self._broker, context, request)
         if served.parse_steps is None:
-            return await _later(header, answer)
+            return await self._later(header, answer)
         by_hand: Response | None = await answer if isinstance(answer, Awaitable) else answer
         return by_hand
 
+    async def _later(self, header: RequestHeader, answer: Any) -> Response:
+        """What takes a task anyway may be large: it is written in slices."""
+        message = await answer if isinstance(answer, Awaitable) else answer
+        self._count_errors(header.api_key, message)
+        return Response(await Slice().go_through(response_steps(header, message), STEP_US))
 
-async def _later(header: RequestHeader, answer: Any) -> Response:
-    """What takes a task anyway may be large: it is written in slices."""
-    message = await answer if isinstance(answer, Awaitable) else answer
-    return Response(await Slice().go_through(response_steps(header, message), STEP_US))
+    def _count_errors(self, api_key: int, answer: Any) -> None:
+        """Errors of the whole answer and of the topics or resources in it, as far as they are few."""
+        error, api = self._broker.metrics.error, ApiKey(api_key).name
+        if (code := getattr(answer, "error_code", NO_ERROR)) != NO_ERROR:
+            error(api, code)
+        for name in ("topics", "responses", "results"):
+            for one in getattr(answer, name, ())[:COUNTED_ERRORS]:
+                if (code := getattr(one, "error_code", NO_ERROR)) != NO_ERROR:
+                    error(api, code)
+
+    def describe(self, context: RequestContext, frame: memoryview | None) -> str:
+        """What is asked and by whom, in words, with the first partition that is named where that is cheap to
+        say."""
+        try:
+            api = ApiKey(context.api_key).name
+        except ValueError:
+            api = f"API key {context.api_key}"
+        asked = "" if frame is None else self._partitions(context, frame)
+        return f"{api}{asked} from {context}"
+
+    def _partitions(self, context: RequestContext, frame: memoryview) -> str:
+        served = self._apis.get(context.api_key)
+        if served is None or served.parse is None:
+            return f" ({len(frame)} bytes)"
+        header = parse_request_header(frame)
+        try:
+            request = served.parse(header.api_version, frame, header.body, AT_ONCE_ELEMENTS)
+        except ManyElements:
+            return f" ({len(frame)} bytes)"
+        named = [(topic, one) for topic, partitions in request.topics for one in partitions]
+        if not named:
+            return ""
+        topic, one = named[0]
+        index = getattr(one, "partition", None)
+        first = f"{printable(topic)}-{one[0] if index is None else index}"
+        return f" of {first}" + (f" and {len(named) - 1} more partitions" if len(named) > 1 else "")

@@ -40,8 +40,8 @@ class Pass:
     """What has been found so far. `look` is called for one partition after the other."""
 
     __slots__ = (
-        "_broker", "_cold_bytes", "_fetch", "_started", "_version", "holds", "is_final", "partitions",
-        "remote", "room", "size", "unknown",
+        "_broker", "_cold_bytes", "_cold_size", "_errors", "_fetch", "_hot_reads", "_started", "_version",
+        "holds", "is_final", "partitions", "remote", "room", "size", "unknown",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, version: int, fetch: FetchRequestView, started: RemoteReads) -> None:
@@ -51,6 +51,9 @@ class Pass:
         self._fetch = fetch
         self._started = started
         self._cold_bytes = sys.maxsize
+        self._cold_size = 0
+        self._hot_reads = 0
+        self._errors: list[ErrorCode] = []
         self.room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
         if broker.reads_carefully:
             self.room = min(self.room, CAREFUL_BYTES)
@@ -79,19 +82,23 @@ class Pass:
                 self.unknown += 1
             else:
                 self.is_final = True
+            self._errors.append(e.code)
             return None, FetchPartitionResult(asked.partition, e.code)
         except (StorageError, CorruptionError) as e:
             self.is_final = True
-            return None, FetchPartitionResult(
-                asked.partition, storage_code(broker, topic, asked.partition, e)
-            )
+            code = storage_code(broker, topic, asked.partition, e)
+            self._errors.append(code)
+            return None, FetchPartitionResult(asked.partition, code)
         self.partitions.append(partition)
         if read.pending is not None:
             self.remote[topic, asked.partition, asked.fetch_offset] = read.pending
         self.size += read.size
         if read.hold is not None:
             self.holds.append(read.hold)
+            self._cold_size += read.size
             self._cold_bytes = min(self._cold_bytes - read.size, read.hold.left)
+        elif read.size:
+            self._hot_reads += 1
         if diverging is not None:
             self.is_final = True
         high_watermark = partition.high_watermark
@@ -105,6 +112,16 @@ class Pass:
             () if self._fetch.isolation_level == READ_COMMITTED else None,
             diverging_epoch=diverging,
         )
+
+    def count(self) -> None:
+        """This pass is what is answered: count what it found."""
+        metrics = self._broker.metrics
+        metrics.hot_reads += self._hot_reads
+        metrics.hot_bytes += self.size - self._cold_size
+        metrics.cold_reads += len(self.holds)
+        metrics.cold_bytes += self._cold_size
+        for code in self._errors:
+            metrics.error("FETCH", code)
 
     def _check(self, partition: Partition) -> None:
         if self._fetch.replica_id >= 0:
@@ -181,7 +198,7 @@ class InHand:
                 else:
                     parts.append(part)
         except StorageError as e:
-            return FetchPartitionResult(
-                answer.partition, storage_code(self._broker, topic, answer.partition, e)
-            )
+            code = storage_code(self._broker, topic, answer.partition, e)
+            self._broker.metrics.error("FETCH", code)
+            return FetchPartitionResult(answer.partition, code)
         return answer._replace(records=parts)

@@ -17,18 +17,25 @@ import logging
 import resource
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 from uuid import UUID
 
+from service.base.clock import Clock
 from service.base.disk import Disk
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import exists
+from service.base.health import Check
 from service.base.timers import Timers
+from service.base.turns import Turns
 from service.base.world import World, system_world
-from service.broker import descriptors
+from service.broker import descriptors, health
 from service.broker.applier import Applier
 from service.broker.broker import Broker
 from service.broker.cold import ColdTier, OpenStore, open_configured_store
@@ -36,6 +43,7 @@ from service.broker.config_rules import NodeConfigRules
 from service.broker.descriptors import Budget
 from service.broker.dispatch import Dispatcher
 from service.broker.effective_settings import check_topics, dynamic_config, topic_settings
+from service.broker.loop import LoopWatch, new_loop
 from service.broker.replicas import Replicas
 from service.broker.retention import retention_loop
 from service.broker.supervisor import Supervisor
@@ -47,18 +55,28 @@ from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.requests import Endpoint, PartitionLimit, RegisterBroker, TopicDefaults
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.network.admission import Admission
-from service.network.server import Limits, Server
+from service.network.exchange import Limits
+from service.network.metrics import NetworkMetrics
+from service.network.server import Server
 from service.partition.fetch_sessions import FetchSessions
+from service.partition.metrics import ServingMetrics
+from service.partition.partition import Partition
 
 log = logging.getLogger(__name__)
 
 
-def run_server(config: BrokerConfig) -> int:
+OpenConsole = Callable[["Node", Clock], AbstractAsyncContextManager[str]]
+"""Shows a node to people over HTTP while the context lasts; gives the URL."""
+
+
+def run_server(config: BrokerConfig, open_console: OpenConsole | None = None) -> int:
     """Run a node until SIGTERM or SIGINT; returns the process's exit code.
 
-    Prints ``ready: node <id> on <host>:<port>`` once it serves.
+    Prints ``ready: node <id> on <host>:<port>`` once it serves, and ``http: <url>`` where it has a console.
     """
-    return asyncio.run(_run(config))
+    turns = Turns()
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
+        return runner.run(_run(config, turns, open_console))
 
 
 def _allow_open_files() -> int:
@@ -70,26 +88,41 @@ def _allow_open_files() -> int:
     return hard
 
 
-async def _run(config: BrokerConfig) -> int:
+async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | None) -> int:
     open_files = _allow_open_files()
     supervisor = Supervisor()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, supervisor.stop)
-    node = Node(config, supervisor, system_world(), open_files=open_files)
+    world = system_world()
+    node = Node(config, supervisor, world, open_files=open_files, turns=turns)
+    watch = LoopWatch(turns, world.threads, threading.get_ident(), node.name_of)
     try:
         async with AsyncExitStack() as stack:
+            url = ""
+            if open_console is not None:
+                url = await stack.enter_async_context(open_console(node, world.clock))
             await node.start(stack)
             # What lives from here on lives until the end: it need not be looked at by every collection.
             gc.collect()
             gc.freeze()
+            await asyncio.sleep(0)
+            watch.start()
             host, port = node.address
-            print(f"ready: node {config.node_id} on {host}:{port}", flush=True)
+            print(
+                f"ready: node {config.node_id} on {host}:{port}",
+                *([f"http: {url}"] if url else ()),
+                sep="\n",
+                flush=True,
+            )
             await supervisor.stopped()
+            node.is_serving = False
             log.info("node %d stops", config.node_id)
     except (ConfigError, CorruptionError, StorageError, OSError) as e:
         log.critical("node %d: %s", config.node_id, e)
         return 1
+    finally:
+        watch.close()
     return 0 if supervisor.failure is None else 1
 
 
@@ -104,15 +137,23 @@ class Node:
         *,
         open_files: int | None = None,
         open_store: OpenStore = open_configured_store,
+        turns: Turns | None = None,
     ) -> None:
         """`open_files`: descriptors that this process may have; None: no bound is known. `open_store` makes a
-        client of the bucket."""
+        client of the bucket. `turns` are told who holds the loop."""
         self._static_config = config
         self._supervisor = supervisor
         self._world = world
         self._clock = world.clock
         self._open_files = open_files
         self._open_store = open_store
+        self.turns = turns or Turns()
+        self.network = NetworkMetrics()
+        self.logs: LogManager | None = None
+        self.metadata: Publisher | None = None
+        self.cold: ColdTier | None = None
+        self.is_serving = False
+        self._broker: Broker | None = None
         self._failed_directories: set[Path] = set()
         self._servers: list[Server] = []
         self._applier: Applier | None = None
@@ -121,6 +162,19 @@ class Node:
     def address(self) -> tuple[str, int]:
         """Host and port of the first listener."""
         return self._servers[0].host, self._servers[0].port
+
+    def name_of(self, task: asyncio.Task[Any]) -> str:
+        """What `task` is for: a request, or a chore of the node."""
+        asking = (server.client_of(task) for server in self._servers)
+        client = next((one for one in asking if one is not None), None)
+        if client is not None:
+            return client
+        name = task.get_name()
+        if name.startswith("Task-"):
+            # A handler's own task: nobody knows whose, but there are not many that it can be.
+            at_work = islice((one for server in self._servers for one in server.being_answered()), 3)
+            name = ", perhaps for ".join((name, *at_work))
+        return name
 
     async def start(self, stack: AsyncExitStack) -> None:
         """Bring everything up. Raises `ConfigError`, `CorruptionError`, `StorageError` or `OSError`, what was
@@ -138,6 +192,7 @@ class Node:
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
+        self.logs = logs
         # A node that fails half-way has not shut down cleanly: no marker is left then.
         closing = _LogsClosing(logs, self._supervisor)
         stack.push_async_exit(closing)
@@ -145,13 +200,13 @@ class Node:
 
         if not config.remote_recover:
             _check_metadata(self._world.disk, logs.directories)
-        metadata = await self._start_metadata(stack)
+        self.metadata = metadata = await self._start_metadata(stack)
         controller = await self._start_controller(stack, metadata, cluster_id, budget)
         config = dynamic_config(config, metadata.image)
         check_topics(metadata.image, config)
         cold = None
         if config.remote_url is not None:
-            cold = ColdTier(config, self._world, cluster_id, self._open_store)
+            self.cold = cold = ColdTier(config, self._world, cluster_id, self._open_store)
         if cold is not None:
             stack.push_async_callback(cold.close)
             await cold.claim()
@@ -185,8 +240,15 @@ class Node:
             ),
         )
         stack.callback(broker.close)
+        self._broker = broker
         await self._bind(broker)
         broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)
+        await self._serve(stack, broker, logs, applier, cold)
+
+    async def _serve(
+        self, stack: AsyncExitStack, broker: Broker, logs: LogManager, applier: Applier, cold: ColdTier | None
+    ) -> None:
+        """Begin the chores of the node, and let clients in."""
         stack.push_async_callback(self._supervisor.close)
         self._supervisor.run("log-manager", logs.run())
         self._supervisor.run("applier", applier.run())
@@ -197,6 +259,39 @@ class Node:
         for server in self._servers:
             await server.start()
             stack.push_async_callback(server.close)
+        self.is_serving = True
+
+    @property
+    def serving(self) -> ServingMetrics | None:
+        """What produce and fetch have counted, once they can."""
+        return None if self._broker is None else self._broker.metrics
+
+    def partitions(self) -> Sequence[Partition]:
+        """Those that are online now."""
+        return () if self._broker is None else tuple(self._broker.replicas)
+
+    def closed_count(self) -> int:
+        """Partitions of this node that could not be opened, or were taken offline."""
+        return 0 if self._broker is None else self._broker.replicas.closed_count
+
+    def connections(self) -> Mapping[str, int]:
+        """Open connections by listener."""
+        return {server.listener: server.connection_count for server in self._servers}
+
+    def memory(self) -> Mapping[str, int]:
+        """Bytes held, by who holds them."""
+        held = {"requests": sum(server.request_memory_bytes for server in self._servers)}
+        if self.cold is not None:
+            flights = self.cold.reader.stats().flights
+            held["cold_cache"] = flights.cached_bytes
+            held["cold_downloads"] = flights.in_flight_bytes
+            held["cold_metadata"] = flights.metadata_bytes
+            held["cold_answers"] = flights.sending_bytes
+        return held
+
+    def health(self) -> Sequence[Check]:
+        """How logs, metadata and store are, and whether requests are served."""
+        return health.checks(self._supervisor.failure, self._broker, self.logs, self.cold, self.is_serving)
 
     def _directory_failed(self, path: Path, error: StorageError) -> None:
         """Partitions of other directories go on; without metadata, or without any directory, nothing does."""
@@ -256,6 +351,9 @@ class Node:
                 limits=limits,
                 listener=listener.name,
                 admission=admission,
+                metrics=self.network,
+                turns=self.turns,
+                describe=dispatcher.describe,
             )
             await server.bind()
             self._servers.append(server)

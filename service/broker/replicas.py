@@ -47,6 +47,11 @@ class Replicas:
         if self._offline.pop((tip.topic_id, tip.partition), None) is not None:
             self._offline.pop((tip.topic, tip.partition), None)
 
+    @property
+    def closed_count(self) -> int:
+        """Partitions that are this node's and could not be opened, or were taken offline."""
+        return len(self._offline) // 2
+
     def __iter__(self) -> Iterator[Partition]:
         """Those that are online."""
         return iter([one for key, one in self._online.items() if isinstance(key[0], UUID)])

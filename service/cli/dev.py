@@ -32,6 +32,12 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "--port", type=int, default=9092, help="the node's port, 0 for a free one (default: 9092)"
     )
     parser.add_argument(
+        "--http-port",
+        type=int,
+        default=0,
+        help="the port of metrics and health over HTTP (default: 0, a free one)",
+    )
+    parser.add_argument(
         "--dir",
         type=Path,
         help="keep the node's data here; must be empty (default: a temporary directory, removed at the end)",
@@ -53,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
             {
                 "listeners": f"PLAINTEXT://127.0.0.1:{args.port}",
                 "log.dirs": str(directory),
+                "firn.http.listener": f"127.0.0.1:{args.http_port}",
                 "firn.remote.url": BUCKET_URL,
                 "firn.remote.s3.endpoint": s3.endpoint,
                 **DEV_SETTINGS,

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from importlib import import_module
 
 _SPEAK_KAFKA = frozenset({"server", "dev", "topic", "tiers"})
-_COMMANDS = ("server", "dev", "topic", "tiers", "dump", "fsck", "sweep", "repair", "pipeline", "pyfiles")
+_COMMANDS = (
+    "server", "dev", "top", "topic", "tiers", "dump", "fsck", "sweep", "repair", "pipeline", "pyfiles",
+)  # fmt: skip
 
 
 def build_parser() -> argparse.ArgumentParser:

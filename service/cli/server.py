@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from service.broker.node import OpenConsole
     from service.config.settings import BrokerConfig
 
 
@@ -70,4 +71,15 @@ def serve(config: BrokerConfig, log_level: str) -> int:
     from service.cli.log_lines import log_to_stderr
 
     log_to_stderr(log_level)
-    return run_server(config.placed(Path.cwd(), socket.gethostname()))
+    return run_server(config.placed(Path.cwd(), socket.gethostname()), _console(config))
+
+
+def _console(config: BrokerConfig) -> OpenConsole | None:
+    """What opens the HTTP listener; without one nothing of it is imported."""
+    if config.http_listener is None:
+        return None
+    from functools import partial
+
+    from service.console.server import serving
+
+    return partial(serving, listener=config.http_listener, with_partitions=config.metrics_partitions_enable)

@@ -110,6 +110,8 @@ class BrokerConfig:
     max_request_partition_size_limit: int
     max_incremental_fetch_session_cache_slots: int
     fetch_session_cache_partitions: int
+    http_listener: str | None
+    metrics_partitions_enable: bool
     log_flush_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     producer_id_expiration_ms: int

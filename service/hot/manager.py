@@ -33,6 +33,7 @@ from service.hot.checkpoints import AllOffsets, Checkpoints, DirOffsets
 from service.hot.files import FileCache
 from service.hot.log import DEFAULT_PRODUCER_EXPIRATION_MS, LocalLog
 from service.hot.log_dir import LogDir, MetaProperties, write_topic_id
+from service.hot.metrics import HotMetrics
 from service.hot.opening import NEW, NO_TOPIC_ID, OfflineReplica, Opener, look_into
 from service.hot.state import LogOffline
 
@@ -71,6 +72,7 @@ class LogManager:
         `StorageError` for the first one, which holds the metadata log, and if any is in use.
         """
         self.files = FileCache(world.disk, max_open_files)
+        self.metrics = HotMetrics()
         self._world = world
         self._clock = world.clock
         self._disk = world.disk
@@ -183,6 +185,13 @@ class LogManager:
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         return asyncio.wrap_future(running)
+
+    def _run_flush(self, log: LocalLog, up_to: int | None = None) -> asyncio.Future[int]:
+        running, began_ms = self._run(log.flush, up_to), self._clock.monotonic_ms()
+        running.add_done_callback(
+            lambda done: self.metrics.flushed(done, self._clock.monotonic_ms() - began_ms)
+        )
+        return running
 
     def _replicas(self, home: LogDir, directories: list[str]) -> list[tuple[Path, tuple[str, int]]]:
         """Directories of replicas; what was on its way to deletion is removed."""
@@ -381,7 +390,7 @@ class LogManager:
                 raise LogOffline(f"{log.tip} is not here any more")
             running = self._flushes.get(log)
             if running is None:
-                running = self._run(log.flush)
+                running = self._run_flush(log)
                 self._flushes[log] = running
                 running.add_done_callback(lambda _: self._flushes.pop(log, None))
             try:
@@ -393,7 +402,7 @@ class LogManager:
     async def _flush_in_background(self, log: LocalLog, up_to: int) -> LocalLog | None:
         """The log again where it is to be tried later."""
         try:
-            await self._run(log.flush, up_to)
+            await self._run_flush(log, up_to)
         except StorageError as e:
             self._take_directories_offline()
             if log.failure is None and log in self._homes:

@@ -26,6 +26,7 @@ from service.metadata.batches import encode_batch
 from service.metadata.delta import MetadataDelta
 from service.metadata.frames import Frame
 from service.metadata.image import MetadataImage
+from service.metadata.metrics import MetadataMetrics
 from service.metadata.publication import Listener, Publication
 from service.metadata.raft.log import MetadataLog
 from service.metadata.raft.machine import RaftMachine
@@ -76,6 +77,7 @@ class Publisher:
         self._options = options
         self._world = world
         self._on_fatal = on_fatal
+        self.metrics = MetadataMetrics()
         self._log_io = world.threads.pool("log-io-metadata", 2)
         self._machine = RaftMachine(options.node_id, (options.node_id,))
         self._log: MetadataLog | None = None
@@ -129,6 +131,7 @@ class Publisher:
             log,
             self._world,
             self._log_io,
+            self.metrics,
             max_bytes=self._options.snapshot_max_bytes,
             interval_ms=self._options.snapshot_interval_ms,
             current_image=lambda: self.image,
@@ -207,6 +210,8 @@ class Publisher:
         except StorageError as e:
             self._fail(e)
             raise
+        self.metrics.batches += 1
+        self.metrics.appended_bytes += len(batch)
         self._opened().proposed(image, delta, len(batch))
         return image
 

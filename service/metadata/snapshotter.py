@@ -19,6 +19,7 @@ from service.base.errors import StorageError
 from service.base.files import remove_file
 from service.base.world import World
 from service.metadata.image import MetadataImage
+from service.metadata.metrics import MetadataMetrics
 from service.metadata.raft.log import MetadataLog
 from service.metadata.raft.snapshots import SnapshotId, list_snapshots, write_snapshot
 from service.metadata.snapshot_codec import encode_image
@@ -39,6 +40,7 @@ class Snapshotter:
         log: MetadataLog,
         world: World,
         log_io: Executor,
+        metrics: MetadataMetrics,
         *,
         max_bytes: int,
         interval_ms: int,
@@ -49,6 +51,7 @@ class Snapshotter:
         self._disk = world.disk
         self._clock = world.clock
         self._log_io = log_io
+        self._metrics = metrics
         self._max_bytes = max_bytes
         self._interval_ms = interval_ms
         self._bytes = 0
@@ -101,13 +104,16 @@ class Snapshotter:
             self._bytes = 0
             self._log.seal()
             loop = asyncio.get_running_loop()
+            began_ms = self._clock.monotonic_ms()
             snapshots = await loop.run_in_executor(self._log_io, self._write_image, image)
+            self._metrics.snapshot_time.observe((self._clock.monotonic_ms() - began_ms) / 1000)
             if len(snapshots) >= _SNAPSHOTS_KEPT:
                 oldest = snapshots[-_SNAPSHOTS_KEPT]
                 leftovers = self._log.forget_before(oldest.end_offset, self._clock.now_ms())
                 leftovers += [self._log.directory / one.file_name for one in snapshots[:-_SNAPSHOTS_KEPT]]
                 await loop.run_in_executor(self._log_io, _remove, self._disk, leftovers)
         except StorageError as e:
+            self._metrics.snapshot_errors += 1
             _logger.error("no metadata snapshot this time: %s", e)
         except Exception as e:
             self._on_fatal(e)

@@ -18,434 +18,22 @@ Everything runs on the loop that called `start`.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import socket
 import sys
-import termios
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 from service.base.disk import words_of
-from service.base.errors import ConfigError, StorageError
-from service.base.printable import printable, quoted
+from service.base.errors import ConfigError
+from service.base.turns import Turns
 from service.network.admission import Admission
 from service.network.buffers import BufferPool
-from service.network.connection import Connection, State
-from service.network.limited_log import RateLimitedLog
-from service.network.sender import Part, PeerLost, Sender
-from service.network.watch import Watch
-from service.wire.errors import WireError
+from service.network.exchange import Answer, Describe, Handler, Limits
+from service.network.metrics import NetworkMetrics
+from service.network.peer import Peer, Shared
 
-_LOG = logging.getLogger(__name__)
-_SCRATCH_BYTES = 64 << 10
-_MOST_IN_A_TURN = 64
-_TURN_S = 0.002
-"""So many requests that one peer has sent in one go, or so long, before the others get their turn."""
-_SHORT_BYTES = 4 << 10
-"""What is read at once while there is no memory to keep it in."""
 _BACKLOG = 1024
 """Connections that the kernel keeps for us, and those that are accepted in one go."""
-
-
-class Response:
-    """A whole response frame, its size included, as parts that follow each other on the wire.
-
-    `on_done` is called once when nobody needs the parts any more: they are out, or the connection is gone.
-    `on_failed` is called before that when the disk did not give a part, with which the connection ends.
-    """
-
-    __slots__ = ("on_done", "on_failed", "parts")
-
-    def __init__(
-        self,
-        parts: Sequence[Part],
-        on_done: Callable[[], None] | None = None,
-        on_failed: Callable[[], None] | None = None,
-    ) -> None:
-        self.parts = parts
-        self.on_done = on_done
-        self.on_failed = on_failed
-
-
-class RequestContext:
-    """Who asks. One per connection; the dispatcher fills in the request's own fields, which the next request
-    overwrites.
-    """
-
-    __slots__ = (
-        "api_key", "api_version", "cancel_on_disconnect", "client_host", "client_id", "client_port",
-        "connection_id", "correlation_id", "listener",
-    )  # fmt: skip
-
-    def __init__(self, connection_id: int, client_host: str, client_port: int, listener: str) -> None:
-        self.connection_id = connection_id
-        self.client_host = client_host
-        self.client_port = client_port
-        self.listener = listener
-        self.client_id = ""
-        self.api_key = -1
-        self.api_version = -1
-        self.correlation_id = 0
-        self.cancel_on_disconnect = False
-
-    def __str__(self) -> str:
-        return (
-            f"{self.client_host}:{self.client_port} on {self.listener} (client id {quoted(self.client_id)}, "
-            f"API key {self.api_key} version {self.api_version}, correlation id {self.correlation_id})"
-        )
-
-
-Answer = Response | None
-Handler = Callable[[RequestContext, memoryview], "Answer | Awaitable[Answer]"]
-
-
-@dataclass(slots=True)
-class Counters:
-    """What happened so far."""
-
-    accepted: int = 0
-    waited: int = 0
-    requests: int = 0
-    received_bytes: int = 0
-    wire_errors: int = 0
-    handler_errors: int = 0
-    idle_closed: int = 0
-    late_requests: int = 0
-    """connections ended because a request came too slowly"""
-    late_responses: int = 0
-    """connections ended because a response was taken too slowly"""
-    ended_for_memory: int = 0
-    """connections ended because their request had stalled and its memory was needed"""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds on what peers may cost; names in brackets are Kafka's configuration keys."""
-
-    max_request_bytes: int = 104857600
-    """Greatest request (socket.request.max.bytes)."""
-    idle_ms: int = 600_000
-    """A connection that moves no byte for so long is closed (connections.max.idle.ms)."""
-    request_memory_bytes: int = 256 << 20
-    """Memory for requests that are still arriving, over all connections (in the role of
-    queued.max.request.bytes).
-    """
-    read_timeout_ms: int = 30_000
-    """Time for a request to arrive, and more for the bytes that did (`pace`)."""
-    send_timeout_ms: int = 60_000
-    """Time for a response to be taken, and more for the bytes that were."""
-
-
-@dataclass(slots=True)
-class _Shared:
-    """What all connections of a server have in common."""
-
-    handler: Handler
-    limits: Limits
-    listener: str
-    loop: asyncio.AbstractEventLoop
-    pool: BufferPool
-    admission: Admission
-    counters: Counters = field(default_factory=Counters)
-    peers: dict[_Peer, None] = field(default_factory=dict)
-    """in the order in which they came"""
-    scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
-    warnings: RateLimitedLog = field(init=False)
-    errors: RateLimitedLog = field(init=False)
-    watch: Watch = field(init=False)
-    stopping: bool = False
-
-    def __post_init__(self) -> None:
-        limits = self.limits
-        self.watch = Watch(self.loop, self.pool, limits.read_timeout_ms / 1000, limits.send_timeout_ms / 1000)
-        self.warnings = RateLimitedLog(_LOG, now=self.loop.time)
-        self.errors = RateLimitedLog(_LOG, now=self.loop.time)
-
-
-class _Peer(asyncio.BufferedProtocol):
-    """One connection: its machine, its output and its place in the loop."""
-
-    __slots__ = (
-        "_connection", "_context", "_eof", "_on_done", "_on_failed", "_pausing", "_pending", "_sender",
-        "_shared", "_transport", "_turn", "_view", "last_move",
-    )  # fmt: skip
-
-    def __init__(self, shared: _Shared) -> None:
-        self._shared = shared
-        self._connection = Connection(shared.pool, shared.limits.max_request_bytes, self)
-        self._view: memoryview | None = None
-        self._pending: asyncio.Future[Answer] | None = None
-        self._pausing = False
-        self._eof = False
-        self._turn = True
-        self._on_done: Callable[[], None] | None = None
-        self._on_failed: Callable[[], None] | None = None
-        self.last_move = shared.loop.time()
-
-    # -- called by the transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        shared = self._shared
-        self._transport = transport
-        self._sender = Sender(shared.loop, transport, self._sent, self._moved)
-        if (own := transport.get_extra_info("socket")) is not None:
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        peer = transport.get_extra_info("peername") or ("?", 0)
-        shared.counters.accepted += 1
-        self._context = RequestContext(shared.counters.accepted, str(peer[0]), int(peer[1]), shared.listener)
-        shared.peers[self] = None
-        if not shared.admission.enter(self._admitted):
-            self._turn = False
-            transport.pause_reading()
-            shared.counters.waited += 1
-            shared.warnings.warning("%s waits: %d connections are open", peer[0], shared.admission.count)
-        if shared.stopping:
-            transport.abort()
-
-    def _admitted(self) -> None:
-        """Another connection has ended, and this one is next."""
-        self._turn = True
-        self._moved()
-        if not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        self._view = self._connection.free_space()
-        if self._view is not None:
-            return self._view
-        shared = self._shared
-        return shared.scratch[:_SHORT_BYTES] if shared.pool.is_short else shared.scratch
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._moved()
-        self._shared.counters.received_bytes += nbytes
-        if self._view is None:
-            self._connection.receive(self._shared.scratch[:nbytes])
-        else:
-            self._view.release()
-            self._view = None
-            self._connection.filled(nbytes)
-        self._serve()
-
-    def eof_received(self) -> bool:
-        """The peer sends no more. What it asked for already is still answered, except long polls."""
-        self._eof = True
-        long_poll = self._pending is not None and self._context.cancel_on_disconnect
-        return self._connection.state is not State.READING and not long_poll
-
-    def pause_writing(self) -> None:
-        self._sender.paused()
-
-    def resume_writing(self) -> None:
-        self._sender.resumed()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._shared.peers.pop(self, None)
-        if self._turn:
-            self._shared.admission.leave()
-        else:
-            self._shared.admission.give_up(self._admitted)
-        self._shared.watch.gone(self)
-        self._sender.close()
-        self._connection.close()
-        self._done()
-        if self._pending is not None and self._context.cancel_on_disconnect:
-            self._pending.cancel()
-
-    # -- one request after the other
-
-    def _serve(self) -> None:
-        """Answer the whole requests that are there, as many as a turn may take; keep the rest."""
-        connection, shared = self._connection, self._shared
-        began, answered = self.last_move, 0
-        try:
-            while connection.state is State.READING and not self._transport.is_closing():
-                request = connection.next_request()
-                if request is None:
-                    break
-                if answered and (answered == _MOST_IN_A_TURN or shared.loop.time() - began > _TURN_S):
-                    shared.loop.call_soon(self._answer_next, request)
-                    break
-                answered += 1
-                self._answer(request)
-                del request
-            self._settle()
-        except Exception as e:
-            self._failed(e)
-
-    def _answer(self, request: memoryview) -> None:
-        self._shared.counters.requests += 1
-        self._context.cancel_on_disconnect = False
-        self._took(self._shared.handler(self._context, request))
-
-    def _answer_next(self, request: memoryview) -> None:
-        """In another turn than those before it; the connection may have gone meanwhile."""
-        if self._transport.is_closing():
-            return
-        self._moved()
-        try:
-            self._answer(request)
-        except Exception as e:
-            self._failed(e)
-        else:
-            self._next()
-
-    def _took(self, answer: Answer | Awaitable[Answer]) -> None:
-        if answer is None:
-            self._connection.answered()
-        elif type(answer) is Response:
-            self._on_done, self._on_failed = answer.on_done, answer.on_failed
-            self._connection.answering()
-            if self._sender.send(answer.parts):
-                self._done()
-                self._connection.answered()
-            else:
-                self._shared.watch.sends(self)
-        else:
-            assert not isinstance(answer, Response)
-            self._pending = asyncio.ensure_future(answer, loop=self._shared.loop)
-            self._pending.add_done_callback(self._resolved)
-
-    def _resolved(self, future: asyncio.Future[Answer]) -> None:
-        self._pending = None
-        if future.cancelled():
-            self._transport.abort()
-            return
-        error = future.exception()
-        if error is not None and not isinstance(error, Exception):
-            raise error
-        if self._connection.state is State.CLOSED or self._transport.is_closing():
-            if error is not None:
-                self._failed(error)
-            return
-        self._moved()
-        try:
-            if error is not None:
-                raise error
-            self._took(future.result())
-        except Exception as e:
-            self._failed(e)
-            return
-        if self._connection.state is State.READING:
-            self._next()
-
-    def _sent(self, error: Exception | None) -> None:
-        """The sender finished on its own time."""
-        if error is not None:
-            self._failed(error)
-        elif self._connection.state is State.ANSWERING:
-            self._shared.watch.sent(self)
-            self._done()
-            self._connection.answered()
-            self._next()
-
-    def _done(self) -> None:
-        """The parts of the last answer are not needed any more."""
-        on_done, self._on_done = self._on_done, None
-        if on_done is not None:
-            on_done()
-
-    def _next(self) -> None:
-        self._serve()
-        if (self._eof or self._shared.stopping) and self._connection.state is State.READING:
-            self._transport.close()
-
-    def _settle(self, has_waited: bool = False) -> None:
-        """Keep the rest of the input, and read on or not."""
-        if self._transport.is_closing():
-            return
-        shared = self._shared
-        settled = self._connection.settle(has_waited=has_waited)
-        if shared.pool.holders:
-            shared.watch.begin()
-        if settled:
-            if self._pausing:
-                self._pausing = False
-                self._transport.resume_reading()
-            return
-        if not self._pausing:
-            self._pausing = True
-            self._transport.pause_reading()
-        if self._connection.state is State.READING:
-            shared.pool.wait(self, self._connection.needed_bytes, self._retry_settle)
-            shared.watch.make_room()
-
-    def _retry_settle(self) -> None:
-        self._shared.loop.call_soon(self._settle, True)
-
-    def _moved(self) -> None:
-        self.last_move = self._shared.loop.time()
-
-    # -- ends
-
-    def _failed(self, error: Exception) -> None:
-        """Close this connection for `error`, and say so."""
-        shared = self._shared
-        if isinstance(error, WireError):
-            shared.counters.wire_errors += 1
-            shared.warnings.warning("closed %s: %s", self._context, printable(error))
-        elif isinstance(error, PeerLost):
-            _LOG.debug("lost %s: %s", self._context, error)
-        else:
-            if isinstance(error, StorageError) and self._on_failed is not None:
-                self._on_failed()
-            shared.counters.handler_errors += 1
-            shared.errors.log(logging.ERROR, "request of %s failed", self._context, error=error)
-        if self._sender.busy:
-            self._transport.abort()  # half a response is out: nothing that follows could be understood
-        else:
-            self._transport.close()
-
-    def cut(self, reason: str) -> None:
-        """End the connection for being too slow."""
-        self._shared.warnings.warning("closed %s: %s", self._context, reason)
-        self.abort()
-
-    @property
-    def arrived_bytes(self) -> int:
-        return self._connection.arrived_bytes
-
-    @property
-    def taken_bytes(self) -> int:
-        return self._sender.taken_bytes
-
-    @property
-    def is_excused(self) -> bool:
-        """Whether its next request has to wait for this one."""
-        return self._connection.is_excused
-
-    @property
-    def has_more(self) -> bool:
-        own = self._transport.get_extra_info("socket")
-        if own is None:
-            return True
-        try:
-            return any(fcntl.ioctl(own.fileno(), termios.FIONREAD, bytes(4)))
-        except OSError:
-            return True  # whatever is wrong with it is found by reading
-
-    @property
-    def is_standing(self) -> bool:
-        """Whether it has sent more requests behind a long poll."""
-        return self._pending is not None and self._context.cancel_on_disconnect
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a handler has its request and has not answered."""
-        return self._pending is not None
-
-    def finish(self) -> None:
-        """The server stops: close as soon as nothing is under way. A long poll promised nothing."""
-        long_poll = self._pending is not None and self._context.cancel_on_disconnect
-        if self._connection.state is State.READING or long_poll:
-            self._transport.close()
-
-    def abort(self) -> None:
-        if self._pending is not None:
-            self._pending.cancel()
-        self._transport.abort()
 
 
 class Server:
@@ -460,29 +48,26 @@ class Server:
         limits: Limits | None = None,
         listener: str = "PLAINTEXT",
         admission: Admission | None = None,
+        metrics: NetworkMetrics | None = None,
+        turns: Turns | None = None,
+        describe: Describe | None = None,
     ) -> None:
         self.host = host
         self.port = port
         self._handler = handler
         self._limits = limits or Limits()
-        self._listener = listener
+        self.listener = listener
         self._admission = admission or Admission(sys.maxsize)
-        self._shared: _Shared | None = None
+        self.counters = metrics or NetworkMetrics()
+        self._turns = turns or Turns()
+        self._describe = describe or (lambda context, request: str(context))
+        self._shared: Shared | None = None
         self._listening: list[asyncio.Server] = []
         self._kept: list[socket.socket] = []
         """listening sockets while the door is shut"""
         self._shut = False
         self._reopening: asyncio.Task[None] | None = None
         self._sweeper: asyncio.TimerHandle | None = None
-
-    @property
-    def counters(self) -> Counters:
-        if self._shared is None:
-            return Counters()
-        counters, watch = self._shared.counters, self._shared.watch
-        counters.late_requests, counters.late_responses = watch.late_requests, watch.late_responses
-        counters.ended_for_memory = watch.ended_for_memory
-        return counters
 
     @property
     def connection_count(self) -> int:
@@ -493,6 +78,17 @@ class Server:
         """Memory that requests still arriving hold now."""
         return self._shared.pool.in_use_bytes if self._shared else 0
 
+    def client_of(self, task: asyncio.Future[Answer]) -> str | None:
+        """Whose request `task` answers, None where it answers none of this server's."""
+        for peer in self._shared.peers if self._shared else ():
+            if peer.is_answered_by(task):
+                return peer.described()
+        return None
+
+    def being_answered(self) -> Iterator[str]:
+        """Requests whose handlers work on them or wait for the disk or the bucket; long polls are none."""
+        return (peer.described() for peer in (self._shared.peers if self._shared else ()) if peer.is_at_work)
+
     async def bind(self) -> None:
         """Take the address, so that `port` is known; nobody is let in before `start`.
 
@@ -500,20 +96,30 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         pool = BufferPool(self._limits.request_memory_bytes)
-        self._shared = _Shared(self._handler, self._limits, self._listener, loop, pool, self._admission)
+        self._shared = Shared(
+            self._handler,
+            self._limits,
+            self.listener,
+            loop,
+            pool,
+            self._admission,
+            self.counters,
+            self._turns,
+            self._describe,
+        )
         try:
             server = await loop.create_server(
                 self._peer, self.host, self.port, backlog=_BACKLOG, start_serving=False
             )
         except OSError as e:
             host = f"[{self.host}]" if ":" in self.host else self.host
-            raise ConfigError(f"listeners: {self._listener}://{host}:{self.port}: {words_of(e)}") from e
+            raise ConfigError(f"listeners: {self.listener}://{host}:{self.port}: {words_of(e)}") from e
         self.port = server.sockets[0].getsockname()[1]
         self._listening.append(server)
 
-    def _peer(self) -> _Peer:
+    def _peer(self) -> Peer:
         assert self._shared is not None
-        return _Peer(self._shared)
+        return Peer(self._shared)
 
     async def start(self) -> None:
         """Serve; binds first if that is not done."""

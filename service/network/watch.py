@@ -11,6 +11,7 @@ import asyncio
 from typing import Final, Protocol
 
 from service.network.buffers import BufferPool, Owner
+from service.network.metrics import NetworkMetrics
 from service.network.pace import Pace
 
 LOOK_S: Final = 0.25
@@ -31,7 +32,12 @@ class Watch:
     """Over all connections of a server. Owned by the loop."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, pool: BufferPool, read_timeout_s: float, send_timeout_s: float
+        self,
+        loop: asyncio.AbstractEventLoop,
+        pool: BufferPool,
+        read_timeout_s: float,
+        send_timeout_s: float,
+        metrics: NetworkMetrics,
     ) -> None:
         self._loop = loop
         self._pool = pool
@@ -41,9 +47,7 @@ class Watch:
         self._timer: asyncio.TimerHandle | None = None
         self._cut: dict[Owner, None] = {}
         self._makes_room = False
-        self.late_requests = 0
-        self.late_responses = 0
-        self.ended_for_memory = 0
+        self._metrics = metrics
 
     def begin(self) -> None:
         """Somebody is in the middle of something."""
@@ -73,7 +77,7 @@ class Watch:
         self._makes_room = False
         for victim in self._pool.stalled(self._loop.time()):
             if victim not in self._cut:
-                self.ended_for_memory += 1
+                self._metrics.ended_for_memory += 1
                 self._end(victim, "its request has stalled, and its memory is needed")
 
     def close(self) -> None:
@@ -89,12 +93,12 @@ class Watch:
         now_s = self._loop.time()
         self._timer = None
         for late in self._pool.look(now_s, self._read_timeout_s):
-            self.late_requests += 1
+            self._metrics.late_requests += 1
             self._end(late, f"{late.arrived_bytes} bytes of a request have come, too slowly")
         for peer, (pace, before) in list(self._sending.items()):
             pace.look(now_s, peer.taken_bytes - before)
             if pace.is_late(self._send_timeout_s):
-                self.late_responses += 1
+                self._metrics.late_responses += 1
                 self._end(peer, f"{peer.taken_bytes - before} bytes of a response were taken, too slowly")
         self._make_room()
         if self._pool.holders or self._sending:

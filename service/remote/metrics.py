@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+from service.base.metrics import Histogram
+
+KINDS: Final = (
+    "delete", "get", "get_range", "get_suffix", "get_tagged", "head", "list", "put", "put_if_absent",
+    "put_if_match", "put_stream",
+)  # fmt: skip
+"""Kinds of calls, as `stores.store.ObjectStore` has them."""
 
 
 @dataclass(slots=True)
@@ -30,3 +39,28 @@ class ReadMetrics:
     """Downloads that were not begun as the store was failing."""
     failures: int = 0
     """Downloads that were given up."""
+
+
+class CallMetrics:
+    """Calls of one kind."""
+
+    __slots__ = ("errors", "received_bytes", "sent_bytes", "time")
+
+    def __init__(self) -> None:
+        self.time = Histogram()
+        """how long they took, in seconds, failed ones too"""
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.errors: dict[str, int] = {}
+        """by the kind of error, as `stores.errors` names them"""
+
+
+class StoreMetrics:
+    """Calls of one client of the store, counted by the threads that make them."""
+
+    __slots__ = ("calls", "problem")
+
+    def __init__(self) -> None:
+        self.calls: dict[str, CallMetrics] = {kind: CallMetrics() for kind in KINDS}
+        self.problem: str | None = None
+        """what the store, or the way to it, failed with last; None once a call was answered since"""

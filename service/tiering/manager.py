@@ -252,6 +252,7 @@ class TieringManager:
             if key not in self._busy:
                 gone.abandon()
         self.metrics.lag_segments = self.metrics.lag_bytes = 0
+        self.metrics.oldest_sealed_ms = None
         self.metrics.blocked = {}
         self.metrics.stopped = {}
         for key, partition in current.items():
@@ -273,6 +274,9 @@ class TieringManager:
         if work.plan is not None:
             self.metrics.lag_segments += work.plan.lag_segments
             self.metrics.lag_bytes += work.plan.lag_bytes
+            if work.plan.copies:
+                oldest, so_far = work.plan.copies[0].segment.sealed_at_ms, self.metrics.oldest_sealed_ms
+                self.metrics.oldest_sealed_ms = oldest if so_far is None else min(so_far, oldest)
             if work.plan.blocked is not None:
                 self.metrics.blocked[work.partition.tip] = work.plan.blocked
 

@@ -38,5 +38,7 @@ class TieringMetrics:
     """Topics with objects in the bucket that the metadata knows neither as live nor as deleted."""
     lag_segments: int = 0
     lag_bytes: int = 0
+    oldest_sealed_ms: int | None = None
+    """When the oldest segment that waits to be copied was sealed (wall clock); None where none waits."""
     blocked: dict[TopicIdPartition, str] = field(default_factory=dict)
     """Partitions that cannot be copied, and why, until they can."""

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from service.broker.broker import NO_THROTTLE, Broker
 from service.metadata.features import supported_features
-from service.network.server import RequestContext
+from service.network.exchange import RequestContext
 from service.wire.api import APIS
 
 FIRST_VERSION_WITH_CLIENT_SOFTWARE: Final = 3

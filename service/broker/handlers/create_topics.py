@@ -13,7 +13,7 @@ from kio.schema.errors import ErrorCode
 from service.broker.broker import NO_THROTTLE, Broker
 from service.config.describing import describe_topic
 from service.metadata.controller.requests import ZERO_UUID, CreateTopic, CreateTopicResult
-from service.network.server import RequestContext
+from service.network.exchange import RequestContext
 
 
 async def handle(

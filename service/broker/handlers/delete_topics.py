@@ -8,7 +8,7 @@ from kio.schema.errors import ErrorCode
 
 from service.broker.broker import NO_THROTTLE, Broker
 from service.metadata.controller.requests import ZERO_UUID, DeleteTopic, DeleteTopicResult
-from service.network.server import RequestContext
+from service.network.exchange import RequestContext
 
 
 async def handle(

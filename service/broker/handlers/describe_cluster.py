@@ -7,7 +7,7 @@ from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, Descr
 from kio.schema.errors import ErrorCode
 
 from service.broker.broker import CLUSTER_OPERATIONS, NO_THROTTLE, Broker
-from service.network.server import RequestContext
+from service.network.exchange import RequestContext
 from service.wire.metadata import OPERATIONS_NOT_ASKED
 
 BROKERS = 1

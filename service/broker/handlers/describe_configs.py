@@ -15,7 +15,7 @@ from service.broker.broker import NO_THROTTLE, Broker
 from service.broker.encoded_answers import Flavour, Settings
 from service.metadata.controller.requests import ResourceType
 from service.metadata.controller.topic_names import what_is_wrong_with
-from service.network.server import RequestContext
+from service.network.exchange import RequestContext
 from service.wire.api import ApiKey, encode_element
 from service.wire.primitives import Encoded
 

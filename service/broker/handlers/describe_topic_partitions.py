@@ -20,7 +20,7 @@ from service.base.slices import in_slices
 from service.broker.broker import INTERNAL_TOPICS, NO_THROTTLE, TOPIC_OPERATIONS, Broker
 from service.broker.handlers.metadata import why_missing
 from service.metadata.image import PartitionImage, TopicImage
-from service.network.server import RequestContext
+from service.network.exchange import RequestContext
 
 TOPIC_US: Final = 15
 PARTITION_US: Final = 12

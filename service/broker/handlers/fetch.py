@@ -25,8 +25,8 @@ from service.base.errors import RequestError
 from service.base.slices import Slice
 from service.broker.broker import Broker
 from service.broker.fetch_pass import InHand, Pass, RemoteReads
+from service.network.exchange import RequestContext, Response
 from service.network.sender import Part
-from service.network.server import RequestContext, Response
 from service.partition.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -100,6 +100,7 @@ class _Fetching:
     """One fetch until it is answered."""
 
     __slots__ = (
+        "_asleep_since",
         "_broker",
         "_context",
         "_deadline",
@@ -121,6 +122,7 @@ class _Fetching:
         self._wait: Wait | None = None
         self._deadline = 0.0
         self._was_remote = False
+        self._asleep_since: float | None = None
 
     def begin(self) -> Response | Awaitable[Response]:
         if self._length() > MOST_AT_ONCE:
@@ -184,6 +186,7 @@ class _Fetching:
 
     def _ended(self, future: asyncio.Future[Response]) -> None:
         """Answered, or the peer has left."""
+        self._awake()
         if self._wait is not None:
             self._broker.timers.purgatory.forget(self._wait)
         if self._task is not None:
@@ -205,8 +208,21 @@ class _Fetching:
         for future in found.remote.values():
             future.add_done_callback(wait.end_threadsafe)
         self._wait, self._was_remote = wait, bool(found.remote)
+        self._asleep_since = broker.loop.time()
+        broker.metrics.waiting += 1
+
+    def _awake(self) -> None:
+        """Count a wait that is over; called again, it does nothing."""
+        since = self._asleep_since
+        if since is None:
+            return
+        self._asleep_since = None
+        metrics = self._broker.metrics
+        metrics.waiting -= 1
+        (metrics.cold_wait if self._was_remote else metrics.wait).observe(self._broker.loop.time() - since)
 
     def _woken(self) -> None:
+        self._awake()
         future = self._future
         assert future is not None
         if future.done():
@@ -260,7 +276,9 @@ class _Fetching:
             self._task = None
 
     def _encoded(self, topics: list[AnsweredTopic], session_id: int) -> Response:
-        broker, context, holds = self._broker, self._context, self._pass.holds
+        broker, context, found = self._broker, self._context, self._pass
+        holds = found.holds
+        found.count()
         parts = encode_fetch_response(
             context.api_version, context.correlation_id, topics, session_id=session_id
         )

@@ -10,7 +10,7 @@ from kio.schema.incremental_alter_configs.v1.response import (
 
 from service.broker.broker import NO_THROTTLE, Broker
 from service.metadata.controller.requests import AlterConfig, AlterResource
-from service.network.server import RequestContext
+from service.network.exchange import RequestContext
 
 
 async def handle(

@@ -8,7 +8,7 @@ from kio.schema.init_producer_id.v5.response import InitProducerIdResponse
 
 from service.base.types import NO_PRODUCER_ID
 from service.broker.broker import NO_THROTTLE, Broker
-from service.network.server import RequestContext
+from service.network.exchange import RequestContext
 
 
 async def handle(

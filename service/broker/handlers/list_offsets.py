@@ -27,7 +27,7 @@ from service.base.slices import Slice, in_slices
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, TimestampedOffset
 from service.broker.broker import NO_THROTTLE, Broker
 from service.hot.search import Look
-from service.network.server import RequestContext
+from service.network.exchange import RequestContext
 from service.partition.partition import Partition
 from service.partition.unified_log import NOT_FOUND
 

@@ -19,7 +19,7 @@ from service.broker.broker import (
 from service.metadata.controller.requests import CreateTopic
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
-from service.network.server import RequestContext
+from service.network.exchange import RequestContext
 from service.wire.metadata import (
     OPERATIONS_NOT_ASKED,
     MetadataRequest,

@@ -20,13 +20,15 @@ from service.base.errors import CorruptionError, FirnError, RequestError, Storag
 from service.base.slices import SLICE_US, Slice
 from service.base.types import Buffer
 from service.broker.broker import Broker
-from service.network.server import RequestContext, Response
+from service.hot.log import AppendInfo
+from service.network.exchange import RequestContext, Response
 from service.partition.partition import Partition
 from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, Codec
 from service.records.validation import (
     BeyondSlice,
     Inflation,
     RecordsRefused,
+    ValidatedBatch,
     ValidationRules,
     validate_produced,
 )
@@ -193,6 +195,7 @@ async def _answer_after_flush(
         if not isinstance(error, StorageError):
             raise error
         broker.log_storage_error("Produce", topic, index, error)
+        broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
     for topic, answers in topics if lost else ():
         for n, answer in enumerate(answers):
             if (topic, answer.partition) in lost:
@@ -224,11 +227,7 @@ def _append(
         info = partition.append(batch, now_ms)
     except (RequestError, StorageError, CorruptionError) as e:
         return _refused(broker, context, topic, index, e)
-    if partition.log.flush_due:
-        to_flush[topic, index] = partition
-    return ProducePartitionResult(
-        index, ErrorCode.none, info.first_offset, info.log_append_time, info.log_start_offset
-    )
+    return _appended(broker, partition, topic, index, batch, info, to_flush)
 
 
 async def _append_later(
@@ -264,6 +263,22 @@ async def _append_later(
         info = partition.append(batch, now_ms)
     except (RequestError, StorageError, CorruptionError) as e:
         return _refused(broker, context, topic, index, e)
+    return _appended(broker, partition, topic, index, batch, info, to_flush)
+
+
+def _appended(
+    broker: Broker,
+    partition: Partition,
+    topic: TopicKey,
+    index: int,
+    batch: ValidatedBatch,
+    info: AppendInfo,
+    to_flush: ToFlush,
+) -> ProducePartitionResult:
+    metrics = broker.metrics
+    metrics.appended_batches += 1
+    metrics.appended_records += batch.record_count
+    metrics.appended_bytes += len(batch.data)
     if partition.log.flush_due:
         to_flush[topic, index] = partition
     return ProducePartitionResult(
@@ -296,7 +311,9 @@ def _refused(
 ) -> ProducePartitionResult:
     if isinstance(error, RequestError):
         broker.log_refusal("Produce", context, topic, index, error)
+        broker.metrics.error("PRODUCE", error.code)
         errors = error.record_errors if isinstance(error, RecordsRefused) else ()
         return ProducePartitionResult(index, error.code, record_errors=errors, error_message=error.message)
     broker.log_storage_error("Produce", topic, index, error)
+    broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
     return ProducePartitionResult(index, ErrorCode.kafka_storage_error)

@@ -10,6 +10,7 @@ from typing import Final
 _HTTP_REST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.\-]+)(:[0-9]{1,5})?(/[!-~]*)?")
 """Host, port and path of an HTTP URL; anything stranger is a mistake."""
 
+_HTTP_LISTENER: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9.\-]*):([0-9]{1,5})")
 
 S3_SCHEMES: Final = ("s3", "s3a", "s3n")
 """The same thing; the latter two are Hadoop's words."""
@@ -36,6 +37,14 @@ def http_url_problem(text: str) -> str | None:
         return "Credentials do not belong in the URL"
     if not separator or scheme not in ("http", "https") or not _HTTP_REST.fullmatch(rest):
         return "Expected a URL such as http://127.0.0.1:9000"
+    return None
+
+
+def http_listener_problem(text: str) -> str | None:
+    """Why `text` is not an address to listen on, None when it is."""
+    match = _HTTP_LISTENER.fullmatch(text)
+    if match is None or int(match[2]) > 65535:
+        return "Expected host:port or :port, as in 127.0.0.1:9464; port 0 takes a free one"
     return None
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.config.tables.columns import INT, LONG, MIB, STRING, key
+from service.config.tables.checks import http_listener_problem
+from service.config.tables.columns import BOOLEAN, INT, LONG, MIB, STRING, key
 
 NETWORK: Final = (
     key(
@@ -76,5 +77,15 @@ NETWORK: Final = (
         "max.request.partition.size.limit", INT, 2000,
         "Partitions that one DescribeTopicPartitions answers at most.",
         at_least=1,
+    ),
+    key(
+        "firn.http.listener", STRING, None,
+        "Where to serve metrics and health over HTTP: `host:port`, or `:port` for the loopback "
+        "interface; `0.0.0.0:port` is every interface. There is no login. Unset: not served.",
+        check=http_listener_problem,
+    ),
+    key(
+        "firn.metrics.partitions.enable", BOOLEAN, False,
+        "Tell offsets and sizes of each partition in the metrics, too: six series for each.",
     ),
 )  # fmt: skip

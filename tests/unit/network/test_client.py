@@ -14,7 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.network.client import Client
-from service.network.server import RequestContext, Response, Server
+from service.network.exchange import RequestContext, Response
+from service.network.server import Server
 from service.wire.api import (
     ApiKey,
     decode_request,

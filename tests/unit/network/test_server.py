@@ -9,6 +9,7 @@ import random
 import socket
 import struct
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
@@ -16,9 +17,11 @@ from typing import Any, NamedTuple
 import pytest
 
 from service.base.errors import ConfigError
+from service.base.turns import Turns
 from service.network import sender
 from service.network.admission import Admission
-from service.network.server import Limits, RequestContext, Response, Server
+from service.network.exchange import Limits, RequestContext, Response
+from service.network.server import Server
 from service.wire.errors import MalformedMessage
 from service.wire.frames import frame
 
@@ -736,3 +739,50 @@ def test_who_does_not_take_its_answer_is_disconnected_and_lets_go_of_it() -> Non
         await server.close()
 
     run(scenario())
+
+
+def test_who_holds_the_loop_is_told_with_what_he_asked() -> None:
+    def slow(context: RequestContext, request: memoryview) -> Response:
+        context.api_key = 0
+        if request == b"slow":
+            time.sleep(0.03)
+        return Response([frame(b"done")])
+
+    def describe(context: RequestContext, request: memoryview | None) -> str:
+        return f"{bytes(request or b'').decode()} of connection {context.connection_id}"
+
+    async def scenario() -> None:
+        turns = Turns()
+        server = Server("127.0.0.1", 0, slow, turns=turns, describe=describe)
+        await server.start()
+        try:
+            reader, writer = await connect(server)
+            writer.write(frame(b"quick") + frame(b"slow") + frame(b"quick"))
+            await reader.readexactly(3 * len(frame(b"done")))
+            writer.close()
+        finally:
+            await server.close(grace_s=0.2)
+        turns.ended(0.04, 0.0)
+        assert [one.who for one in turns.longest] == ["slow of connection 1"]
+        api = server.counters.of(0)
+        assert api.handling().observed == 3
+        assert api.handling().total >= 0.03
+        assert api.received_bytes == 14
+        assert api.sent_bytes == 3 * len(frame(b"done"))
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_comes_later_is_counted_with_its_time() -> None:
+    async def scenario() -> None:
+        async with serving() as (server, _):
+            reader, writer = await connect(server)
+            writer.write(frame(b"later"))
+            await reader.readexactly(len(frame(b"later")))
+            writer.close()
+            api = server.counters.of(-1)
+            assert api.later.snapshot().observed == 1
+            assert api.later.total > 0
+            assert api.handling().observed == 1
+
+    asyncio.run(scenario())

@@ -1,0 +1,56 @@
+"""How the parts of a node are, in the words of `/readyz`."""
+
+from __future__ import annotations
+
+from service.base.health import Check, State
+from service.broker.broker import Broker
+from service.broker.cold import ColdTier
+from service.hot.manager import LogManager
+
+
+def checks(
+    failure: BaseException | None,
+    broker: Broker | None,
+    logs: LogManager | None,
+    cold: ColdTier | None,
+    is_serving: bool,
+) -> tuple[Check, ...]:
+    """What is None is not there yet; a node without a cold tier has nothing to say of a store."""
+    found = [_node(failure, is_serving), _logs(broker, logs), _metadata(broker)]
+    if cold is not None:
+        found.append(_store(cold))
+    return tuple(found)
+
+
+def _node(failure: BaseException | None, is_serving: bool) -> Check:
+    if failure is not None:
+        return Check("node", State.FAILED, f"it ends: {failure}")
+    return Check("node", State.OK) if is_serving else Check("node", State.FAILED, "it starts or stops")
+
+
+def _logs(broker: Broker | None, logs: LogManager | None) -> Check:
+    if broker is None or logs is None:
+        return Check("logs", State.FAILED, "they are being opened")
+    failed = sum(1 for one in broker.replicas if one.log.failure is not None)
+    if offline := failed + broker.replicas.closed_count:
+        return Check("logs", State.DEGRADED, f"{offline} partitions are offline")
+    return Check("logs", State.OK)
+
+
+def _metadata(broker: Broker | None) -> Check:
+    if broker is None:
+        return Check("metadata", State.FAILED, "it is being read")
+    return Check("metadata", State.OK)
+
+
+def _store(cold: ColdTier) -> Check:
+    problems = {
+        f"{client}: {why}" for client, one in cold.metrics.items() if (why := one.problem) is not None
+    }
+    if cold.tiering is not None and cold.tiering.displaced is not None:
+        problems.add(cold.tiering.displaced)
+    if problems:
+        return Check("store", State.DEGRADED, "; ".join(sorted(problems)))
+    if cold.tiering is None:
+        return Check("store", State.DEGRADED, "it has not said yet whose prefix this is")
+    return Check("store", State.OK)

@@ -1,0 +1,132 @@
+"""The event loop of a node's process, and the watch over how long its turns take.
+
+Turns are measured where the loop asks for events, between two calls of `select`: 0.4 µs each. A thread beside
+the loop looks at it 40 times a second, so that a long turn that no request claims has a name too: task,
+function and line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import selectors
+import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+
+from service.base.printable import printable
+from service.base.threads import Threads
+from service.base.turns import LONG_S, NO_TURN, NOTICED_S, LongTurn, Sample, Turns
+from service.network.limited_log import RateLimitedLog
+
+_log = logging.getLogger(__name__)
+_LOOK_S: Final = LONG_S / 2
+_PACKAGE: Final = str(Path(__file__).parents[1])
+_DEPTH: Final = 3
+"""Functions of ours that a long turn is named by, the innermost first."""
+
+
+class MeasuredSelector(selectors.DefaultSelector):
+    """Tells `turns` when each turn begins and ends."""
+
+    def __init__(self, turns: Turns, now: Callable[[], float]) -> None:
+        super().__init__()
+        self._turns = turns
+        self._now = now
+        self._select = super().select
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        now = self._now()
+        turns = self._turns
+        took = now - turns.began
+        if took > NOTICED_S:
+            turns.ended(took, now)
+        histogram = turns.histogram
+        if took >= 0:
+            histogram.counts[bisect_left(histogram.bounds, took)] += 1
+            histogram.total += took
+        if timeout is not None and timeout <= 0:
+            # There is work to do: if this takes long, another thread had the interpreter, and that counts.
+            turns.began = now
+            return self._select(timeout)
+        turns.began = NO_TURN
+        ready = self._select(timeout)
+        turns.began = self._now()
+        return ready
+
+
+def new_loop(turns: Turns, now: Callable[[], float]) -> asyncio.AbstractEventLoop:
+    """An event loop that tells `turns` of its turns; `now` is the clock of loops, in seconds."""
+    return asyncio.SelectorEventLoop(MeasuredSelector(turns, now))
+
+
+class LoopWatch:
+    """Names and logs long turns of the running loop, from `start` to `close`."""
+
+    def __init__(
+        self, turns: Turns, threads: Threads, thread_id: int, name_of: Callable[[asyncio.Task[Any]], str]
+    ) -> None:
+        """`thread_id` is the loop's thread; `name_of` says in words what a task is for."""
+        self._turns = turns
+        self._threads = threads
+        self._loop = asyncio.get_running_loop()
+        self._thread_id = thread_id
+        self._pool: Executor | None = None
+        self._warnings = RateLimitedLog(_log, now=self._loop.time)
+        self._stopped = False
+        self._name_of = name_of
+
+    def start(self) -> None:
+        self._turns.on_long = self._long
+        self._pool = self._threads.pool("loop-watch", 1)
+        self._pool.submit(self._watch)
+
+    def close(self) -> None:
+        self._stopped = True
+        self._turns.on_long = None
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+    def _long(self, turn: LongTurn) -> None:
+        self._warnings.warning(
+            "a turn of the loop took %d ms: %s", round(1000 * turn.took_s), printable(turn.who, 1024)
+        )
+
+    def _watch(self) -> None:
+        """On the thread of the watch."""
+        turns, seen = self._turns, 0.0
+        while not self._stopped:
+            self._threads.sleep(_LOOK_S)
+            began = turns.began
+            if began != seen and self._loop.time() - began > _LOOK_S:
+                seen = began
+                self._look(began)
+
+    def _look(self, began: float) -> None:
+        where = ", called by ".join(_functions(sys._current_frames().get(self._thread_id)))
+        task = asyncio.current_task(self._loop)
+
+        def who() -> str:
+            return f"{'a callback' if task is None else self._name_of(task)} in {where}"
+
+        if self._turns.began == began:
+            self._turns.sampled(Sample(began, who))
+
+
+def _functions(frame: FrameType | None) -> Iterable[str]:
+    """The innermost functions of this package that `frame` is in; the innermost of all where none is."""
+    ours: list[str] = []
+    innermost = frame
+    while frame is not None and len(ours) < _DEPTH:
+        code = frame.f_code
+        if code.co_filename.startswith(_PACKAGE) and not code.co_filename.endswith("broker/loop.py"):
+            file = code.co_filename[len(_PACKAGE) + 1 :]
+            ours.append(f"{code.co_qualname} ({file}:{frame.f_lineno})")
+        frame = frame.f_back
+    if not ours and innermost is not None:
+        ours.append(innermost.f_code.co_qualname)
+    return ours

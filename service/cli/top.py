@@ -1,0 +1,90 @@
+"""`firn top`: a node's figures as a table that renews itself."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from typing import Any
+
+DEFAULT_URL = "http://127.0.0.1:9464"
+MOST_BYTES = 64 << 20
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "top",
+        help="show what a node does, live",
+        description="Show what a node does, as its HTTP listener (firn.http.listener) tells it: requests, "
+        "reads of each tier, the event loop, offload and the object store. Ends with Ctrl-C.",
+    )
+    parser.add_argument(
+        "--url", default=DEFAULT_URL, help=f"the node's HTTP listener (default: {DEFAULT_URL})"
+    )
+    parser.add_argument("--every", type=_seconds, default=2.0, metavar="SECONDS", help="default: 2")
+    parser.add_argument("--json", action="store_true", help="once, as JSON: totals since the start")
+    parser.set_defaults(run=run)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.1 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"expected seconds from 0.1 to 3600, found {text!r}")
+    return value
+
+
+def run(args: argparse.Namespace) -> int:
+    import sys
+    import time
+
+    from service.cli.top_table import Figures, table
+
+    before: Figures | None = None
+    while True:
+        now = Figures(time.monotonic(), _get(args.url, "/metrics"), _health(args.url), _turns(args.url))
+        if args.json:
+            print(json.dumps(now.as_json(), indent=2))
+            return 0
+        lines = table(args.url, before, now)
+        if sys.stdout.isatty():
+            # Home, each line and what is left of it, then what is left of the screen.
+            sys.stdout.write("\x1b[H" + "".join(f"{line}\x1b[K\n" for line in lines) + "\x1b[J")
+        else:
+            sys.stdout.write("\n".join(lines) + "\n\n")
+        sys.stdout.flush()
+        before = now
+        time.sleep(args.every)
+
+
+def _health(url: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = json.loads(_get(url, "/readyz"))
+    return found
+
+
+def _turns(url: str) -> list[Mapping[str, Any]]:
+    found: list[Mapping[str, Any]] = json.loads(_get(url, "/turns"))["longest"]
+    return found
+
+
+def _get(url: str, path: str) -> str:
+    """Raises `StorageError` where nobody answers there, or something else than a node does."""
+    import urllib.error
+    import urllib.request
+
+    from service.base.errors import ConfigError, StorageError
+
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--url: expected http://host:port, found {url!r}")
+    try:
+        with urllib.request.urlopen(url.rstrip("/") + path, timeout=10) as answer:
+            text: str = answer.read(MOST_BYTES).decode("utf-8", "replace")
+            return text
+    except urllib.error.HTTPError as e:
+        if e.code == 503 and path == "/readyz":
+            return e.read(MOST_BYTES).decode("utf-8", "replace")
+        raise StorageError(f"{url}{path}: {e.code} {e.reason}: is it a node's HTTP listener?") from e
+    except (OSError, ValueError) as e:
+        raise StorageError(f"{url}: {getattr(e, 'reason', e)}: has the node firn.http.listener?") from e

@@ -1,0 +1,195 @@
+"""The figures that `firn top` shows, out of OpenMetrics text: rates, and how things stand. [P]"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from service.base.printable import printable
+
+_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
+_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+_WHO: Final = 100
+
+Labels = tuple[tuple[str, str], ...]
+
+
+def parse(text: str) -> dict[str, dict[Labels, float]]:
+    """Samples by name and labels. Lines that are none are left out."""
+    found: dict[str, dict[Labels, float]] = {}
+    for line in text.splitlines():
+        match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
+        if match is None:
+            continue
+        try:
+            value = float(match[3])
+        except ValueError:
+            continue
+        labels = tuple((name, _plain(words)) for name, words in _LABEL.findall(match[2] or ""))
+        found.setdefault(match[1], {})[labels] = value
+    return found
+
+
+def _plain(words: str) -> str:
+    """A label's value without the escapes of the text."""
+    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], words)
+
+
+class Figures:
+    """One look at a node. `at_s` is any clock that does not go back."""
+
+    def __init__(
+        self, at_s: float, text: str, health: Mapping[str, Any], turns: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self.at_s = at_s
+        self.samples = parse(text)
+        self.health = health
+        self.turns = turns
+
+    def one(self, name: str, **labels: str) -> float:
+        """The sample with exactly these labels; 0 where there is none."""
+        return self.samples.get(name, {}).get(tuple(labels.items()), 0.0)
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum over all samples that have these labels among theirs."""
+        wanted = set(labels.items())
+        return sum(value for key, value in self.samples.get(name, {}).items() if wanted <= set(key))
+
+    def values(self, name: str, label: str) -> list[str]:
+        """The values that `label` has, in the order of the text."""
+        return list(dict.fromkeys(dict(key).get(label, "") for key in self.samples.get(name, {})))
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it for programs."""
+        metrics = {
+            name: [{"labels": dict(labels), "value": value} for labels, value in found.items()]
+            for name, found in self.samples.items()
+            if not name.endswith("_bucket")
+        }
+        return {"health": self.health, "longest_turns": self.turns, "metrics": metrics}
+
+
+class Between(NamedTuple):
+    """What happened from one look to the next; since the start where there is only one."""
+
+    before: Figures | None
+    now: Figures
+
+    def rate(self, name: str, **labels: str) -> float:
+        """Per second."""
+        if self.before is None:
+            return 0.0
+        grown = self.now.total(name, **labels) - self.before.total(name, **labels)
+        return max(grown, 0.0) / max(self.now.at_s - self.before.at_s, 1e-9)
+
+    def quantile(self, name: str, share: float, **labels: str) -> float:
+        """The bound of the bucket that `share` of what was observed lies in or below; 0 where nothing was."""
+        counts: dict[float, float] = {}
+        wanted = set(labels.items())
+        for sign, look in ((1, self.now), (-1, self.before)):
+            for key, value in look.samples.get(f"{name}_bucket", {}).items() if look is not None else ():
+                if wanted <= set(key):
+                    bound = float(dict(key)["le"])
+                    counts[bound] = counts.get(bound, 0.0) + sign * value
+        most = max(counts.values(), default=0.0)
+        if most <= 0:
+            return 0.0
+        return next(bound for bound, count in sorted(counts.items()) if count >= share * most)
+
+
+def table(url: str, before: Figures | None, now: Figures) -> list[str]:
+    """The lines of the screen."""
+    between = Between(before, now)
+    return [
+        f"{printable(url)}: {_health(now)}",
+        "",
+        *_requests(between),
+        "",
+        *_tiers(between),
+        "",
+        *_loop(between),
+    ]
+
+
+def _health(now: Figures) -> str:
+    words = "ready" if now.health.get("ready") else "not ready"
+    checks: Mapping[str, Mapping[str, str]] = now.health.get("checks", {})
+    bad = [
+        f"{printable(what)} {printable(one.get('state'))}: {printable(one.get('why', ''))}"
+        for what, one in checks.items()
+        if one.get("state") != "ok"
+    ]
+    return "; ".join([words, *bad])
+
+
+def _requests(between: Between) -> Iterator[str]:
+    yield f"{'API':<28}{'requests/s':>12}{'in':>12}{'out':>12}{'p50':>10}{'p99':>10}{'errors/s':>10}"
+    name = "firn_request_handling_seconds"
+    for api in between.now.values(f"{name}_count", "api"):
+        rate = between.rate(f"{name}_count", api=api)
+        received = between.rate("firn_request_received_bytes_total", api=api)
+        sent = between.rate("firn_request_sent_bytes_total", api=api)
+        errors = between.rate("firn_request_errors_total", api=api)
+        half, most = (between.quantile(name, share, api=api) for share in (0.5, 0.99))
+        yield (
+            f"{printable(api, 27):<28}{rate:>12.1f}{_bytes(received):>10}/s{_bytes(sent):>10}/s"
+            f"{_time(half):>10}{_time(most):>10}{errors:>10.1f}"
+        )
+
+
+def _tiers(between: Between) -> Iterator[str]:
+    now = between.now
+    yield f"{'tier':<10}{'segments':>12}{'bytes':>12}{'read':>12}"
+    for tier in ("local", "bucket"):
+        read = _bytes(between.rate("firn_fetched_bytes_total", tier=tier))
+        size = _bytes(now.one("firn_log_bytes", tier=tier))
+        yield f"{tier:<10}{now.one('firn_segments', tier=tier):>12.0f}{size:>12}{read:>10}/s"
+    offline = now.one("firn_partitions", state="offline")
+    yield f"partitions: {now.one('firn_partitions', state='online'):.0f}, {offline:.0f} offline"
+    if "firn_tiering_lag_bytes" in now.samples:
+        yield (
+            f"offload: {_bytes(between.rate('firn_tiering_copied_bytes_total'))}/s, behind by "
+            f"{_bytes(now.one('firn_tiering_lag_bytes'))} and {_time(now.one('firn_tiering_lag_seconds'))}"
+        )
+    for (_, reason), *_rest in now.samples.get("firn_tiering_blocked_partitions", {}):
+        count = now.one("firn_tiering_blocked_partitions", reason=reason)
+        yield f"  {count:.0f} do not tier: {printable(reason)}"
+    for client in now.values("firn_store_reachable", "client"):
+        calls = between.rate("firn_store_call_seconds_count", client=client)
+        most = between.quantile("firn_store_call_seconds", 0.99, client=client)
+        errors = between.rate("firn_store_errors_total", client=client)
+        yield f"store, {printable(client)}: {calls:.1f} calls/s, p99 {_time(most)}, {errors:.1f} errors/s"
+
+
+def _loop(between: Between) -> Iterator[str]:
+    now, name = between.now, "firn_loop_turn_seconds"
+    busy = between.rate(f"{name}_sum")
+    cpu = between.rate("process_cpu_seconds_total")
+    yield (
+        f"loop: busy {busy:.0%}, turns p99 {_time(between.quantile(name, 0.99))}, longest "
+        f"{_time(now.one('firn_loop_longest_turn_seconds'))}; cpu {cpu:.0%}, resident "
+        f"{_bytes(now.one('process_resident_memory_bytes'))}, connections {now.total('firn_connections'):.0f}"
+    )
+    for turn in now.turns[:5]:
+        yield (
+            f"  {float(turn.get('took_ms', 0)):>8.1f} ms  {float(turn.get('ended_s_ago', 0)):>8.0f} s ago  "
+            f"{printable(turn.get('who', ''), _WHO)}"
+        )
+
+
+def _bytes(value: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def _time(seconds: float) -> str:
+    if seconds == float("inf"):
+        return "> 30 s"
+    if seconds < 0.001:
+        return f"{1e6 * seconds:.0f} µs" if seconds else "-"
+    return f"{1e3 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.0f} s"

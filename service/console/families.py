@@ -1,0 +1,270 @@
+"""Every metric of a node: name, kind, labels and words, in one table. [P]
+
+docs/metrics.md is made of it: `python -m service.console.docs > docs/metrics.md`. Names follow OpenMetrics:
+the unit is the end of the name, and samples of a counter end in `_total` besides.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+COUNTER: Final = "counter"
+GAUGE: Final = "gauge"
+HISTOGRAM: Final = "histogram"
+
+
+class Family(NamedTuple):
+    """One metric. `kafka` is the MBean of the same meaning, where Apache Kafka has one."""
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...] = ()
+    kafka: str = ""
+
+    @property
+    def unit(self) -> str:
+        last = self.name.rpartition("_")[2]
+        return last if last in ("seconds", "bytes") else ""
+
+
+def _counter(name: str, help: str, *labels: str, kafka: str = "") -> Family:
+    return Family(f"firn_{name}", COUNTER, help, labels, kafka)
+
+
+def _gauge(name: str, help: str, *labels: str, kafka: str = "") -> Family:
+    return Family(f"firn_{name}", GAUGE, help, labels, kafka)
+
+
+def _histogram(name: str, help: str, *labels: str, kafka: str = "") -> Family:
+    return Family(f"firn_{name}", HISTOGRAM, help, labels, kafka)
+
+
+_REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=*"
+_TOPICS: Final = "kafka.server:type=BrokerTopicMetrics,name={}"
+_LOG: Final = "kafka.log:type=Log,name={},topic=*,partition=*"
+
+LOOP: Final = (
+    _histogram(
+        "loop_turn_seconds", "Turns of the event loop, from one look for events to the next.",
+        kafka="kafka.server:type=KafkaRequestHandlerPool,name=RequestHandlerAvgIdlePercent",
+    ),
+    _gauge(
+        "loop_longest_turn_seconds", "The longest turn of the loop since the start; /turns says who held it.",
+    ),
+)  # fmt: skip
+
+NETWORK: Final = (
+    _histogram(
+        "request_queue_seconds", "Requests: from the begin of the loop's turn to their handler.", "api",
+        kafka=_REQUEST.format("RequestQueueTimeMs"),
+    ),
+    _histogram(
+        "request_handling_seconds", "Requests: time in which they had the loop, sending included.", "api",
+        kafka=_REQUEST.format("LocalTimeMs"),
+    ),
+    _histogram(
+        "request_later_seconds",
+        "Requests whose answer had to wait (long polls, fsync, the bucket): until it was there.", "api",
+        kafka=_REQUEST.format("RemoteTimeMs"),
+    ),
+    _counter(
+        "request_received_bytes", "Bytes of requests.", "api", kafka=_REQUEST.format("RequestBytes")
+    ),
+    _counter(
+        "request_sent_bytes", "Bytes of answers.", "api", kafka=_TOPICS.format("BytesOutPerSec")
+    ),
+    _counter(
+        "request_errors", "Answers with an error; a request may have one for each partition.", "api", "error",
+        kafka="kafka.network:type=RequestMetrics,name=ErrorsPerSec,request=*,error=*",
+    ),
+    _gauge(
+        "connections", "Open connections.", "listener",
+        kafka="kafka.server:type=socket-server-metrics,name=connection-count,listener=*",
+    ),
+    _counter(
+        "connections_accepted", "Connections that came.",
+        kafka="kafka.server:type=socket-server-metrics,name=connection-creation-total,listener=*",
+    ),
+    _counter("connections_waited", "Connections that came when max.connections were open."),
+    _counter(
+        "connections_idle_closed", "Connections that were closed because nothing happened on them.",
+        kafka="kafka.network:type=SocketServer,name=ExpiredConnectionsKilledCount",
+    ),
+    _counter("connections_late_requests", "Connections that were closed because a request came too slowly."),
+    _counter(
+        "connections_late_responses", "Connections that were closed because a response was taken too slowly."
+    ),
+    _counter(
+        "connections_ended_for_memory",
+        "Connections that were closed because their request had stalled and its memory was needed.",
+    ),
+    _counter("connections_malformed", "Connections that were closed because their bytes made no sense."),
+    _counter("handler_failures", "Requests that ended in a bug of ours or an error of the disk."),
+    _gauge(
+        "memory_bytes", "Memory by who holds it.", "owner",
+        kafka="kafka.network:type=SocketServer,name=MemoryPoolUsed",
+    ),
+)  # fmt: skip
+
+SERVING: Final = (
+    _counter("produced_batches", "Batches that were appended."),
+    _counter(
+        "produced_records", "Records that were appended.", kafka=_TOPICS.format("MessagesInPerSec")
+    ),
+    _counter("produced_bytes", "Bytes of batches that were appended.", kafka=_TOPICS.format("BytesInPerSec")),
+    _counter(
+        "fetched_partitions", "Partitions that fetches got bytes of, by tier (local, bucket).", "tier",
+        kafka=_TOPICS.format("RemoteFetchRequestsPerSec"),
+    ),
+    _counter(
+        "fetched_bytes", "Bytes that fetches got, by tier (local, bucket).", "tier",
+        kafka=_TOPICS.format("RemoteFetchBytesPerSec"),
+    ),
+    _gauge(
+        "fetches_waiting", "Fetches that wait now.",
+        kafka="kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Fetch",
+    ),
+    _histogram(
+        "fetch_wait_seconds", "How long fetches waited, for new records or for the bucket.", "reason",
+        kafka="kafka.server:type=DelayedFetchMetrics,name=ExpiresPerSec",
+    ),
+)  # fmt: skip
+
+LOGS: Final = (
+    _gauge(
+        "partitions", "Partitions of this node, by state (online, offline).", "state",
+        kafka="kafka.server:type=ReplicaManager,name=PartitionCount",
+    ),
+    _gauge("segments", "Segments, by tier (local, bucket).", "tier", kafka=_LOG.format("NumLogSegments")),
+    _gauge(
+        "log_bytes", "Bytes of logs, by tier (local, bucket: whole objects).", "tier",
+        kafka=_LOG.format("Size")
+    ),
+    _histogram(
+        "log_flush_seconds", "Flushes of a log, waiting for a thread included.",
+        kafka="kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
+    ),
+    _counter("log_flush_errors", "Flushes that failed."),
+)  # fmt: skip
+
+TIERING: Final = (
+    _counter(
+        "tiering_copied_segments", "Segments copied to the bucket.",
+        kafka=_TOPICS.format("RemoteCopyRequestsPerSec"),
+    ),
+    _counter(
+        "tiering_copied_bytes", "Bytes of segments copied to the bucket.",
+        kafka=_TOPICS.format("RemoteCopyBytesPerSec"),
+    ),
+    _counter(
+        "tiering_dropped_segments", "Segments that retention took out of the archive.",
+        kafka=_TOPICS.format("RemoteDeleteRequestsPerSec"),
+    ),
+    _counter("tiering_dropped_bytes", "Bytes of segments that retention took out of the archive."),
+    _counter("tiering_deleted_objects", "Objects deleted from the bucket."),
+    _gauge(
+        "tiering_lag_segments", "Sealed segments that are not in the bucket yet.",
+        kafka=_TOPICS.format("RemoteCopyLagSegments"),
+    ),
+    _gauge(
+        "tiering_lag_bytes", "Bytes of sealed segments that are not in the bucket yet.",
+        kafka=_TOPICS.format("RemoteCopyLagBytes"),
+    ),
+    _gauge(
+        "tiering_lag_seconds", "How long ago the oldest segment was sealed that is not in the bucket yet."
+    ),
+    _gauge("tiering_blocked_partitions", "Partitions that do not tier, by why they do not.", "reason"),
+    _counter(
+        "tiering_errors", "Steps of tiering that failed and are tried again, by step.", "step",
+        kafka=_TOPICS.format("RemoteCopyErrorsPerSec"),
+    ),
+    _counter("tiering_fenced_commits", "Commits that the metadata refused to a leader of an earlier epoch."),
+    _counter("tiering_stalled_calls", "Calls of the store that did not come back and were given up."),
+    _counter("tiering_repaired_heads", "HEADs that were written anew."),
+    _counter("tiering_swept_orphans", "Objects that nothing named and that were deleted."),
+    _counter("tiering_aborted_uploads", "Unfinished uploads that were aborted."),
+    _gauge("tiering_unknown_topics", "Topics in the bucket that the metadata does not know."),
+    _gauge(
+        "tiering_displaced", "1 where another process writes to the prefix, and this one does not any more.",
+    ),
+    _gauge("tiering_clock_skew_seconds", "How far the clock of this node is ahead of the store's."),
+)  # fmt: skip
+
+STORE: Final = (
+    _histogram("store_call_seconds", "Calls of the store, by client and kind.", "client", "call"),
+    _counter("store_sent_bytes", "Bytes sent to the store.", "client", "call"),
+    _counter("store_received_bytes", "Bytes received from the store.", "client", "call"),
+    _counter(
+        "store_errors", "Calls of the store that failed, by kind of error.", "client", "call", "error",
+        kafka=_TOPICS.format("RemoteFetchErrorsPerSec"),
+    ),
+    _gauge("store_reachable", "1 where the last call of the store found it.", "client"),
+    _counter("cache_hits", "Things of the bucket that were in memory."),
+    _counter("cache_misses", "Things of the bucket that were not in memory."),
+    _counter("cache_read_ahead", "Downloads that were begun before anybody asked."),
+    _counter("cache_downloaded_bytes", "Bytes of records downloaded from the bucket."),
+    _counter("cache_disk_hits", "Things of the bucket that were in the cache on the local disk."),
+    _counter("cache_second_tries", "Second requests for what had not come in the usual time."),
+    _counter("cache_second_tries_won", "Second requests that were answered first."),
+    _counter("cache_refused", "Downloads that were not begun because the store is left alone for a while."),
+    _counter("cache_retries", "Downloads that were tried again."),
+    _counter("cache_failures", "Downloads that were given up."),
+    _gauge(
+        "cache_downloads", "Downloads under way or waiting for room.",
+        kafka="org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,name=RemoteLogReaderTaskQueueSize",
+    ),
+)  # fmt: skip
+
+METADATA: Final = (
+    _gauge(
+        "metadata_offset", "Last offset of the metadata log that is applied.",
+        kafka="kafka.server:type=broker-metadata-metrics,name=last-applied-record-offset",
+    ),
+    _gauge("metadata_topics", "Topics.", kafka="kafka.controller:type=KafkaController,name=GlobalTopicCount"),
+    _counter("metadata_batches", "Changes written to the metadata log."),
+    _counter("metadata_appended_bytes", "Bytes written to the metadata log."),
+    _histogram("metadata_snapshot_seconds", "Snapshots of the metadata."),
+    _counter(
+        "metadata_snapshot_errors", "Snapshots that could not be written.",
+        kafka="kafka.server:type=SnapshotEmitter,name=LatestSnapshotGeneratedAgeMs",
+    ),
+)  # fmt: skip
+
+PARTITION: Final = (
+    _gauge(
+        "partition_start_offset", "First offset.", "topic", "partition", kafka=_LOG.format("LogStartOffset"),
+    ),
+    _gauge("partition_local_start_offset", "First offset on the local disk.", "topic", "partition"),
+    _gauge(
+        "partition_end_offset", "Offset after the last.", "topic", "partition",
+        kafka=_LOG.format("LogEndOffset"),
+    ),
+    _gauge("partition_bucket_end_offset", "Offset after the last in the bucket.", "topic", "partition"),
+    _gauge(
+        "partition_local_bytes", "Bytes on the local disk.", "topic", "partition", kafka=_LOG.format("Size"),
+    ),
+    _gauge("partition_bucket_bytes", "Bytes in the bucket.", "topic", "partition"),
+)  # fmt: skip
+"""Told where `firn.metrics.partitions.enable` says so."""
+
+PROCESS: Final = (
+    Family("process_cpu_seconds", COUNTER, "User and system CPU time of the process."),
+    Family("process_resident_memory_bytes", GAUGE, "Resident memory of the process."),
+)
+
+GROUPS: Final = MappingProxyType(
+    {
+        "The loop": LOOP,
+        "Network": NETWORK,
+        "Produce and fetch": SERVING,
+        "Logs": LOGS,
+        "Tiering": TIERING,
+        "The object store and what is kept of it": STORE,
+        "Metadata": METADATA,
+        "The process": PROCESS,
+        "Each partition (`firn.metrics.partitions.enable`)": PARTITION,
+    }
+)
+FAMILIES: Final = MappingProxyType({family.name: family for group in GROUPS.values() for family in group})

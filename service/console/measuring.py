@@ -1,0 +1,240 @@
+"""What a node's counters say now, as samples of the families.
+
+Nothing here takes long: a few hundred numbers, however many partitions there are. What goes with partitions
+is in `Totals` and `of_partitions`, for whoever goes through them in slices.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from service.base.metrics import HistogramSnapshot
+from service.base.printable import printable
+from service.base.turns import Turns
+from service.console.ports import Cold, Watched
+from service.metadata.publisher import Publisher
+from service.network.metrics import NetworkMetrics
+from service.partition.metrics import ServingMetrics
+from service.partition.partition import Partition
+from service.remote.metrics import StoreMetrics
+from service.tiering.metrics import TieringMetrics
+from service.wire.api import ApiKey
+
+MOST_REASONS: Final = 20
+_REASON_CHARACTERS: Final = 120
+
+
+class Sample(NamedTuple):
+    """One number, or one histogram, of the family `name`; label values in the family's order."""
+
+    name: str
+    value: float | HistogramSnapshot
+    labels: tuple[str, ...] = ()
+
+
+class Totals:
+    """Sums over partitions."""
+
+    __slots__ = ("bucket_bytes", "bucket_segments", "failed", "local_bytes", "local_segments", "online")
+
+    def __init__(self) -> None:
+        self.online = self.failed = self.local_segments = self.local_bytes = 0
+        self.bucket_segments = self.bucket_bytes = 0
+
+    def add(self, partition: Partition) -> None:
+        log, remote = partition.log, partition.unified.remote
+        if log.failure is None:
+            self.online += 1
+        else:
+            self.failed += 1
+        self.local_segments += len(log.state.segments)
+        self.local_bytes += log.size
+        if remote is not None:
+            self.bucket_segments += remote.segments
+            self.bucket_bytes += remote.size_bytes
+
+    def samples(self, closed: int) -> Iterator[Sample]:
+        """`closed` partitions are not among those that were added."""
+        yield Sample("firn_partitions", self.online, ("online",))
+        yield Sample("firn_partitions", self.failed + closed, ("offline",))
+        yield Sample("firn_segments", self.local_segments, ("local",))
+        yield Sample("firn_segments", self.bucket_segments, ("bucket",))
+        yield Sample("firn_log_bytes", self.local_bytes, ("local",))
+        yield Sample("firn_log_bytes", self.bucket_bytes, ("bucket",))
+
+
+OF_PARTITION: Final[Mapping[str, Callable[[Partition], int | None]]] = MappingProxyType(
+    {
+        "firn_partition_start_offset": lambda one: one.unified.start_offset,
+        "firn_partition_local_start_offset": lambda one: one.unified.local_start_offset,
+        "firn_partition_end_offset": lambda one: one.unified.end_offset,
+        "firn_partition_bucket_end_offset": lambda one: one.unified.remote and one.unified.remote.end_offset,
+        "firn_partition_local_bytes": lambda one: one.log.size,
+        "firn_partition_bucket_bytes": lambda one: one.unified.remote and one.unified.remote.size_bytes,
+    }
+)
+"""The number of each family for one partition; None: there is none."""
+
+
+def of_partitions(name: str, partitions: Sequence[Partition]) -> Iterator[Sample]:
+    """The samples of one family for `partitions`."""
+    value_of = OF_PARTITION[name]
+    for partition in partitions:
+        if (value := value_of(partition)) is not None:
+            yield Sample(name, value, (partition.tip.topic, str(partition.tip.partition)))
+
+
+def of_node(node: Watched, now_ms: int) -> Iterator[Sample]:
+    """All but what goes with partitions; `now_ms` is the wall clock."""
+    yield from _loop(node.turns)
+    yield from _network(node.network)
+    yield from (Sample("firn_connections", n, (name,)) for name, n in node.connections().items())
+    yield from (Sample("firn_memory_bytes", size, (owner,)) for owner, size in node.memory().items())
+    if node.serving is not None:
+        yield from _serving(node.serving)
+    if node.logs is not None:
+        yield Sample("firn_log_flush_seconds", node.logs.metrics.flush_time.snapshot())
+        yield Sample("firn_log_flush_errors", node.logs.metrics.flush_errors)
+    if node.metadata is not None:
+        yield from _metadata(node.metadata)
+    if node.cold is not None:
+        yield from _cold(node.cold)
+        if node.cold.tiering is not None:
+            yield from _tiering(node.cold.tiering, now_ms)
+
+
+def _loop(turns: Turns) -> Iterator[Sample]:
+    yield Sample("firn_loop_turn_seconds", turns.histogram.snapshot())
+    longest = turns.longest
+    yield Sample("firn_loop_longest_turn_seconds", longest[0].took_s if longest else 0)
+
+
+def _network(metrics: NetworkMetrics) -> Iterator[Sample]:
+    for key, api in metrics.apis.items():
+        labels = (_api_name(key),)
+        yield Sample("firn_request_queue_seconds", api.queued(), labels)
+        yield Sample("firn_request_handling_seconds", api.handling(), labels)
+        yield Sample("firn_request_later_seconds", api.later.snapshot(), labels)
+        yield Sample("firn_request_received_bytes", api.received_bytes, labels)
+        yield Sample("firn_request_sent_bytes", api.sent_bytes, labels)
+    yield Sample("firn_connections_accepted", metrics.accepted)
+    yield Sample("firn_connections_waited", metrics.waited)
+    yield Sample("firn_connections_idle_closed", metrics.idle_closed)
+    yield Sample("firn_connections_late_requests", metrics.late_requests)
+    yield Sample("firn_connections_late_responses", metrics.late_responses)
+    yield Sample("firn_connections_ended_for_memory", metrics.ended_for_memory)
+    yield Sample("firn_connections_malformed", metrics.wire_errors)
+    yield Sample("firn_handler_failures", metrics.handler_errors)
+
+
+def _api_name(key: int) -> str:
+    try:
+        return ApiKey(key).name
+    except ValueError:
+        return str(key)
+
+
+def _serving(metrics: ServingMetrics) -> Iterator[Sample]:
+    yield Sample("firn_produced_batches", metrics.appended_batches)
+    yield Sample("firn_produced_records", metrics.appended_records)
+    yield Sample("firn_produced_bytes", metrics.appended_bytes)
+    yield Sample("firn_fetched_partitions", metrics.hot_reads, ("local",))
+    yield Sample("firn_fetched_partitions", metrics.cold_reads, ("bucket",))
+    yield Sample("firn_fetched_bytes", metrics.hot_bytes, ("local",))
+    yield Sample("firn_fetched_bytes", metrics.cold_bytes, ("bucket",))
+    yield Sample("firn_fetches_waiting", metrics.waiting)
+    yield Sample("firn_fetch_wait_seconds", metrics.wait.snapshot(), ("records",))
+    yield Sample("firn_fetch_wait_seconds", metrics.cold_wait.snapshot(), ("bucket",))
+    for (api, code), count in tuple(metrics.errors.items()):
+        yield Sample("firn_request_errors", count, (api, code.name))
+
+
+def _metadata(metadata: Publisher) -> Iterator[Sample]:
+    metrics, image = metadata.metrics, metadata.image
+    yield Sample("firn_metadata_offset", image.offset)
+    yield Sample("firn_metadata_topics", len(image.topics_by_name))
+    yield Sample("firn_metadata_batches", metrics.batches)
+    yield Sample("firn_metadata_appended_bytes", metrics.appended_bytes)
+    yield Sample("firn_metadata_snapshot_seconds", metrics.snapshot_time.snapshot())
+    yield Sample("firn_metadata_snapshot_errors", metrics.snapshot_errors)
+
+
+def _cold(cold: Cold) -> Iterator[Sample]:
+    for client, metrics in cold.metrics.items():
+        yield from _store(client, metrics)
+    found = cold.reader.stats().flights
+    yield Sample("firn_cache_hits", found.hits)
+    yield Sample("firn_cache_misses", found.misses)
+    yield Sample("firn_cache_read_ahead", found.read_ahead)
+    yield Sample("firn_cache_downloaded_bytes", found.downloaded_bytes)
+    yield Sample("firn_cache_disk_hits", found.disk_hits)
+    yield Sample("firn_cache_retries", found.retries)
+    yield Sample("firn_cache_second_tries", found.hedges)
+    yield Sample("firn_cache_second_tries_won", found.hedges_won)
+    yield Sample("firn_cache_refused", found.refused)
+    yield Sample("firn_cache_failures", found.failures)
+    yield Sample("firn_cache_downloads", found.in_flight)
+
+
+def _store(client: str, metrics: StoreMetrics) -> Iterator[Sample]:
+    yield Sample("firn_store_reachable", int(metrics.problem is None), (client,))
+    for kind, call in metrics.calls.items():
+        time = call.time.snapshot()
+        if not time.observed:
+            continue
+        yield Sample("firn_store_call_seconds", time, (client, kind))
+        yield Sample("firn_store_sent_bytes", call.sent_bytes, (client, kind))
+        yield Sample("firn_store_received_bytes", call.received_bytes, (client, kind))
+        for error, count in tuple(call.errors.items()):
+            yield Sample("firn_store_errors", count, (client, kind, error))
+
+
+def _tiering(metrics: TieringMetrics, now_ms: int) -> Iterator[Sample]:
+    yield Sample("firn_tiering_copied_segments", metrics.segments_copied)
+    yield Sample("firn_tiering_copied_bytes", metrics.bytes_copied)
+    yield Sample("firn_tiering_dropped_segments", metrics.segments_dropped)
+    yield Sample("firn_tiering_dropped_bytes", metrics.bytes_dropped)
+    yield Sample("firn_tiering_deleted_objects", metrics.objects_deleted)
+    yield Sample("firn_tiering_lag_segments", metrics.lag_segments)
+    yield Sample("firn_tiering_lag_bytes", metrics.lag_bytes)
+    oldest_ms = metrics.oldest_sealed_ms
+    yield Sample("firn_tiering_lag_seconds", 0 if oldest_ms is None else max(now_ms - oldest_ms, 0) / 1000)
+    for reason, count in reasons(metrics).items():
+        yield Sample("firn_tiering_blocked_partitions", count, (reason,))
+    yield Sample("firn_tiering_errors", metrics.errors, ("copy",))
+    yield Sample("firn_tiering_errors", metrics.delete_errors, ("delete",))
+    yield Sample("firn_tiering_errors", metrics.sweep_errors, ("sweep",))
+    yield Sample("firn_tiering_errors", metrics.upload_abort_errors, ("abort uploads",))
+    yield Sample("firn_tiering_fenced_commits", metrics.fenced_commits)
+    yield Sample("firn_tiering_stalled_calls", metrics.stalled_calls)
+    yield Sample("firn_tiering_repaired_heads", metrics.heads_repaired)
+    yield Sample("firn_tiering_swept_orphans", metrics.orphans_swept)
+    yield Sample("firn_tiering_aborted_uploads", metrics.uploads_aborted)
+    yield Sample("firn_tiering_unknown_topics", metrics.unknown_topics)
+    yield Sample("firn_tiering_displaced", int(metrics.displaced is not None))
+    yield Sample("firn_tiering_clock_skew_seconds", metrics.clock_skew_ms / 1000)
+
+
+def reasons(metrics: TieringMetrics) -> Mapping[str, int]:
+    """Why partitions do not tier, and how many for each reason, the most frequent first.
+
+    Numbers in the words are left out, so that one reason is one; what is rare beyond `MOST_REASONS` is
+    `other`.
+    """
+    counted: Counter[str] = Counter()
+    for why in (*metrics.blocked.values(), *metrics.stopped.values()):
+        counted[_general(why)] += 1
+    most = dict(counted.most_common(MOST_REASONS))
+    if rest := counted.total() - sum(most.values()):
+        most["other"] = rest
+    return most
+
+
+def _general(why: str) -> str:
+    text = "".join("N" if c.isdigit() else c for c in printable(why, _REASON_CHARACTERS))
+    while "NN" in text:
+        text = text.replace("NN", "N")
+    return text

@@ -1,0 +1,231 @@
+"""The HTTP listener of a node: `/metrics`, `/healthz`, `/readyz`, `/version`, `/turns`.
+
+It runs on the node's loop and is made so that nobody on it can cost the node anything: at most
+`MOST_CONNECTIONS`, each for at most `CONNECTION_S`, with small heads, bodies unread, answers written as
+they are taken; and all who ask for metrics within a second get the same text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from resource import RUSAGE_SELF, getpagesize, getrusage
+from typing import Any, Final
+
+from aiohttp import web_exceptions
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import Response, StreamResponse
+from aiohttp.web_server import Server
+
+from service.base.clock import Clock
+from service.base.errors import ConfigError
+from service.base.health import Check, State
+from service.base.turns import LongTurn
+from service.console.measuring import Sample
+from service.console.ports import Watched
+from service.console.rendering import CONTENT_TYPE, render
+from service.network.limited_log import RateLimitedLog
+
+_log = logging.getLogger(__name__)
+
+MOST_CONNECTIONS: Final = 32
+CONNECTION_S: Final = 30.0
+"""A connection that is older is cut, whatever it does: whoever scrapes connects again."""
+_LINE_BYTES: Final = 2048
+_FIELD_BYTES: Final = 4096
+_PIECE_BYTES: Final = 64 << 10
+_AGE_S: Final = 1.0
+"""So old may be what somebody gets of `/metrics` and `/readyz`."""
+_KEY: Final = "firn.http.listener"
+
+
+class _Connections(Server):
+    """aiohttp's connections, few of them and each for a short time. The oldest makes room for the newest."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._open: dict[RequestHandler, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if len(self._open) >= MOST_CONNECTIONS:
+            oldest, timer = self._open.pop(next(iter(self._open)))
+            timer.cancel()
+            oldest.abort()
+        self._open[handler] = transport, self._loop.call_later(CONNECTION_S, transport.abort)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        if (found := self._open.pop(handler, None)) is not None:
+            found[1].cancel()
+
+
+class Console:
+    """Serves one node. Owned by the event loop."""
+
+    def __init__(self, node: Watched, clock: Clock, *, with_partitions: bool) -> None:
+        self._node = node
+        self._clock = clock
+        self._with_partitions = with_partitions
+        self._scraping: asyncio.Task[list[bytes]] | None = None
+        self._text: list[bytes] = []
+        self._text_at = float("-inf")
+        self._checks: Sequence[Check] = ()
+        self._checked_at = float("-inf")
+        self._version = version("firn-log")
+        self._loop = asyncio.get_running_loop()
+        self._listening: asyncio.Server | None = None
+        self._connections = _Connections(
+            self._serve,
+            access_log=None,
+            logger=_Quiet(RateLimitedLog(_log, now=self._loop.time)),
+            max_line_size=_LINE_BYTES,
+            max_field_size=_FIELD_BYTES,
+            lingering_time=0,
+            keepalive_timeout=CONNECTION_S,
+            loop=self._loop,
+        )
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; returns the port. `ConfigError` where the address cannot be had."""
+        try:
+            self._listening = await self._loop.create_server(
+                self._connections, host, port, backlog=MOST_CONNECTIONS, family=socket.AF_UNSPEC
+            )
+        except OSError as e:
+            raise ConfigError(f"{_KEY}: {host}:{port}: {e.strerror or e}") from e
+        found: int = self._listening.sockets[0].getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        """Stop listening and cut what is open."""
+        if self._listening is not None:
+            self._listening.close()
+        await self._connections.shutdown(0)
+        if self._scraping is not None:
+            self._scraping.cancel()
+
+    async def _serve(self, request: BaseRequest) -> StreamResponse:
+        if request.method not in ("GET", "HEAD"):
+            raise web_exceptions.HTTPMethodNotAllowed(request.method, ("GET", "HEAD"))
+        match request.path:
+            case "/metrics":
+                return await self._metrics(request)
+            case "/healthz":
+                return Response(text="ok\n")
+            case "/readyz":
+                return self._readyz()
+            case "/version":
+                return _json({"version": self._version})
+            case "/turns":
+                return self._turns()
+        return Response(status=404, text="/metrics, /healthz, /readyz, /version or /turns\n")
+
+    async def _metrics(self, request: BaseRequest) -> StreamResponse:
+        text = await self._scraped()
+        response = StreamResponse(headers={"Content-Type": CONTENT_TYPE})
+        response.content_length = sum(map(len, text))
+        await response.prepare(request)
+        if request.method == "GET":
+            piece: list[bytes] = []
+            for part in text:
+                piece.append(part)
+                if sum(map(len, piece)) >= _PIECE_BYTES:
+                    # Waits until the peer has taken most of it.
+                    await response.write(b"".join(piece))
+                    piece = []
+            await response.write(b"".join(piece))
+        await response.write_eof()
+        return response
+
+    async def _scraped(self) -> list[bytes]:
+        if self._loop.time() - self._text_at <= _AGE_S:
+            return self._text
+        if self._scraping is None:
+            self._scraping = self._loop.create_task(self._scrape(), name="metrics")
+        return await asyncio.shield(self._scraping)
+
+    async def _scrape(self) -> list[bytes]:
+        try:
+            self._text = await render(
+                self._node, self._clock.now_ms(), with_partitions=self._with_partitions, more=_process()
+            )
+            self._text_at = self._loop.time()
+            return self._text
+        finally:
+            self._scraping = None
+
+    def _readyz(self) -> Response:
+        if self._loop.time() - self._checked_at > _AGE_S:
+            self._checks, self._checked_at = self._node.health(), self._loop.time()
+        checks = self._checks
+        is_ready = bool(checks) and all(one.state is not State.FAILED for one in checks)
+        said = {one.what: {"state": one.state.value, "why": one.why} for one in checks}
+        return _json({"ready": is_ready, "checks": said}, 200 if is_ready else 503)
+
+    def _turns(self) -> Response:
+        now_s, turns = self._loop.time(), self._node.turns
+        longest = [_turn(one, now_s) for one in turns.longest]
+        return _json({"longest": longest, "latest": [_turn(one, now_s) for one in turns.latest]})
+
+
+class _Quiet:
+    """The logger that aiohttp is given: what peers can cause is not worth more than a few lines."""
+
+    def __init__(self, limited: RateLimitedLog) -> None:
+        self._limited = limited
+
+    def debug(self, *_: Any, **__: Any) -> None:
+        """Peers that leave and bytes that make no sense."""
+
+    def exception(self, message: str, *args: object, exc_info: Any = None, **_: Any) -> None:
+        error = exc_info if isinstance(exc_info, BaseException) else None
+        self._limited.log(logging.ERROR, message, *args, error=error)
+
+    error = warning = exception
+
+
+def _turn(one: LongTurn, now_s: float) -> dict[str, object]:
+    return {
+        "took_ms": round(1000 * one.took_s, 1),
+        "ended_s_ago": round(now_s - one.ended_s, 1),
+        "who": one.who,
+    }
+
+
+def _json(value: object, status: int = 200) -> Response:
+    return Response(status=status, text=json.dumps(value) + "\n", content_type="application/json")
+
+
+def _process() -> tuple[Sample, ...]:
+    used = getrusage(RUSAGE_SELF)
+    resident = int(Path("/proc/self/statm").read_bytes().split()[1]) * getpagesize()
+    return (
+        Sample("process_cpu_seconds", used.ru_utime + used.ru_stime),
+        Sample("process_resident_memory_bytes", resident),
+    )
+
+
+@asynccontextmanager
+async def serving(node: Watched, clock: Clock, *, listener: str, with_partitions: bool) -> AsyncIterator[str]:
+    """The listener `host:port` of `node` while the context lasts; yields its URL.
+
+    An empty host is the loopback interface.
+    """
+    host, _, port = listener.rpartition(":")
+    console = Console(node, clock, with_partitions=with_partitions)
+    bare = host.strip("[]") or "127.0.0.1"
+    found = await console.start(bare, int(port))
+    url = f"http://{f'[{bare}]' if ':' in bare else bare}:{found}"
+    _log.info("metrics and health on %s", url)
+    try:
+        yield url
+    finally:
+        await console.close()

@@ -1,0 +1,82 @@
+"""What a handler is asked and what it answers: the request's context, the response, and bounds on peers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from service.base.printable import quoted
+from service.network.sender import Part
+
+
+class Response:
+    """A whole response frame, its size included, as parts that follow each other on the wire.
+
+    `on_done` is called once when nobody needs the parts any more: they are out, or the connection is gone.
+    `on_failed` is called before that when the disk did not give a part, with which the connection ends.
+    """
+
+    __slots__ = ("on_done", "on_failed", "parts")
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        on_done: Callable[[], None] | None = None,
+        on_failed: Callable[[], None] | None = None,
+    ) -> None:
+        self.parts = parts
+        self.on_done = on_done
+        self.on_failed = on_failed
+
+
+class RequestContext:
+    """Who asks. One per connection; the dispatcher fills in the request's own fields, which the next request
+    overwrites.
+    """
+
+    __slots__ = (
+        "api_key", "api_version", "cancel_on_disconnect", "client_host", "client_id", "client_port",
+        "connection_id", "correlation_id", "listener",
+    )  # fmt: skip
+
+    def __init__(self, connection_id: int, client_host: str, client_port: int, listener: str) -> None:
+        self.connection_id = connection_id
+        self.client_host = client_host
+        self.client_port = client_port
+        self.listener = listener
+        self.client_id = ""
+        self.api_key = -1
+        self.api_version = -1
+        self.correlation_id = 0
+        self.cancel_on_disconnect = False
+
+    def __str__(self) -> str:
+        return (
+            f"{self.client_host}:{self.client_port} on {self.listener} (client id {quoted(self.client_id)}, "
+            f"API key {self.api_key} version {self.api_version}, correlation id {self.correlation_id})"
+        )
+
+
+Answer = Response | None
+Handler = Callable[[RequestContext, memoryview], "Answer | Awaitable[Answer]"]
+Describe = Callable[[RequestContext, memoryview | None], str]
+"""What a request asks for and who asks, in words: for the few that held the loop. Without the request it was
+answered later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds on what peers may cost; names in brackets are Kafka's configuration keys."""
+
+    max_request_bytes: int = 104857600
+    """Greatest request (socket.request.max.bytes)."""
+    idle_ms: int = 600_000
+    """A connection that moves no byte for so long is closed (connections.max.idle.ms)."""
+    request_memory_bytes: int = 256 << 20
+    """Memory for requests that are still arriving, over all connections (in the role of
+    queued.max.request.bytes).
+    """
+    read_timeout_ms: int = 30_000
+    """Time for a request to arrive, and more for the bytes that did (`pace`)."""
+    send_timeout_ms: int = 60_000
+    """Time for a response to be taken, and more for the bytes that were."""

@@ -1,0 +1,391 @@
+"""One connection of a server: its requests in order, its handler's answers, its place in the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import socket
+import struct
+import termios
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from service.base.errors import StorageError
+from service.base.printable import printable
+from service.base.turns import NOTICED_S, Turns
+from service.network.admission import Admission
+from service.network.buffers import BufferPool
+from service.network.connection import Connection, State
+from service.network.exchange import Answer, Describe, Handler, Limits, RequestContext, Response
+from service.network.limited_log import RateLimitedLog
+from service.network.metrics import QUICK_S, ApiMetrics, NetworkMetrics
+from service.network.sender import PeerLost, Sender
+from service.network.watch import Watch
+from service.wire.errors import WireError
+from service.wire.frames import SIZE_BYTES
+
+_LOG = logging.getLogger(__name__)
+_SCRATCH_BYTES = 64 << 10
+_MOST_IN_A_TURN = 64
+_TURN_S = 0.002
+"""So many requests that one peer has sent in one go, or so long, before the others get their turn."""
+_SHORT_BYTES = 4 << 10
+"""What is read at once while there is no memory to keep it in."""
+_NO_API = ApiMetrics()
+_FRAME_SIZE = struct.Struct(">i").unpack_from
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all connections of a server have in common."""
+
+    handler: Handler
+    limits: Limits
+    listener: str
+    loop: asyncio.AbstractEventLoop
+    pool: BufferPool
+    admission: Admission
+    counters: NetworkMetrics
+    turns: Turns
+    describe: Describe
+    peers: dict[Peer, None] = field(default_factory=dict)
+    """in the order in which they came"""
+    scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
+    warnings: RateLimitedLog = field(init=False)
+    errors: RateLimitedLog = field(init=False)
+    watch: Watch = field(init=False)
+    stopping: bool = False
+
+    def __post_init__(self) -> None:
+        limits = self.limits
+        self.watch = Watch(
+            self.loop, self.pool, limits.read_timeout_ms / 1000, limits.send_timeout_ms / 1000, self.counters
+        )
+        self.warnings = RateLimitedLog(_LOG, now=self.loop.time)
+        self.errors = RateLimitedLog(_LOG, now=self.loop.time)
+
+
+class Peer(asyncio.BufferedProtocol):
+    """One connection: its machine, its output and its place in the loop."""
+
+    __slots__ = (
+        "_api", "_asked_s", "_connection", "_context", "_eof", "_on_done", "_on_failed", "_pausing",
+        "_pending", "_sender",
+        "_shared", "_transport", "_turn", "_view", "last_move",
+    )  # fmt: skip
+
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._connection = Connection(shared.pool, shared.limits.max_request_bytes, self)
+        self._api = _NO_API
+        self._asked_s = 0.0
+        self._view: memoryview | None = None
+        self._pending: asyncio.Future[Answer] | None = None
+        self._pausing = False
+        self._eof = False
+        self._turn = True
+        self._on_done: Callable[[], None] | None = None
+        self._on_failed: Callable[[], None] | None = None
+        self.last_move = shared.loop.time()
+
+    # -- called by the transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        shared = self._shared
+        self._transport = transport
+        self._sender = Sender(shared.loop, transport, self._sent, self._moved)
+        if (own := transport.get_extra_info("socket")) is not None:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peer = transport.get_extra_info("peername") or ("?", 0)
+        shared.counters.accepted += 1
+        self._context = RequestContext(shared.counters.accepted, str(peer[0]), int(peer[1]), shared.listener)
+        shared.peers[self] = None
+        if not shared.admission.enter(self._admitted):
+            self._turn = False
+            transport.pause_reading()
+            shared.counters.waited += 1
+            shared.warnings.warning("%s waits: %d connections are open", peer[0], shared.admission.count)
+        if shared.stopping:
+            transport.abort()
+
+    def _admitted(self) -> None:
+        """Another connection has ended, and this one is next."""
+        self._turn = True
+        self._moved()
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._view = self._connection.free_space()
+        if self._view is not None:
+            return self._view
+        shared = self._shared
+        return shared.scratch[:_SHORT_BYTES] if shared.pool.is_short else shared.scratch
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._moved()
+        self._shared.counters.received_bytes += nbytes
+        if self._view is None:
+            self._connection.receive(self._shared.scratch[:nbytes])
+        else:
+            self._view.release()
+            self._view = None
+            self._connection.filled(nbytes)
+        self._serve()
+
+    def eof_received(self) -> bool:
+        """The peer sends no more. What it asked for already is still answered, except long polls."""
+        self._eof = True
+        long_poll = self._pending is not None and self._context.cancel_on_disconnect
+        return self._connection.state is not State.READING and not long_poll
+
+    def pause_writing(self) -> None:
+        self._sender.paused()
+
+    def resume_writing(self) -> None:
+        self._sender.resumed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shared.peers.pop(self, None)
+        if self._turn:
+            self._shared.admission.leave()
+        else:
+            self._shared.admission.give_up(self._admitted)
+        self._shared.watch.gone(self)
+        self._sender.close()
+        self._connection.close()
+        self._done()
+        if self._pending is not None and self._context.cancel_on_disconnect:
+            self._pending.cancel()
+
+    # -- one request after the other
+
+    def _serve(self) -> None:
+        """Answer the whole requests that are there, as many as a turn may take; keep the rest."""
+        connection, shared = self._connection, self._shared
+        start = began = self.last_move
+        answered = 0
+        try:
+            while connection.state is State.READING and not self._transport.is_closing():
+                request = connection.next_request()
+                if request is None:
+                    break
+                if answered and (answered == _MOST_IN_A_TURN or began - start > _TURN_S):
+                    shared.loop.call_soon(self._answer_next, request)
+                    break
+                answered += 1
+                began = self._answer(request, began)
+                del request
+            self._settle()
+        except Exception as e:
+            self._failed(e)
+
+    def _answer(self, request: memoryview, began: float) -> float:
+        """Call the handler and count what it took since `began`; returns when it ended."""
+        shared, context = self._shared, self._context
+        counters = shared.counters
+        counters.requests += 1
+        context.cancel_on_disconnect = False
+        answer = shared.handler(context, request)
+        # What the dispatcher let through is an API that is served: there are not many.
+        api = counters.apis.get(context.api_key) or counters.of(context.api_key)
+        self._took(answer, api)
+        del answer
+        ended = shared.loop.time()
+        api.received_bytes += len(request)
+        queued_s, handling_s = began - shared.turns.began, ended - began
+        if 0 <= queued_s <= QUICK_S and handling_s <= QUICK_S:
+            api.quick += 1
+            api.quick_queued_s += queued_s
+            api.quick_handling_s += handling_s
+        else:
+            api.slow(queued_s, handling_s)
+            if handling_s > NOTICED_S:
+                shared.turns.held(handling_s, shared.describe(context, request))
+        return ended
+
+    def _answer_next(self, request: memoryview) -> None:
+        """In another turn than those before it; the connection may have gone meanwhile."""
+        if self._transport.is_closing():
+            return
+        self._moved()
+        try:
+            self.last_move = self._answer(request, self.last_move)
+        except Exception as e:
+            self._failed(e)
+        else:
+            self._next()
+
+    def _took(self, answer: Answer | Awaitable[Answer], api: ApiMetrics) -> None:
+        if answer is None:
+            self._connection.answered()
+        elif type(answer) is Response:
+            parts = answer.parts
+            # The first part begins with the size of all that follows.
+            api.sent_bytes += (
+                len(parts[0]) if len(parts) == 1 else _FRAME_SIZE(parts[0])[0] + SIZE_BYTES  # type: ignore[arg-type]
+            )
+            self._on_done, self._on_failed = answer.on_done, answer.on_failed
+            self._connection.answering()
+            if self._sender.send(parts):
+                self._done()
+                self._connection.answered()
+            else:
+                self._shared.watch.sends(self)
+        else:
+            assert not isinstance(answer, Response)
+            self._api, self._asked_s = api, self.last_move
+            self._pending = asyncio.ensure_future(answer, loop=self._shared.loop)
+            self._pending.add_done_callback(self._resolved)
+
+    def _resolved(self, future: asyncio.Future[Answer]) -> None:
+        self._pending = None
+        if future.cancelled():
+            self._transport.abort()
+            return
+        error = future.exception()
+        if error is not None and not isinstance(error, Exception):
+            raise error
+        if self._connection.state is State.CLOSED or self._transport.is_closing():
+            if error is not None:
+                self._failed(error)
+            return
+        self._moved()
+        try:
+            if error is not None:
+                raise error
+            self._api.later.observe(self.last_move - self._asked_s)
+            self._took(future.result(), self._api)
+        except Exception as e:
+            self._failed(e)
+            return
+        if self._connection.state is State.READING:
+            self._next()
+
+    def _sent(self, error: Exception | None) -> None:
+        """The sender finished on its own time."""
+        if error is not None:
+            self._failed(error)
+        elif self._connection.state is State.ANSWERING:
+            self._shared.watch.sent(self)
+            self._done()
+            self._connection.answered()
+            self._next()
+
+    def _done(self) -> None:
+        """The parts of the last answer are not needed any more."""
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            on_done()
+
+    def _next(self) -> None:
+        self._serve()
+        if (self._eof or self._shared.stopping) and self._connection.state is State.READING:
+            self._transport.close()
+
+    def _settle(self, has_waited: bool = False) -> None:
+        """Keep the rest of the input, and read on or not."""
+        if self._transport.is_closing():
+            return
+        shared = self._shared
+        settled = self._connection.settle(has_waited=has_waited)
+        if shared.pool.holders:
+            shared.watch.begin()
+        if settled:
+            if self._pausing:
+                self._pausing = False
+                self._transport.resume_reading()
+            return
+        if not self._pausing:
+            self._pausing = True
+            self._transport.pause_reading()
+        if self._connection.state is State.READING:
+            shared.pool.wait(self, self._connection.needed_bytes, self._retry_settle)
+            shared.watch.make_room()
+
+    def _retry_settle(self) -> None:
+        self._shared.loop.call_soon(self._settle, True)
+
+    def _moved(self) -> None:
+        self.last_move = self._shared.loop.time()
+
+    # -- ends
+
+    def _failed(self, error: Exception) -> None:
+        """Close this connection for `error`, and say so."""
+        shared = self._shared
+        if isinstance(error, WireError):
+            shared.counters.wire_errors += 1
+            shared.warnings.warning("closed %s: %s", self._context, printable(error))
+        elif isinstance(error, PeerLost):
+            _LOG.debug("lost %s: %s", self._context, error)
+        else:
+            if isinstance(error, StorageError) and self._on_failed is not None:
+                self._on_failed()
+            shared.counters.handler_errors += 1
+            shared.errors.log(logging.ERROR, "request of %s failed", self._context, error=error)
+        if self._sender.busy:
+            self._transport.abort()  # half a response is out: nothing that follows could be understood
+        else:
+            self._transport.close()
+
+    def cut(self, reason: str) -> None:
+        """End the connection for being too slow."""
+        self._shared.warnings.warning("closed %s: %s", self._context, reason)
+        self.abort()
+
+    @property
+    def arrived_bytes(self) -> int:
+        return self._connection.arrived_bytes
+
+    @property
+    def taken_bytes(self) -> int:
+        return self._sender.taken_bytes
+
+    @property
+    def is_excused(self) -> bool:
+        """Whether its next request has to wait for this one."""
+        return self._connection.is_excused
+
+    @property
+    def has_more(self) -> bool:
+        own = self._transport.get_extra_info("socket")
+        if own is None:
+            return True
+        try:
+            return any(fcntl.ioctl(own.fileno(), termios.FIONREAD, bytes(4)))
+        except OSError:
+            return True  # whatever is wrong with it is found by reading
+
+    @property
+    def is_standing(self) -> bool:
+        """Whether it has sent more requests behind a long poll."""
+        return self._pending is not None and self._context.cancel_on_disconnect
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a handler has its request and has not answered."""
+        return self._pending is not None
+
+    def is_answered_by(self, task: asyncio.Future[Answer]) -> bool:
+        return self._pending is task
+
+    @property
+    def is_at_work(self) -> bool:
+        return self._pending is not None and not self._context.cancel_on_disconnect
+
+    def described(self) -> str:
+        return self._shared.describe(self._context, None)
+
+    def finish(self) -> None:
+        """The server stops: close as soon as nothing is under way. A long poll promised nothing."""
+        long_poll = self._pending is not None and self._context.cancel_on_disconnect
+        if self._connection.state is State.READING or long_poll:
+            self._transport.close()
+
+    def abort(self) -> None:
+        if self._pending is not None:
+            self._pending.cancel()
+        self._transport.abort()

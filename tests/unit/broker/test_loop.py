@@ -1,0 +1,65 @@
+"""A real loop whose turns are measured: a turn that takes long is counted, named and logged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from service.base.threads import SystemThreads
+from service.base.turns import Turns
+from service.broker.loop import LoopWatch, new_loop
+
+
+async def _holds_the_loop(seconds: float) -> None:
+    time.sleep(seconds)
+    await asyncio.sleep(0)
+
+
+async def _with_watch(turns: Turns, seconds: float) -> None:
+    watch = LoopWatch(turns, SystemThreads(), threading.get_ident(), lambda task: f"<{task.get_name()}>")
+    watch.start()
+    try:
+        await asyncio.create_task(_holds_the_loop(seconds), name="chore")
+        await asyncio.sleep(0.001)
+    finally:
+        watch.close()
+
+
+def test_a_task_that_holds_the_loop_is_counted_named_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    turns = Turns()
+    with (
+        caplog.at_level(logging.WARNING),
+        asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner,
+    ):
+        runner.run(_with_watch(turns, 0.3))
+    longest = turns.longest[0]
+    assert longest.took_s >= 0.3
+    assert longest.who.startswith("<chore> in ")
+    assert "_holds_the_loop" in longest.who
+    assert turns.histogram.snapshot().total >= 0.3
+    assert any("<chore>" in line.getMessage() for line in caplog.records)
+
+
+def test_waiting_for_events_is_no_turn() -> None:
+    turns = Turns()
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
+        started = time.monotonic()
+        runner.run(asyncio.sleep(0.5))
+        took = time.monotonic() - started
+    assert turns.histogram.total < took - 0.3
+
+
+def test_between_turns_that_have_work_nothing_is_left_out() -> None:
+    async def steps() -> None:
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            await asyncio.sleep(0)
+
+    turns = Turns()
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
+        runner.run(steps())
+    assert turns.histogram.total >= 0.29

@@ -1,0 +1,61 @@
+"""What `firn top` makes of OpenMetrics text."""
+
+from __future__ import annotations
+
+from service.cli.top_table import Between, Figures, parse, table
+
+TEXT = """\
+# HELP firn_request_handling_seconds Requests.
+# TYPE firn_request_handling_seconds histogram
+firn_request_handling_seconds_bucket{{api="PRODUCE",le="0.001"}} {few}
+firn_request_handling_seconds_bucket{{api="PRODUCE",le="0.1"}} {most}
+firn_request_handling_seconds_bucket{{api="PRODUCE",le="+Inf"}} {most}
+firn_request_handling_seconds_count{{api="PRODUCE"}} {most}
+firn_request_received_bytes_total{{api="PRODUCE"}} {size}
+firn_log_bytes{{tier="local"}} 1.5e+06
+firn_tiering_blocked_partitions{{reason="a \\"b\\" \\\\ c\\nd"}} 3.0
+# EOF
+"""
+
+
+def figures(at_s: float, few: int, most: int, size: int) -> Figures:
+    health = {"ready": True, "checks": {"store": {"state": "degraded", "why": "it is away"}}}
+    turns = [{"took_ms": 61.5, "ended_s_ago": 3, "who": "PRODUCE of \x1b[2J"}]
+    return Figures(at_s, TEXT.format(few=few, most=most, size=size), health, turns)
+
+
+def test_labels_come_back_as_they_were() -> None:
+    found = parse(TEXT.format(few=1, most=2, size=3))
+    assert found["firn_tiering_blocked_partitions"] == {(("reason", 'a "b" \\ c\nd'),): 3.0}
+
+
+def test_what_is_no_sample_is_left_out() -> None:
+    assert parse("a\nb c d\n{} 1\nok 1\nnan_is_a_number nan\nx{ 1\n").keys() == {"ok", "nan_is_a_number"}
+
+
+def test_rates_and_quantiles_are_of_the_time_between_two_looks() -> None:
+    between = Between(figures(10, 1000, 1000, 5), figures(12, 1050, 1100, 2005))
+    assert between.rate("firn_request_handling_seconds_count", api="PRODUCE") == 50
+    assert between.rate("firn_request_received_bytes_total") == 1000
+    assert between.quantile("firn_request_handling_seconds", 0.5, api="PRODUCE") == 0.001
+    assert between.quantile("firn_request_handling_seconds", 0.99, api="PRODUCE") == 0.1
+
+
+def test_a_node_that_began_anew_has_no_negative_rates() -> None:
+    assert (
+        Between(figures(10, 9, 9, 500), figures(12, 1, 1, 5)).rate("firn_request_received_bytes_total") == 0
+    )
+
+
+def test_the_table_tells_what_is_wrong_and_moves_no_cursor() -> None:
+    lines = table("http://x", figures(10, 1, 1, 1), figures(12, 1, 3, 9001))
+    assert lines[0] == "http://x: ready; store degraded: it is away"
+    text = "\n".join(lines)
+    assert "1.5 MB" in text
+    assert '3 do not tier: a "b" \\ c\\nd' in text
+    assert "61.5 ms" in text
+    assert "\x1b" not in text
+
+
+def test_one_look_is_enough_for_a_table() -> None:
+    assert table("http://x", None, Figures(0, "", {"ready": False}, []))[0] == "http://x: not ready"

@@ -1,0 +1,92 @@
+"""Samples of many partitions as text: a slice of the loop at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+from prometheus_client.openmetrics import parser
+
+from service.base.health import Check
+from service.base.turns import Turns
+from service.base.types import TopicIdPartition
+from service.console.ports import Watched
+from service.console.rendering import render
+from service.network.metrics import NetworkMetrics
+
+parse: Any = parser.text_string_to_metric_families
+
+
+class Shown:
+    """A node of so many partitions, as far as metrics look at it."""
+
+    def __init__(self, count: int) -> None:
+        self.turns, self.network = Turns(), NetworkMetrics()
+        self.serving = self.logs = self.metadata = self.cold = None
+        segments = SimpleNamespace(segments=[1, 2])
+        log = SimpleNamespace(failure=None, size=7, state=segments)
+        unified = SimpleNamespace(local=log, remote=None, start_offset=1, local_start_offset=2, end_offset=3)
+        self._partitions = [
+            SimpleNamespace(tip=TopicIdPartition(UUID(int=1), 'a "b"', n), log=log, unified=unified)
+            for n in range(count)
+        ]
+
+    def partitions(self) -> Sequence[Any]:
+        return self._partitions
+
+    def closed_count(self) -> int:
+        return 1
+
+    def connections(self) -> Mapping[str, int]:
+        return {}
+
+    def memory(self) -> Mapping[str, int]:
+        return {}
+
+    def health(self) -> Sequence[Check]:
+        return ()
+
+
+async def rendered(count: int, *, with_partitions: bool) -> tuple[str, int]:
+    """The text, and how many turns others had meanwhile."""
+    turns = 0
+    done = asyncio.Event()
+
+    async def beside() -> None:
+        nonlocal turns
+        while not done.is_set():
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.ensure_future(beside())
+    text = await render(cast("Watched", Shown(count)), 0, with_partitions=with_partitions)
+    done.set()
+    await other
+    return b"".join(text).decode(), turns
+
+
+def test_partitions_are_summed_up_unless_they_are_wanted_one_by_one() -> None:
+    text, _ = asyncio.run(rendered(300, with_partitions=False))
+    found = {one.name: one.samples for one in parse(text)}
+    assert [(one.labels["state"], one.value) for one in found["firn_partitions"]] == [
+        ("online", 300),
+        ("offline", 1),
+    ]
+    assert found["firn_segments"][0].value == 600
+    assert "firn_partition_end_offset" not in found
+    text, _ = asyncio.run(rendered(300, with_partitions=True))
+    found = {one.name: one.samples for one in parse(text)}
+    ends = found["firn_partition_end_offset"]
+    assert [one.labels["partition"] for one in ends] == [str(n) for n in range(300)]
+    assert {one.labels["topic"] for one in ends} == {'a "b"'}
+    assert {one.value for one in ends} == {3}
+
+
+def test_others_have_their_turn_in_proportion_to_what_is_written() -> None:
+    _, few = asyncio.run(rendered(500, with_partitions=True))
+    _, many = asyncio.run(rendered(5000, with_partitions=True))
+    assert few >= 10
+    assert many >= 8 * few
