@@ -1,0 +1,172 @@
+"""A circuit breaker: a store that does not serve is left alone for a while, and everybody knows why. [P]
+
+Failures in a row, with no answer between them, open it. While it is open calls fail at once with its reason;
+when its pause is over one call may try, and the answer to that one closes it or makes the next pause longer.
+What fails of calls that began before it opened is of the same outage and counts for nothing.
+
+A refusal may be about one object alone (archived, encrypted with a lost key), so refusals count once for each
+object; a store that does not answer, or says that it cannot, counts each time.
+
+>>> breaker = Breaker(BreakerSettings(failures=2, first_pause_ms=500, jitter=0.0))
+>>> breaker.failed("timed out", began_ms=0, now_ms=10), breaker.failed("timed out", began_ms=0, now_ms=20)
+(False, True)
+>>> breaker.wait_ms(20), breaker.reason
+(500, 'timed out')
+>>> breaker.wait_ms(520), breaker.wait_ms(521) > 0
+(0, True)
+>>> breaker.answered(began_ms=520), breaker.wait_ms(530)
+(True, 0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from service.base.errors import CorruptionError, StorageError
+from service.remote.stores.errors import ObjectNotFound, PreconditionFailed, ReaderClosed, StoreRefused
+
+_DOUBLINGS: Final = 30
+
+
+class State(Enum):
+    """CLOSED: calls go. OPEN: none goes. TRYING: one is under way, and its answer decides."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    TRYING = "trying"
+
+
+MOVES: Final = {
+    State.CLOSED: (State.OPEN,),
+    State.OPEN: (State.TRYING, State.CLOSED),
+    State.TRYING: (State.OPEN, State.CLOSED),
+}
+"""OPEN goes to CLOSED when a call that began before comes back with an answer after all."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerSettings:
+    """`failures` in a row open it; pauses double up to the longest, times a factor in 1 ± `jitter`.
+
+    A trial that has not ended after `trial_ms` is taken for lost, and the next call may try.
+    """
+
+    failures: int = 5
+    first_pause_ms: int = 500
+    longest_pause_ms: int = 30_000
+    trial_ms: int = 10_000
+    jitter: float = 0.3
+
+
+class Breaker:
+    """The breaker of one store as one room uses it. Not thread-safe: whoever owns it guards it.
+
+    `wait_ms` is asked before each call, and then `answered` or `failed` is told of each.
+    """
+
+    def __init__(self, settings: BreakerSettings = BreakerSettings()) -> None:
+        self._settings = settings
+        self._state = State.CLOSED
+        self._reason: str | None = None
+        self._in_a_row = 0
+        self._refused: set[Hashable] = set()
+        self._pauses = 0
+        self._until_ms = 0
+        self._opened_ms: int | None = None
+        self.opened = 0
+        """How often it has been opened; for the metrics."""
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def reason(self) -> str | None:
+        """Why calls fail at once; None while they go."""
+        return self._reason if self._state is not State.CLOSED else None
+
+    def wait_ms(self, now_ms: int) -> int:
+        """0: a call may go; where the breaker was open it is the one that tries. Else how long to wait."""
+        if self._state is State.CLOSED:
+            return 0
+        if now_ms < self._until_ms:
+            return self._until_ms - now_ms
+        if self._state is State.OPEN:
+            self._move(State.TRYING)
+        self._until_ms = now_ms + self._settings.trial_ms
+        return 0
+
+    def answered(self, *, began_ms: int) -> bool:
+        """A call ended with an answer, whatever it said of the object; True when that closed the breaker.
+
+        An answer to a call that began before the breaker opened closes it, too: the store is there.
+        """
+        self._in_a_row = 0
+        self._refused.clear()
+        if self._state is State.CLOSED:
+            return False
+        self._move(State.CLOSED)
+        self._reason = None
+        self._pauses = 0
+        return True
+
+    def failed(
+        self,
+        reason: str,
+        *,
+        began_ms: int,
+        now_ms: int,
+        uniform: float = 0.5,
+        refused: Hashable | None = None,
+    ) -> bool:
+        """A call ended without what was asked for; True when that opened the breaker, or opened it again.
+
+        `refused` is the object where it was a refusal (see above). `uniform` lies in [0, 1].
+        """
+        if self._opened_ms is not None and began_ms < self._opened_ms:
+            return False
+        if self._state is State.CLOSED:
+            if refused is not None and refused in self._refused:
+                return False
+            if refused is not None:
+                self._refused.add(refused)
+            self._in_a_row += 1
+            if self._in_a_row < self._settings.failures:
+                return False
+        elif self._state is State.OPEN:
+            return False
+        self._open(reason, now_ms, uniform)
+        return True
+
+    def _open(self, reason: str, now_ms: int, uniform: float) -> None:
+        settings = self._settings
+        pause = min(settings.first_pause_ms << min(self._pauses, _DOUBLINGS), settings.longest_pause_ms)
+        pause = round(pause * (1 + settings.jitter * (2 * uniform - 1)))
+        self._move(State.OPEN)
+        self._reason = reason
+        self._pauses += 1
+        self._until_ms = now_ms + pause
+        self._opened_ms = now_ms
+        self._in_a_row = 0
+        self._refused.clear()
+        self.opened += 1
+
+    def _move(self, state: State) -> None:
+        if state not in MOVES[self._state]:
+            raise AssertionError(f"a breaker goes from {self._state.value} to {state.value}")
+        self._state = state
+
+
+def is_failure(error: BaseException | None) -> bool:
+    """Whether what a call raised says that the store does not serve, rather than something of the object."""
+    return isinstance(error, StorageError) and not isinstance(
+        error, (ObjectNotFound, PreconditionFailed, ReaderClosed, CorruptionError)
+    )
+
+
+def refused_object(error: BaseException, key: Hashable) -> Hashable | None:
+    """What `Breaker.failed` wants as `refused`: the object of a refusal, None for everything else."""
+    return key if isinstance(error, StoreRefused) else None

@@ -1,0 +1,113 @@
+"""The circuit breaker, by a clock that moves when told to."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.base.errors import CorruptionError
+from service.remote.stores.breaker import Breaker, BreakerSettings, State, is_failure, refused_object
+from service.remote.stores.errors import (
+    ObjectNotFound,
+    ObjectTruncated,
+    PreconditionFailed,
+    StoreRefused,
+    StoreThrottled,
+    StoreUnavailable,
+)
+
+STEADY = BreakerSettings(failures=3, first_pause_ms=100, longest_pause_ms=400, trial_ms=1_000, jitter=0.0)
+
+
+def opened(at_ms: int = 0) -> Breaker:
+    breaker = Breaker(STEADY)
+    for _ in range(3):
+        breaker.failed("down", began_ms=at_ms, now_ms=at_ms)
+    assert breaker.state is State.OPEN
+    return breaker
+
+
+def test_failures_in_a_row_open_it_and_an_answer_between_them_does_not() -> None:
+    breaker = Breaker(STEADY)
+    for now in range(20):
+        assert not breaker.failed("down", began_ms=now, now_ms=now)
+        assert not breaker.failed("down", began_ms=now, now_ms=now)
+        breaker.answered(began_ms=now)
+    assert breaker.state is State.CLOSED
+    assert breaker.reason is None
+    assert [breaker.failed(text, began_ms=30, now_ms=30) for text in ("a", "b", "c")] == [False, False, True]
+    assert breaker.reason == "c"
+
+
+def test_one_call_tries_when_the_pause_is_over_and_pauses_double_up_to_the_longest() -> None:
+    breaker, now = opened(), 0
+    for pause in (100, 200, 400, 400):
+        assert breaker.wait_ms(now) == pause
+        assert breaker.wait_ms(now + pause - 1) == 1
+        now += pause
+        assert breaker.wait_ms(now) == 0
+        assert breaker.wait_ms(now) > 0, "the second one waits for the first one's answer"
+        assert breaker.failed("still down", began_ms=now, now_ms=now)
+    assert breaker.reason == "still down"
+    assert breaker.opened == 5
+
+
+def test_the_answer_to_the_trial_closes_it_and_the_next_outage_begins_with_the_first_pause() -> None:
+    breaker = opened()
+    assert breaker.wait_ms(100) == 0
+    assert breaker.answered(began_ms=100)
+    assert breaker.wait_ms(101) == 0
+    for _ in range(3):
+        breaker.failed("down", began_ms=200, now_ms=200)
+    assert breaker.wait_ms(200) == 100
+
+
+def test_a_trial_that_nobody_reports_does_not_keep_it_open_for_ever() -> None:
+    breaker = opened()
+    assert breaker.wait_ms(100) == 0
+    assert breaker.wait_ms(600) == 500
+    assert breaker.wait_ms(1_100) == 0
+
+
+def test_what_began_before_it_opened_makes_no_pause_longer_and_may_close_it() -> None:
+    breaker = opened(at_ms=50)
+    assert breaker.wait_ms(150) == 0
+    assert not breaker.failed("late", began_ms=10, now_ms=160), "a slow call of the same outage"
+    assert breaker.state is State.TRYING
+    assert breaker.answered(began_ms=10)
+    assert breaker.state is State.CLOSED
+
+
+def test_an_object_that_is_refused_again_and_again_is_no_outage() -> None:
+    breaker = Breaker(STEADY)
+    for now in range(50):
+        error = StoreRefused("archived")
+        assert not breaker.failed("archived", began_ms=now, now_ms=now, refused=refused_object(error, "one"))
+    for key in ("two", "three"):
+        breaker.failed("denied", began_ms=60, now_ms=60, refused=key)
+    assert breaker.state is State.OPEN
+
+
+def test_what_is_said_of_an_object_is_an_answer() -> None:
+    said = (ObjectNotFound("k"), ObjectTruncated("k"), PreconditionFailed("k"), CorruptionError("k"), None)
+    assert not any(map(is_failure, said))
+    assert all(map(is_failure, (StoreUnavailable("k"), StoreThrottled("k"), StoreRefused("k"))))
+    assert refused_object(StoreThrottled("k"), "k") is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 5_000), st.sampled_from("wfa"), st.floats(0, 1)), max_size=200))
+def test_whatever_happens_a_call_may_go_again_within_the_longest_pause(
+    steps: list[tuple[int, str, float]],
+) -> None:
+    settings = BreakerSettings()
+    breaker, now = Breaker(settings), 0
+    for after, step, uniform in steps:
+        now += after
+        if step == "w":
+            breaker.wait_ms(now)
+        elif step == "f":
+            breaker.failed("down", began_ms=now, now_ms=now, uniform=uniform)
+        else:
+            breaker.answered(began_ms=now)
+        assert (breaker.reason is None) == (breaker.state is State.CLOSED)
+    assert breaker.wait_ms(now) <= max(settings.longest_pause_ms * 1.3, settings.trial_ms)
