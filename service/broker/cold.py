@@ -164,6 +164,7 @@ class ColdTier:
             cluster_id=self._cluster_id,
             writer=self._writer,
             partitions=lambda: broker.replicas,
+            find=broker.replicas.get,
             topics=lambda: _topics(broker.image),
             world=self._world,
             metadata=lambda: _metadata(broker.image, self._world.clock.now_ms()),
@@ -184,9 +185,11 @@ class ColdTier:
                 manager.topics_deleted()
             if delta.topics or delta.deleted_topics or delta.configs:
                 manager.topics_changed()
-                manager.wake()
+            for topic_id, partition in delta.remote:
+                manager.changed(topic_id, partition)
 
         broker.metadata.subscribe(changed)
+        broker.replicas.watch(manager.changed)
         looks = asyncio.ensure_future(manager.heads_compared())
         looks.add_done_callback(lambda _: self._compared.set())
         try:

@@ -88,6 +88,15 @@ class Breaker:
         """Why calls fail at once; None while they go."""
         return self._reason if self._state is not State.CLOSED else None
 
+    @property
+    def pauses(self) -> int:
+        """How often it was opened in this outage."""
+        return self._pauses
+
+    def refuses(self, now_ms: int) -> bool:
+        """Whether a call would not go now; asking changes nothing."""
+        return self._state is not State.CLOSED and now_ms < self._until_ms
+
     def wait_ms(self, now_ms: int) -> int:
         """0: a call may go; where the breaker was open it is the one that tries. Else how long to wait."""
         if self._state is State.CLOSED:
