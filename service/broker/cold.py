@@ -229,10 +229,10 @@ def _metadata(image: MetadataImage, now_ms: int) -> MetadataSnapshot:
 
 
 def _topics(image: MetadataImage) -> TopicsSnapshot:
-    """What `topics.json` says of `image`."""
-    return TopicsSnapshot(
-        image.offset,
-        [
+    """What `topics.json` says of `image`, which never changes, so a thread may make the rows."""
+
+    def rows() -> list[TopicRow]:
+        return [
             TopicRow(
                 topic.name,
                 topic.id,
@@ -240,5 +240,6 @@ def _topics(image: MetadataImage) -> TopicsSnapshot:
                 dict(image.config(ResourceType.TOPIC, topic.name)),
             )
             for topic in image.topics_by_name.values()
-        ],
-    )
+        ]
+
+    return TopicsSnapshot(image.offset, image.topics_by_id.keys(), rows)

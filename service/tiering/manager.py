@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -36,12 +36,13 @@ from service.tiering.fence import Displaced, Fence
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
-from service.tiering.partition_work import CommitRefused, PartitionWork, Tools
+from service.tiering.partition_work import PartitionWork
 from service.tiering.ports import AbandonedUploads, TieredPartition, TieringSettings
 from service.tiering.shared_objects import Refusal, TopicsSnapshot, compare_topics, write_topics
 from service.tiering.steps import Probe, no_probe
 from service.tiering.store_clock import StoreClock
 from service.tiering.sweeper import Sweeper
+from service.tiering.units import CommitRefused, Tools
 
 log = logging.getLogger(__name__)
 
@@ -563,7 +564,7 @@ class TieringManager:
             self._is_recovered = False  # from now on the bucket's offsets are ours
             self._is_topics_file_ours = True
 
-    def _live_topics(self) -> frozenset[UUID] | None:
+    def _live_topics(self) -> Collection[UUID] | None:
         snapshot = self._topics()
         return snapshot.ids if snapshot is not None else None
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from service.base.types import TopicIdPartition
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -60,3 +63,11 @@ class TieringMetrics:
         """Why `tip` does not tier now; None where it does, or has nothing to do."""
         reason = self.reasons.get(tip)
         return self.store if reason is None and tip in self.waiting else reason
+
+
+def note(notes: dict[TopicIdPartition, T], tip: TopicIdPartition, what: T | None) -> None:
+    """Have `notes` say `what` of `tip`; nothing where it is None."""
+    if what is None:
+        notes.pop(tip, None)
+    else:
+        notes[tip] = what

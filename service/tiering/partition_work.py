@@ -20,35 +20,35 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
-from uuid import UUID
+from typing import TypeVar
 
-from service.base.clock import Clock
 from service.base.errors import CorruptionError, FirnError, StorageError
-from service.base.types import TopicIdPartition
-from service.remote.catalog import NO_VERSION, Catalog, CatalogCommit, CatalogEntry, CatalogResult
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
 from service.remote.format.manifest import ManifestDrop, SegmentEntry, live_segments
 from service.remote.format.segment_object import SegmentIdentity
-from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.errors import ObjectNotFound
-from service.remote.stores.store import ObjectStore
 from service.tiering.agenda import Priority
-from service.tiering.chain import ChainStore, HeadMoved, SeenHead
-from service.tiering.commits import CommitQueue
+from service.tiering.chain import HeadMoved, SeenHead
 from service.tiering.copier import copy_segment
-from service.tiering.eraser import Eraser
 from service.tiering.expiry import UNLIMITED, Expiry, Retention, plan_expiry
-from service.tiering.fence import Fence
 from service.tiering.judgement import MAY_GO_ON, Verdict, judge, judge_damaged, problem
 from service.tiering.lifecycle import SegmentState, move
-from service.tiering.metrics import TieringMetrics
-from service.tiering.offload import OffloadPool
+from service.tiering.metrics import note
 from service.tiering.planner import Copy, CopyPlan, SegmentSpan, plan_copies, priority
-from service.tiering.ports import TieredPartition, TieringSettings
-from service.tiering.steps import Probe, Step
-from service.tiering.store_clock import MAX_SKEW_MS, StoreClock
+from service.tiering.ports import TieredPartition
+from service.tiering.steps import Step
+from service.tiering.store_clock import MAX_SKEW_MS
+from service.tiering.units import (
+    Attempt,
+    ClockDoubted,
+    CommitRefused,
+    Oldest,
+    Proposal,
+    Tools,
+    catalog_entry,
+    commit_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -56,58 +56,6 @@ T = TypeVar("T")
 
 MAINTENANCE: Priority = (False, 0, 0)
 """Settling, publishing and expiry are short and go before any upload."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What all partitions of a node share."""
-
-    cluster_id: str
-    store: ObjectStore
-    chains: ChainStore
-    catalog: Catalog
-    commits: CommitQueue
-    pool: OffloadPool
-    eraser: Eraser
-    clock: Clock
-    settings: TieringSettings
-    metrics: TieringMetrics
-    new_uuid: Callable[[], UUID]
-    stamps: Callable[[], Stamp]
-    probe: Probe
-    fence: Fence
-    store_clock: StoreClock
-
-
-@dataclass(slots=True)
-class Proposal:
-    """A manifest that is written and whose commit is not settled yet.
-
-    `retired` are keys that nobody needs once it is committed; `written` those that nobody needs if it
-    never is.
-    """
-
-    commit: CatalogCommit
-    chain: Chain
-    copied: tuple[SegmentEntry, ...]
-    dropped: tuple[SegmentEntry, ...]
-    retired: tuple[str, ...]
-    written: tuple[str, ...]
-    state: SegmentState
-
-
-class Oldest(NamedTuple):
-    """The first segment of the chain at some start offset, and when it was uploaded if that decides its
-    age."""
-
-    start_offset: int
-    segment: SegmentEntry
-    uploaded_at_ms: int
-
-    def ages_from_ms(self, wall_ms: int) -> int:
-        """From when on the segment grows old, as `expiry` has it."""
-        timestamp = self.segment.max_timestamp
-        return timestamp if 0 <= timestamp <= wall_ms else self.uploaded_at_ms
 
 
 class PartitionWork:
@@ -161,16 +109,16 @@ class PartitionWork:
         metrics.lag_segments += plan.lag_segments - self._lag[0]
         metrics.lag_bytes += plan.lag_bytes - self._lag[1]
         self._lag = plan.lag_segments, plan.lag_bytes
-        _note(metrics.blocked, tip, plan.blocked)
-        _note(metrics.stopped, tip, self.stopped)
+        note(metrics.blocked, tip, plan.blocked)
+        note(metrics.stopped, tip, self.stopped)
         reason = self.stopped or plan.blocked or self.failure
         if reason is None and plan.copies and not self._tools.fence.is_ours:
             reason = self._tools.fence.displaced or "the prefix was not taken over yet"
-        _note(metrics.reasons, tip, reason)
+        note(metrics.reasons, tip, reason)
         sealed_at_ms = None
         if plan.copies:
             sealed_at_ms = self.partition.log.sealed.sealed_at_ms(plan.copies[0].segment.base_offset)
-        _note(metrics.waiting, tip, sealed_at_ms)
+        note(metrics.waiting, tip, sealed_at_ms)
         return sealed_at_ms
 
     def _note_due(self, entry: CatalogEntry | None, plan: CopyPlan[SegmentSpan]) -> None:
@@ -308,7 +256,7 @@ class PartitionWork:
         """Upload the first of `copies`, and as many more as go with the same commit; then commit those."""
         tools, tip = self._tools, self.partition.tip
         leader_epoch = self.partition.leader_epoch
-        attempt = _Attempt(tools.eraser)
+        attempt = Attempt(tools.eraser)
         uploaded: list[SegmentEntry] = []
         failure: FirnError | None = None
         for copy in copies:
@@ -339,12 +287,12 @@ class PartitionWork:
     def _is_enough(self, uploaded: Sequence[SegmentEntry]) -> bool:
         return self.is_gone or sum(one.size for one in uploaded) >= self._tools.settings.commit_bytes
 
-    async def _upload(self, copy: Copy[SegmentSpan], leader_epoch: int, attempt: _Attempt) -> SegmentEntry:
+    async def _upload(self, copy: Copy[SegmentSpan], leader_epoch: int, attempt: Attempt) -> SegmentEntry:
         """One object. What fails was never proposed, and may go after the grace."""
         tools, tip = self._tools, self.partition.tip
         segment = self.partition.log.sealed.describe(copy.segment.base_offset)
         identity = self._identity(copy, leader_epoch)
-        alone = _Attempt(tools.eraser)
+        alone = Attempt(tools.eraser)
         alone.writes(identity.key)
         state = move(SegmentState.PLANNED, SegmentState.UPLOADING)
         try:
@@ -393,7 +341,7 @@ class PartitionWork:
         self._check_head(entry)
         parent = self._load(entry).manifest if entry is not None else chains.empty(self.partition.tip)
         chain = chains.append(parent, segments, leader_epoch, writes)
-        return chain, _commit_of(self.partition.tip, entry, chain)
+        return chain, commit_of(self.partition.tip, entry, chain)
 
     def _load(self, entry: CatalogEntry) -> Chain:
         """On an offload thread: the committed manifest, which must be what the catalog says."""
@@ -558,7 +506,7 @@ class PartitionWork:
         )
         if expiry is None:
             return False
-        attempt = _Attempt(tools.eraser)
+        attempt = Attempt(tools.eraser)
         try:
             chain, commit, drop = await tools.pool.run(
                 self._drop, entry, expiry.start_offset, leader_epoch, attempt.writes
@@ -630,64 +578,12 @@ class PartitionWork:
         self._check_head(entry)
         parent = self._load(entry).manifest
         chain, drop = self._tools.chains.drop(parent, self.partition.tip, offset, leader_epoch, writes)
-        return chain, _commit_of(self.partition.tip, entry, chain), drop
+        return chain, commit_of(self.partition.tip, entry, chain), drop
 
     def _grace_over(self) -> int:
         return self._tools.clock.monotonic_ms() + self._tools.settings.grace_ms
 
 
-class ClockDoubted(StorageError):
-    """Our clock and the store's disagree, so that neither decides what is deleted."""
-
-
-class CommitRefused(StorageError):
-    """The catalog said no: another leader, another version, no such topic. Look at it again, later."""
-
-
-class _Attempt:
-    """The keys that one try writes. They are guarded against the sweeper until it is settled."""
-
-    def __init__(self, eraser: Eraser) -> None:
-        self._eraser = eraser
-        self.keys: tuple[str, ...] = ()
-
-    def writes(self, key: str) -> None:
-        """Called before anything is written under `key`; from offload threads too, one at a time."""
-        self.keys = (*self.keys, key)
-        self._eraser.guard(key)
-
-    def failed(self, tip: TopicIdPartition, due_ms: int) -> None:
-        """Nothing of it was ever proposed, so it may go; what arrives later still is the sweeper's."""
-        self._eraser.release(self.keys)
-        self._eraser.schedule(tip, self.keys, due_ms)
-
-
-def _note(notes: dict[TopicIdPartition, T], tip: TopicIdPartition, what: T | None) -> None:
-    """Have `notes` say `what` of `tip`; nothing where it is None."""
-    if what is None:
-        notes.pop(tip, None)
-    else:
-        notes[tip] = what
-
-
-def _commit_of(tip: TopicIdPartition, entry: CatalogEntry | None, chain: Chain) -> CatalogCommit:
-    return CatalogCommit(tip, entry.version if entry is not None else NO_VERSION, catalog_entry(chain))
-
-
 def verdict_on(entry: CatalogEntry | None, seen: SeenHead) -> Verdict:
     """How what was seen stands to `entry`."""
     return judge(entry, seen.head) if seen.damage is None else judge_damaged(entry, seen.newest_version)
-
-
-def catalog_entry(chain: Chain) -> CatalogEntry:
-    """The catalog entry that names `chain`."""
-    manifest = chain.manifest
-    return CatalogEntry(
-        version=manifest.version,
-        manifest_key=chain.key,
-        leader_epoch=manifest.leader_epoch,
-        start_offset=manifest.start_offset,
-        end_offset=manifest.end_offset,
-        segments=manifest.segments,
-        size_bytes=manifest.size_bytes,
-    )

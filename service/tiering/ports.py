@@ -7,7 +7,7 @@ and one that is deleted meanwhile stays readable through the open file it brings
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -110,13 +110,16 @@ class TieredPartition(Protocol):
         on."""
 
 
+ChooseUploads = Callable[[Sequence[str]], Awaitable[Collection[str]]]
+
+
 class AbandonedUploads(Protocol):
     """Ends unfinished multipart uploads, which no listing shows, in a store that keeps them for ever."""
 
-    async def __call__(self, older_than_ms: int, choose: Callable[[Sequence[str]], Collection[str]]) -> int:
+    async def __call__(self, older_than_ms: int, choose: ChooseUploads) -> int:
         """Abort those of the uploads older than `older_than_ms` whose keys `choose` picks; how many.
 
-        `choose` is called on the event loop, at most once, after the uploads have been listed, with the keys
+        `choose` is awaited on the event loop, at most once, after the uploads have been listed, with the keys
         of this layout among them. Raises `StorageError`.
         """
 

@@ -68,7 +68,7 @@ def _claimed(
         topic_id = read_topic_id(SystemDisk(), data / f"{topic}-0")
         assert topic_id is not None
         rows.append(TopicRow(topic, topic_id, partitions, {}))
-    write_topics(store, CLUSTER_ID, TopicsSnapshot(1, rows))
+    write_topics(store, CLUSTER_ID, TopicsSnapshot(1, {row.topic_id for row in rows}, lambda: rows))
     for row in rows:
         for partition in range(row.partitions):
             yield data / f"{row.name}-{partition}", TopicIdPartition(row.topic_id, row.name, partition)

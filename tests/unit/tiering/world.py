@@ -342,7 +342,7 @@ class World:
             TopicRow(name, topic_id, max(1, sum(one.tip.topic_id == topic_id for one in self.replicas)), {})
             for name, topic_id in self.topic_ids.items()
         ]
-        return TopicsSnapshot(self.metadata_offset, rows)
+        return TopicsSnapshot(self.metadata_offset, {row.topic_id for row in rows}, lambda: rows)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end on the loop that all worlds share."""
