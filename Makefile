@@ -100,6 +100,9 @@ bench-spark: spark ## Planning of 100,000 segments; rows per second beside Spark
 	@$(BIN)/python -m bench.planning
 	@$(BIN)/python -m bench.spark $(BENCH)
 
+bench-offload: install ## Offload beside raw PUTs of the same store, requests and manifests for each segment (two minutes)
+	@$(BIN)/python -m bench.offload
+
 fetch-tools: ## Fetch versitygw and Apache Kafka's tools into .cache (needs Go, Java 17 and Maven)
 	@.ci/fetch-tools
 

@@ -293,6 +293,8 @@ class TieringManager:
                 await piece.next_turn()
         self._start_ready(tasks)
         self._looked.set()
+        if not self._fence.is_ours and self._has_looked():
+            self._housekeeping.set()  # the prefix may be taken over now
 
     async def _tell_all(self, piece: Slice) -> None:
         """Have every partition assessed, those among them that came or went unnoticed."""
