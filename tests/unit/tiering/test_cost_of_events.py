@@ -139,8 +139,13 @@ def test_a_plan_looks_at_no_file_however_many_segments_wait(
     world.fill(40)
     [replica] = world.replicas
     looked: list[Segment] = []
-    monkeypatch.setattr(Segment, "_written_at_ms", lambda self: looked.append(self) or 0)
-    monkeypatch.setattr(Segment, "_check_indexes", lambda self: looked.append(self))
+
+    def at_files(self: Segment) -> int:
+        looked.append(self)
+        return 0
+
+    monkeypatch.setattr(Segment, "_written_at_ms", at_files)
+    monkeypatch.setattr(Segment, "_check_indexes", at_files)
     work = PartitionWork(replica, world.manager._tools)
     for _ in range(5):
         work.assess()
