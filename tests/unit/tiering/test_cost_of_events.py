@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from service.base.clock import SystemClock
+from service.base.slices import Slice
 from service.hot.segment import Segment
+from service.remote.format.keys import SegmentKey, segment_key
 from service.tiering.partition_work import PartitionWork
+from service.tiering.ports import ChooseUploads
 from tests.unit.tiering.world import SETTINGS, Fault, World
 
 NEVER_MS = 3_600_000
@@ -152,6 +156,39 @@ def test_a_plan_looks_at_no_file_however_many_segments_wait(
     assert world.manager.metrics.lag_segments == 40
     assert world.manager.metrics.lag_bytes == sum(one.size for one in replica.log.sealed_segments())
     assert not looked
+
+
+@pytest.mark.parametrize("of_uploads", [False, True])
+def test_a_sweep_is_cut_into_slices_by_what_it_judges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of_uploads: bool
+) -> None:
+    world = World(tmp_path)
+    turns = [0]
+    next_turn = Slice.next_turn
+
+    async def counted(self: Slice) -> None:
+        turns[0] += 1
+        await next_turn(self)
+
+    async def uploads(older_than_ms: int, choose: ChooseUploads) -> int:
+        return len(await choose(keys)) if of_uploads else 0
+
+    world.abandoned_uploads = uploads
+    world.reboot()
+    world.run()
+    monkeypatch.setattr(Slice, "next_turn", counted)
+    found = []
+    for number in (400, 4000):
+        topic = world.topic_ids["events"]
+        keys = [segment_key(SegmentKey(topic, 1 + one, 0, 9, 0, UUID(int=one))) for one in range(number)]
+        if not of_uploads:
+            for key in keys:
+                world.bucket.put(key, b"?")
+        turns[0] = 0
+        world.do(world.manager.sweep())
+        found.append(turns[0])
+    assert 5 <= found[1] <= 60
+    assert found[0] <= found[1] // 5
 
 
 def test_the_lag_is_what_the_segments_say_also_after_some_have_gone(tmp_path: Path) -> None:
