@@ -102,13 +102,7 @@ class TieringManager:
         self._free = [2 * settings.copier_threads, settings.copier_threads]
         """places in the lanes for looks and for all else"""
         self._agenda: Agenda[Key] = Agenda(lanes=len(self._free))
-        self._breaker = Breaker(
-            BreakerSettings(
-                first_pause_ms=settings.backoff_initial_ms,
-                longest_pause_ms=settings.backoff_max_ms,
-                jitter=settings.backoff_jitter,
-            )
-        )
+        self._breaker = _breaker(settings)
         self._blocked_until_ms: int | None = None
         """when the breaker lets somebody try, where anybody waits for that"""
         self._commits = CommitQueue(catalog)
@@ -141,17 +135,7 @@ class TieringManager:
         """whether what lies there is no more than this process knows: compared, or written by it"""
         self._told: dict[str, str] = {}
         self._sweep_due_ms = clock.monotonic_ms() + settings.sweep_interval_ms
-        self._metadata = MetadataCopies(
-            store,
-            cluster_id,
-            writer,
-            metadata,
-            world.new_uuid,
-            self._pool,
-            self._fence,
-            clock,
-            settings.metadata_interval_ms,
-        )
+        self._metadata = self._new_metadata_copies(metadata, world)
         self._house_failures = 0
         self._house_not_before_ms = 0
         self._task: asyncio.Task[None] | None = None
@@ -173,6 +157,21 @@ class TieringManager:
             probe=probe,
             fence=self._fence,
             store_clock=StoreClock(self._store, world),
+        )
+
+    def _new_metadata_copies(
+        self, metadata: Callable[[], MetadataSnapshot | None], world: World
+    ) -> MetadataCopies:
+        return MetadataCopies(
+            self._store,
+            self._cluster_id,
+            self._writer,
+            metadata,
+            world.new_uuid,
+            self._pool,
+            self._fence,
+            self._clock,
+            self.settings.metadata_interval_ms,
         )
 
     def _new_sweeper(self, abandoned_uploads: AbandonedUploads | None) -> Sweeper:
@@ -573,3 +572,14 @@ class TieringManager:
     def _leader_epoch(self, topic_id: UUID, partition: int) -> int | None:
         work = self._works.get((topic_id, partition))
         return work.partition.leader_epoch if work is not None else None
+
+
+def _breaker(settings: TieringSettings) -> Breaker:
+    """One for the store, as patient as partitions are."""
+    return Breaker(
+        BreakerSettings(
+            first_pause_ms=settings.backoff_initial_ms,
+            longest_pause_ms=settings.backoff_max_ms,
+            jitter=settings.backoff_jitter,
+        )
+    )
