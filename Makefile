@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak sim sim-sweep sim-plant bench bench-cold bench-latency bench-sessions bench-spark fetch-tools clean
+.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak sim sim-sweep sim-plant bench bench-cold bench-latency bench-offload bench-sessions bench-spark fetch-tools clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ bench-latency: install ## An innocent client at 1,000 requests/s beside each nas
 bench-spark: spark ## Planning of 100,000 segments; rows per second beside Spark's Kafka connector, hot partition, tail (ten minutes)
 	@$(BIN)/python -m bench.planning
 	@$(BIN)/python -m bench.spark $(BENCH)
+
+bench-offload: install ## Offload beside raw PUTs of the same store, requests and manifests for each segment (two minutes)
+	@$(BIN)/python -m bench.offload
 
 fetch-tools: ## Fetch versitygw and Apache Kafka's tools into .cache (needs Go, Java 17 and Maven)
 	@.ci/fetch-tools

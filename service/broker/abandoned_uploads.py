@@ -11,11 +11,12 @@ import asyncio
 import json
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from service.base.errors import StorageError
 from service.remote.stores.abandoned_uploads import MAX_LINE_BYTES, TIME_LIMIT_S
+from service.tiering.ports import ChooseUploads
 
 CHILD: Final = (sys.executable, "-m", "service.remote.stores.abandoned_uploads")
 _ERROR_CHARACTERS: Final = 1000
@@ -40,7 +41,7 @@ class UploadsChild:
         if region is not None:
             self._command += ["--region", region]
 
-    async def __call__(self, older_than_ms: int, choose: Callable[[Sequence[str]], Collection[str]]) -> int:
+    async def __call__(self, older_than_ms: int, choose: ChooseUploads) -> int:
         """Run the child, ask `choose` about what it found; how many uploads it aborted.
 
         Raises `StorageError` when it fails, or takes too long; cancelled, it takes the child along.
@@ -69,13 +70,13 @@ class UploadsChild:
                 await child.communicate()
 
 
-async def _talk(child: Process, choose: Callable[[Sequence[str]], Collection[str]]) -> int:
+async def _talk(child: Process, choose: ChooseUploads) -> int:
     assert child.stdout is not None
     line = await child.stdout.readline()
     answer = b""
     if line:
         keys: Sequence[str] = _field(line, "keys")
-        answer = json.dumps({"dead": list(choose(keys))}).encode() + b"\n"
+        answer = json.dumps({"dead": list(await choose(keys))}).encode() + b"\n"
     output, errors = await child.communicate(answer)
     if child.returncode != 0:
         last = errors.decode(errors="replace").strip().rpartition("\n")[2][:_ERROR_CHARACTERS]

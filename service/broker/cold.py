@@ -199,6 +199,7 @@ class ColdTier:
             cluster_id=self._cluster_id,
             writer=self._writer,
             partitions=lambda: broker.replicas,
+            find=broker.replicas.get,
             topics=lambda: _topics(broker.image),
             world=self._world,
             metadata=lambda: _metadata(broker.image, self._world.clock.now_ms()),
@@ -221,9 +222,11 @@ class ColdTier:
                 manager.topics_deleted()
             if delta.topics or delta.deleted_topics or delta.configs:
                 manager.topics_changed()
-                manager.wake()
+            for topic_id, partition in delta.remote:
+                manager.changed(topic_id, partition)
 
         broker.metadata.subscribe(changed)
+        broker.replicas.watch(manager.changed)
         looks = asyncio.ensure_future(manager.heads_compared())
         looks.add_done_callback(lambda _: self._compared.set())
         try:
@@ -270,10 +273,10 @@ def _metadata(image: MetadataImage, now_ms: int) -> MetadataSnapshot:
 
 
 def _topics(image: MetadataImage) -> TopicsSnapshot:
-    """What `topics.json` says of `image`."""
-    return TopicsSnapshot(
-        image.offset,
-        [
+    """What `topics.json` says of `image`, which never changes, so a thread may make the rows."""
+
+    def rows() -> list[TopicRow]:
+        return [
             TopicRow(
                 topic.name,
                 topic.id,
@@ -281,5 +284,6 @@ def _topics(image: MetadataImage) -> TopicsSnapshot:
                 dict(image.config(ResourceType.TOPIC, topic.name)),
             )
             for topic in image.topics_by_name.values()
-        ],
-    )
+        ]
+
+    return TopicsSnapshot(image.offset, image.topics_by_id.keys(), rows)

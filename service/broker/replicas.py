@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -20,18 +20,29 @@ class Replicas:
     def __init__(self) -> None:
         self._online: dict[tuple[str | UUID, int], Partition] = {}
         self._offline: dict[tuple[str | UUID, int], str] = {}
+        self._changed: Callable[[UUID, int], None] | None = None
+
+    def watch(self, changed: Callable[[UUID, int], None]) -> None:
+        """Call `changed` with topic id and number of each partition that comes or goes from now on."""
+        self._changed = changed
+
+    def _tell(self, partition: Partition) -> None:
+        if self._changed is not None:
+            self._changed(partition.tip.topic_id, partition.tip.partition)
 
     def add(self, partition: Partition) -> None:
         """The partition serves from now on."""
         for key in _keys(partition.tip):
             self._offline.pop(key, None)
             self._online[key] = partition
+        self._tell(partition)
 
     def remove(self, partition: Partition) -> None:
         for key in _keys(partition.tip):
             # A topic of the same name may have been created anew in the same change of the image.
             if self._online.get(key) is partition:
                 del self._online[key]
+        self._tell(partition)
 
     def take_offline(self, tip: TopicIdPartition, reason: str) -> None:
         """The partition is this node's and cannot be served: who asks for it is told KAFKA_STORAGE_ERROR."""

@@ -159,6 +159,11 @@ TIERING: Final = (
         kafka=_TOPICS.format("RemoteCopyBytesPerSec"),
     ),
     _counter(
+        "tiering_written_manifests",
+        "Versions of manifests that were committed; fewer than segments where several go with one.",
+    ),
+    _counter("tiering_store_pauses", "How often tiering had to leave the store alone for a while."),
+    _counter(
         "tiering_dropped_segments", "Segments that retention took out of the archive.",
         kafka=_TOPICS.format("RemoteDeleteRequestsPerSec"),
     ),

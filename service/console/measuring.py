@@ -195,6 +195,8 @@ def _store(client: str, metrics: StoreMetrics) -> Iterator[Sample]:
 def _tiering(metrics: TieringMetrics, now_ms: int) -> Iterator[Sample]:
     yield Sample("firn_tiering_copied_segments", metrics.segments_copied)
     yield Sample("firn_tiering_copied_bytes", metrics.bytes_copied)
+    yield Sample("firn_tiering_written_manifests", metrics.manifests_written)
+    yield Sample("firn_tiering_store_pauses", metrics.store_opened)
     yield Sample("firn_tiering_dropped_segments", metrics.segments_dropped)
     yield Sample("firn_tiering_dropped_bytes", metrics.bytes_dropped)
     yield Sample("firn_tiering_deleted_objects", metrics.objects_deleted)
@@ -225,8 +227,11 @@ def reasons(metrics: TieringMetrics) -> Mapping[str, int]:
     `other`.
     """
     counted: Counter[str] = Counter()
-    for why in (*metrics.blocked.values(), *metrics.stopped.values()):
-        counted[_general(why)] += 1
+    for why, count in Counter(metrics.reasons.values()).items():
+        counted[_general(why)] += count
+    others = sum(tip not in metrics.reasons for tip in metrics.waiting)
+    if metrics.store is not None and others:
+        counted[_general(metrics.store)] += others
     most = dict(counted.most_common(MOST_REASONS))
     if rest := counted.total() - sum(most.values()):
         most["other"] = rest

@@ -35,7 +35,7 @@ from service.hot.producers import ProducerEntry, ProducerStates
 from service.hot.raw_batches import check_raw, marker_of
 from service.hot.reading import LogReader, ReadResult
 from service.hot.recovery import Known, load_log, settings_of
-from service.hot.sealed import SealedSegment, describe
+from service.hot.sealed import SealedSegment, SealedSegments
 from service.hot.search import TimeSearch
 from service.hot.segment import Segment
 from service.hot.state import LogOffline, LogState
@@ -75,6 +75,7 @@ class LocalLog:
         self.on_roll: Callable[[LocalLog], None] | None = None
         self._durability = Durability(state, latch)
         self._reader = LogReader(state.segments, lambda: "compact" in state.config.cleanup_policy)
+        self.sealed = SealedSegments(state)
         self._trimming = Trimming(state, self._durability, self._reader)
         self.by_time = TimeSearch(state)
         self._durability.note(state.epochs.path)
@@ -190,6 +191,7 @@ class LocalLog:
     @config.setter
     def config(self, config: LogConfig) -> None:
         self.state.config = config
+        self.sealed.tell()
         self._set_limits()
 
     def _set_limits(self) -> None:
@@ -353,6 +355,7 @@ class LocalLog:
         self._set_limits()
         if not old.size:
             self._trimming.take_out(len(state.segments) - 2, len(state.segments) - 1, "it is empty")
+        self.sealed.tell()
         if self.on_roll is not None:
             self.on_roll(self)
         return True
@@ -396,21 +399,9 @@ class LocalLog:
         return self.by_time.find(self.by_time.looks_for_newest())
 
     def sealed_segments(self, from_offset: int = 0) -> list[SealedSegment]:
-        """All segments but the active one, oldest first, that end beyond `from_offset`.
-
-        Opens nothing it need not.
-        """
-        state = self.state
-        state.check()
-        segments, bases = state.segments.all, state.segments.bases
-        try:
-            return [
-                describe(segments[slot], end, state.snapshots, state.epochs)
-                for slot, end in enumerate(bases[1:])
-                if end > from_offset
-            ]
-        except CorruptionError as e:
-            raise state.corrupt(e) from e
+        """All segments but the active one, oldest first, that end beyond `from_offset`."""
+        spans = self.sealed.spans(from_offset, len(self.state.segments))
+        return [self.sealed.describe(span.base_offset) for span in spans]
 
     def segment_facts(self) -> list[retention.SegmentFacts]:
         """What retention and `firn tiers` ask of each segment, oldest first, the active one last."""
@@ -464,6 +455,7 @@ class LocalLog:
         Returns how many local segments went. `RequestError` OFFSET_OUT_OF_RANGE beyond the log's end.
         """
         self.state.check()
+        self.sealed.tell()
         return self._trimming.advance_log_start(offset)
 
     def has_removals(self, now_ms: int) -> bool:

@@ -1,36 +1,34 @@
-"""What the tiering room is told of a sealed segment."""
+"""What the tiering room is told of sealed segments."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from service.base.disk import MissingFile
 from service.base.files import read_file
-from service.hot.epochs import LeaderEpochs
+from service.hot import names
 from service.hot.files import SegmentFile
-from service.hot.producer_snapshot import SnapshotFiles
-from service.hot.segment import Segment
+from service.hot.state import LogState
 from service.records.segment_indexes import ProveIndexes
 
 
 class SealedSegment(NamedTuple):
     """A segment that will not change any more. Offsets inclusive, size in bytes, times in ms.
 
-    ``producer_snapshot_path``: the state after it, that is before the next segment. ``leader_epochs``:
-    (epoch, start offset) of its records. ``log_file`` opens at its first use and stays open as long as it is
-    held, even if the segment is deleted. ``prove_indexes``: as `Segment`'s.
+    ``producer_snapshot_path``: the state after it, that is before the next segment. ``txn_index_path``: where
+    one would be. ``log_file`` opens at its first use and stays open as long as it is held, even if the
+    segment is deleted. ``prove_indexes``: as `Segment`'s.
     """
 
     base_offset: int
     last_offset: int
     size: int
-    max_timestamp: int
-    max_timestamp_offset: int
     sealed_at_ms: int
     txn_index_path: Path | None
     producer_snapshot_path: Path | None
-    leader_epochs: tuple[tuple[int, int], ...]
     log_file: SegmentFile
     prove_indexes: ProveIndexes
 
@@ -47,20 +45,83 @@ class SealedSegment(NamedTuple):
             return b""
 
 
-def describe(
-    segment: Segment, end_offset: int, snapshots: SnapshotFiles, epochs: LeaderEpochs
-) -> SealedSegment:
-    """Facts of a sealed `segment` whose successor begins at `end_offset`."""
-    return SealedSegment(
-        base_offset=segment.base_offset,
-        last_offset=end_offset - 1,
-        size=segment.size,
-        max_timestamp=segment.max_timestamp,
-        max_timestamp_offset=segment.max_timestamp_offset,
-        sealed_at_ms=segment.sealed_at_ms,
-        txn_index_path=segment.txn_index_path,
-        producer_snapshot_path=snapshots.path(end_offset),
-        leader_epochs=epochs.in_range(segment.base_offset, end_offset),
-        log_file=segment.log.peek(),
-        prove_indexes=segment.prove_indexes,
-    )
+class SealedSpan(NamedTuple):
+    """What a plan needs of a sealed segment. Offsets inclusive, size in bytes."""
+
+    base_offset: int
+    last_offset: int
+    size: int
+
+
+class SealedSegments:
+    """The sealed segments of one log, as the tiering room asks for them. Owned by the loop.
+
+    The log keeps their list when it rolls; nothing here looks at a file but `sealed_at_ms`, once for a
+    segment that an earlier process sealed. Each method raises `LogOffline` where the replica is.
+    """
+
+    __slots__ = ("_news", "_state")
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._news: Callable[[], None] | None = None
+
+    def watch(self, news: Callable[[], None] | None) -> None:
+        """Call `news` when a segment was sealed, the log's start moves or settings change; one at a time."""
+        self._news = news
+
+    def tell(self) -> None:
+        """Something of that has happened, or is about to in this turn of the loop."""
+        if self._news is not None:
+            self._news()
+
+    def spans(self, from_offset: int, most: int) -> list[SealedSpan]:
+        """Up to `most` of those that end beyond `from_offset` and are not empty, oldest first."""
+        self._state.check()
+        segments = self._state.segments
+        found: list[SealedSpan] = []
+        for slot in range(self._first_beyond(from_offset), len(segments) - 1):
+            if len(found) == most:
+                break
+            segment = segments.all[slot]
+            if segment.size:
+                found.append(SealedSpan(segment.base_offset, segments.bases[slot + 1] - 1, segment.size))
+        return found
+
+    def totals(self, from_offset: int, end_offset: int) -> tuple[int, int]:
+        """Number and bytes of those that end beyond `from_offset` and not beyond `end_offset`."""
+        segments = self._state.segments
+        begin = self._first_beyond(from_offset)
+        end = max(begin, bisect_right(segments.bases, end_offset, lo=1) - 1)
+        return end - begin, segments.positions[end] - segments.positions[begin]
+
+    def bytes_beyond(self, offset: int) -> int:
+        """Bytes of all segments that end beyond `offset`, the active one among them."""
+        segments = self._state.segments
+        return segments.positions[-1] + segments.active.size - segments.positions[self._first_beyond(offset)]
+
+    def sealed_at_ms(self, base_offset: int) -> int:
+        """When the segment that begins there was sealed. `DiskError`."""
+        segments = self._state.segments
+        return segments.all[segments.slot_of(base_offset)].sealed_at_ms
+
+    def describe(self, base_offset: int) -> SealedSegment:
+        """What an offload thread needs of the segment that begins there."""
+        self._state.check()
+        segments = self._state.segments
+        slot = segments.slot_of(base_offset)
+        segment, end_offset = segments.all[slot], segments.bases[slot + 1]
+        return SealedSegment(
+            base_offset=segment.base_offset,
+            last_offset=end_offset - 1,
+            size=segment.size,
+            sealed_at_ms=segment.sealed_at_ms,
+            txn_index_path=segment.log.path.with_suffix(names.TXN_INDEX),
+            producer_snapshot_path=self._state.snapshots.path(end_offset),
+            log_file=segment.log.peek(),
+            prove_indexes=segment.prove_indexes,
+        )
+
+    def _first_beyond(self, offset: int) -> int:
+        """Index of the first segment that ends beyond `offset`: the active one where no sealed one does."""
+        return bisect_right(self._state.segments.bases, offset, lo=1) - 1

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from service.base.disk import DiskError, MissingFile
 from service.base.errors import CorruptionError
-from service.base.files import exists, fsync_file, read_file
+from service.base.files import fsync_file, read_file
 from service.base.types import NO_TIMESTAMP, Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
@@ -116,12 +116,6 @@ class Segment:
     @property
     def handles(self) -> tuple[FileHandle, FileHandle, FileHandle]:
         return self.log, self.offset_index.handle, self.time_index.handle
-
-    @property
-    def txn_index_path(self) -> Path | None:
-        """The index of aborted transactions, if there are any (Kafka makes it for the first abort only)."""
-        path = self.log.path.with_suffix(names.TXN_INDEX)
-        return path if exists(self._disk, path) else None
 
     @property
     def max_timestamp(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Iterator
+from itertools import accumulate
 
 from service.hot.segment import Segment
 
@@ -14,15 +15,16 @@ _log = logging.getLogger(__name__)
 class Segments:
     """At least one segment, ascending by base offset; the last one is written to.
 
-    Owned by the loop. ``bases``: their base offsets. ``size``: bytes of the sealed ones and of the active
-    one, kept by whoever appends.
+    Owned by the loop. ``bases``: their base offsets. ``positions``: bytes of all before each of them, counted
+    from anywhere. ``size``: bytes of the sealed ones and of the active one, kept by whoever appends.
     """
 
-    __slots__ = ("active", "all", "bases", "size")
+    __slots__ = ("active", "all", "bases", "positions", "size")
 
     def __init__(self, segments: list[Segment]) -> None:
         self.all = segments
         self.bases = [segment.base_offset for segment in segments]
+        self.positions = [0, *accumulate(segment.size for segment in segments[:-1])]
         self.active = segments[-1]
         self.size = sum(segment.size for segment in segments)
 
@@ -53,6 +55,7 @@ class Segments:
     def add(self, segment: Segment) -> None:
         """`segment` is the active one from now on."""
         segment.become_active()
+        self.positions.append(self.positions[-1] + self.all[-1].size if self.all else 0)
         self.all.append(segment)
         self.bases.append(segment.base_offset)
         self.active = segment
@@ -62,6 +65,7 @@ class Segments:
 
         With the last ones the active one goes: the caller names another at once.
         """
+        del self.positions[begin:end]
         gone = self.all[begin:end]
         del self.all[begin:end], self.bases[begin:end]
         for segment in gone:

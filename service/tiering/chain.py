@@ -9,7 +9,7 @@ A manifest of the newest thousand segments is about a megabyte of objects, so th
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -107,17 +107,22 @@ class ChainStore:
         return Manifest(self._cluster_id, tip.topic_id, tip.topic, tip.partition)
 
     def append(
-        self, parent: Manifest, entry: SegmentEntry, leader_epoch: int, on_key: Callable[[str], None]
+        self,
+        parent: Manifest,
+        entries: Sequence[SegmentEntry],
+        leader_epoch: int,
+        on_key: Callable[[str], None],
     ) -> Chain:
-        """Write the version that has `entry` at its end, and the pages it needs. Nothing is committed by it.
+        """Write the version that ends with `entries`, and the pages it needs. Nothing is committed by it.
 
         `on_key` hears of every key before anything is written under it.
         """
-        if not parent.children and parent.start_offset < entry.base_offset:
+        start_offset = entries[0].base_offset
+        if not parent.children and parent.start_offset < start_offset:
             # The chain lost its last segment and the log went on elsewhere: it begins anew where records are.
-            parent = replace(parent, start_offset=entry.base_offset)
+            parent = replace(parent, start_offset=start_offset)
         change = parent.append(
-            [entry],
+            entries,
             leader_epoch=leader_epoch,
             new_uuid=self._new_uuid,
             encode_page=encode_page,

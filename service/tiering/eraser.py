@@ -82,9 +82,9 @@ class Eraser:
     def release(self, keys: Iterable[str]) -> None:
         self._guarded.difference_update(keys)
 
-    def guarded(self) -> frozenset[str]:
-        """The keys that are guarded at this moment."""
-        return frozenset(self._guarded)
+    def is_guarded(self, key: str) -> bool:
+        """Whether `key` is guarded at this moment."""
+        return key in self._guarded
 
     def schedule(self, tip: TopicIdPartition, keys: Sequence[str], due_ms: int) -> None:
         """Delete `keys` of the partition `tip`, which are dead, at `due_ms`."""
@@ -110,9 +110,12 @@ class Eraser:
             await self._fence.check()
             one = self._due[0]
             entry = self._catalog.entry(one.tip.topic_id, one.tip.partition)
-            self._metrics.objects_deleted += await self._pool.run(self._delete_dead, one, entry)
-            self._due.remove(one)
-            heapq.heapify(self._due)
+            heapq.heappop(self._due)
+            try:
+                self._metrics.objects_deleted += await self._pool.run(self._delete_dead, one, entry)
+            except BaseException:
+                heapq.heappush(self._due, one)
+                raise
         for topic_id in [one for one, due_ms in self._topics_due.items() if due_ms <= now_ms]:
             await self._fence.check()
             self._metrics.objects_deleted += await self._pool.watch(partial(self._delete_topic, topic_id))

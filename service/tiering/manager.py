@@ -1,28 +1,33 @@
 """Runs the tiering of all partitions of a node: who works when, retries, housekeeping, start and stop.
 
-One asyncio task. It looks at every partition once per interval, and sooner when somebody wakes it, starts a
-task for each one that has work to do, and lets at most `copier_threads` of them work at a time, the one
-that has waited longest first; looks at HEAD, which appends wait for after a start, wait for no upload. A
-partition whose work fails backs off alone. Beside them one housekeeper takes the prefix over, deletes what
-is due, sweeps, and writes `topics.json`. An error that is neither the store's nor the data's is a bug and
-ends `run`, and so the node.
+One asyncio task, woken by events: a segment was sealed, a partition came or went, its settings or its entry
+changed, its time has come (`agenda`). It assesses those partitions and no others, a slice at a time, and
+starts a task for each unit of work: at most `copier_threads` at a time, the one that has waited longest
+first; looks at HEAD, which appends wait for after a start, wait for no upload. A partition whose work fails
+backs off alone. When the store fails it is left alone by all (`Breaker`): then one partition at a time tries.
+Beside them one housekeeper takes the prefix over, deletes what is due, sweeps, and writes `topics.json`. An
+error that is neither the store's nor the data's is a bug and ends `run`, and so the node.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from functools import partial
+from typing import Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
+from service.base.slices import Slice
 from service.base.world import World
 from service.remote.catalog import Catalog
 from service.remote.format.manifest import Limits
 from service.remote.format.stamp import Stamp, Writer
-from service.remote.stores.errors import StoreRefused
+from service.remote.stores.breaker import Breaker, BreakerSettings, refused_object
+from service.remote.stores.errors import StoreRefused, StoreUnavailable
 from service.remote.stores.store import ObjectStore
+from service.tiering.agenda import Agenda
 from service.tiering.backoff import backoff_ms
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
@@ -30,25 +35,31 @@ from service.tiering.eraser import Eraser
 from service.tiering.fence import Displaced, Fence
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
-from service.tiering.offload import OffloadPool
-from service.tiering.partition_work import CommitRefused, PartitionWork, Tools
+from service.tiering.offload import OffloadPool, Stalled
+from service.tiering.partition_work import PartitionWork
 from service.tiering.ports import AbandonedUploads, TieredPartition, TieringSettings
 from service.tiering.shared_objects import Refusal, TopicsSnapshot, compare_topics, write_topics
-from service.tiering.slots import PrioritySlots
 from service.tiering.steps import Probe, no_probe
 from service.tiering.store_clock import StoreClock
 from service.tiering.sweeper import Sweeper
+from service.tiering.units import CommitRefused, Tools
 
 log = logging.getLogger(__name__)
 
 Key = tuple[UUID, int]
+
+_LOOKS: Final = 0
+_WORK: Final = 1
+_ASSESS_US: Final = 40
+"""What it takes to assess a partition."""
 
 
 class TieringManager:
     """Tiering of one node. Owned by the event loop.
 
     `writer` is this process, which is told in all that is written. `partitions` gives those that this node
-    leads, whenever it is asked; `topics` the topics of the committed image, or None while this node is not
+    leads, `find` one of them, whenever they are asked; `changed` is to be called when one came or went;
+    `topics` the topics of the committed image, or None while this node is not
     the one to write `topics.json`. `is_conditional` says that the store honours conditional
     writes; `is_recovered` that the metadata has just taken over what the bucket says.
     `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever.
@@ -62,6 +73,7 @@ class TieringManager:
         cluster_id: str,
         writer: Writer,
         partitions: Callable[[], Iterable[TieredPartition]],
+        find: Callable[[UUID, int], TieredPartition | None],
         topics: Callable[[], TopicsSnapshot | None],
         world: World,
         metadata: Callable[[], MetadataSnapshot | None] = lambda: None,
@@ -80,14 +92,19 @@ class TieringManager:
         self._is_conditional = is_conditional
         self._is_recovered = is_recovered
         self._partitions = partitions
+        self._find = find
         self._topics = topics
         self._clock = clock = world.clock
         self._random = world.random
         self._pool = OffloadPool(
             world.threads, settings.copier_threads + 1, settings.watchdog_ms, self.metrics
         )
-        self._slots = PrioritySlots(settings.copier_threads)
-        self._looks = PrioritySlots(2 * settings.copier_threads)
+        self._free = [2 * settings.copier_threads, settings.copier_threads]
+        """places in the lanes for looks and for all else"""
+        self._agenda: Agenda[Key] = Agenda(lanes=len(self._free))
+        self._breaker = _breaker(settings)
+        self._blocked_until_ms: int | None = None
+        """when the breaker lets somebody try, where anybody waits for that"""
         self._commits = CommitQueue(catalog)
         self._writer = writer
         self._chains = ChainStore(
@@ -106,6 +123,10 @@ class TieringManager:
         self._sweeper = self._new_sweeper(abandoned_uploads)
         self._works: dict[Key, PartitionWork] = {}
         self._busy: set[Key] = set()
+        self._unlooked: set[Key] = set()
+        """those whose HEAD was neither compared since the start nor tried to be"""
+        self._is_all_news = True
+        """every partition is to be assessed: at the start, and when all may have changed"""
         self._wake = asyncio.Event()
         self._looked = asyncio.Event()
         self._housekeeping = asyncio.Event()
@@ -114,18 +135,7 @@ class TieringManager:
         """whether what lies there is no more than this process knows: compared, or written by it"""
         self._told: dict[str, str] = {}
         self._sweep_due_ms = clock.monotonic_ms() + settings.sweep_interval_ms
-        self._heads_due_ms = clock.monotonic_ms() + self._heads_interval_ms
-        self._metadata = MetadataCopies(
-            store,
-            cluster_id,
-            writer,
-            metadata,
-            world.new_uuid,
-            self._pool,
-            self._fence,
-            clock,
-            settings.metadata_interval_ms,
-        )
+        self._metadata = self._new_metadata_copies(metadata, world)
         self._house_failures = 0
         self._house_not_before_ms = 0
         self._task: asyncio.Task[None] | None = None
@@ -147,6 +157,21 @@ class TieringManager:
             probe=probe,
             fence=self._fence,
             store_clock=StoreClock(self._store, world),
+        )
+
+    def _new_metadata_copies(
+        self, metadata: Callable[[], MetadataSnapshot | None], world: World
+    ) -> MetadataCopies:
+        return MetadataCopies(
+            self._store,
+            self._cluster_id,
+            self._writer,
+            metadata,
+            world.new_uuid,
+            self._pool,
+            self._fence,
+            self._clock,
+            self.settings.metadata_interval_ms,
         )
 
     def _new_sweeper(self, abandoned_uploads: AbandonedUploads | None) -> Sweeper:
@@ -183,7 +208,16 @@ class TieringManager:
         await self._pool.close(self.settings.stop_timeout_ms)
 
     def wake(self) -> None:
-        """Look at the partitions now: a segment was sealed, a leader changed, a setting was altered."""
+        """Look at all partitions: what has changed may be of any of them."""
+        self._is_all_news = True
+        self._wake.set()
+
+    def changed(self, topic_id: UUID, partition: int) -> None:
+        """A partition came or went, or has another entry, or other settings."""
+        self._tell((topic_id, partition))
+
+    def _tell(self, key: Key) -> None:
+        self._agenda.tell(key)
         self._wake.set()
 
     def topics_changed(self) -> None:
@@ -205,9 +239,7 @@ class TieringManager:
             await self._looked.wait()
 
     def _has_looked(self) -> bool:
-        current = {(one.tip.topic_id, one.tip.partition) for one in self._partitions()}
-        works = [work for key, work in self._works.items() if key in current]
-        return len(works) == len(current) and all(work.was_looked_at or work.failures for work in works)
+        return not self._is_all_news and not self._unlooked
 
     # -- scheduling ------------------------------------------------------------------------------------------
 
@@ -217,104 +249,171 @@ class TieringManager:
             tasks.create_task(self._keep_house(), name="tiering-housekeeper")
             while True:
                 self._wake.clear()
-                self._dispatch(tasks)
-                self._looked.set()
-                await self._pause(self._wake, self._next_look_ms())
+                await self._pass(tasks)
+                await self._pause(self._wake, self._next_pass_ms())
 
     async def run_once(self) -> None:
         """Do all there is to do now, housekeeping included, and return."""
-        async with asyncio.TaskGroup() as tasks:
-            self._dispatch(tasks)
+        await self._run_out()
         if not self._fence.is_ours:
             await self._house_round()
-            async with asyncio.TaskGroup() as tasks:
-                self._dispatch(tasks)
+            await self._run_out()
         await self._house_round()
 
-    async def _pause(self, event: asyncio.Event, until_ms: int) -> None:
+    async def _run_out(self) -> None:
+        self.wake()
+        async with asyncio.TaskGroup() as tasks:
+            while self._wake.is_set() or self._busy:
+                await self._wake.wait()
+                self._wake.clear()
+                await self._pass(tasks)
+
+    async def _pause(self, event: asyncio.Event, until_ms: int | None) -> None:
+        now_ms = self._clock.monotonic_ms()
         try:
-            async with asyncio.timeout(max(0, until_ms - self._clock.monotonic_ms()) / 1000):
+            async with asyncio.timeout(None if until_ms is None else max(0, until_ms - now_ms) / 1000):
                 await event.wait()
         except TimeoutError:
             return
 
-    def _next_look_ms(self) -> int:
-        now_ms = self._clock.monotonic_ms()
-        retries = [work.not_before_ms for work in self._works.values() if work.not_before_ms > now_ms]
-        return min([now_ms + self.settings.interval_ms, *retries])
+    def _next_pass_ms(self) -> int | None:
+        due = [at for at in (self._agenda.next_due_ms, self._blocked_until_ms) if at is not None]
+        return min(due, default=None)
 
-    def _dispatch(self, tasks: asyncio.TaskGroup) -> None:
-        """Start a task for every partition that has something to do, is not at it already and may try."""
-        now_ms = self._clock.monotonic_ms()
-        current = {(one.tip.topic_id, one.tip.partition): one for one in self._partitions()}
-        for key in [key for key, work in self._works.items() if current.get(key) is not work.partition]:
-            gone = self._works.pop(key)
-            if key not in self._busy:
-                gone.abandon()
-        self.metrics.lag_segments = self.metrics.lag_bytes = 0
-        self.metrics.oldest_sealed_ms = None
-        self.metrics.blocked = {}
-        self.metrics.stopped = {}
-        for key, partition in current.items():
-            work = self._works.get(key)
-            if work is None:
-                work = self._works[key] = PartitionWork(partition, self._tools)
-            if key in self._busy:
-                self._count_lag(work)
-                continue
-            priority = work.assess()
-            self._count_lag(work)
-            if priority is not None and work.not_before_ms <= now_ms:
-                self._busy.add(key)
-                tasks.create_task(self._work(key, work), name=f"tiering-{partition.tip}")
+    async def _pass(self, tasks: asyncio.TaskGroup) -> None:
+        """Assess what was told of or is due, a slice at a time, and start what may go."""
+        piece = Slice()
+        if self._is_all_news:
+            await self._tell_all(piece)
+        while (key := self._agenda.take_news(self._clock.monotonic_ms())) is not None:
+            self._assess(key)
+            if piece.charge(_ASSESS_US):
+                self._start_ready(tasks)
+                await piece.next_turn()
+        self._start_ready(tasks)
+        self._looked.set()
+        if not self._fence.is_ours and self._has_looked():
+            self._housekeeping.set()  # the prefix may be taken over now
 
-    def _count_lag(self, work: PartitionWork) -> None:
-        if work.stopped is not None:
-            self.metrics.stopped[work.partition.tip] = work.stopped
-        if work.plan is not None:
-            self.metrics.lag_segments += work.plan.lag_segments
-            self.metrics.lag_bytes += work.plan.lag_bytes
-            if work.plan.copies:
-                oldest, so_far = work.plan.copies[0].segment.sealed_at_ms, self.metrics.oldest_sealed_ms
-                self.metrics.oldest_sealed_ms = oldest if so_far is None else min(so_far, oldest)
-            if work.plan.blocked is not None:
-                self.metrics.blocked[work.partition.tip] = work.plan.blocked
+    async def _tell_all(self, piece: Slice) -> None:
+        """Have every partition assessed, those among them that came or went unnoticed."""
+        self._is_all_news = False
+        for one in self._partitions():
+            key = (one.tip.topic_id, one.tip.partition)
+            if key not in self._works:
+                self._unlooked.add(key)
+            self._agenda.tell(key)
+            if piece.charge(1):
+                await piece.next_turn()
+        for key in list(self._works):
+            self._agenda.tell(key)
 
-    async def _work(self, key: Key, work: PartitionWork) -> None:
-        """Units of work of one partition until there is none left, one fails, or the partition has gone."""
+    def _assess(self, key: Key) -> None:
+        """Say where `key` belongs: ready, due later, or nowhere. One that is busy is told of when it ends."""
+        partition, work = self._find(*key), self._works.get(key)
+        if work is not None and work.partition is not partition:
+            self._let_go(key, work)
+            work = None
+        if partition is None:
+            self._unlooked.discard(key)
+            return
+        if work is None:
+            work = self._works[key] = PartitionWork(partition, self._tools)
+            partition.log.sealed.watch(partial(self._tell, key))
+            self._unlooked.add(key)
+        if key in self._busy:
+            return
         try:
-            while self._works.get(key) is work and (priority := work.assess()) is not None:
-                slots = self._looks if work.is_to_be_looked_at else self._slots
-                async with slots.place(priority):
-                    await work.turn()
-                work.failures = 0
-                self._looked.set()
-                self._housekeeping.set()
+            priority = work.assess()
+        except (StorageError, CorruptionError) as e:
+            self._failed(work, e)
+            priority, work.due_ms = None, work.not_before_ms
+        if work.was_looked_at or work.failures:
+            self._unlooked.discard(key)
+        if priority is None:
+            self._agenda.due(key, work.due_ms)
+        elif work.not_before_ms > self._clock.monotonic_ms():
+            self._agenda.due(key, work.not_before_ms)
+        else:
+            self._agenda.ready(key, _LOOKS if work.is_to_be_looked_at else _WORK, priority)
+
+    def _let_go(self, key: Key, work: PartitionWork) -> None:
+        """This node has the partition no more, or anew."""
+        del self._works[key]
+        work.is_gone = True
+        work.partition.log.sealed.watch(None)
+        if key not in self._busy:
+            work.abandon()
+
+    def _start_ready(self, tasks: asyncio.TaskGroup) -> None:
+        """Give free places to those who are ready, as far as the breaker lets them go."""
+        self._blocked_until_ms = None
+        for lane in (_LOOKS, _WORK):
+            while self._free[lane] and self._agenda.waiting(lane):
+                now_ms = self._clock.monotonic_ms()
+                if wait_ms := self._breaker.wait_ms(now_ms):
+                    self._blocked_until_ms = now_ms + wait_ms
+                    return
+                key = self._agenda.take_ready(lane)
+                assert key is not None
+                work = self._works[key]
+                self._busy.add(key)
+                self._free[lane] -= 1
+                tasks.create_task(self._turn(key, work, lane), name=f"tiering-{work.partition.tip}")
+
+    async def _turn(self, key: Key, work: PartitionWork, lane: int) -> None:
+        """One unit of work of one partition."""
+        began_ms = self._clock.monotonic_ms()
+        try:
+            await work.turn()
         except Displaced as e:
             self._displaced(e)
         except (StorageError, CorruptionError, RequestError) as e:
             self._failed(work, e)
+            self._judge_store(key, e, began_ms)
+        else:
+            work.succeeded()
+            self._judge_store(key, None, began_ms)
+            self._housekeeping.set()
         finally:
+            self._free[lane] += 1
             self._busy.discard(key)
-            self._looked.set()
-            if self._works.get(key) is not work:
+            if work.is_gone:
                 work.abandon()
-                self._wake.set()
+            self._tell(key)
+
+    def _judge_store(self, key: Key, error: FirnError | None, began_ms: int) -> None:
+        """Have the breaker know how a unit of work ended."""
+        if error is None or not isinstance(error, (StoreUnavailable, StoreRefused, Stalled)):
+            if self._breaker.answered(began_ms=began_ms):
+                log.info("the store answers again")
+                self.metrics.store = None
+            return
+        opened = self._breaker.failed(
+            str(error),
+            began_ms=began_ms,
+            now_ms=self._clock.monotonic_ms(),
+            uniform=self._random.random(),
+            refused=refused_object(error, key),
+        )
+        if opened:
+            self.metrics.store = f"the store is left alone for now: {error}"
+            self.metrics.store_opened = self._breaker.opened
+            if self._breaker.pauses & (self._breaker.pauses - 1) == 0:
+                log.warning("the store is left alone, %d times in a row: %s", self._breaker.pauses, error)
 
     def _failed(self, work: PartitionWork, error: FirnError) -> None:
-        work.failures += 1
-        wait_ms = self._backoff(work.failures)
-        work.not_before_ms = self._clock.monotonic_ms() + wait_ms
+        wait_ms = self._backoff(work.failures + 1)
+        work.failed(str(error), self._clock.monotonic_ms() + wait_ms)
         if not isinstance(error, CommitRefused):
             self.metrics.errors += 1
         # One line for the first failure and for every doubling: an outage must not fill the disk with log
         # lines.
-        if work.failures & (work.failures - 1) == 0 or isinstance(error, (CorruptionError, StoreRefused)):
+        if work.failures & (work.failures - 1) == 0 or isinstance(error, CorruptionError):
             log.warning(
                 "%s: offload failed %d times in a row, next try in %d ms: %s",
                 work.partition.tip, work.failures, wait_ms, error,
             )  # fmt: skip
-        self._wake.set()
 
     def _backoff(self, failures: int) -> int:
         settings = self.settings
@@ -332,19 +431,25 @@ class TieringManager:
         while True:
             self._housekeeping.clear()
             await self._house_round()
-            due: list[int | None] = [self._clock.monotonic_ms() + self._heads_interval_ms]
-            if self._fence.displaced is None:
-                due.append(self._heads_due_ms)
+            now_ms = self._clock.monotonic_ms()
+            due: list[int | None] = [now_ms + self.settings.heads_interval_ms]
             if self._fence.is_ours:
                 due += [self._sweep_due_ms, self._eraser.next_due_ms, self._topics_due_ms]
                 due.append(self._metadata.due_ms)
             soonest = min(at for at in due if at is not None)
-            await self._pause(self._housekeeping, max(soonest, self._house_not_before_ms))
+            not_before_ms = max(self._house_not_before_ms, now_ms + self._store_pause_ms(now_ms))
+            await self._pause(self._housekeeping, max(soonest, not_before_ms))
+
+    def _store_pause_ms(self, now_ms: int) -> int:
+        """For how long the store is left alone yet."""
+        return self._breaker.wait_ms(now_ms) if self._breaker.refuses(now_ms) else 0
 
     async def _house_round(self) -> None:
         """Whatever is due, each by itself; a failure is logged, counted and tried again later."""
         now_ms = self._clock.monotonic_ms()
         if now_ms < self._house_not_before_ms or self._fence.displaced is not None:
+            return
+        if self._store_pause_ms(now_ms):
             return
         failures: list[FirnError] = []
         if not self._fence.is_ours:
@@ -356,8 +461,6 @@ class TieringManager:
             await self._attempt(partial(self._eraser.run_due, now_ms), failures)
             if now_ms >= self._sweep_due_ms:
                 await self._attempt(self.sweep, failures)
-        if now_ms >= self._heads_due_ms:
-            self._doubt_heads(now_ms)
         if not failures:
             self._house_failures = 0
             return
@@ -390,7 +493,7 @@ class TieringManager:
         # One whose HEAD cannot be read holds up no other; it is looked at before anything of it is written.
         if not self._has_looked():
             return
-        stopped = [str(work.partition.tip) for work in self._works.values() if work.stopped is not None]
+        stopped = [str(tip) for tip in self.metrics.stopped]
         if stopped:
             self._tell_once(
                 "take-over",
@@ -416,7 +519,7 @@ class TieringManager:
         self._is_topics_file_ours = snapshot is not None and refusal is None
         self._told.pop("take-over", None)
         self._eraser.schedule_deleted(self._catalog.tombstones())
-        self._wake.set()
+        self.wake()
 
     def _deleted(self) -> frozenset[UUID]:
         return frozenset(self._catalog.tombstones())
@@ -434,21 +537,6 @@ class TieringManager:
         now_ms = self._clock.monotonic_ms()
         self._sweep_due_ms = now_ms + self.settings.sweep_interval_ms
         return await self._sweeper.sweep(now_ms)
-
-    @property
-    def _heads_interval_ms(self) -> int:
-        """Short enough that no HEAD names a manifest whose grace is over."""
-        return max(self.settings.interval_ms, self.settings.grace_ms // 2)
-
-    def _doubt_heads(self, now_ms: int) -> None:
-        """Have every HEAD looked at again.
-
-        A request that timed out, ours or a fenced leader's, may have arrived late and put an older one there.
-        """
-        self._heads_due_ms = now_ms + self._heads_interval_ms
-        for work in self._works.values():
-            work.doubt_head()
-        self._wake.set()
 
     async def _write_topics(self) -> None:
         due_ms, self._topics_due_ms = self._topics_due_ms, None
@@ -477,10 +565,21 @@ class TieringManager:
             self._is_recovered = False  # from now on the bucket's offsets are ours
             self._is_topics_file_ours = True
 
-    def _live_topics(self) -> frozenset[UUID] | None:
+    def _live_topics(self) -> Collection[UUID] | None:
         snapshot = self._topics()
         return snapshot.ids if snapshot is not None else None
 
     def _leader_epoch(self, topic_id: UUID, partition: int) -> int | None:
         work = self._works.get((topic_id, partition))
         return work.partition.leader_epoch if work is not None else None
+
+
+def _breaker(settings: TieringSettings) -> Breaker:
+    """One for the store, as patient as partitions are."""
+    return Breaker(
+        BreakerSettings(
+            first_pause_ms=settings.backoff_initial_ms,
+            longest_pause_ms=settings.backoff_max_ms,
+            jitter=settings.backoff_jitter,
+        )
+    )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from service.base.types import TopicIdPartition
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -36,9 +39,35 @@ class TieringMetrics:
     """Partitions whose HEAD and metadata are of two pasts, and what is wrong."""
     unknown_topics: int = 0
     """Topics with objects in the bucket that the metadata knows neither as live nor as deleted."""
+    manifests_written: int = 0
+    """Versions that were committed; fewer than segments where several go with one."""
     lag_segments: int = 0
     lag_bytes: int = 0
-    oldest_sealed_ms: int | None = None
-    """When the oldest segment that waits to be copied was sealed (wall clock); None where none waits."""
+    waiting: dict[TopicIdPartition, int] = field(default_factory=dict)
+    """Partitions with segments that could be copied, and when the oldest of those was sealed (wall clock)."""
+    reasons: dict[TopicIdPartition, str] = field(default_factory=dict)
+    """Why a partition is not copied, swept or expired now; see `why`."""
+    store: str | None = None
+    """Why the store is left alone for now, by everybody."""
+    store_opened: int = 0
+    """How often the store had to be left alone."""
     blocked: dict[TopicIdPartition, str] = field(default_factory=dict)
     """Partitions that cannot be copied, and why, until they can."""
+
+    @property
+    def oldest_sealed_ms(self) -> int | None:
+        """When the oldest segment that waits to be copied was sealed (wall clock); None where none waits."""
+        return min(self.waiting.values(), default=None)
+
+    def why(self, tip: TopicIdPartition) -> str | None:
+        """Why `tip` does not tier now; None where it does, or has nothing to do."""
+        reason = self.reasons.get(tip)
+        return self.store if reason is None and tip in self.waiting else reason
+
+
+def note(notes: dict[TopicIdPartition, T], tip: TopicIdPartition, what: T | None) -> None:
+    """Have `notes` say `what` of `tip`; nothing where it is None."""
+    if what is None:
+        notes.pop(tip, None)
+    else:
+        notes[tip] = what

@@ -3,7 +3,11 @@
     look      at start, now and then, and after a change by others: HEAD must name the committed manifest
     settle    a proposal that is not answered yet: ask again, then HEAD, then tell the partition
     expire    drop what total retention no longer keeps: manifest, commit, HEAD; objects go after a grace
-    copy      object, manifest, commit, HEAD; only then does the partition hear that its bytes are remote
+    copy      objects, manifest, commit, HEAD; only then does the partition hear that its bytes are remote
+
+Where several segments wait, their objects are uploaded one after the other and go with one manifest: up to
+`TieringSettings.commit_segments`, and no further upload is begun once `commit_bytes` are there. If one fails,
+those before it are committed.
 
 Nothing is written while HEAD says something else than our metadata (`judgement`): the first look comes
 before anything else, and each manifest is made from a HEAD that was read right before. What is committed is
@@ -15,88 +19,43 @@ the event loop; whatever blocks runs on the offload pool.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
-from uuid import UUID
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-from service.base.clock import Clock
-from service.base.errors import CorruptionError, StorageError
-from service.base.types import TopicIdPartition
-from service.remote.catalog import NO_VERSION, Catalog, CatalogCommit, CatalogEntry, CatalogResult
+from service.base.errors import CorruptionError, FirnError, StorageError
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
 from service.remote.format.manifest import ManifestDrop, SegmentEntry, live_segments
 from service.remote.format.segment_object import SegmentIdentity
-from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.errors import ObjectNotFound
-from service.remote.stores.store import ObjectStore
-from service.tiering.chain import ChainStore, HeadMoved, SeenHead
-from service.tiering.commits import CommitQueue
+from service.tiering.agenda import Priority
+from service.tiering.chain import HeadMoved, SeenHead
 from service.tiering.copier import copy_segment
-from service.tiering.eraser import Eraser
 from service.tiering.expiry import UNLIMITED, Expiry, Retention, plan_expiry
-from service.tiering.fence import Fence
 from service.tiering.judgement import MAY_GO_ON, Verdict, judge, judge_damaged, problem
 from service.tiering.lifecycle import SegmentState, move
-from service.tiering.metrics import TieringMetrics
-from service.tiering.offload import OffloadPool
-from service.tiering.planner import Copy, CopyPlan, plan_copies, priority
-from service.tiering.ports import Sealed, TieredPartition, TieringSettings
-from service.tiering.slots import Priority
-from service.tiering.steps import Probe, Step
-from service.tiering.store_clock import MAX_SKEW_MS, StoreClock
+from service.tiering.metrics import note
+from service.tiering.planner import Copy, CopyPlan, SegmentSpan, plan_copies, priority
+from service.tiering.ports import TieredPartition
+from service.tiering.steps import Step
+from service.tiering.store_clock import MAX_SKEW_MS
+from service.tiering.units import (
+    Attempt,
+    ClockDoubted,
+    CommitRefused,
+    Oldest,
+    Proposal,
+    Tools,
+    catalog_entry,
+    commit_of,
+)
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 MAINTENANCE: Priority = (False, 0, 0)
 """Settling, publishing and expiry are short and go before any upload."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """What all partitions of a node share."""
-
-    cluster_id: str
-    store: ObjectStore
-    chains: ChainStore
-    catalog: Catalog
-    commits: CommitQueue
-    pool: OffloadPool
-    eraser: Eraser
-    clock: Clock
-    settings: TieringSettings
-    metrics: TieringMetrics
-    new_uuid: Callable[[], UUID]
-    stamps: Callable[[], Stamp]
-    probe: Probe
-    fence: Fence
-    store_clock: StoreClock
-
-
-@dataclass(slots=True)
-class Proposal:
-    """A manifest that is written and whose commit is not settled yet.
-
-    `retired` are keys that nobody needs once it is committed; `written` those that nobody needs if it
-    never is.
-    """
-
-    commit: CatalogCommit
-    chain: Chain
-    copied: SegmentEntry | None
-    dropped: tuple[SegmentEntry, ...]
-    retired: tuple[str, ...]
-    written: tuple[str, ...]
-    state: SegmentState
-
-
-class Oldest(NamedTuple):
-    """The first segment of the chain at some start offset, and when it was uploaded if that decides its
-    age."""
-
-    start_offset: int
-    segment: SegmentEntry
-    uploaded_at_ms: int
 
 
 class PartitionWork:
@@ -105,30 +64,87 @@ class PartitionWork:
     def __init__(self, partition: TieredPartition, tools: Tools) -> None:
         self.partition = partition
         self.failures = 0
+        self.failure: str | None = None
         self.not_before_ms = 0
         self.published: CatalogEntry | None = None
         self.stopped: str | None = None
         """why nothing of this partition is written or deleted: HEAD and our metadata are of two pasts"""
-        self.plan: CopyPlan[Sealed] | None = None
+        self.due_ms: int | None = None
+        """when there may be something to do although nothing is told of; None: never"""
+        self.is_gone = False
+        """this node does not lead the partition any more: nothing further is begun"""
         self._tools = tools
         self._known: CatalogEntry | None = None
         self._proposal: Proposal | None = None
         self._oldest: Oldest | None = None
+        self._lag = (0, 0)
         self._is_head_doubtful = True
+        self._look_due_ms = 0
         self._looked: CatalogEntry | None = None
         self._has_looked = False
 
     def assess(self) -> Priority | None:
-        """Whether there is something to do now, and how pressing it is. Refreshes the lag in `plan`."""
+        """Whether there is something to do now, and how pressing it is; otherwise `due_ms` is right.
+
+        Also refreshes what the metrics say of this partition. `StorageError` where the log is offline.
+        """
         entry = self._entry()
-        self.plan = self._plan(entry)
+        plan = self._plan(entry)
+        sealed_at_ms = self._count(plan)
+        self.due_ms = self._look_due_ms if self._is_tiered(entry) else None
         if self._must_look(entry):
             return MAINTENANCE
         if self.stopped is not None or not self._tools.fence.is_ours:
             return None
         if self._proposal is not None or self._is_unpublished(entry) or self._may_expire(entry):
             return MAINTENANCE
-        return priority(self.plan) if self.plan.copies else None
+        if sealed_at_ms is not None:
+            return priority(plan, sealed_at_ms)
+        self._note_due(entry, plan)
+        return None
+
+    def _count(self, plan: CopyPlan[SegmentSpan]) -> int | None:
+        """Tell the metrics; when the oldest segment that can be copied was sealed, None for none."""
+        metrics, tip = self._tools.metrics, self.partition.tip
+        metrics.lag_segments += plan.lag_segments - self._lag[0]
+        metrics.lag_bytes += plan.lag_bytes - self._lag[1]
+        self._lag = plan.lag_segments, plan.lag_bytes
+        note(metrics.blocked, tip, plan.blocked)
+        note(metrics.stopped, tip, self.stopped)
+        reason = self.stopped or plan.blocked or self.failure
+        if reason is None and plan.copies and not self._tools.fence.is_ours:
+            reason = self._tools.fence.displaced or "the prefix was not taken over yet"
+        note(metrics.reasons, tip, reason)
+        sealed_at_ms = None
+        if plan.copies:
+            sealed_at_ms = self.partition.log.sealed.sealed_at_ms(plan.copies[0].segment.base_offset)
+        note(metrics.waiting, tip, sealed_at_ms)
+        return sealed_at_ms
+
+    def _note_due(self, entry: CatalogEntry | None, plan: CopyPlan[SegmentSpan]) -> None:
+        """There is nothing to do now: `due_ms` is when that may change without anybody telling."""
+        tools, oldest = self._tools, self._oldest
+        now_ms = tools.clock.monotonic_ms()
+        due = [] if self.due_ms is None else [self.due_ms]
+        if plan.blocked is not None or self._is_held_back(entry):
+            due.append(now_ms + tools.settings.interval_ms)
+        if entry is not None and oldest is not None:
+            retention, wall_ms = self._retention(), tools.clock.now_ms()
+            if retention.ms != UNLIMITED:
+                due.append(now_ms + max(0, oldest.ages_from_ms(wall_ms) + retention.ms + 1 - wall_ms))
+            if retention.bytes != UNLIMITED:
+                room = retention.bytes + oldest.segment.size - self._total_bytes(entry)
+                if room <= self.partition.config.segment_bytes:  # otherwise a segment is sealed before
+                    due.append(now_ms + tools.settings.interval_ms)
+        self.due_ms = min(due, default=None)
+
+    def _is_held_back(self, entry: CatalogEntry | None) -> bool:
+        """Whether segments are sealed that may not go before the high watermark has passed them."""
+        if not self._is_copied:
+            return False
+        partition = self.partition
+        end_offset = entry.end_offset if entry is not None else 0
+        return bool(partition.log.sealed.spans(max(end_offset, self._limit), 1))
 
     async def turn(self) -> None:
         """Do one unit of work.
@@ -147,14 +163,27 @@ class PartitionWork:
         elif entry is None or not self._may_expire(entry) or not await self._expire(entry):
             plan = self._plan(entry)
             if plan.copies:
-                await self._copy(entry, plan.copies[0])
+                await self._copy(entry, plan.copies)
 
-    def doubt_head(self) -> None:
-        """Look at HEAD again, soon. What was published stays so: local bytes that could go still can."""
-        self._is_head_doubtful = True
+    def failed(self, why: str, not_before_ms: int) -> None:
+        """A unit of work did not come to its end, for `why`; the next one is for then."""
+        self.failures += 1
+        self.failure = why
+        self.not_before_ms = not_before_ms
+
+    def succeeded(self) -> None:
+        """A unit of work came to its end."""
+        self.failures = self.not_before_ms = 0
+        self.failure = None
 
     def abandon(self) -> None:
         """This node leads the partition no more. What was proposed is for the next leader's chain to tell."""
+        metrics, tip = self._tools.metrics, self.partition.tip
+        metrics.lag_segments -= self._lag[0]
+        metrics.lag_bytes -= self._lag[1]
+        self._lag = (0, 0)
+        for notes in (metrics.blocked, metrics.stopped, metrics.reasons, metrics.waiting):
+            notes.pop(tip, None)
         if self._proposal is not None:
             self._tools.eraser.release(self._proposal.written)
             self._proposal = None
@@ -182,7 +211,8 @@ class PartitionWork:
         if not self._is_tiered(entry):
             return False
         is_news = self._proposal is None and entry not in (self._looked, self.published)
-        return self._is_head_doubtful or is_news
+        is_due = self._tools.clock.monotonic_ms() >= self._look_due_ms
+        return self._is_head_doubtful or is_news or is_due
 
     def _is_tiered(self, entry: CatalogEntry | None) -> bool:
         return entry is not None or self.partition.config.remote_storage_enable
@@ -190,52 +220,103 @@ class PartitionWork:
     def _is_unpublished(self, entry: CatalogEntry | None) -> bool:
         return entry is not None and entry != self.published
 
-    def _plan(self, entry: CatalogEntry | None) -> CopyPlan[Sealed]:
+    @property
+    def _is_copied(self) -> bool:
         config = self.partition.config
-        if not config.remote_storage_enable or config.remote_log_copy_disable:
+        return config.remote_storage_enable and not config.remote_log_copy_disable
+
+    @property
+    def _limit(self) -> int:
+        """The end of what can never be truncated again."""
+        return min(self.partition.high_watermark, self.partition.last_stable_offset)
+
+    def _plan(self, entry: CatalogEntry | None) -> CopyPlan[SegmentSpan]:
+        """What goes with the next commit, and the whole lag."""
+        if not self._is_copied:
             return CopyPlan((), 0, 0, None)
         start, end = (entry.start_offset, entry.end_offset) if entry is not None else (0, 0)
         log = self.partition.log
-        return plan_copies(
-            log.sealed_segments(end),
+        floor = max(end, log.log_start_offset) if start == end else end
+        plan = plan_copies(
+            log.sealed.spans(floor, self._tools.settings.commit_segments),
             chain_start=start,
             chain_end=end,
             log_start_offset=log.log_start_offset,
             high_watermark=self.partition.high_watermark,
             last_stable_offset=self.partition.last_stable_offset,
         )
+        if not plan.copies:
+            return plan
+        segments, size = log.sealed.totals(floor, self._limit)
+        return plan._replace(lag_segments=segments, lag_bytes=size)
 
     # -- copy ------------------------------------------------------------------------------------------------
 
-    async def _copy(self, entry: CatalogEntry | None, copy: Copy[Sealed]) -> None:
+    async def _copy(self, entry: CatalogEntry | None, copies: Sequence[Copy[SegmentSpan]]) -> None:
+        """Upload the first of `copies`, and as many more as go with the same commit; then commit those."""
         tools, tip = self._tools, self.partition.tip
-        identity = self._identity(copy)
-        attempt = _Attempt(tools.eraser)
-        attempt.writes(identity.key)
-        state = move(SegmentState.PLANNED, SegmentState.UPLOADING)
+        leader_epoch = self.partition.leader_epoch
+        attempt = Attempt(tools.eraser)
+        uploaded: list[SegmentEntry] = []
+        failure: FirnError | None = None
+        for copy in copies:
+            if uploaded and self._is_enough(uploaded):
+                break
+            try:
+                uploaded.append(await self._upload(copy, leader_epoch, attempt))
+            except (StorageError, CorruptionError) as e:
+                if not uploaded:
+                    raise
+                failure = e
+                break
         try:
-            tools.probe(Step.BEFORE_UPLOAD, tip)
-            segment = await tools.pool.watch(
-                lambda progress: copy_segment(
-                    tools.store, copy, identity, progress, tools.settings.block_bytes, tools.stamps()
-                )
+            chain, commit = await tools.pool.run(
+                self._append, entry, tuple(uploaded), leader_epoch, attempt.writes
             )
-            state = move(state, SegmentState.UPLOADED)
-            tools.probe(Step.UPLOADED, tip)
-            chain = await tools.pool.run(self._append, entry, segment, identity.leader_epoch, attempt.writes)
         except (StorageError, CorruptionError):
-            move(state, SegmentState.ABANDONED)
             attempt.failed(tip, self._grace_over())
             raise
         retired = (entry.manifest_key,) if entry is not None else ()
-        commit = _commit_of(tip, entry, chain)
-        self._proposal = Proposal(
-            commit, chain, segment, (), retired, attempt.keys, move(state, SegmentState.PROPOSED)
-        )
+        state = move(SegmentState.UPLOADED, SegmentState.PROPOSED)
+        self._proposal = Proposal(commit, chain, tuple(uploaded), (), retired, attempt.keys, state)
         tools.probe(Step.PROPOSED, tip)
         await self._settle(self._proposal)
+        if failure is not None:
+            raise failure
 
-    def _identity(self, copy: Copy[Sealed]) -> SegmentIdentity:
+    def _is_enough(self, uploaded: Sequence[SegmentEntry]) -> bool:
+        return self.is_gone or sum(one.size for one in uploaded) >= self._tools.settings.commit_bytes
+
+    async def _upload(self, copy: Copy[SegmentSpan], leader_epoch: int, attempt: Attempt) -> SegmentEntry:
+        """One object. What fails was never proposed, and may go after the grace."""
+        tools, tip = self._tools, self.partition.tip
+        segment = self.partition.log.sealed.describe(copy.segment.base_offset)
+        identity = self._identity(copy, leader_epoch)
+        alone = Attempt(tools.eraser)
+        alone.writes(identity.key)
+        state = move(SegmentState.PLANNED, SegmentState.UPLOADING)
+        try:
+            tools.probe(Step.BEFORE_UPLOAD, tip)
+            entry = await tools.pool.watch(
+                lambda progress: copy_segment(
+                    tools.store,
+                    Copy(segment, copy.from_offset),
+                    identity,
+                    progress,
+                    tools.settings.block_bytes,
+                    tools.stamps(),
+                )
+            )
+            move(state, SegmentState.UPLOADED)
+            tools.probe(Step.UPLOADED, tip)
+        except (StorageError, CorruptionError):
+            move(state, SegmentState.ABANDONED)
+            alone.failed(tip, self._grace_over())
+            raise
+        attempt.keys += alone.keys
+        return entry
+
+    def _identity(self, copy: Copy[SegmentSpan], leader_epoch: int) -> SegmentIdentity:
         tip = self.partition.tip
         return SegmentIdentity(
             cluster_id=self._tools.cluster_id,
@@ -244,22 +325,23 @@ class PartitionWork:
             partition=tip.partition,
             base_offset=copy.from_offset,
             last_offset=copy.segment.last_offset,
-            leader_epoch=self.partition.leader_epoch,
+            leader_epoch=leader_epoch,
             uuid=self._tools.new_uuid(),
         )
 
     def _append(
         self,
         entry: CatalogEntry | None,
-        segment: SegmentEntry,
+        segments: Sequence[SegmentEntry],
         leader_epoch: int,
         writes: Callable[[str], None],
-    ) -> Chain:
-        """On an offload thread: the next manifest, written."""
+    ) -> tuple[Chain, CatalogCommit]:
+        """On an offload thread: the next manifest, written, and the commit that makes it live."""
         chains = self._tools.chains
         self._check_head(entry)
         parent = self._load(entry).manifest if entry is not None else chains.empty(self.partition.tip)
-        return chains.append(parent, segment, leader_epoch, writes)
+        chain = chains.append(parent, segments, leader_epoch, writes)
+        return chain, commit_of(self.partition.tip, entry, chain)
 
     def _load(self, entry: CatalogEntry) -> Chain:
         """On an offload thread: the committed manifest, which must be what the catalog says."""
@@ -308,9 +390,9 @@ class PartitionWork:
         tools.eraser.release(proposal.written)
         if is_newest:
             tools.eraser.schedule(self.partition.tip, proposal.retired, self._grace_over())
-        if proposal.copied is not None:
-            metrics.segments_copied += 1
-            metrics.bytes_copied += proposal.copied.size
+        metrics.manifests_written += 1
+        metrics.segments_copied += len(proposal.copied)
+        metrics.bytes_copied += sum(segment.size for segment in proposal.copied)
         metrics.segments_dropped += len(proposal.dropped)
         metrics.bytes_dropped += sum(segment.size for segment in proposal.dropped)
 
@@ -328,6 +410,7 @@ class PartitionWork:
         seen = await self._tools.pool.run(self._tools.chains.look, self.partition.tip)
         verdict = verdict_on(entry, seen)
         self._is_head_doubtful = False
+        self._look_due_ms = self._tools.clock.monotonic_ms() + self._tools.settings.heads_interval_ms
         self._looked, self._has_looked = entry, True
         if verdict not in MAY_GO_ON:
             self._stop(verdict, entry, seen)
@@ -410,10 +493,7 @@ class PartitionWork:
         """Bytes of the whole log: the remote chain, and the local segments that end beyond it."""
         if self.partition.config.retention_bytes == UNLIMITED:
             return entry.size_bytes
-        local = sum(
-            facts.size for facts in self.partition.log.segment_facts() if facts.end_offset > entry.end_offset
-        )
-        return entry.size_bytes + local
+        return entry.size_bytes + self.partition.log.sealed.bytes_beyond(entry.end_offset)
 
     async def _expire(self, entry: CatalogEntry) -> bool:
         """Drop what has expired; False when nothing has, which makes the oldest segment known."""
@@ -426,9 +506,9 @@ class PartitionWork:
         )
         if expiry is None:
             return False
-        attempt = _Attempt(tools.eraser)
+        attempt = Attempt(tools.eraser)
         try:
-            chain, drop = await tools.pool.run(
+            chain, commit, drop = await tools.pool.run(
                 self._drop, entry, expiry.start_offset, leader_epoch, attempt.writes
             )
         except (StorageError, CorruptionError):
@@ -436,9 +516,9 @@ class PartitionWork:
             raise
         self._oldest = None
         self._proposal = Proposal(
-            commit=_commit_of(tip, entry, chain),
+            commit=commit,
             chain=chain,
-            copied=None,
+            copied=(),
             dropped=drop.segments,
             retired=(entry.manifest_key, *drop.keys),
             written=attempt.keys,
@@ -493,60 +573,17 @@ class PartitionWork:
 
     def _drop(
         self, entry: CatalogEntry, offset: int, leader_epoch: int, writes: Callable[[str], None]
-    ) -> tuple[Chain, ManifestDrop]:
+    ) -> tuple[Chain, CatalogCommit, ManifestDrop]:
         """On an offload thread: the next manifest, without what lies below `offset`, written."""
         self._check_head(entry)
         parent = self._load(entry).manifest
-        return self._tools.chains.drop(parent, self.partition.tip, offset, leader_epoch, writes)
+        chain, drop = self._tools.chains.drop(parent, self.partition.tip, offset, leader_epoch, writes)
+        return chain, commit_of(self.partition.tip, entry, chain), drop
 
     def _grace_over(self) -> int:
         return self._tools.clock.monotonic_ms() + self._tools.settings.grace_ms
 
 
-class ClockDoubted(StorageError):
-    """Our clock and the store's disagree, so that neither decides what is deleted."""
-
-
-class CommitRefused(StorageError):
-    """The catalog said no: another leader, another version, no such topic. Look at it again, later."""
-
-
-class _Attempt:
-    """The keys that one try writes. They are guarded against the sweeper until it is settled."""
-
-    def __init__(self, eraser: Eraser) -> None:
-        self._eraser = eraser
-        self.keys: tuple[str, ...] = ()
-
-    def writes(self, key: str) -> None:
-        """Called before anything is written under `key`; from offload threads too, one at a time."""
-        self.keys = (*self.keys, key)
-        self._eraser.guard(key)
-
-    def failed(self, tip: TopicIdPartition, due_ms: int) -> None:
-        """Nothing of it was ever proposed, so it may go; what arrives later still is the sweeper's."""
-        self._eraser.release(self.keys)
-        self._eraser.schedule(tip, self.keys, due_ms)
-
-
-def _commit_of(tip: TopicIdPartition, entry: CatalogEntry | None, chain: Chain) -> CatalogCommit:
-    return CatalogCommit(tip, entry.version if entry is not None else NO_VERSION, catalog_entry(chain))
-
-
 def verdict_on(entry: CatalogEntry | None, seen: SeenHead) -> Verdict:
     """How what was seen stands to `entry`."""
     return judge(entry, seen.head) if seen.damage is None else judge_damaged(entry, seen.newest_version)
-
-
-def catalog_entry(chain: Chain) -> CatalogEntry:
-    """The catalog entry that names `chain`."""
-    manifest = chain.manifest
-    return CatalogEntry(
-        version=manifest.version,
-        manifest_key=chain.key,
-        leader_epoch=manifest.leader_epoch,
-        start_offset=manifest.start_offset,
-        end_offset=manifest.end_offset,
-        segments=manifest.segments,
-        size_bytes=manifest.size_bytes,
-    )

@@ -10,7 +10,6 @@ a batch border).
 ...     base_offset: int
 ...     last_offset: int
 ...     size: int
-...     sealed_at_ms: int = 0
 >>> plan = plan_copies(
 ...     [Segment(0, 9, 100), Segment(10, 19, 100), Segment(20, 29, 100)],
 ...     chain_start=0, chain_end=5, log_start_offset=0, high_watermark=25, last_stable_offset=25,
@@ -34,8 +33,6 @@ class SegmentSpan(Protocol):
     def last_offset(self) -> int: ...
     @property
     def size(self) -> int: ...
-    @property
-    def sealed_at_ms(self) -> int: ...
 
 
 S = TypeVar("S", bound=SegmentSpan)
@@ -50,8 +47,7 @@ class Copy(NamedTuple, Generic[S]):
 
 
 class CopyPlan(NamedTuple, Generic[S]):
-    """What may be copied, in order; how far behind the bucket is (all eligible segments); what stands in
-    the way.
+    """What may be copied, in order; how far behind the bucket is; what stands in the way.
 
     `blocked` is None, or why nothing can be copied although something should be. It goes away by itself
     when the chain lies wholly below the log start offset (expiry drops it); otherwise records are missing.
@@ -74,9 +70,9 @@ def plan_copies(
 ) -> CopyPlan[S]:
     """Plan the uploads of one partition.
 
-    `sealed` is in offset order. `chain_start == chain_end` stands for an empty chain, which may begin at
-    any offset at or above `chain_end`; offsets below `log_start_offset` are gone for good and are not
-    copied.
+    `sealed` is in offset order, and may be the oldest ones alone: the lag is that of those given.
+    `chain_start == chain_end` stands for an empty chain, which may begin at any offset at or above
+    `chain_end`; offsets below `log_start_offset` are gone for good and are not copied.
     """
     limit = min(high_watermark, last_stable_offset)
     is_empty = chain_start == chain_end
@@ -98,10 +94,10 @@ def plan_copies(
     return CopyPlan(tuple(copies), len(copies), sum(copy.segment.size for copy in copies), blocked)
 
 
-def priority(plan: CopyPlan[S]) -> tuple[bool, int, int]:
+def priority(plan: CopyPlan[S], sealed_at_ms: int) -> tuple[bool, int, int]:
     """Sort key of a plan with copies, the smallest goes first: who has waited longest, then who has most.
 
-    The leading True leaves room before it for what is short and should not wait for uploads.
+    `sealed_at_ms` is of its oldest segment. The leading True leaves room before it for what is short and
+    should not wait for uploads.
     """
-    oldest = min((copy.segment.sealed_at_ms for copy in plan.copies), default=0)
-    return (True, oldest, -plan.lag_bytes)
+    return (True, sealed_at_ms, -plan.lag_bytes)

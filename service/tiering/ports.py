@@ -7,13 +7,12 @@ and one that is deleted meanwhile stays readable through the open file it brings
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from service.base.types import Buffer, TopicIdPartition
 from service.config.settings import LogConfig
-from service.hot.retention import SegmentFacts
 from service.records.segment_indexes import IndexBytes, Walk
 from service.remote.catalog import CatalogEntry
 from service.tiering.planner import SegmentSpan
@@ -44,6 +43,8 @@ class Sealed(SegmentSpan, Protocol):
         """All of a file beside the log, none where it is not there. For an offload thread."""
 
     @property
+    def sealed_at_ms(self) -> int: ...
+    @property
     def txn_index_path(self) -> Path | None: ...
     @property
     def producer_snapshot_path(self) -> Path | None: ...
@@ -51,16 +52,35 @@ class Sealed(SegmentSpan, Protocol):
     def log_file(self) -> LogFile: ...
 
 
+class SealedSegments(Protocol):
+    """The segments of a log that are closed for writing. Each call costs O(log n) of them."""
+
+    def watch(self, news: Callable[[], None] | None, /) -> None:
+        """Call `news` when a segment was sealed, the log's start moved or its settings changed."""
+
+    def spans(self, from_offset: int, most: int, /) -> Sequence[SegmentSpan]:
+        """Up to `most` of those that end beyond `from_offset`, oldest first."""
+
+    def totals(self, from_offset: int, end_offset: int, /) -> tuple[int, int]:
+        """Number and bytes of those that end beyond `from_offset` and not beyond `end_offset`."""
+
+    def bytes_beyond(self, offset: int, /) -> int:
+        """Bytes of all segments that end beyond `offset`, the one that is written to among them."""
+
+    def sealed_at_ms(self, base_offset: int, /) -> int:
+        """When the segment that begins there was sealed."""
+
+    def describe(self, base_offset: int, /) -> Sealed:
+        """What it takes to copy the segment that begins there."""
+
+
 class TieredLog(Protocol):
-    """The local tier of one partition."""
+    """The local tier of one partition. What it is asked raises `StorageError` where it is offline."""
 
     @property
     def log_start_offset(self) -> int: ...
-    def sealed_segments(self, from_offset: int) -> Sequence[Sealed]:
-        """All but the active one, oldest first, that end beyond `from_offset`."""
-
-    def segment_facts(self) -> Sequence[SegmentFacts]:
-        """End offset and size of every segment."""
+    @property
+    def sealed(self) -> SealedSegments: ...
 
 
 class TieredPartition(Protocol):
@@ -90,13 +110,16 @@ class TieredPartition(Protocol):
         on."""
 
 
+ChooseUploads = Callable[[Sequence[str]], Awaitable[Collection[str]]]
+
+
 class AbandonedUploads(Protocol):
     """Ends unfinished multipart uploads, which no listing shows, in a store that keeps them for ever."""
 
-    async def __call__(self, older_than_ms: int, choose: Callable[[Sequence[str]], Collection[str]]) -> int:
+    async def __call__(self, older_than_ms: int, choose: ChooseUploads) -> int:
         """Abort those of the uploads older than `older_than_ms` whose keys `choose` picks; how many.
 
-        `choose` is called on the event loop, at most once, after the uploads have been listed, with the keys
+        `choose` is awaited on the event loop, at most once, after the uploads have been listed, with the keys
         of this layout among them. Raises `StorageError`.
         """
 
@@ -117,8 +140,16 @@ class TieringSettings(NamedTuple):
     metadata_interval_ms: int = 3_600_000  # metadata.log.max.snapshot.interval.ms
     metadata_debounce_ms: int = 30_000
     """The metadata's copy in the bucket is written so long after topics changed, and once per interval."""
+    commit_segments: int = 16
+    """So many segments at most, and no more once they have `commit_bytes`, go with one manifest."""
+    commit_bytes: int = 256 << 20
     fence_age_ms: int = 10_000
     """So old may be what was seen of `cluster.json` when a unit of work begins; deletions look again."""
     block_bytes: int = 1 << 20
     """Target of the block table and size of a read: what an upload holds in memory is a few of these."""
     stop_timeout_ms: int = 5_000
+
+    @property
+    def heads_interval_ms(self) -> int:
+        """How often HEAD is looked at: so often that none names a manifest whose grace is over."""
+        return max(self.interval_ms, self.grace_ms // 2)

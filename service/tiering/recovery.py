@@ -27,8 +27,8 @@ from service.remote.reading.object_reader import (
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectStore
 from service.tiering.fence import read_cluster
-from service.tiering.partition_work import catalog_entry
 from service.tiering.shared_objects import read_topics
+from service.tiering.units import catalog_entry
 
 
 class ArchivedPartition(NamedTuple):

@@ -10,7 +10,7 @@ Functions here block; they run on an offload thread or before the loop starts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 from uuid import UUID
 
@@ -33,14 +33,14 @@ log = logging.getLogger(__name__)
 
 
 class TopicsSnapshot(NamedTuple):
-    """The topics of the committed metadata image up to `metadata_offset`."""
+    """The topics of the committed metadata image up to `metadata_offset`.
+
+    `rows` makes one of each; it is called on an offload thread, for it takes a while where there are many.
+    """
 
     metadata_offset: int
-    topics: Sequence[TopicRow]
-
-    @property
-    def ids(self) -> frozenset[UUID]:
-        return frozenset(topic.topic_id for topic in self.topics)
+    ids: Collection[UUID]
+    rows: Callable[[], Sequence[TopicRow]]
 
 
 class Refusal(NamedTuple):
@@ -75,7 +75,7 @@ def write_topics(
         log.warning("topics.json: %s; this process wrote it, and writes it again", refusal.why)
     elif refusal is not None:
         return refusal
-    data = encode_topics(cluster_id, snapshot.metadata_offset, snapshot.topics, stamp)
+    data = encode_topics(cluster_id, snapshot.metadata_offset, snapshot.rows(), stamp)
     if not is_conditional:
         store.put(TOPICS_KEY, data)
     elif not conditional.write(store, TOPICS_KEY, data, seen):
@@ -115,7 +115,7 @@ def _compare(
     if stored.cluster_id != cluster_id:
         return Refusal(f"it is of cluster {stored.cluster_id}", is_behind=True)
     is_later = stored.metadata_offset > snapshot.metadata_offset and not is_recovered
-    known = snapshot.ids.union(deleted)
+    known = {*snapshot.ids, *deleted}
     lacking = [
         row for row in stored.topics if row.topic_id not in known and (is_later or _has_objects(store, row))
     ]

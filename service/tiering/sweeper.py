@@ -23,12 +23,13 @@ it fails, and is tried again under another key.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import groupby, islice
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError, StorageError
+from service.base.slices import Slice
 from service.base.types import TopicIdPartition
 from service.remote.catalog import Catalog, CatalogEntry
 from service.remote.format.keys import (
@@ -55,12 +56,16 @@ from service.tiering.ports import AbandonedUploads
 
 log = logging.getLogger(__name__)
 
+_GROUP_US: Final = 20
+_UPLOAD_US: Final = 3
+"""What it takes to judge a partition's keys, and one more for each, or one unfinished upload."""
+
 MAX_REMEMBERED: Final = 200_000
 """Orphans under observation; a bucket with more of them is swept in several rounds."""
 
 LeaderEpochOf = Callable[[UUID, int], int | None]
 """Our leader epoch of a partition; None where this node does not lead it."""
-LiveTopics = Callable[[], frozenset[UUID] | None]
+LiveTopics = Callable[[], Collection[UUID] | None]
 """Topics of the committed image; None while it is not known."""
 
 
@@ -111,7 +116,7 @@ class Sweeper:
             return 0
         await self._fence.check()
         await self._abort_uploads()
-        listing = self._store.list(DATA_PREFIX)
+        listing = iter(self._store.list(DATA_PREFIX))
         seen: dict[str, int] = {}
         unknown: set[UUID] = set()
         deleted = 0
@@ -147,15 +152,18 @@ class Sweeper:
         if aborted:
             log.info("%d abandoned multipart uploads aborted", aborted)
 
-    def _dead_uploads(self, keys: Sequence[str]) -> list[str]:
+    async def _dead_uploads(self, keys: Sequence[str]) -> list[str]:
         """Those of `keys`, listed before this is called, that nobody uploads to for a chain any more."""
-        guarded = self._eraser.guarded()
-        return [key for key in keys if key not in guarded and self._is_dead(key)]
+        dead = []
+        piece = Slice()
+        for key, segment in await self._pool.run(_segments, keys):
+            if piece.charge(_UPLOAD_US):
+                await piece.next_turn()
+            if not self._eraser.is_guarded(key) and self._is_dead(segment):
+                dead.append(key)
+        return dead
 
-    def _is_dead(self, key: str) -> bool:
-        segment = parse_segment_key(key)
-        if segment is None:
-            return False  # nothing else is ever uploaded in parts
+    def _is_dead(self, segment: SegmentKey) -> bool:
         if segment.topic_id in self._catalog.tombstones():
             return True
         epoch = self._leader_epoch_of(segment.topic_id, segment.partition)
@@ -173,12 +181,14 @@ class Sweeper:
             )
         self._unknown = unknown
 
-    async def _orphans(self, chunk: list[ObjectInfo], unknown: set[UUID]) -> list[str]:
-        guarded = self._eraser.guarded()
-        live_topics = self._live_topics()
-        listed = [one for info in chunk if info.key not in guarded and (one := _listed(info.key))]
+    async def _orphans(self, chunk: list[Listed], unknown: set[UUID]) -> list[str]:
         orphans: list[str] = []
-        for (topic_id, partition), group in groupby(listed, lambda one: one.parsed[:2]):
+        piece = Slice()
+        for (topic_id, partition), listed in groupby(chunk, lambda one: one.parsed[:2]):
+            group = [one for one in listed if not self._eraser.is_guarded(one.key)]
+            if piece.charge(_GROUP_US + len(group)):
+                await piece.next_turn()
+            live_topics = self._live_topics()
             if live_topics is not None and topic_id not in live_topics:
                 if topic_id not in self._catalog.tombstones():
                     unknown.add(topic_id)
@@ -189,7 +199,7 @@ class Sweeper:
             entry = self._catalog.entry(topic_id, partition)
             tip = TopicIdPartition(topic_id, "", partition)
             try:
-                orphans += await self._pool.run(self._unnamed, tip, entry, epoch, list(group))
+                orphans += await self._pool.run(self._unnamed, tip, entry, epoch, group)
             except (CorruptionError, ObjectNotFound) as e:
                 # What this chain names is not known; the others are not worse off for it.
                 self._metrics.sweep_errors += 1
@@ -237,8 +247,17 @@ class Sweeper:
             children = self._chains.page(tip, child).children
 
 
-def _next_chunk(listing: Iterator[ObjectInfo]) -> list[ObjectInfo]:
-    return list(islice(listing, DELETE_BATCH))
+def _next_chunk(listing: Iterator[ObjectInfo]) -> list[Listed]:
+    """On an offload thread: keys of the layout among the next ones; none at the end of the listing alone."""
+    while infos := list(islice(listing, DELETE_BATCH)):
+        if chunk := [one for info in infos if (one := _listed(info.key)) is not None]:
+            return chunk
+    return []
+
+
+def _segments(keys: Sequence[str]) -> list[tuple[str, SegmentKey]]:
+    """On an offload thread: those of segments; nothing else is ever uploaded in parts."""
+    return [(key, segment) for key in keys if (segment := parse_segment_key(key)) is not None]
 
 
 def _listed(key: str) -> Listed | None:

@@ -166,7 +166,10 @@ def test_what_the_store_says_is_told_as_refusal_or_outage(bucket: Bucket) -> Non
 def run(
     child: UploadsChild, choose: Callable[[Sequence[str]], Collection[str]], older_than_ms: int = 0
 ) -> int:
-    return asyncio.run(child(older_than_ms, choose))
+    async def chosen(keys: Sequence[str]) -> Collection[str]:
+        return choose(keys)
+
+    return asyncio.run(child(older_than_ms, chosen))
 
 
 @pytest.mark.usefixtures("credentials")

@@ -28,7 +28,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def everything(keys: Sequence[str]) -> Sequence[str]:
+async def everything(keys: Sequence[str]) -> Sequence[str]:
     return keys
 
 
@@ -116,7 +116,7 @@ import asyncio, os, sys
 from pathlib import Path
 from service.broker.abandoned_uploads import UploadsChild
 
-def choose(keys):
+async def choose(keys):
     [pid] = [pid for one in Path("/proc/self/task").glob("*/children") for pid in one.read_text().split()]
     print(pid, flush=True)
     while True:
@@ -157,7 +157,7 @@ def test_credentials_are_never_arguments() -> None:
     secret = CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
     seen: list[str] = []
 
-    def choose(arguments: Sequence[str]) -> list[str]:
+    async def choose(arguments: Sequence[str]) -> list[str]:
         seen.extend(arguments)
         return []
 

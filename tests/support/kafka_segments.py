@@ -68,7 +68,7 @@ def _claimed(
         topic_id = read_topic_id(SystemDisk(), data / f"{topic}-0")
         assert topic_id is not None
         rows.append(TopicRow(topic, topic_id, partitions, {}))
-    write_topics(store, CLUSTER_ID, TopicsSnapshot(1, rows))
+    write_topics(store, CLUSTER_ID, TopicsSnapshot(1, {row.topic_id for row in rows}, lambda: rows))
     for row in rows:
         for partition in range(row.partitions):
             yield data / f"{row.name}-{partition}", TopicIdPartition(row.topic_id, row.name, partition)
@@ -96,7 +96,7 @@ def _offload_log(
             continue
         identity = SegmentIdentity(CLUSTER_ID, *tip, segment.base_offset, segment.last_offset, 0, uuid4())
         entry = copy_segment(store, Copy(segment, segment.base_offset), identity, Progress(), block_bytes)
-        chain = chains.append(manifest, entry, 0, lambda key: None)
+        chain = chains.append(manifest, [entry], 0, lambda key: None)
         manifest = chain.manifest
     if chain is None:
         return
@@ -128,12 +128,9 @@ def _sealed(log: Path, base_offset: int, end_offset: int) -> SealedSegment:
         base_offset=base_offset,
         last_offset=end_offset - 1,
         size=size,
-        max_timestamp=-1,  # these three the offloader finds out by itself
-        max_timestamp_offset=-1,
         sealed_at_ms=0,
         txn_index_path=txn_index if txn_index.exists() else None,
         producer_snapshot_path=snapshot if snapshot.exists() else None,
-        leader_epochs=(),
         log_file=SegmentFile(SystemDisk(), log, size),
         prove_indexes=prove_indexes,
     )

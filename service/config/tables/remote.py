@@ -10,8 +10,8 @@ from service.config.tables.columns import BOOLEAN, HOUR_MS, INT, LONG, MIB, STRI
 REMOTE: Final = (
     key(
         "remote.log.manager.task.interval.ms", LONG, 30_000,
-        "How often partitions are looked at for segments to copy to object storage and to "
-        "delete there.",
+        "How often a partition is looked at again that waits for what nobody tells of, such as room "
+        "within its retention. What is sealed is copied at once.",
         at_least=1,
     ),
     key(

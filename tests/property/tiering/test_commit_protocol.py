@@ -87,13 +87,14 @@ class Simulation:
         partitions = rng.choice((1, 1, 2))
         limits = rng.choice((Limits(), Limits(2, 2), Limits(3, 3)))
         retention_bytes = rng.choice((-1, -1, 4000, 9000))
+        commit_segments = rng.choice((1, 3, 16))
         self.nodes = [
             World(
                 tmp / str(number),
                 self.bucket,
                 self.catalog,
                 partitions=partitions,
-                settings=SIM_SETTINGS,
+                settings=SIM_SETTINGS._replace(commit_segments=commit_segments),
                 limits=limits,
                 writer=Writer(0, UUID(int=1)),
                 segment_bytes=segment_bytes,
@@ -111,7 +112,8 @@ class Simulation:
             node.topics = self.topics  # type: ignore[method-assign]
 
     def topics(self) -> TopicsSnapshot:
-        return TopicsSnapshot(1, [TopicRow("events", UUID(int=7), len(self.leaders), {})])
+        row = TopicRow("events", UUID(int=7), len(self.leaders), {})
+        return TopicsSnapshot(1, {row.topic_id}, lambda: [row])
 
     def replicas(self, partition: int) -> list[Replica]:
         return [logs[partition] for logs in self.logs]

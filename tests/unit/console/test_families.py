@@ -35,14 +35,24 @@ def test_reasons_that_differ_in_numbers_are_one() -> None:
     metrics = TieringMetrics()
     for number in range(50):
         tip = TopicIdPartition(UUID(int=number), "t", 0)
-        metrics.blocked[tip] = f"offsets {number} to {number * 17} are in no tier"
+        metrics.reasons[tip] = f"offsets {number} to {number * 17} are in no tier"
     assert reasons(metrics) == {"offsets N to N are in no tier": 50}
+
+
+def test_what_waits_for_a_store_that_is_left_alone_is_told_with_its_reason() -> None:
+    metrics = TieringMetrics()
+    for number in range(5):
+        metrics.waiting[TopicIdPartition(UUID(int=number), "t", 0)] = 1
+    assert reasons(metrics) == {}
+    metrics.store = "no answer"
+    metrics.reasons[TopicIdPartition(UUID(int=4), "t", 0)] = "no HEAD"
+    assert reasons(metrics) == {"no answer": 4, "no HEAD": 1}
 
 
 def test_there_are_only_so_many_reasons() -> None:
     metrics = TieringMetrics()
     for number in range(100):
-        metrics.stopped[TopicIdPartition(UUID(int=number), "t", 0)] = f"reason {chr(0x4E00 + number)}"
+        metrics.reasons[TopicIdPartition(UUID(int=number), "t", 0)] = f"reason {chr(0x4E00 + number)}"
     found = reasons(metrics)
     assert len(found) == MOST_REASONS + 1
     assert found["other"] == 100 - MOST_REASONS

@@ -309,7 +309,7 @@ def test_what_belongs_to_another_partition_is_not_deleted_with_ours() -> None:
 def test_a_manifest_names_its_parent_by_key_and_says_who_wrote_it() -> None:
     archive = Archive(MemoryStore(SystemThreads()))
     chains = ChainStore(archive.store, CLUSTER, WORLD, stamps=lambda: STAMP)
-    first = chains.append(chains.empty(TIP), archive.add_segment(3), 0, lambda key: None)
+    first = chains.append(chains.empty(TIP), [archive.add_segment(3)], 0, lambda key: None)
     second, _ = chains.drop(first.manifest, TIP, 5, 0, lambda key: None)
     assert (first.manifest.parent_key, second.manifest.parent_key) == (None, first.key)
     stored = open_chain(archive.store, second.key)

@@ -23,7 +23,6 @@ class Segment(NamedTuple):
     base_offset: int
     last_offset: int
     size: int = 100
-    sealed_at_ms: int = 0
 
 
 def plan(*segments: Segment, **facts: int) -> CopyPlan[Segment]:
@@ -73,9 +72,8 @@ def test_empty_segments_are_not_copied() -> None:
 
 
 def test_who_has_waited_longest_goes_first_and_then_who_has_most() -> None:
-    young, old = plan(Segment(0, 9, sealed_at_ms=20)), plan(Segment(0, 9, sealed_at_ms=10))
-    large = plan(Segment(0, 9, size=500, sealed_at_ms=10))
-    assert priority(large) < priority(old) < priority(young)
+    small, large = plan(Segment(0, 9)), plan(Segment(0, 9, size=500))
+    assert priority(large, 10) < priority(small, 10) < priority(large, 20)
 
 
 class Remote(NamedTuple):

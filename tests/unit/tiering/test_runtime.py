@@ -22,7 +22,6 @@ from service.tiering.fence import claim_prefix
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
 from service.tiering.shared_objects import read_topics
-from service.tiering.slots import PrioritySlots
 from tests.unit.hot.logs import TIP
 from tests.unit.tiering.world import CLUSTER, SETTINGS, Fault, MemoryCatalog, World, once
 
@@ -217,27 +216,6 @@ def test_a_quorum_that_does_not_answer_is_an_unknown_outcome_and_a_bug_stays_a_b
         catalog.answer = ValueError("bug")
         with pytest.raises(ValueError, match="bug"):
             await queue.commit(commit_of(0))
-
-    asyncio.run(scenario())
-
-
-def test_free_places_go_to_the_smallest_priority_first_and_none_is_lost() -> None:
-    async def scenario() -> None:
-        slots = PrioritySlots(1)
-        order: list[int] = []
-
-        async def work(number: int) -> None:
-            async with slots.place((True, number, 0)):
-                order.append(number)
-                await asyncio.sleep(0)
-
-        tasks = [asyncio.create_task(work(number)) for number in (9, 5, 7, 1, 3)]
-        await asyncio.sleep(0)
-        tasks[2].cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert order == [9, 1, 3, 5]
-        async with asyncio.timeout(1), slots.place((True, 0, 0)):
-            order.append(0)
 
     asyncio.run(scenario())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -13,6 +12,7 @@ import pytest
 from service.base.errors import StorageError
 from service.remote.catalog import Tombstone
 from service.remote.format.keys import ManifestKey, SegmentKey, manifest_key, segment_key
+from service.tiering.ports import ChooseUploads
 from tests.unit.tiering.world import GRACE_MS, Fault, World
 
 
@@ -24,11 +24,11 @@ class Bucket:
         self.fails = False
         self.asked = 0
 
-    async def __call__(self, older_than_ms: int, choose: Callable[[Sequence[str]], Collection[str]]) -> int:
+    async def __call__(self, older_than_ms: int, choose: ChooseUploads) -> int:
         self.asked += 1
         if self.fails:
             raise StorageError("not allowed to list uploads")
-        dead = choose([key for key, age_ms in self.ages_ms.items() if age_ms >= older_than_ms])
+        dead = await choose([key for key, age_ms in self.ages_ms.items() if age_ms >= older_than_ms])
         for key in dead:
             del self.ages_ms[key]
         return len(dead)

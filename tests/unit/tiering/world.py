@@ -45,6 +45,7 @@ SETTINGS = TieringSettings(
     grace_ms=GRACE_MS,
     sweep_interval_ms=10 * GRACE_MS,
     block_bytes=512,
+    commit_segments=1,
     stop_timeout_ms=2000,
 )
 
@@ -322,6 +323,7 @@ class World:
             cluster_id=CLUSTER,
             writer=self._writer or WRITER._replace(incarnation=self._ids.new_uuid()),
             partitions=lambda: self.replicas,
+            find=self._find,
             topics=self.topics,
             world=replace(self._ids, clock=self.clock),
             is_recovered=self.is_recovered,
@@ -331,12 +333,16 @@ class World:
             probe=lambda step, tip: self.probe(step, tip),
         )
 
+    def _find(self, topic_id: UUID, partition: int) -> Replica | None:
+        tips = ((one.tip.topic_id, one.tip.partition, one) for one in self.replicas)
+        return next((one for *key, one in tips if tuple(key) == (topic_id, partition)), None)
+
     def topics(self) -> TopicsSnapshot:
         rows = [
             TopicRow(name, topic_id, max(1, sum(one.tip.topic_id == topic_id for one in self.replicas)), {})
             for name, topic_id in self.topic_ids.items()
         ]
-        return TopicsSnapshot(self.metadata_offset, rows)
+        return TopicsSnapshot(self.metadata_offset, {row.topic_id for row in rows}, lambda: rows)
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end on the loop that all worlds share."""
