@@ -1,7 +1,7 @@
 """Many partitions: `python -m bench.partitions [--partitions 10000] [--step 1000]`
 
-Makes topics of `--step` partitions until there are so many, one batch in each partition of the last topic, stops
-the node, starts it again, leaves it alone, ends it with `kill -9`, and starts it once more.
+Makes topics of `--step` partitions until there are so many, writes one batch into each partition of the last
+topic, stops the node, starts it again, leaves it alone, ends it with `kill -9`, and starts it once more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import argparse
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 from bench.measures import Measured
@@ -31,7 +33,10 @@ def main() -> int:
         for one in measure(Path(name), arguments.partitions, arguments.step):
             over = one.target is not None and one.value > one.target
             target = "" if one.target is None else f"≤ {one.target:g} {one.unit}"
-            print(f"{one.what:<60}{target:>12}{'  OVER' if over else '':<6}{one.value:>10.2f} {one.unit}", flush=True)
+            print(
+                f"{one.what:<60}{target:>12}{'  OVER' if over else '':<6}{one.value:>10.2f} {one.unit}",
+                flush=True,
+            )
     return 0
 
 
@@ -41,7 +46,9 @@ def measure(folder: Path, partitions: int, step: int) -> list[Measured]:
     try:
         node.start()
         found = _create(node, partitions, step)
-        found.append(Measured(f"stop, clean, of {partitions} partitions", "s", None, _seconds(lambda: node.stop(300))))
+        found.append(
+            Measured(f"stop, clean, of {partitions} partitions", "s", None, _seconds(lambda: node.stop(300)))
+        )
         found.append(Measured("start after it", "s", 6.0, _seconds(lambda: node.start(300))))
         found += _idle(node)
         node.kill()
@@ -56,7 +63,7 @@ def _create(node: Node, partitions: int, step: int) -> list[Measured]:
     took = []
     with RawConnection(node.bootstrap, 300) as connection:
         for number in range(partitions // step):
-            took.append(_seconds(lambda topic=f"wide-{number}": create(connection, topic, step)))
+            took.append(_seconds(partial(create, connection, f"wide-{number}", step)))
             print(f"topic {number + 1}, of {step} partitions: {took[-1]:.2f} s", file=sys.stderr)
         seconds = _seconds(lambda: _write(connection, f"wide-{partitions // step - 1}", step))
     return [
@@ -79,7 +86,7 @@ def _idle(node: Node) -> list[Measured]:
     ]
 
 
-def _seconds(work) -> float:
+def _seconds(work: Callable[[], object]) -> float:
     started = time.monotonic()
     work()
     return time.monotonic() - started

@@ -24,7 +24,7 @@ from kio.schema.errors import ErrorCode
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.files import make_directory, remove_file
-from service.base.types import NO_LEADER_EPOCH, NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
+from service.base.types import NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import retention, search
@@ -34,7 +34,7 @@ from service.hot.files import FileCache
 from service.hot.producers import ProducerEntry, ProducerStates
 from service.hot.raw_batches import check_raw, marker_of
 from service.hot.reading import LogReader, ReadResult
-from service.hot.recovery import Known, load_log, settings_of
+from service.hot.recovery import Known, load_log, make_log, settings_of
 from service.hot.sealed import SealedSegment, describe
 from service.hot.segment import Segment
 from service.hot.state import LogOffline, LogState
@@ -75,9 +75,7 @@ class LocalLog:
         self._durability = Durability(state, latch)
         self._reader = LogReader(state.segments, lambda: "compact" in state.config.cleanup_policy)
         self._trimming = Trimming(state, self._durability, self._reader)
-        self._durability.note(state.epochs.path)
         self._closed = False
-        self._epoch_to_note = NO_LEADER_EPOCH
         self._set_limits()
 
     @classmethod
@@ -107,8 +105,32 @@ class LocalLog:
         files = FileCache(world.disk) if files is None else files
         state = LogState(directory, tip, config, world, files)
         known = Known(recovery_point, log_start_offset, clean and not doubtful, doubtful)
-        load_log(state, known, producer_expiration_ms)
-        return cls(state, latch or Latch())
+        is_changed = load_log(state, known, producer_expiration_ms)
+        log = cls(state, latch or Latch())
+        if is_changed or not known.clean:
+            log._durability.note(state.epochs.path)
+        log._durability.is_settled = known.clean
+        return log
+
+    @classmethod
+    def make(
+        cls,
+        directory: Path,
+        tip: TopicIdPartition,
+        config: LogConfig,
+        *,
+        world: World,
+        files: FileCache,
+        latch: Latch,
+        producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
+    ) -> LocalLog:
+        """A new log in `directory`, which is there and holds nothing; its names are the caller's to flush.
+
+        Raises `DiskError`.
+        """
+        state = LogState(directory, tip, config, world, files)
+        make_log(state, producer_expiration_ms)
+        return cls(state, latch)
 
     def watch(self, wants_flush: Callable[[LocalLog], None], start_moved: Callable[[], None]) -> None:
         """Call `wants_flush` with the log when something waits for a flush, `start_moved` when a start has
@@ -304,24 +326,14 @@ class LocalLog:
     def note_leader_epoch(self, leader_epoch: int) -> None:
         """A leader was elected: `leader_epoch` begins at the log's end, unless it is known already.
 
-        The file says so before we do; the next flush makes it durable, and the manager has one done soon.
-        `DiskError` where it cannot be written.
+        The file says so before the first batch of that epoch is written; see `epochs`.
         """
         self.state.check()
-        self._epoch_to_note = leader_epoch
-        if leader_epoch > self.state.epochs.latest:
-            self._assign_epoch(leader_epoch, self.state.end_offset)
-            if self.on_roll is not None:
-                self.on_roll(self)
+        self.state.epochs.begin(leader_epoch, self.state.end_offset)
 
     def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known.
-
-        `DiskError` where an epoch is still to be noted and cannot be.
-        """
+        """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known."""
         self.state.check()
-        if self._epoch_to_note > self.state.epochs.latest:
-            self.note_leader_epoch(self._epoch_to_note)
         return self.state.epochs.end_offset_for(leader_epoch, self.state.end_offset)
 
     def roll(self, base_offset: int | None = None) -> bool:
@@ -347,6 +359,8 @@ class LocalLog:
             if snapshot is not None:
                 self._durability.note(snapshot)
         old.seal(new.created_ms)
+        self._durability.note_sealed(old)
+        self._durability.note_dir(state.dir)
         state.segments.add(new)
         self._set_limits()
         if not old.size:
@@ -539,7 +553,7 @@ class LocalLog:
         return state.end_offset - state.recovery_point >= state.config.flush_messages
 
     def note_made(self, *side_files: Path) -> None:
-        """The directory and what is in it are new: the first flush makes them and their names durable."""
+        """The directory may be new: the first flush makes it and `side_files` durable with their names."""
         for path in side_files:
             self._durability.note(path)
         for path in (self.dir, self.dir.parent):
@@ -571,9 +585,7 @@ class LocalLog:
             snapshot = state.snapshots.take(state.producers)
             if snapshot is not None:
                 self._durability.note(snapshot)
-            state.segments.active.finish_indexes()
-            state.recovery_point = min(state.recovery_point, self.active_base_offset)
-            self._durability.flush()
+            self._durability.settle()
         self._closed = True
         self._durability.close()
         if clean:

@@ -58,8 +58,20 @@ def settings_of(config: LogConfig) -> SegmentSettings:
     return SegmentSettings(config.segment_index_bytes, config.index_interval_bytes)
 
 
-def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> None:
-    """Read the log's directory into `state` and make it whole.
+def make_log(state: LogState, producer_expiration_ms: int) -> None:
+    """Begin a new log in an empty directory."""
+    state.producers = ProducerStates(producer_expiration_ms)
+    state.snapshots = SnapshotFiles(state.disk, state.dir, ())
+    state.epochs = LeaderEpochs(state.disk, state.dir)
+    now_ms = state.world.clock.now_ms()
+    segment = Segment.create(state.dir, 0, settings_of(state.config), state.files, now_ms)
+    segment.become_active()
+    segment.let_files_go()
+    state.segments = Segments([segment])
+
+
+def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool:
+    """Read the log's directory into `state` and make it whole; says whether its epochs were written.
 
     Raises `CorruptionError` where it is damaged (see the head of this file), `DiskError` if the disk does not
     let us.
@@ -86,8 +98,9 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> None
     first = segments[0].base_offset
     start = min(known.log_start_offset, end_offset)
     state.start = start if state.config.remote_storage_enable else max(start, first)
-    state.epochs.truncate_end(end_offset + 1)  # one that begins at the end has no records yet
-    state.epochs.truncate_start(state.start)
+    # An epoch that begins at the end has no records yet.
+    is_changed = state.epochs.truncate_end(end_offset + 1)
+    is_changed |= state.epochs.truncate_start(state.start)
     state.snapshots.remove_strays({segment.base_offset for segment in segments})
     segments[-1].open_for_append()
     for segment in segments:
@@ -96,6 +109,7 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> None
     state.end_offset = end_offset
     state.local_start = max(state.start, first)
     state.recovery_point = end_offset if known.clean else min(known.recovery_point, end_offset)
+    return is_changed
 
 
 def announce_restart(disk: Disk, directory: Path, offset: int, log_start_offset: int) -> None:

@@ -4,7 +4,7 @@ Indexes are hints: an entry that cannot be written is left out and the next batc
 wrong index is found by the lookup that needs it and made anew from the log. So once a batch is written
 nothing that follows can refuse it.
 
-The active segment's files are opened by its first append and stay open until it is sealed and flushed: a
+The active segment's log is opened by its first append and stays open until it is sealed and flushed: a
 process without descriptors refuses a batch before it is written, and the error of a write-back is not lost
 with the last descriptor. Owned by the loop; `flush` and `prove_indexes` may run on other threads.
 """
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from service.base.disk import DiskError, MissingFile
 from service.base.errors import CorruptionError
-from service.base.files import exists, fsync_file, read_file
+from service.base.files import exists, fsync_file, read_file, sync_data
 from service.base.types import NO_TIMESTAMP, Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
@@ -60,8 +60,8 @@ class Segment:
     """
 
     __slots__ = (
-        "_checked", "_disk", "_doubts", "_first_timestamp", "_index_failed", "_is_active", "_max",
-        "_sealed_at_ms", "_since_index", "_writing", "base_offset", "created_ms", "is_torn", "log",
+        "_checked", "_disk", "_doubts", "_first_timestamp", "_index_failed", "_is_active", "_is_settled",
+        "_max", "_sealed_at_ms", "_since_index", "_writing", "base_offset", "created_ms", "is_torn", "log",
         "offset_index", "settings", "size", "time_index",
     )  # fmt: skip
 
@@ -89,6 +89,7 @@ class Segment:
         self.time_index = TimeIndex(time, base_offset, settings.index_bytes)
         self._writing: SegmentFile | None = None
         self._is_active = False
+        self._is_settled = False
         self._max: tuple[int, int] | None = None
         self._first_timestamp: int | None = None
         self._sealed_at_ms: int | None = None
@@ -102,14 +103,13 @@ class Segment:
     def create(
         cls, directory: Path, base_offset: int, settings: SegmentSettings, cache: FileCache, now_ms: int
     ) -> Segment:
-        """A new empty segment on disk, its files open. Whatever bears its names is replaced.
+        """A new empty segment on disk. Whatever bears its names is replaced.
 
         The log comes last: what `DiskError` leaves behind are indexes without a log, which are no segment.
         """
         segment = cls(directory, base_offset, (0, 0, 0), settings, cache, now_ms)
         for handle in reversed(segment.handles):
             handle.create()
-            handle.pin()
         segment._checked = True
         return segment
 
@@ -166,6 +166,7 @@ class Segment:
     def open_for_append(self) -> None:
         """Become the active segment again: its greatest timestamp is made exact. Holds nothing open."""
         self._is_active = True
+        self._is_settled = False
         if self.size and self._max is None:
             self._check_indexes()
             if self._max is None:
@@ -174,23 +175,13 @@ class Segment:
 
     def _hold_open(self) -> SegmentFile:
         """Open what an append writes to. `DiskError` where that is not to be had."""
-        try:
-            try:
-                for handle in self.handles:
-                    handle.pin()
-            except MissingFile:
-                self.rebuild_indexes()
-                for handle in self.handles:
-                    handle.pin()
-        except BaseException:
-            self._let_go()
-            raise
-        self._writing = self.log.get()
+        self._writing = self.log.pin()
         return self._writing
 
-    def _let_go(self) -> None:
-        for handle in self.handles:
-            handle.unpin()
+    @property
+    def is_written(self) -> bool:
+        """Whether batches were appended since it was made or opened, and it is not sealed."""
+        return self._writing is not None
 
     def append(self, data: Buffer, last_offset: int, max_timestamp: int) -> None:
         """Write one batch. `DiskError` leaves the segment as it was, or torn."""
@@ -232,6 +223,8 @@ class Segment:
             if not self._index_failed:
                 _log.warning("index entries for %s left out: %s", self.log.path, e)
             self._index_failed = True
+            if isinstance(e, MissingFile):
+                self._checked = False  # the next lookup makes it anew
         else:
             self._since_index = 0
 
@@ -279,12 +272,24 @@ class Segment:
         self._sealed_at_ms = now_ms
         self._writing = None
         self._is_active = False
-        self.offset_index.handle.unpin()
-        self.time_index.handle.unpin()
 
     def flush(self) -> None:
-        """Make everything written so far durable. `FsyncFailed` if the device says no."""
-        fsync_file(self._disk, self.log.get().fd)
+        """Make what was written to the log so far durable, and of a sealed segment the indexes, too.
+
+        `FsyncFailed` if the device says no.
+        """
+        if self._is_settled:
+            return
+        is_sealed = not self._is_active  # it may be sealed while this goes on
+        file = self.log.get()
+        sync_data(self._disk, file.fd)
+        if is_sealed:
+            self.flush_indexes()
+            self._is_settled = True
+            self.log.unpin()
+
+    def flush_indexes(self) -> None:
+        """Make the indexes durable. `FsyncFailed` if the device says no."""
         for index in (self.offset_index, self.time_index):
             try:
                 file = index.handle.get()
@@ -292,8 +297,6 @@ class Segment:
             except MissingFile:  # a hint; the next lookup makes it anew
                 continue
             fsync_file(self._disk, fd)
-        if not self._is_active:
-            self._let_go()
 
     # Reading
 
@@ -474,12 +477,9 @@ class Segment:
 
     def reset_indexes(self) -> None:
         """Empty both indexes, whatever state their files are in; `index_recovered` fills them again."""
-        held = self._writing is not None
         for index in (self.offset_index, self.time_index):
             index.handle.create()
             index.truncate_entries(0)
-            if held:
-                index.handle.pin()
         self._checked = True
         self._index_failed = False
         self._max = None
@@ -579,10 +579,9 @@ class Segment:
             handle.moved(directory / handle.path.name)
 
     def let_files_go(self) -> None:
-        """Leave no file open that opening the log has looked into; a segment that was just made keeps its."""
+        """Leave no file open that making or opening the log has looked into."""
         for handle in self.handles:
-            if not handle.is_pinned:
-                handle.drop()
+            handle.drop()
 
     def close(self) -> None:
         """Let go of all files."""
