@@ -21,9 +21,9 @@ from service.base.disk import DiskError
 from service.base.errors import ConfigError, StorageError
 from service.broker import effective_settings
 from service.broker.applier import Applier
+from service.hot import checkpoints as hot_checkpoints
 from service.hot import log as hot_log
 from service.hot import log_dir, recovery, retention
-from service.hot import manager as hot_manager
 from service.hot import producers as hot_producers
 from service.hot import segment as hot_segment
 from service.hot.epochs import LeaderEpochs
@@ -199,16 +199,14 @@ def local_retention_ignores_the_bucket() -> None:
 def checkpoint_ahead() -> None:
     """Checkpoints claim more than was flushed: the recovery point is the log's end."""
 
-    def offsets(self: Any) -> Any:
-        found = original(self)
-        for home, points, _ in found.homes:
-            for log, at in self._homes.items():
-                if at is home:
-                    points[log.tip.topic, log.tip.partition] = log.log_end_offset
-        return found
+    def make(update: Any) -> Any:
+        def ahead(log: Any, said: Any) -> None:
+            update(log, said)
+            said.recovery_points[log.tip.topic, log.tip.partition] = log.log_end_offset
 
-    original = hot_manager.LogManager._offsets
-    _swap(hot_manager.LogManager, "_offsets", lambda _: offsets)
+        return staticmethod(ahead)
+
+    _swap(hot_checkpoints.OffsetTable, "_update", make)
 
 
 # The bucket

@@ -159,8 +159,8 @@ class Node:
         check_topics(metadata.image, config)
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         applier.adopt(adopted)
-        applier.start(metadata.image)
-        logs.set_aside_unknown(applier.holds)
+        await applier.start(metadata.image)
+        await logs.set_aside_unknown(applier.holds)
         metadata.subscribe(applier.apply)
 
         broker = Broker(

@@ -27,7 +27,7 @@ from service.base.files import make_directory, remove_file
 from service.base.types import NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
-from service.hot import retention, search
+from service.hot import search
 from service.hot.durability import Durability, Latch
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache
@@ -35,9 +35,10 @@ from service.hot.producers import ProducerEntry, ProducerStates
 from service.hot.raw_batches import check_raw, marker_of
 from service.hot.reading import LogReader, ReadResult
 from service.hot.recovery import Known, load_log, make_log, settings_of
+from service.hot.retention import SegmentFacts
 from service.hot.sealed import SealedSegment, describe
 from service.hot.segment import Segment
-from service.hot.state import LogOffline, LogState
+from service.hot.state import LogOffline, LogState, Watcher
 from service.hot.trimming import Trimming
 from service.records.batch import stamp
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET
@@ -63,15 +64,11 @@ class AppendInfo(NamedTuple):
 
 
 class LocalLog:
-    """One partition's local tier; make it with `LocalLog.open`.
-
-    ``on_roll``: called with the log after a segment was sealed, or a side file written that waits for a flush
-    (the manager flushes it then).
-    """
+    """One partition's local tier; made with `LocalLog.open` or `LocalLog.make`."""
 
     def __init__(self, state: LogState, latch: Latch) -> None:
         self.state = state
-        self.on_roll: Callable[[LocalLog], None] | None = None
+        self._watcher: Watcher[LocalLog] | None = None
         self._durability = Durability(state, latch)
         self._reader = LogReader(state.segments, lambda: "compact" in state.config.cleanup_policy)
         self._trimming = Trimming(state, self._durability, self._reader)
@@ -132,11 +129,11 @@ class LocalLog:
         make_log(state, producer_expiration_ms)
         return cls(state, latch)
 
-    def watch(self, wants_flush: Callable[[LocalLog], None], start_moved: Callable[[], None]) -> None:
-        """Call `wants_flush` with the log when something waits for a flush, `start_moved` when a start has
-        moved that a checkpoint should tell."""
-        self.on_roll = wants_flush
-        self._trimming.on_start_moved = start_moved
+    def watch(self, watcher: Watcher[LocalLog]) -> None:
+        """Tell `watcher` from now on."""
+        self._watcher = watcher
+        self._trimming.on_start_moved = lambda: watcher.start_moved(self)
+        self._trimming.on_removals = lambda due_ms: watcher.has_removals(self, due_ms)
 
     def check(self) -> None:
         """`LogOffline` where the replica is."""
@@ -211,6 +208,8 @@ class LocalLog:
     def config(self, config: LogConfig) -> None:
         self.state.config = config
         self._set_limits()
+        if self._watcher is not None:
+            self._watcher.configured(self)
 
     def _set_limits(self) -> None:
         """Draw the jitter for the active segment, so that partitions made together do not roll together."""
@@ -365,8 +364,8 @@ class LocalLog:
         self._set_limits()
         if not old.size:
             self._trimming.take_out(len(state.segments) - 2, len(state.segments) - 1, "it is empty")
-        if self.on_roll is not None:
-            self.on_roll(self)
+        if self._watcher is not None:
+            self._watcher.wants_flush(self)
         return True
 
     # Reading
@@ -433,16 +432,11 @@ class LocalLog:
         except CorruptionError as e:
             raise state.corrupt(e) from e
 
-    def segment_facts(self) -> list[retention.SegmentFacts]:
+    def segment_facts(self) -> list[SegmentFacts]:
         """What retention and `firn tiers` ask of each segment, oldest first, the active one last."""
         self.state.check()
-        segments = self.state.segments
-        ends = [*segments.bases[1:], self.state.end_offset]
         try:
-            return [
-                retention.SegmentFacts(end, segment.size, segment.largest_timestamp)
-                for segment, end in zip(segments.all, ends, strict=True)
-            ]
+            return list(self._trimming.facts)
         except CorruptionError as e:
             raise self.state.corrupt(e) from e
 
@@ -456,15 +450,18 @@ class LocalLog:
         *,
         is_tiered: bool = False,
     ) -> int:
-        """Delete the segments that retention lets go; returns how many.
+        """Delete the segments that retention lets go, up to `retention.MOST_AT_ONCE`; returns how many.
 
         `remote_end_offset`: the bucket holds all offsets below it (None: nothing). `is_tiered`: part of the
         log is committed in the bucket, so that nothing goes from here that is not there.
         """
         self.state.check()
-        return self._trimming.apply_retention(
-            self.roll, self.segment_facts(), now_ms, remote_end_offset, high_watermark, is_tiered
-        )
+        try:
+            return self._trimming.apply_retention(
+                self.roll, now_ms, remote_end_offset, high_watermark, is_tiered
+            )
+        except CorruptionError as e:
+            raise self.state.corrupt(e) from e
 
     def delete_segments(self, last_offset: int, reason: str) -> int:
         """Delete the oldest sealed segments that hold nothing above `last_offset`; returns how many."""
@@ -486,10 +483,6 @@ class LocalLog:
         """
         self.state.check()
         return self._trimming.advance_log_start(offset)
-
-    def has_removals(self, now_ms: int) -> bool:
-        """Whether `take_removals` would give anything."""
-        return self._trimming.has_removals(now_ms)
 
     def take_removals(self, now_ms: int) -> list[Path]:
         """Files of deleted segments whose delay is over, for the caller to unlink in this order.

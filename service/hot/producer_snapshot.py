@@ -139,6 +139,13 @@ class SnapshotFiles:
             remove_file(self._disk, self._path(offset))
             self._offsets.remove(offset)
 
+    def forget(self, offsets: Iterable[int]) -> dict[int, Path]:
+        """These count no more; their files, by offset, are the caller's to remove."""
+        gone = set(self._offsets).intersection(offsets)
+        if gone:
+            self._offsets = [offset for offset in self._offsets if offset not in gone]
+        return {offset: self._path(offset) for offset in gone}
+
     def rewrite(self, states: ProducerStates) -> None:
         """Write the state as it is now over whatever snapshot is there."""
         offset = states.end_offset
