@@ -14,7 +14,9 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CompileError, LinkError
 
-KERNELS = tuple(f"service.records.{name}" for name in ("kernel", "column_buffers", "column_kernel"))
+KERNELS = tuple(
+    f"service.records.{name}" for name in ("kernel", "column_buffers", "column_kernel", "recovery_kernel")
+)
 
 
 def say(reason: object) -> None:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import islice
 from typing import Any, Final
 
 from service.base.disk import DiskError
@@ -23,7 +22,7 @@ from service.broker import effective_settings
 from service.broker.applier import Applier
 from service.hot import checkpoints as hot_checkpoints
 from service.hot import log as hot_log
-from service.hot import log_dir, recovery, retention
+from service.hot import log_dir, recovery, recovery_walk, retention
 from service.hot import producers as hot_producers
 from service.hot import segment as hot_segment
 from service.hot.epochs import LeaderEpochs
@@ -31,6 +30,7 @@ from service.hot.log_dir import LogDir
 from service.metadata import snapshot_codec
 from service.metadata.raft.log import MetadataLog
 from service.partition.partition import Partition
+from service.records.kernel_status import Status
 from service.records.scan import scan_batches
 from service.remote.format.keys import topic_prefix
 from service.remote.reading import chunk as chunks
@@ -109,14 +109,17 @@ def append_error_swallowed() -> None:
 def recovery_loses_the_last_batch() -> None:
     """Recovery takes the last whole batch for the torn one."""
 
-    def make(verified: Any) -> Any:
-        def but_one(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            headers = list(verified(*args, **kwargs))
-            yield from islice(headers, max(len(headers) - 1, 0))
+    def make(scan: Any) -> Any:
+        def but_one(data: Any, **options: Any) -> Any:
+            found = scan(data, **options)
+            if not found.batches:
+                return found
+            columns = (column[:-1] for column in found[2:])
+            return found.__class__(Status.TRUNCATED, found.positions[-1], *columns)
 
         return but_one
 
-    _swap(recovery, "iter_verified", make)
+    _swap(recovery_walk, "scan_batches", make)
 
 
 def recovery_forgets_producers() -> None:

@@ -15,7 +15,7 @@ Producer state is the latest snapshot at or before the recovery point, and the b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,12 +30,12 @@ from service.hot.files import SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.producers import ProducerStates
 from service.hot.raw_batches import read_marker
+from service.hot.recovery_walk import Problem, Run, recover_segment
 from service.hot.segment import Segment, SegmentSettings
 from service.hot.segments import Segments
 from service.hot.state import LogState
 from service.records.batch import BatchHeader
-from service.records.segment_indexes import MAX_RELATIVE_OFFSET
-from service.records.walk import CHUNK_BYTES, Read, find_offset, find_sound, iter_batches, iter_verified
+from service.records.walk import CHUNK_BYTES, Read, find_offset, find_sound, iter_batches
 
 _log = logging.getLogger(__name__)
 
@@ -314,7 +314,7 @@ class _Loader:
             return
         self._drop(self._segments[slot:])
 
-    def _cut(self, slot: int, end_offset: int, problem: _Problem) -> None:
+    def _cut(self, slot: int, end_offset: int, problem: Problem) -> None:
         """Cut a torn tail; `CorruptionError` if it is none."""
         segment, known = self._segments[slot], self.known
         if known.clean or end_offset < known.recovery_point:
@@ -333,11 +333,16 @@ class _Loader:
         segment.cut_tail(problem.position)
         self._drop(self._segments[slot + 1 :])
 
-    def _take_over(self, file: SegmentFile, header: BatchHeader) -> None:
-        epochs = self._state.epochs
-        if header.partition_leader_epoch > epochs.latest:
-            epochs.note(header.partition_leader_epoch, header.base_offset)
-        replay_batch(self._state.producers, file.pread, header, self._now_ms)
+    def _take_over(self, file: SegmentFile, run: Run) -> None:
+        epochs, batches = self._state.epochs, run.batches
+        if max(batches.leader_epochs) > epochs.latest:
+            for epoch, base_offset in zip(batches.leader_epochs, batches.base_offsets, strict=True):
+                if epoch > epochs.latest:
+                    epochs.note(epoch, base_offset)
+        producers = self._state.producers
+        for header in run.producers():
+            replay_batch(producers, file.pread, header, self._now_ms)
+        producers.end_offset = batches.last_offsets[-1] + 1
 
     def _drop(self, segments: list[Segment]) -> None:
         """Remove segments that are not part of the log, newest first."""
@@ -353,42 +358,6 @@ def _write_again(segment: Segment) -> None:
     file = segment.log.get()
     for position in range(0, segment.size, _AGAIN_BYTES):
         file.pwrite(file.pread(min(_AGAIN_BYTES, segment.size - position), position), position)
-
-
-class _Problem(NamedTuple):
-    """Where the first batch that is not sound begins in its segment, and what is wrong with it."""
-
-    position: int
-    why: str
-
-
-def recover_segment(
-    segment: Segment, take_over: Callable[[SegmentFile, BatchHeader], None]
-) -> tuple[int, _Problem | None]:
-    """Verify a segment and make its indexes anew: (end offset of what is sound, what stands behind it).
-
-    `take_over` sees each sound batch, in order. The log itself is not changed.
-    """
-    file = segment.log.get()
-    valid, next_offset = 0, segment.base_offset
-    problem = None
-    segment.reset_indexes()
-    try:
-        for header in iter_verified(file.pread, segment.size, file.path):
-            if (
-                header.base_offset < next_offset
-                or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-            ):
-                raise CorruptionError(
-                    f"{file.path}: batch at offset {header.base_offset}, not from {next_offset} on"
-                )
-            segment.index_recovered(header)
-            take_over(file, header)
-            valid, next_offset = header.position + header.size, header.next_offset
-    except CorruptionError as e:
-        problem = _Problem(valid, str(e))
-    segment.finish_indexes()
-    return next_offset, problem
 
 
 def end_offset_of(segment: Segment) -> int:

@@ -23,6 +23,7 @@ from service.base.files import exists, fsync_file, read_file, sync_data
 from service.base.types import NO_TIMESTAMP, Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
+from service.hot.index_check import Looked, index_problem
 from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.batch import LOG_OVERHEAD, BatchHeader, size_at
 from service.records.scan import scan_pieces
@@ -420,52 +421,36 @@ class Segment:
             return
         self._checked = True
         try:
-            problem = "entries were left out" if self._index_failed else self._index_problem()
+            problem = "entries were left out" if self._index_failed else index_problem(self._looked())
         except (CorruptionError, DiskError) as e:
             problem = str(e)
         if problem:
             self._make_anew(problem)
 
-    def _index_problem(self) -> str:
-        for index in (self.offset_index, self.time_index):
-            if index.handle.size % index.ENTRY.size:
-                return f"{index.handle.path.name} has {index.handle.size} bytes"
-        return self._offset_index_problem() or self._time_index_problem()
+    def _looked(self) -> Looked:
+        return Looked(
+            self.log.get().pread,
+            self.log.path,
+            self.size,
+            self.offset_index,
+            self.time_index,
+            self.settings.index_interval_bytes,
+        )
 
-    def _offset_index_problem(self) -> str:
-        """The last entry is of a batch, and no later batch should have had one."""
-        last = self.offset_index.last()
-        name = self.offset_index.handle.path.name
-        if last is not None:
-            if not 0 < last[1] < self.size:
-                return f"{name} points beyond the log"
-            place = find_offset(self.log.get().pread, self.base_offset, last[1], self.size)
-            if place is None or place.last_offset != last[0]:
-                return f"{name} points to no batch that ends with offset {last[0]}"
-        if self.offset_index.is_full:
-            return ""
-        since = 0
-        for header in self._headers(last[1] if last else 0):
-            if since > 2 * self.settings.index_interval_bytes:
-                return f"{name} lacks entries"
-            since += header.size
-        return ""
-
-    def _time_index_problem(self) -> str:
-        """Closing and sealing leave an entry: an empty index is a loss, unless records have no timestamps."""
-        name = self.time_index.handle.path.name
-        if not self.size:
-            return f"{name} is not empty" if self.time_index.entries else ""
-        if not self.time_index.entries:
-            return f"{name} is empty" if self._first().max_timestamp >= 0 else ""
-        timestamp, offset = self.time_index.last()
-        position, _ = self.offset_index.lookup(offset)
-        place = find_offset(self.log.get().pread, offset, position, self.size)
-        if place is not None and place.last_offset == offset:
-            header = next(self._headers(place.position))
-            if header.max_timestamp == timestamp:
-                return ""
-        return f"{name} ends with time {timestamp} at offset {offset}, where the log has another"
+    def replace_indexes(self, built: IndexBuilder) -> None:
+        """Take these for the indexes: they were made of the whole log."""
+        self._max = built.newest if self.size else None
+        self._first_timestamp = None
+        self._since_index = built.since
+        data = built.finish()
+        self._checked = True
+        self._index_failed = False
+        try:
+            self.offset_index.replace(data.offset_index)
+            self.time_index.replace(data.time_index)
+        except DiskError as e:
+            _log.warning("the indexes of %s are made anew later: %s", self.log.path, e)
+            self.distrust_indexes()
 
     def rebuild_indexes(self) -> None:
         """Make both indexes anew from the headers in the log, as appending its batches would have."""

@@ -22,7 +22,9 @@ ROUNDS = 8
 def run_and_kill(directory: Path, seed: int, seconds: float) -> list[tuple[int, int, int, int]]:
     """What the appender acknowledged before its end: (producer, sequence, first offset, last offset)."""
     command = [sys.executable, "-m", "tests.property.hot.appender", str(directory), str(seed)]
-    child = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = subprocess.Popen(
+        command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    )
     assert child.stdout is not None
     assert child.stderr is not None
     first = child.stdout.readline()
