@@ -6,7 +6,7 @@ where an act told it exactly what may be gone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
@@ -91,6 +91,12 @@ class PartitionModel:
             self.shaky[one] = self.acked.pop(one)
         self.end_offset = min(self.end_offset, max(offset, self.log_start))
         return len(lost)
+
+    def differs_below(self, offset: int, then: Mapping[int, bytes]) -> None:
+        """Below `offset` the disk is one on which `then` was acknowledged: what has got the same offsets
+        since is not on it."""
+        for one in [one for one, value in self.acked.items() if one < offset and then.get(one) != value]:
+            self.shaky[one] = self.acked.pop(one)
 
     def past_returns(self) -> None:
         """What was gone may be there again: the disk is one of before it went."""

@@ -24,11 +24,13 @@ from simulator.world import METADATA, SimWorld
 
 
 class DiskCopy(NamedTuple):
-    """A disk as it was, the topics that its metadata knows, and the tags of their HEADs then."""
+    """A disk as it was, the topics that its metadata knows, and the tags of their HEADs and the records that
+    were acknowledged then: the copy keeps what a crash may take, whose offsets are given to others."""
 
     platter: Platter
     topics: frozenset[UUID]
     heads: dict[tuple[UUID, int], str | None]
+    acked: dict[tuple[UUID, int], dict[int, bytes]]
 
 
 def _heads(world: SimWorld) -> dict[tuple[UUID, int], str | None]:
@@ -55,7 +57,10 @@ async def copy_disk(world: SimWorld, random: Random) -> None:
     if random.random() < 0.5:
         await world.stop()
     known = frozenset(topic.topic_id for topic in world.topics if not topic.deleted and not topic.vanished)
-    world.disk_copy = DiskCopy(world.machine.platter.copy(), known, _heads(world))
+    acked = {
+        (topic.topic_id, one.index): dict(one.acked) for topic in world.topics for one in topic.partitions
+    }
+    world.disk_copy = DiskCopy(world.machine.platter.copy(), known, _heads(world), acked)
     world.tell("the disk is copied")
     await world.ensure_running()
 
@@ -103,6 +108,7 @@ def _past(world: SimWorld, copied: DiskCopy) -> None:
             same = copied.heads.get((topic.topic_id, partition.index)) == (head.tag if head else None)
             partition.archived_below = max(partition.archived_below, archived)
             partition.past_returns()
+            partition.differs_below(left, copied.acked[topic.topic_id, partition.index])
             if same:
                 partition.may_lose_from(max(left, archived))
             else:  # read-only until somebody adopts what the bucket has

@@ -130,7 +130,7 @@ class Node:
         logs = LogManager(
             config.log_dirs,
             self._world,
-            max_open_files=budget.sealed_files if budget else descriptors.SEALED_FILES,
+            max_open_files=budget.cached_files if budget else descriptors.FEW_FILES,
             on_directory_failed=self._directory_failed,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,

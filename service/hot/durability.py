@@ -11,14 +11,22 @@ later fsync that succeeds proves nothing. Nothing there is flushed, checkpointed
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from service.base.disk import DiskError, MissingFile
 from service.base.files import FsyncFailed, fsync_dir, fsync_file
+from service.hot.producer_snapshot import LateSnapshot
 from service.hot.segment import Segment
 from service.hot.state import LogOffline, LogState
+
+_log = logging.getLogger(__name__)
+
+_WRITTEN_AT_ONCE: Final = 500
+"""Producers whose snapshot the loop writes: a millisecond. More are left to the flush that follows a roll."""
 
 
 class Latch:
@@ -49,7 +57,7 @@ class Durability:
         self._state = state
         self._latch = latch
         self._flushing = state.world.threads.lock()
-        self._unsynced: deque[Path | Segment] = deque()
+        self._unsynced: deque[Path | Segment | LateSnapshot] = deque()
         self._names: dict[Path, None] = {}
         self._closed = False
         self.is_settled = True
@@ -80,9 +88,29 @@ class Durability:
         """The files may go at any time from now on: a flush that runs just then fails for nobody."""
         self._closed = True
 
+    def take_snapshot(self) -> None:
+        """Of the producers at the border between two segments. Where the disk refuses, there is none."""
+        state = self._state
+        if len(state.producers) > _WRITTEN_AT_ONCE:
+            late = state.snapshots.take_late(state.producers, state.world.threads)
+            if late is not None:
+                self._unsynced.append(late)
+                self._names[late.path.parent] = None
+            return
+        try:
+            snapshot = state.snapshots.take(state.producers)
+        except DiskError as e:
+            _log.warning("no producer snapshot at %d of %s: %s", state.producers.end_offset, state.tip, e)
+        else:
+            if snapshot is not None:
+                self.note(snapshot)
+
     def settle(self) -> None:
-        """Flush everything, the active segment's indexes, too: for a clean end. Costs nothing where nothing
-        was written."""
+        """Flush everything, the active segment's indexes and the producers, too: for a clean end. Costs
+        nothing where nothing was written."""
+        snapshot = self._state.snapshots.take(self._state.producers)
+        if snapshot is not None:
+            self.note(snapshot)
         active = self._state.segments.active
         if active.is_written or not self.is_settled:
             active.finish_indexes()
@@ -134,11 +162,14 @@ class Durability:
             if segment in self._state.segments.all:
                 raise
 
-    def _sync(self, one: Path | Segment) -> None:
+    def _sync(self, one: Path | Segment | LateSnapshot) -> None:
         """Make a file durable that may have been replaced or removed since it was written."""
         if isinstance(one, Segment):
             self._flush_segment(one)
             return
+        if isinstance(one, LateSnapshot):
+            one.write()
+            one = one.path
         disk = self._state.disk
         try:
             fd = disk.open(one)

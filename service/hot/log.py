@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -350,13 +351,7 @@ class LocalLog:
             state.dir, base, settings_of(state.config), state.files, state.world.clock.now_ms()
         )
         state.producers.end_offset = base
-        try:
-            snapshot = state.snapshots.take(state.producers)
-        except DiskError as e:
-            _log.warning("no producer snapshot at %d of %s: %s", base, self.tip, e)
-        else:
-            if snapshot is not None:
-                self._durability.note(snapshot)
+        self._durability.take_snapshot()
         old.seal(new.created_ms)
         self._durability.note_sealed(old)
         self._durability.note_dir(state.dir)
@@ -418,15 +413,16 @@ class LocalLog:
     def sealed_segments(self, from_offset: int = 0) -> list[SealedSegment]:
         """All segments but the active one, oldest first, that end beyond `from_offset`.
 
-        Opens nothing it need not.
+        Up to the first whose producer snapshot is still to be written. Opens nothing it need not.
         """
         state = self.state
         state.check()
-        segments, bases = state.segments.all, state.segments.bases
+        segments, ends = state.segments.all, state.segments.bases[1:]
+        settled = takewhile(lambda one: not state.snapshots.is_late(one[1]), enumerate(ends))
         try:
             return [
                 describe(segments[slot], end, state.snapshots, state.epochs)
-                for slot, end in enumerate(bases[1:])
+                for slot, end in settled
                 if end > from_offset
             ]
         except CorruptionError as e:
@@ -575,9 +571,6 @@ class LocalLog:
         state = self.state
         if clean:
             state.check()
-            snapshot = state.snapshots.take(state.producers)
-            if snapshot is not None:
-                self._durability.note(snapshot)
             self._durability.settle()
         self._closed = True
         self._durability.close()

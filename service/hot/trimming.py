@@ -185,6 +185,7 @@ class Trimming:
             return state.end_offset
         if offset < segments.bases[0]:
             return self.restart_at(offset, None, (), ())
+        state.snapshots.write_late()
         slot = segments.slot_of(offset)
         segment = segments.all[slot]
         place = segment.find(offset)
@@ -224,6 +225,7 @@ class Trimming:
         """As `LocalLog.restart_at`. Where it fails half-way the next opening finishes it."""
         state = self._state
         start = offset if log_start_offset is None else log_start_offset
+        state.snapshots.write_late()
         state.epochs.replace([one for one in epochs if one[1] < offset])
         state.producers.load(producers, offset, state.world.clock.now_ms())
         state.snapshots.rewrite(state.producers)

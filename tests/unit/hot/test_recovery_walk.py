@@ -1,4 +1,4 @@
-"""The kernel's walk of recovery finds what a walk batch by batch finds: ends, indexes, epochs and producers."""
+"""The kernel's walk of recovery finds what a walk batch by batch finds: end, indexes, epochs, producers."""
 
 from __future__ import annotations
 
