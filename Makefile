@@ -5,7 +5,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak sim sim-sweep sim-plant bench bench-spark fetch-tools clean
+.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak sim sim-sweep sim-plant bench bench-partitions bench-spark fetch-tools clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -94,6 +94,9 @@ sim-plant: install ## Known defects put back one at a time: how many histories e
 
 bench: install ## Memory, start-up, CPU per request and per GB, beside Apache Kafka where its jars are (BENCH=--kafka)
 	@$(BIN)/python -m bench $(BENCH)
+
+bench-partitions: install ## 10,000 partitions: made, left alone, stopped, started, killed and started (two minutes)
+	@$(BIN)/python -m bench.partitions
 
 bench-spark: spark ## Planning of 100,000 segments; rows per second beside Spark's Kafka connector, hot partition, tail (ten minutes)
 	@$(BIN)/python -m bench.planning

@@ -76,10 +76,13 @@ async def _run(config: BrokerConfig) -> int:
     node = Node(config, supervisor, system_world(), open_files=open_files)
     try:
         async with AsyncExitStack() as stack:
+            # What a start makes lives until the end, be it ten thousand partitions: no collection need look
+            # at it, now or later.
+            gc.disable()
             await node.start(stack)
-            # What lives from here on lives until the end: it need not be looked at by every collection.
             gc.collect()
             gc.freeze()
+            gc.enable()
             host, port = node.address
             print(f"ready: node {config.node_id} on {host}:{port}", flush=True)
             await supervisor.stopped()

@@ -138,7 +138,9 @@ class LogManager:
             replicas = self._replicas(home, found.directories)
             stop = f"after a {'clean' if found.clean else 'hard'} stop" if replicas else "which has none yet"
             _log.info("opening %d logs in %s, %s", len(replicas), home.path, stop)
-            wanted = [(path, *named, config_of(named[0])) for path, named in replicas]
+            topics = {topic for _, (topic, _) in replicas}
+            settings = {topic: config_of(topic) for topic in sorted(topics)}
+            wanted = [(path, *named, settings[named[0]]) for path, named in replicas]
             # One that needs recovery takes a thread for itself.
             group = _OPENED_AT_A_TIME if found.clean else 1
             for opened in await self._io.run_all(partial(self._open_group, found, home), wanted, group):

@@ -85,15 +85,19 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool
     ]
     state.producers = ProducerStates(producer_expiration_ms)
     state.snapshots = SnapshotFiles(state.disk, state.dir, entries)
+    there = {entry.name for entry in entries}
     read_from = None
     try:
-        state.epochs = LeaderEpochs.load(state.disk, state.dir)
+        state.epochs = LeaderEpochs(state.disk, state.dir)
+        if names.LEADER_EPOCHS in there:
+            state.epochs = LeaderEpochs.load(state.disk, state.dir)
     except CorruptionError as e:
         _log.warning("reading all of %s, as its leader epochs are lost: %s", state.dir, e)
         state.epochs = LeaderEpochs(state.disk, state.dir)
         read_from = 0
     loader = _Loader(state, segments, known, now_ms)
-    end_offset = loader.load(read_from)
+    restart = _announced(state.disk, state.dir) if RESTART in there else None
+    end_offset = loader.load(read_from) if restart is None else loader.finish_restart(*restart)
     known = loader.known
     first = segments[0].base_offset
     start = min(known.log_start_offset, end_offset)
@@ -175,10 +179,6 @@ class _Loader:
         `read_from`: from which offset on batches are read, where that is not the recovery point.
         """
         state, known = self._state, self.known
-        restart = _announced(state.disk, state.dir)
-        if restart is not None:
-            self._finish_restart(*restart)
-            return restart[0]
         self._drop_before(known.log_start_offset)
         if not self._segments:
             if known.recovery_point > known.log_start_offset:
@@ -200,7 +200,7 @@ class _Loader:
             state.snapshots.take(state.producers)  # of the border before an empty segment; it may be lost
         return end_offset
 
-    def _finish_restart(self, offset: int, log_start_offset: int) -> None:
+    def finish_restart(self, offset: int, log_start_offset: int) -> int:
         """The epochs and the snapshot of `offset` were written before it was announced."""
         state = self._state
         _log.warning("%s goes on empty from %d: finishing what was begun", state.dir, offset)
@@ -211,6 +211,7 @@ class _Loader:
         self._make(offset)
         end_restart(state.disk, state.dir)
         self.known = self.known._replace(log_start_offset=log_start_offset, recovery_point=offset)
+        return offset
 
     def _drop_before(self, start: int) -> None:
         """What lies wholly below the log's start was on its way out when the last process ended."""
