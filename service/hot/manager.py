@@ -267,6 +267,8 @@ class LogManager:
         if any((one.tip.topic, one.tip.partition) in self._checkpoints.names for one in new):
             # They speak of a predecessor, whose offsets would make this log a damaged one after a crash.
             failed = await self._write_checkpoints()
+            for one in new:
+                self._counts[one.home] -= one.home in failed
             found += [(one.tip, _unwritten(failed[one.home])) for one in new if one.home in failed]
             new = [one for one in new if one.home not in failed]
         for one, made in zip(new, await self._io.run_all(self._opener.make_all, new), strict=True):

@@ -66,7 +66,7 @@ def recover_segment(
     problem = None
     while position < size and problem is None:
         run = _read(file, position, size, next_offset)
-        run, problem = _sound_part(run, segment, size)
+        run, problem = _sound_part(run, segment)
         if run.batches.batches:
             builder.add(run.batches, position)
             take_over(file, run)
@@ -98,7 +98,7 @@ def _one(header: BatchHeader) -> BatchScan:
     return BatchScan(Status.OK, header.size, *(array("q", [value]) for value in columns))
 
 
-def _sound_part(run: Run, segment: Segment, size: int) -> tuple[Run, Problem | None]:
+def _sound_part(run: Run, segment: Segment) -> tuple[Run, Problem | None]:
     """The run without what cannot be part of this segment, and what ends it for good."""
     batches, end = run.batches, run.start + run.batches.end
     path = segment.log.path
@@ -109,6 +109,8 @@ def _sound_part(run: Run, segment: Segment, size: int) -> tuple[Run, Problem | N
         columns = (column[:fit] for column in batches[2:])
         cut = BatchScan(Status.BAD_RANGE, batches.positions[fit], *columns)
         return run._replace(batches=cut), Problem(at, f"{path}: batch at position {at}: {why}")
+    if not run.data:
+        return run, Problem(end, f"{path} ends at {end}, not at {segment.size}")
     if batches.status is Status.OK:
         return run, None
     if batches.status is Status.TRUNCATED and batches.batches:

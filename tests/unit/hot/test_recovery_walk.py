@@ -115,3 +115,11 @@ def test_the_first_batch_that_is_not_sound_ends_it(
         path.write_bytes(data)
         assert recover_segment(segment, lambda *_: None)[0] == header.base_offset
         segment.size = len(data)
+
+
+def test_a_file_that_is_shorter_than_it_was_ends_it_too(tmp_path: Path) -> None:
+    segment = fill(tmp_path, random.Random(7), 20)
+    end = list(segment._headers(0))[-1].next_offset
+    segment.size += 100
+    found, problem = recover_segment(segment, lambda *_: None)
+    assert (found, problem is not None) == (end, True)
