@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from service.config.settings import LogConfig
 
-MOST_AT_ONCE: Final = 100
+MOST_AT_ONCE: Final = 50
 """Segments that go in one turn of the loop."""
 
 

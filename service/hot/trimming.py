@@ -155,9 +155,8 @@ class Trimming:
         state, bases = self._state, self._state.segments.bases
         due_ms = state.world.clock.now_ms() + state.config.file_delete_delay_ms
         ends = [*bases[begin + 1 : end + 1], state.end_offset]
-        kept = {*bases[:begin], *bases[end:]}
         gone = state.segments.take_out(begin, end, reason)
-        snapshots = state.snapshots.forget([one.base_offset for one in gone if one.base_offset not in kept])
+        snapshots = state.snapshots.forget(one.base_offset for one in gone)
         for segment, segment_end in zip(gone, ends, strict=False):
             if segment_end > state.recovery_point:
                 # It may be there again after a crash: then whole, as far as the recovery point says so.
