@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak sim sim-sweep sim-plant bench bench-cold bench-latency bench-offload bench-sessions bench-spark fetch-tools clean
+.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak sim sim-sweep sim-plant bench bench-cold bench-latency bench-offload bench-partitions bench-sessions bench-spark fetch-tools clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,9 @@ bench-sessions: install ## CPU and memory of a consumer of 5,000 partitions, and
 
 bench-latency: install ## An innocent client at 1,000 requests/s beside each nasty thing (BENCH="--only roll --check")
 	@$(BIN)/python -m bench.latency $(BENCH)
+
+bench-partitions: install ## 10,000 partitions: made, left alone, stopped, started, killed and started (two minutes)
+	@$(BIN)/python -m bench.partitions
 
 bench-spark: spark ## Planning of 100,000 segments; rows per second beside Spark's Kafka connector, hot partition, tail (ten minutes)
 	@$(BIN)/python -m bench.planning

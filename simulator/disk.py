@@ -147,6 +147,9 @@ class SimDisk:
                 file.drop_dirty()
             raise
 
+    def fdatasync(self, fd: int) -> None:
+        self.fsync(fd)
+
     def truncate(self, fd: int, size: int) -> None:
         path, file = self._file(fd, "truncating")
         with self._call("truncate", "truncating", path):

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import islice
 from typing import Any, Final
 
 from service.base import files
@@ -22,9 +21,9 @@ from service.base.disk import DiskError
 from service.base.errors import ConfigError, StorageError
 from service.broker import effective_settings
 from service.broker.applier import Applier
+from service.hot import checkpoints as hot_checkpoints
 from service.hot import log as hot_log
-from service.hot import log_dir, recovery, retention
-from service.hot import manager as hot_manager
+from service.hot import log_dir, recovery, recovery_walk, removals, retention
 from service.hot import producers as hot_producers
 from service.hot import segment as hot_segment
 from service.hot.epochs import LeaderEpochs
@@ -33,6 +32,7 @@ from service.hot.names import LEADER_EPOCHS
 from service.metadata import snapshot_codec
 from service.metadata.raft.log import MetadataLog
 from service.partition.partition import Partition
+from service.records.kernel_status import Status
 from service.records.scan import scan_batches
 from service.remote.format.keys import topic_prefix
 from service.remote.reading import chunk as chunks
@@ -112,14 +112,17 @@ def append_error_swallowed() -> None:
 def recovery_loses_the_last_batch() -> None:
     """Recovery takes the last whole batch for the torn one."""
 
-    def make(verified: Any) -> Any:
-        def but_one(*args: Any, **kwargs: Any) -> Iterator[Any]:
-            headers = list(verified(*args, **kwargs))
-            yield from islice(headers, max(len(headers) - 1, 0))
+    def make(scan: Any) -> Any:
+        def but_one(data: Any, **options: Any) -> Any:
+            found = scan(data, **options)
+            if not found.batches:
+                return found
+            columns = (column[:-1] for column in found[2:])
+            return found.__class__(Status.TRUNCATED, found.positions[-1], *columns)
 
         return but_one
 
-    _swap(recovery, "iter_verified", make)
+    _swap(recovery_walk, "scan_batches", make)
 
 
 def recovery_forgets_producers() -> None:
@@ -189,10 +192,11 @@ def half_a_line_believed() -> None:
 def files_go_in_any_order() -> None:
     """A segment that cannot be unlinked stays, and those behind it go."""
 
-    def make(remove: Any) -> Any:
-        return lambda self, paths, is_one_log: remove(self, paths, False)
+    def all_of_them(disk: Any, paths: Any) -> int:
+        removals.remove(disk, paths)
+        return len(paths)
 
-    _swap(hot_manager.LogManager, "_remove_in_order", make)
+    _swap(removals, "remove_in_order", lambda _: all_of_them)
 
 
 def retention_ten_times_too_early() -> None:
@@ -224,16 +228,14 @@ def local_retention_ignores_the_bucket() -> None:
 def checkpoint_ahead() -> None:
     """Checkpoints claim more than was flushed: the recovery point is the log's end."""
 
-    def offsets(self: Any) -> Any:
-        found = original(self)
-        for home, points, _ in found.homes:
-            for log, at in self._homes.items():
-                if at is home:
-                    points[log.tip.topic, log.tip.partition] = log.log_end_offset
-        return found
+    def make(update: Any) -> Any:
+        def ahead(log: Any, said: Any) -> None:
+            update(log, said)
+            said.recovery_points[log.tip.topic, log.tip.partition] = log.log_end_offset
 
-    original = hot_manager.LogManager._offsets
-    _swap(hot_manager.LogManager, "_offsets", lambda _: offsets)
+        return staticmethod(ahead)
+
+    _swap(hot_checkpoints.OffsetTable, "_update", make)
 
 
 # The bucket

@@ -13,7 +13,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError
-from service.broker.descriptors import FILES_PER_PARTITION, budget
+from service.broker.descriptors import budget
 from simulator.archive import Archive
 from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
 from simulator.durable import durable_end, whole_end
@@ -129,7 +129,7 @@ class SimWorld:
         run = self.machine.run
         assert run is not None
         allowed = budget(OPEN_FILES, max_connections=OPEN_FILES)
-        most = FILES_PER_PARTITION * allowed.partitions + allowed.sealed_files
+        most = allowed.partitions + allowed.cached_files
         deadline = self.loop.time() + ALIVE_S
         while run.disk.descriptors > most:
             if self.loop.time() > deadline:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import Enum
 from errno import EACCES, EAGAIN, EIO, ENOENT, ENOTDIR
@@ -103,6 +103,9 @@ class Disk(Protocol):
 
     def fsync(self, fd: int) -> None:
         """Return once the file is on the device. After an error nobody knows what is."""
+
+    def fdatasync(self, fd: int) -> None:
+        """As `fsync`, but for times and owners: content and size are on the device."""
 
     def truncate(self, fd: int, size: int) -> None:
         """Cut the file, or fill it up with zeros, to `size` bytes."""
@@ -212,6 +215,10 @@ class SystemDisk:
         with self._saying("flushing", fd):
             os.fsync(fd)
 
+    def fdatasync(self, fd: int) -> None:
+        with self._saying("flushing", fd):
+            _sync_data(fd)
+
     def truncate(self, fd: int, size: int) -> None:
         with self._saying("truncating", fd):
             os.ftruncate(fd, size)
@@ -297,6 +304,9 @@ def _entry(name: str, found: os.stat_result) -> Entry:
     kind = found.st_mode & _KIND
     return Entry(name, kind == _FILE, kind == _DIRECTORY, found.st_size, found.st_mtime_ns // 1_000_000)
 
+
+_sync_data: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
+"""macOS has none."""
 
 _KIND: Final = 0o170000
 _FILE: Final = 0o100000

@@ -29,6 +29,14 @@ def fsync_file(disk: Disk, fd: int) -> None:
         raise FsyncFailed(e.doing, e.path, e.errno) from e
 
 
+def sync_data(disk: Disk, fd: int) -> None:
+    """As `Disk.fdatasync`, with an error of its own: `FsyncFailed`."""
+    try:
+        disk.fdatasync(fd)
+    except DiskError as e:
+        raise FsyncFailed(e.doing, e.path, e.errno) from e
+
+
 def fsync_dir(disk: Disk, path: Path) -> None:
     """As `Disk.fsync_dir`: `FsyncFailed`, but `MissingFile` where there is no such directory."""
     try:

@@ -1,7 +1,9 @@
 """Makes this node what the committed image says: partitions come, change and go with it.
 
-Called on the loop with each new image, before whoever asked for the change is answered: a created topic can
-be used when CreateTopics returns. Only what a delta names is looked at.
+Called on the loop with each new image; whoever asked for the change is answered when it is done, so a created
+topic can be used when CreateTopics returns. Only what a delta names is looked at. One change is applied after
+the other: small ones at once, while what takes files, or many partitions, is done in slices, with the disk's
+part on `log-io` threads.
 
 A disk that refuses, or settings that do not hold on this node, take the one partition offline; what may pass
 is tried again (`run`). Settings are never replaced by others: retention under the wrong ones deletes.
@@ -11,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import ConfigError, CorruptionError, RequestError, StorageError
 from service.base.purgatory import Purgatory
+from service.base.slices import Slice
 from service.base.types import TopicIdPartition
 from service.broker.effective_settings import dynamic_config, topic_settings
 from service.broker.replicas import Replicas
@@ -26,7 +30,7 @@ from service.hot.manager import LogManager
 from service.hot.producer_snapshot import decode_snapshot
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
-from service.metadata.image import MetadataImage, PartitionImage, TopicImage
+from service.metadata.image import ConfigResource, MetadataImage, PartitionImage, TopicImage
 from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
 from service.remote.reading.reader import RemoteReader
@@ -36,7 +40,21 @@ log = logging.getLogger(__name__)
 
 RETRY_S: Final = 2.0
 _RESTORED_AT_A_TIME: Final = 16
+_SMALL: Final = 100
+"""Partitions that are changed at once, on the loop."""
+_LOOK_US: Final = 3
+_PARTITION_US: Final = 25
+_TOPIC_US: Final = 100
 _HELD: Final = "its HEAD in the bucket has not been compared with the metadata yet"
+
+
+class _Coming(NamedTuple):
+    """A partition that is to be brought online."""
+
+    tip: TopicIdPartition
+    replica: PartitionImage
+    is_new: bool
+    """its topic is made with this change"""
 
 
 class Applier:
@@ -63,28 +81,74 @@ class Applier:
         self._adopted: dict[tuple[UUID, int], ArchivedPartition] = {}
         self._created: set[UUID] = set()
         """topics that were created since this process started: none of their files is older"""
+        self._turn = asyncio.Lock()
+        self._under_way = 0
+        """changes that wait for their turn, or have it"""
 
     def adopt(self, adopted: Adopted) -> None:
         """These partitions' archives were taken over from the bucket: their logs have to fit them."""
         self._adopted = dict(adopted)
 
-    def start(self, image: MetadataImage) -> None:
+    async def start(self, image: MetadataImage) -> None:
         """Bring every partition of `image` online."""
         self._image = image
-        for topic in image.topics_by_id.values():
-            self._apply_topic(topic, is_new=False)
+        topics = image.topics_by_id.values()
+        await self._apply_topics(((topic, topic.partitions) for topic in topics), is_new=lambda _: False)
 
-    def apply(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Do what leads from the image `before` to `image`; `delta` says where to look."""
+    def apply(
+        self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta
+    ) -> Awaitable[None] | None:
+        """Do what leads from the image `before` to `image`; `delta` says where to look. What is returned, if
+        anything, ends when that is done."""
+        if self._under_way or self._turn.locked() or not self._is_small(delta):
+            self._under_way += 1
+            return asyncio.get_running_loop().create_task(self._apply_in_turn(before, image, delta))
         self._image = image
-        for topic in delta.deleted_topics.values():
-            self._delete(topic)
-        self._created.update(topic_id for topic_id in delta.topics if topic_id not in before.topics_by_id)
         for topic_id in delta.topics:
-            self._apply_topic(image.topics_by_id[topic_id], is_new=topic_id not in before.topics_by_id)
-        self._configure(delta)
+            topic = image.topics_by_id[topic_id]
+            for index in delta.changed_partitions(topic_id):
+                known = self._replicas.get(topic_id, index)
+                if known is not None:
+                    self._change(known, topic.partitions[index])
+        for topic in self._configured(delta):
+            self._configure_topic(topic)
         for topic_id, index in delta.remote:
             self._commit(topic_id, index)
+        return None
+
+    def _is_small(self, delta: MetadataDelta) -> bool:
+        """Whether it takes no files, and no time."""
+        if delta.deleted_topics or len(delta.configs) + len(delta.remote) > _SMALL:
+            return False
+        looked_at = 0
+        for topic_id in delta.topics:
+            for index in delta.changed_partitions(topic_id):
+                looked_at += 1
+                if looked_at > _SMALL or self._replicas.get(topic_id, index) is None:
+                    return False
+        topics = [self._image.topics_by_name.get(name) for _, name in delta.configs]
+        sizes = sum(len(topic.partitions) for topic in topics if topic is not None)
+        return sizes <= _SMALL and not any(self._is_ours(resource) for resource in delta.configs)
+
+    async def _apply_in_turn(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+        try:
+            async with self._turn:
+                self._image = image
+                await self._delete(delta.deleted_topics.values())
+                self._created.update(one for one in delta.topics if one not in before.topics_by_id)
+                topics = (
+                    (image.topics_by_id[topic_id], delta.changed_partitions(topic_id))
+                    for topic_id in delta.topics
+                )
+                await self._apply_topics(topics, is_new=lambda topic: topic.id not in before.topics_by_id)
+                await self._configure(delta)
+                piece = Slice()
+                for topic_id, index in delta.remote:
+                    if piece.charge(_PARTITION_US):
+                        await piece.next_turn()
+                    self._commit(topic_id, index)
+        finally:
+            self._under_way -= 1
 
     def holds(self, topic_id: UUID, index: int) -> bool:
         """Whether the image gives this node the partition, be it online or not."""
@@ -93,15 +157,30 @@ class Applier:
 
     # -- partitions that come and go
 
-    def _apply_topic(self, topic: TopicImage, *, is_new: bool) -> None:
-        for index, replica in topic.partitions.items():
-            if self.config.node_id not in replica.replicas:
-                continue
-            known = self._replicas.get(topic.id, index)
-            if known is None:
-                self._bring(topic, index, replica, is_new=is_new)
-            else:
-                self._change(known, replica)
+    async def _apply_topics(
+        self,
+        topics: Iterable[tuple[TopicImage, Iterable[int]]],
+        *,
+        is_new: Callable[[TopicImage], bool],
+    ) -> None:
+        """Partitions of topics, by their indices: those that are here change, the others come."""
+        piece = Slice()
+        coming: list[_Coming] = []
+        for topic, indices in topics:
+            is_topic_new = is_new(topic)
+            for index in indices:
+                if piece.charge(_LOOK_US):
+                    await piece.next_turn()
+                replica = topic.partitions[index]
+                if self.config.node_id not in replica.replicas:
+                    continue
+                known = self._replicas.get(topic.id, index)
+                if known is None:
+                    tip = TopicIdPartition(topic.id, topic.name, index)
+                    coming.append(_Coming(tip, replica, is_topic_new))
+                else:
+                    self._change(known, replica)
+        await self._bring(coming)
 
     def _change(self, partition: Partition, replica: PartitionImage) -> None:
         partition.isr_size, partition.replica_count = len(replica.isr), len(replica.replicas)
@@ -117,14 +196,42 @@ class Applier:
         if replica.leader == self.config.node_id:
             local.note_leader_epoch(replica.leader_epoch)
 
-    def _bring(self, topic: TopicImage, index: int, replica: PartitionImage, *, is_new: bool) -> None:
-        """Bring a partition online, or say why it is not."""
-        tip = TopicIdPartition(topic.id, topic.name, index)
+    async def _bring(self, coming: Sequence[_Coming]) -> None:
+        """Bring partitions online, or say why they are not."""
+        settings: dict[str, LogConfig | ConfigError] = {}
+        wanted: list[tuple[TopicIdPartition, LogConfig]] = []
+        piece = Slice()
+        for one in coming:
+            if piece.charge(_LOOK_US):
+                await piece.next_turn()
+            name = one.tip.topic
+            if name not in settings:
+                settings[name] = self._settings_of(name)
+            config = settings[name]
+            if isinstance(config, LogConfig):
+                wanted.append((one.tip, config))
+            else:
+                self._take_offline(one.tip, str(config), passes=True)
+        logs = await self._logs.create(wanted, lambda tip: tip.topic_id in self._created)
+        by_tip = {tip: (config, log) for (tip, config), log in zip(wanted, logs, strict=True)}
+        for one in coming:
+            if one.tip not in by_tip:
+                continue
+            if piece.charge(_PARTITION_US):
+                await piece.next_turn()
+            config, local = by_tip[one.tip]
+            try:
+                if not isinstance(local, LocalLog):
+                    raise local
+                self._open(one, local, config)
+            except (StorageError, CorruptionError, ConfigError) as e:
+                self._take_offline(one.tip, str(e), passes=not isinstance(e, CorruptionError))
+
+    def _settings_of(self, topic: str) -> LogConfig | ConfigError:
         try:
-            config = topic_settings(self._image, topic.name, self.config)
-            self._open(tip, replica, config, is_new=is_new)
-        except (StorageError, CorruptionError, ConfigError) as e:
-            self._take_offline(tip, str(e), passes=not isinstance(e, CorruptionError))
+            return topic_settings(self._image, topic, self.config)
+        except ConfigError as e:
+            return e
 
     def _take_offline(self, tip: TopicIdPartition, reason: str, *, passes: bool) -> None:
         if reason != self._replicas.why_offline(tip.topic_id, tip.partition):
@@ -133,10 +240,8 @@ class Applier:
         if passes:
             self._pending[tip] = None
 
-    def _open(
-        self, tip: TopicIdPartition, replica: PartitionImage, config: LogConfig, *, is_new: bool
-    ) -> None:
-        local = self._logs.get_or_create(tip, config, is_new=tip.topic_id in self._created)
+    def _open(self, coming: _Coming, local: LocalLog, config: LogConfig) -> None:
+        tip, replica, is_new = coming
         remote = self._entry(tip)
         archived = self._adopted.pop((tip.topic_id, tip.partition), None)
         if archived is not None and remote is not None:
@@ -164,21 +269,25 @@ class Applier:
             partition.hold_appends(_HELD)
         self._replicas.add(partition)
 
-    def _delete(self, topic: TopicImage) -> None:
-        self._created.discard(topic.id)
-        for index in topic.partitions:
-            tip = TopicIdPartition(topic.id, topic.name, index)
-            self._pending.pop(tip, None)
-            self._behind.pop(tip, None)
-            partition = self._replicas.get(topic.id, index)
-            if partition is not None:
-                self._replicas.remove(partition)
-                partition.close()
-            self._replicas.forget(tip)
-            try:
-                self._logs.delete(tip)
-            except StorageError as e:
-                log.error("the files of the deleted %s stay, and are set aside at the next start: %s", tip, e)
+    async def _delete(self, topics: Iterable[TopicImage]) -> None:
+        piece = Slice()
+        tips = []
+        for topic in topics:
+            self._created.discard(topic.id)
+            for index in topic.partitions:
+                if piece.charge(_PARTITION_US):
+                    await piece.next_turn()
+                tip = TopicIdPartition(topic.id, topic.name, index)
+                self._pending.pop(tip, None)
+                self._behind.pop(tip, None)
+                partition = self._replicas.get(topic.id, index)
+                if partition is not None:
+                    self._replicas.remove(partition)
+                    partition.close()
+                self._replicas.forget(tip)
+                tips.append(tip)
+        if tips:
+            await self._logs.delete(tips)
 
     def _commit(self, topic_id: UUID, index: int) -> None:
         partition = self._replicas.get(topic_id, index)
@@ -188,6 +297,7 @@ class Applier:
             partition.unified.remote_committed(self._entry(partition.tip))
         except StorageError as e:
             log.error("local segments of %s that its archive has expired stay for now: %s", partition.tip, e)
+        self._replicas.tell(partition)
 
     def _entry(self, tip: TopicIdPartition) -> CatalogEntry | None:
         return self._image.remote.get((tip.topic_id, tip.partition))
@@ -198,20 +308,22 @@ class Applier:
         """Try again what was refused, for as long as the task lives."""
         while True:
             await self._restore()
-            pending, self._pending = self._pending, {}
-            for tip in pending:
-                self._try_again(tip)
-                await asyncio.sleep(0)
+            async with self._turn:
+                pending, self._pending = self._pending, {}
+                await self._try_again(pending)
             await asyncio.sleep(RETRY_S)
 
-    def _try_again(self, tip: TopicIdPartition) -> None:
-        topic = self._image.topics_by_id.get(tip.topic_id)
-        replica = self._image.partition(tip.topic_id, tip.partition)
-        if topic is None or replica is None or self._replicas.get(tip.topic_id, tip.partition) is not None:
-            return
-        self._bring(topic, tip.partition, replica, is_new=False)
-        if self._replicas.get(tip.topic_id, tip.partition) is not None:
-            log.info("%s is online again", tip)
+    async def _try_again(self, tips: Iterable[TopicIdPartition]) -> None:
+        """In turn with the changes of the metadata."""
+        coming = []
+        for tip in tips:
+            replica = self._image.partition(tip.topic_id, tip.partition)
+            if replica is not None and self._replicas.get(tip.topic_id, tip.partition) is None:
+                coming.append(_Coming(tip, replica, False))
+        await self._bring(coming)
+        for tip, _, _ in coming:
+            if self._replicas.get(tip.topic_id, tip.partition) is not None:
+                log.info("%s is online again", tip)
 
     def _wait_for_archive(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry) -> None:
         """The disk was lost or replaced. Offsets that lie in the bucket must not be given out again, and what
@@ -248,31 +360,39 @@ class Applier:
             self._take_offline(tip, f"the end of its archive cannot be read: {e}", passes=False)
             return
         del self._behind[tip]
-        self._try_again(tip)
+        async with self._turn:
+            await self._try_again([tip])
 
     # -- settings
 
-    def _configure(self, delta: MetadataDelta) -> None:
-        for resource_type, name in delta.configs:
-            if resource_type == ResourceType.BROKER and name in ("", str(self.config.node_id)):
-                self._configure_broker()
-        for resource_type, name in delta.configs:
-            topic = self._image.topics_by_name.get(name)
-            if resource_type == ResourceType.TOPIC and topic is not None:
-                self._configure_topic(topic)
+    def _is_ours(self, resource: ConfigResource) -> bool:
+        """Whether these are settings of this node."""
+        return resource[0] == ResourceType.BROKER and resource[1] in ("", str(self.config.node_id))
 
-    def _configure_broker(self) -> None:
-        """Broker settings are what topics without overrides get, so every topic is looked at again."""
-        self.config = dynamic_config(self.config, self._image)
-        for topic in self._image.topics_by_id.values():
+    def _configured(self, delta: MetadataDelta) -> list[TopicImage]:
+        names = [name for kind, name in delta.configs if kind == ResourceType.TOPIC]
+        topics = [self._image.topics_by_name.get(name) for name in names]
+        return [topic for topic in topics if topic is not None]
+
+    async def _configure(self, delta: MetadataDelta) -> None:
+        """Broker settings are what topics without overrides get: every topic is looked at again then."""
+        topics: Iterable[TopicImage] = self._configured(delta)
+        if any(self._is_ours(resource) for resource in delta.configs):
+            self.config = dynamic_config(self.config, self._image)
+            topics = self._image.topics_by_id.values()
+        piece = Slice()
+        for topic in topics:
+            if piece.charge(_TOPIC_US + len(topic.partitions) * _LOOK_US):
+                await piece.next_turn()
             self._configure_topic(topic)
 
     def _configure_topic(self, topic: TopicImage) -> None:
+        config = self._settings_of(topic.name)
         for index in topic.partitions:
             partition = self._replicas.get(topic.id, index)
             if partition is None:
                 continue
-            try:
-                partition.configure(topic_settings(self._image, topic.name, self.config))
-            except ConfigError as e:
-                self._take_offline(partition.tip, str(e), passes=True)
+            if isinstance(config, LogConfig):
+                partition.configure(config)
+            else:
+                self._take_offline(partition.tip, str(config), passes=True)

@@ -222,8 +222,6 @@ class ColdTier:
                 manager.topics_deleted()
             if delta.topics or delta.deleted_topics or delta.configs:
                 manager.topics_changed()
-            for topic_id, partition in delta.remote:
-                manager.changed(topic_id, partition)
 
         broker.metadata.subscribe(changed)
         broker.replicas.watch(manager.changed)

@@ -102,10 +102,13 @@ async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | N
             url = ""
             if open_console is not None:
                 url = await stack.enter_async_context(open_console(node, world.clock))
+            # What a start makes lives until the end, be it ten thousand partitions: no collection need look
+            # at it, now or later.
+            gc.disable()
             await node.start(stack)
-            # What lives from here on lives until the end: it need not be looked at by every collection.
             gc.collect()
             gc.freeze()
+            gc.enable()
             await asyncio.sleep(0)
             watch.start()
             host, port = node.address
@@ -187,7 +190,7 @@ class Node:
         logs = LogManager(
             config.log_dirs,
             self._world,
-            max_open_files=budget.sealed_files if budget else descriptors.SEALED_FILES,
+            max_open_files=budget.cached_files if budget else descriptors.FEW_FILES,
             on_directory_failed=self._directory_failed,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
@@ -218,8 +221,8 @@ class Node:
         check_topics(metadata.image, config)
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         applier.adopt(adopted)
-        applier.start(metadata.image)
-        logs.set_aside_unknown(applier.holds)
+        await applier.start(metadata.image)
+        await logs.set_aside_unknown(applier.holds)
         metadata.subscribe(applier.apply)
 
         broker = Broker(

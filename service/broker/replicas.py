@@ -23,10 +23,12 @@ class Replicas:
         self._changed: Callable[[UUID, int], None] | None = None
 
     def watch(self, changed: Callable[[UUID, int], None]) -> None:
-        """Call `changed` with topic id and number of each partition that comes or goes from now on."""
+        """Call `changed` with topic id and number of each partition that comes or goes, or whose entry of the
+        bucket is another, from now on."""
         self._changed = changed
 
-    def _tell(self, partition: Partition) -> None:
+    def tell(self, partition: Partition) -> None:
+        """Something of that has happened to `partition`."""
         if self._changed is not None:
             self._changed(partition.tip.topic_id, partition.tip.partition)
 
@@ -35,14 +37,14 @@ class Replicas:
         for key in _keys(partition.tip):
             self._offline.pop(key, None)
             self._online[key] = partition
-        self._tell(partition)
+        self.tell(partition)
 
     def remove(self, partition: Partition) -> None:
         for key in _keys(partition.tip):
             # A topic of the same name may have been created anew in the same change of the image.
             if self._online.get(key) is partition:
                 del self._online[key]
-        self._tell(partition)
+        self.tell(partition)
 
     def take_offline(self, tip: TopicIdPartition, reason: str) -> None:
         """The partition is this node's and cannot be served: who asks for it is told KAFKA_STORAGE_ERROR."""

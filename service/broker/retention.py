@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Final
 
 from service.base.errors import StorageError
+from service.base.slices import Slice
 from service.broker.broker import Broker
+from service.hot.retention import MOST_AT_ONCE
 
 log = logging.getLogger(__name__)
+
+_LOOK_US: Final = 30
+"""At one partition: its oldest segment."""
 
 
 async def retention_loop(broker: Broker) -> None:
@@ -17,12 +23,15 @@ async def retention_loop(broker: Broker) -> None:
     A disk that refuses one partition's deletion does not keep the others waiting: it is logged and tried
     again.
     """
+    piece = Slice()
     while True:
         await asyncio.sleep(broker.config.log_retention_check_interval_ms / 1000)
         for partition in broker.replicas:
             try:
-                partition.apply_retention(broker.clock.now_ms())
+                # So many segments at a time, and one partition: others' requests come between.
+                while partition.apply_retention(broker.clock.now_ms()) >= MOST_AT_ONCE:
+                    await asyncio.sleep(0)
             except StorageError as e:
                 log.error("retention of %s: %s", partition.tip, e)
-            # One partition at a time: renaming a thousand files must not hold up a request.
-            await asyncio.sleep(0)
+            if piece.charge(_LOOK_US):
+                await piece.next_turn()

@@ -1,7 +1,11 @@
-"""The offset checkpoints of all log directories: recovery points, and where logs begin."""
+"""The offset checkpoints of all log directories: recovery points, and where logs begin.
+
+What they are to say is kept as logs change, so a checkpoint looks at those alone that have changed.
+"""
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,9 +13,14 @@ from typing import NamedTuple
 from service.base.disk import DiskError
 from service.base.files import FsyncFailed
 from service.base.threads import Threads
+from service.hot.log import LocalLog
 from service.hot.log_dir import LOG_START_OFFSETS, RECOVERY_POINTS, LogDir, Offsets
 
 _log = logging.getLogger(__name__)
+
+
+Name = tuple[str, int]
+"""(topic, partition)"""
 
 
 class DirOffsets(NamedTuple):
@@ -29,6 +38,61 @@ class AllOffsets(NamedTuple):
     homes: list[DirOffsets]
 
 
+class OffsetTable:
+    """What the checkpoints are to say. Owned by the loop."""
+
+    def __init__(self) -> None:
+        self._said: dict[LogDir, DirOffsets] = {}
+        self._changed: dict[LocalLog, LogDir] = {}
+        self._taken = itertools.count()
+        self.is_changed = False
+        """whether anything has changed since `take`"""
+
+    def add(self, home: LogDir) -> None:
+        """A directory whose checkpoints are to be written."""
+        self._said[home] = DirOffsets(home, {}, {})
+
+    def note(self, log: LocalLog, home: LogDir) -> None:
+        """The log's offsets may be others than they were."""
+        self._changed[log] = home
+        self.is_changed = True
+
+    def keep(self, name: Name, home: LogDir, known: tuple[Offsets, Offsets]) -> None:
+        """Go on saying what was known of a log that could not be opened."""
+        self.is_changed = True
+        for offsets, before in zip(self._said[home][1:], known, strict=True):
+            if name in before:
+                offsets[name] = before[name]
+
+    def forget(self, name: Name, home: LogDir, log: LocalLog | None = None) -> None:
+        """Nothing of that name is there any more."""
+        self.is_changed = True
+        if log is not None:
+            self._changed.pop(log, None)
+        for offsets in self._said[home][1:]:
+            offsets.pop(name, None)
+
+    def take(self) -> AllOffsets:
+        """As it is now, for `Checkpoints.write`."""
+        for log, home in self._changed.items():
+            self._update(log, self._said[home])
+        self._changed.clear()
+        self.is_changed = False
+        copies = [DirOffsets(said.home, dict(said[1]), dict(said[2])) for said in self._said.values()]
+        return AllOffsets(next(self._taken), copies)
+
+    @staticmethod
+    def _update(log: LocalLog, said: DirOffsets) -> None:
+        """A log's start is told where it is not plain from the files."""
+        name = log.tip.topic, log.tip.partition
+        said.recovery_points[name] = log.recovery_point
+        tiered, moved = log.config.remote_storage_enable, log.log_start_offset > log.first_base_offset
+        if tiered or moved:
+            said.log_starts[name] = log.log_start_offset
+        else:
+            said.log_starts.pop(name, None)
+
+
 class Checkpoints:
     """Writes the files. From any thread; older offsets never replace newer, a failed directory is left alone.
 
@@ -36,7 +100,7 @@ class Checkpoints:
     """
 
     def __init__(self, threads: Threads) -> None:
-        self.names: set[tuple[str, int]] = set()
+        self.names: set[Name] = set()
         self._number = -1
         self._lock = threads.lock()
 

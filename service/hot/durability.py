@@ -1,20 +1,32 @@
 """What of a log is not on the device yet, and how it gets there.
 
+A flush is one ``fdatasync`` of the active segment's log. What else has to be durable before the recovery
+point moves was noted when it was written, and is done once: sealed segments with their indexes, side files,
+names. The active segment's indexes are not among it: recovery makes those anew, whose segment the recovery
+point lies in.
+
 A failed fsync latches the whole log directory: the kernel has thrown the pages away and says so once, so a
 later fsync that succeeds proves nothing. Nothing there is flushed, checkpointed or marked clean any more.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final
 
 from service.base.disk import DiskError, MissingFile
 from service.base.files import FsyncFailed, fsync_dir, fsync_file
+from service.hot.producer_snapshot import LateSnapshot
 from service.hot.segment import Segment
 from service.hot.state import LogOffline, LogState
+
+_log = logging.getLogger(__name__)
+
+_WRITTEN_AT_ONCE: Final = 500
+"""Producers whose snapshot the loop writes: a millisecond. More are left to the flush that follows a roll."""
 
 
 class Latch:
@@ -38,11 +50,6 @@ class Latch:
             raise LogOffline(f"its log directory failed: {self.failure}")
 
 
-class _Unsynced(NamedTuple):
-    path: Path
-    is_dir: bool
-
-
 class Durability:
     """Flushes one log. `flush` runs on a `log-io` thread, all else on the loop."""
 
@@ -50,34 +57,77 @@ class Durability:
         self._state = state
         self._latch = latch
         self._flushing = state.world.threads.lock()
-        self._unsynced: deque[_Unsynced] = deque()
+        self._unsynced: deque[Path | Segment | LateSnapshot] = deque()
+        self._names: dict[Path, None] = {}
         self._closed = False
+        self.is_settled = True
+        """whether the active segment's indexes were on the device when the log was opened"""
         self.last_flush_ms = state.world.clock.now_ms()
 
     @property
     def has_unsynced_files(self) -> bool:
         """Whether side files wait for a flush; records are `LogState`'s to tell."""
-        return bool(self._unsynced)
+        return bool(self._unsynced or self._names)
 
     def note(self, path: Path) -> None:
-        """A side file was written: the next flush makes it durable before the recovery point moves."""
-        self._unsynced.append(_Unsynced(path, False))
+        """A side file was written: the next flush makes it and its name durable, before the recovery point
+        moves."""
+        self._unsynced.append(path)
+        self._names[path.parent] = None
 
     def note_dir(self, path: Path) -> None:
         """A directory has new names."""
-        self._unsynced.append(_Unsynced(path, True))
+        self._names[path] = None
+
+    def note_sealed(self, segment: Segment) -> None:
+        """A segment takes no more batches: the next flush makes it durable with its indexes, and lets go of
+        its files."""
+        self._unsynced.append(segment)
 
     def close(self) -> None:
         """The files may go at any time from now on: a flush that runs just then fails for nobody."""
         self._closed = True
 
-    def flush(self, up_to: int | None = None) -> int:
-        """As `LocalLog.flush`."""
+    def take_snapshot(self) -> None:
+        """Of the producers at the border between two segments. Where the disk refuses, there is none."""
+        state = self._state
+        if len(state.producers) > _WRITTEN_AT_ONCE:
+            late = state.snapshots.take_late(state.producers, state.world.threads)
+            if late is not None:
+                self._unsynced.append(late)
+                self._names[late.path.parent] = None
+            return
+        try:
+            snapshot = state.snapshots.take(state.producers)
+        except DiskError as e:
+            _log.warning("no producer snapshot at %d of %s: %s", state.producers.end_offset, state.tip, e)
+        else:
+            if snapshot is not None:
+                self.note(snapshot)
+
+    def settle(self) -> None:
+        """Flush everything, the active segment's indexes and the producers, too: for a clean end. Costs
+        nothing where nothing was written."""
+        snapshot = self._state.snapshots.take(self._state.producers)
+        if snapshot is not None:
+            self.note(snapshot)
+        active = self._state.segments.active
+        if active.is_written or not self.is_settled:
+            active.finish_indexes()
+            self.flush(with_indexes=True)
+        elif self.has_unsynced_files or self._state.recovery_point < self._state.end_offset:
+            self.flush()
+
+    def flush(self, up_to: int | None = None, *, with_indexes: bool = False) -> int:
+        """As `LocalLog.flush`; `with_indexes`: the active segment's, too."""
         with self._flushing:
             self._state.check()
             self._latch.check()
             try:
-                return self._flush(up_to)
+                reached = self._flush(up_to)
+                if with_indexes:
+                    self._state.segments.active.flush_indexes()
+                return reached
             except DiskError as e:
                 if self._closed:
                     return self._state.recovery_point
@@ -99,8 +149,7 @@ class Durability:
             self._unsynced.popleft()
         for segment in segments:
             self._flush_segment(segment)
-        if segments:
-            fsync_dir(state.disk, state.dir)
+        self._sync_names()
         with state.lock:
             if generation == state.truncations and end > state.recovery_point:
                 state.recovery_point = end
@@ -113,17 +162,32 @@ class Durability:
             if segment in self._state.segments.all:
                 raise
 
-    def _sync(self, one: _Unsynced) -> None:
+    def _sync(self, one: Path | Segment | LateSnapshot) -> None:
         """Make a file durable that may have been replaced or removed since it was written."""
+        if isinstance(one, Segment):
+            self._flush_segment(one)
+            return
+        if isinstance(one, LateSnapshot):
+            one.write()
+            one = one.path
         disk = self._state.disk
         try:
-            if one.is_dir:
-                fsync_dir(disk, one.path)
-                return
-            fd = disk.open(one.path)
+            fd = disk.open(one)
         except MissingFile:
             return
         try:
             fsync_file(disk, fd)
         finally:
             disk.close(fd)
+
+    def _sync_names(self) -> None:
+        """Each directory once, however much was made in it; what is made meanwhile is noted again."""
+        for path in tuple(self._names):
+            self._names.pop(path, None)
+            try:
+                fsync_dir(self._state.disk, path)
+            except MissingFile:
+                continue
+            except DiskError:
+                self._names[path] = None
+                raise

@@ -3,6 +3,10 @@
 File: version 0, then a line ``<epoch> <start offset>`` per epoch, both ascending. It is replaced as a whole
 when an epoch is added and fsynced by the flusher before the recovery point passes that offset; a truncation
 may leave stale lines behind after a crash, which loading cuts again at the log's end.
+
+An epoch begins with its leader, and is in the file before its first record is in the log. One that never had
+a record leaves no line: the epoch after it begins at the same offset, and would have taken the line's place.
+So a start does not write a file for each partition.
 """
 
 from __future__ import annotations
@@ -25,8 +29,8 @@ UNDEFINED: Final = (NO_LEADER_EPOCH, NO_OFFSET)
 class LeaderEpochs:
     """Ascending (epoch, start offset) pairs of one partition. Owned by the loop.
 
-    ``latest``: the last epoch, -1 if there is none. What changes the file raises `DiskError`, and the pairs
-    are then as they were: the file is written first.
+    ``latest``: the last epoch that the file has, -1 if there is none; one that has begun since may be later.
+    What changes the file raises `DiskError`, and the pairs are then as they were: the file is written first.
     """
 
     __slots__ = ("_dir", "_disk", "_epochs", "_starts", "latest")
@@ -60,6 +64,11 @@ class LeaderEpochs:
     def moved(self, directory: Path) -> None:
         self._dir = directory
 
+    def begin(self, epoch: int, start_offset: int) -> None:
+        """A later `epoch` begins at `start_offset`; the file waits for its first record, and `assign`."""
+        if epoch > (self._epochs[-1] if self._epochs else NO_LEADER_EPOCH):
+            self._know(self._with(epoch, start_offset))
+
     def assign(self, epoch: int, start_offset: int) -> bool:
         """`epoch` begins at `start_offset`, unless it is the latest already.
 
@@ -90,9 +99,12 @@ class LeaderEpochs:
         self._set(entries)
 
     def _set(self, entries: list[EpochEntry]) -> None:
+        self._know(entries)
+        self.latest = self._epochs[-1] if entries else NO_LEADER_EPOCH
+
+    def _know(self, entries: list[EpochEntry]) -> None:
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
-        self.latest = self._epochs[-1] if entries else NO_LEADER_EPOCH
 
     def epoch_at(self, offset: int) -> int:
         """Epoch of the record at `offset`; -1 if that is not known."""
@@ -106,7 +118,7 @@ class LeaderEpochs:
         """
         if epoch < 0:
             return UNDEFINED
-        if epoch == self.latest:
+        if self._epochs and epoch == self._epochs[-1]:
             return epoch, log_end_offset
         higher = bisect_right(self._epochs, epoch)
         if higher == len(self._epochs):

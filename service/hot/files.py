@@ -199,10 +199,6 @@ class FileHandle:
         self._cache.forget(file)
         return file
 
-    @property
-    def is_pinned(self) -> bool:
-        return self._pinned is not None
-
     def unpin(self) -> None:
         """Leave it to the cache from now on. Safe from any thread."""
         file, self._pinned = self._pinned, None
@@ -223,7 +219,9 @@ class FileHandle:
     def moved(self, path: Path) -> None:
         """The file (or its directory) was renamed by somebody else."""
         self.path = path
-        self.peek().path = path
+        file = self._file() if self._file is not None else None
+        if file is not None:
+            file.path = path
 
     def drop(self) -> None:
         """Let go of the file; it closes when its last slice is gone."""

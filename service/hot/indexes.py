@@ -44,6 +44,15 @@ class _Index:
         self.entries = entries
         self.handle.resize(entries * width)
 
+    def replace(self, data: bytes) -> None:
+        """Make the file anew with these entries, as many as it may have."""
+        file = self.handle.create()
+        self.entries = 0
+        data = data[: self.max_entries * self.ENTRY.size]
+        file.pwrite(data, 0)
+        self.entries = len(data) // self.ENTRY.size
+        self.handle.size = file.size = len(data)
+
     def forget(self) -> None:
         """Have no entries for now, whatever the file holds."""
         self.entries = 0
@@ -187,6 +196,10 @@ class TimeIndex(_Index):
     def truncate_entries(self, entries: int) -> None:
         super().truncate_entries(entries)
         self._last = None
+
+    def replace(self, data: bytes) -> None:
+        self._last = None
+        super().replace(data)
 
     def forget(self) -> None:
         super().forget()

@@ -24,21 +24,21 @@ from kio.schema.errors import ErrorCode
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.files import make_directory, remove_file
-from service.base.types import NO_LEADER_EPOCH, NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
+from service.base.types import NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
-from service.hot import retention
 from service.hot.durability import Durability, Latch
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache
 from service.hot.producers import ProducerEntry, ProducerStates
 from service.hot.raw_batches import check_raw, marker_of
 from service.hot.reading import LogReader, ReadResult
-from service.hot.recovery import Known, load_log, settings_of
+from service.hot.recovery import Known, load_log, make_log, settings_of
+from service.hot.retention import SegmentFacts
 from service.hot.sealed import SealedSegment, SealedSegments
 from service.hot.search import TimeSearch
 from service.hot.segment import Segment
-from service.hot.state import LogOffline, LogState
+from service.hot.state import LogOffline, LogState, Watcher
 from service.hot.trimming import Trimming
 from service.records.batch import stamp
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET
@@ -64,23 +64,17 @@ class AppendInfo(NamedTuple):
 
 
 class LocalLog:
-    """One partition's local tier; make it with `LocalLog.open`.
-
-    ``on_roll``: called with the log after a segment was sealed, or a side file written that waits for a flush
-    (the manager flushes it then).
-    """
+    """One partition's local tier; made with `LocalLog.open` or `LocalLog.make`."""
 
     def __init__(self, state: LogState, latch: Latch) -> None:
         self.state = state
-        self.on_roll: Callable[[LocalLog], None] | None = None
+        self._watcher: Watcher[LocalLog] | None = None
         self._durability = Durability(state, latch)
         self._reader = LogReader(state.segments, lambda: "compact" in state.config.cleanup_policy)
         self.sealed = SealedSegments(state)
         self._trimming = Trimming(state, self._durability, self._reader)
         self.by_time = TimeSearch(state)
-        self._durability.note(state.epochs.path)
         self._closed = False
-        self._epoch_to_note = NO_LEADER_EPOCH
         self._set_limits()
 
     @classmethod
@@ -110,14 +104,38 @@ class LocalLog:
         files = FileCache(world.disk) if files is None else files
         state = LogState(directory, tip, config, world, files)
         known = Known(recovery_point, log_start_offset, clean and not doubtful, doubtful)
-        load_log(state, known, producer_expiration_ms)
-        return cls(state, latch or Latch())
+        is_changed = load_log(state, known, producer_expiration_ms)
+        log = cls(state, latch or Latch())
+        if is_changed or not known.clean:
+            log._durability.note(state.epochs.path)
+        log._durability.is_settled = known.clean
+        return log
 
-    def watch(self, wants_flush: Callable[[LocalLog], None], start_moved: Callable[[], None]) -> None:
-        """Call `wants_flush` with the log when something waits for a flush, `start_moved` when a start has
-        moved that a checkpoint should tell."""
-        self.on_roll = wants_flush
-        self._trimming.on_start_moved = start_moved
+    @classmethod
+    def make(
+        cls,
+        directory: Path,
+        tip: TopicIdPartition,
+        config: LogConfig,
+        *,
+        world: World,
+        files: FileCache,
+        latch: Latch,
+        producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
+    ) -> LocalLog:
+        """A new log in `directory`, which is there and holds nothing; its names are the caller's to flush.
+
+        Raises `DiskError`.
+        """
+        state = LogState(directory, tip, config, world, files)
+        make_log(state, producer_expiration_ms)
+        return cls(state, latch)
+
+    def watch(self, watcher: Watcher[LocalLog]) -> None:
+        """Tell `watcher` from now on."""
+        self._watcher = watcher
+        self._trimming.on_start_moved = lambda: watcher.start_moved(self)
+        self._trimming.on_removals = lambda due_ms: watcher.has_removals(self, due_ms)
 
     def check(self) -> None:
         """`LogOffline` where the replica is."""
@@ -193,6 +211,8 @@ class LocalLog:
         self.state.config = config
         self.sealed.tell()
         self._set_limits()
+        if self._watcher is not None:
+            self._watcher.configured(self)
 
     def _set_limits(self) -> None:
         """Draw the jitter for the active segment, so that partitions made together do not roll together."""
@@ -308,24 +328,14 @@ class LocalLog:
     def note_leader_epoch(self, leader_epoch: int) -> None:
         """A leader was elected: `leader_epoch` begins at the log's end, unless it is known already.
 
-        The file says so before we do; the next flush makes it durable, and the manager has one done soon.
-        `DiskError` where it cannot be written.
+        The file says so before the first batch of that epoch is written; see `epochs`.
         """
         self.state.check()
-        self._epoch_to_note = leader_epoch
-        if leader_epoch > self.state.epochs.latest:
-            self._assign_epoch(leader_epoch, self.state.end_offset)
-            if self.on_roll is not None:
-                self.on_roll(self)
+        self.state.epochs.begin(leader_epoch, self.state.end_offset)
 
     def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
-        """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known.
-
-        `DiskError` where an epoch is still to be noted and cannot be.
-        """
+        """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known."""
         self.state.check()
-        if self._epoch_to_note > self.state.epochs.latest:
-            self.note_leader_epoch(self._epoch_to_note)
         return self.state.epochs.end_offset_for(leader_epoch, self.state.end_offset)
 
     def roll(self, base_offset: int | None = None) -> bool:
@@ -343,21 +353,17 @@ class LocalLog:
             state.dir, base, settings_of(state.config), state.files, state.world.clock.now_ms()
         )
         state.producers.end_offset = base
-        try:
-            snapshot = state.snapshots.take(state.producers)
-        except DiskError as e:
-            _log.warning("no producer snapshot at %d of %s: %s", base, self.tip, e)
-        else:
-            if snapshot is not None:
-                self._durability.note(snapshot)
+        self._durability.take_snapshot()
         old.seal(new.created_ms)
+        self._durability.note_sealed(old)
+        self._durability.note_dir(state.dir)
         state.segments.add(new)
         self._set_limits()
         if not old.size:
             self._trimming.take_out(len(state.segments) - 2, len(state.segments) - 1, "it is empty")
         self.sealed.tell()
-        if self.on_roll is not None:
-            self.on_roll(self)
+        if self._watcher is not None:
+            self._watcher.wants_flush(self)
         return True
 
     # Reading
@@ -399,20 +405,18 @@ class LocalLog:
         return self.by_time.find(self.by_time.looks_for_newest())
 
     def sealed_segments(self, from_offset: int = 0) -> list[SealedSegment]:
-        """All segments but the active one, oldest first, that end beyond `from_offset`."""
+        """All segments but the active one, oldest first, that end beyond `from_offset`.
+
+        Up to the first whose producer snapshot is still to be written.
+        """
         spans = self.sealed.spans(from_offset, len(self.state.segments))
         return [self.sealed.describe(span.base_offset) for span in spans]
 
-    def segment_facts(self) -> list[retention.SegmentFacts]:
+    def segment_facts(self) -> list[SegmentFacts]:
         """What retention and `firn tiers` ask of each segment, oldest first, the active one last."""
         self.state.check()
-        segments = self.state.segments
-        ends = [*segments.bases[1:], self.state.end_offset]
         try:
-            return [
-                retention.SegmentFacts(end, segment.size, segment.largest_timestamp)
-                for segment, end in zip(segments.all, ends, strict=True)
-            ]
+            return list(self._trimming.facts)
         except CorruptionError as e:
             raise self.state.corrupt(e) from e
 
@@ -426,15 +430,18 @@ class LocalLog:
         *,
         is_tiered: bool = False,
     ) -> int:
-        """Delete the segments that retention lets go; returns how many.
+        """Delete the segments that retention lets go, up to `retention.MOST_AT_ONCE`; returns how many.
 
         `remote_end_offset`: the bucket holds all offsets below it (None: nothing). `is_tiered`: part of the
         log is committed in the bucket, so that nothing goes from here that is not there.
         """
         self.state.check()
-        return self._trimming.apply_retention(
-            self.roll, self.segment_facts(), now_ms, remote_end_offset, high_watermark, is_tiered
-        )
+        try:
+            return self._trimming.apply_retention(
+                self.roll, now_ms, remote_end_offset, high_watermark, is_tiered
+            )
+        except CorruptionError as e:
+            raise self.state.corrupt(e) from e
 
     def delete_segments(self, last_offset: int, reason: str) -> int:
         """Delete the oldest sealed segments that hold nothing above `last_offset`; returns how many."""
@@ -457,10 +464,6 @@ class LocalLog:
         self.state.check()
         self.sealed.tell()
         return self._trimming.advance_log_start(offset)
-
-    def has_removals(self, now_ms: int) -> bool:
-        """Whether `take_removals` would give anything."""
-        return self._trimming.has_removals(now_ms)
 
     def take_removals(self, now_ms: int) -> list[Path]:
         """Files of deleted segments whose delay is over, for the caller to unlink in this order.
@@ -528,7 +531,7 @@ class LocalLog:
         return state.end_offset - state.recovery_point >= state.config.flush_messages
 
     def note_made(self, *side_files: Path) -> None:
-        """The directory and what is in it are new: the first flush makes them and their names durable."""
+        """The directory may be new: the first flush makes it and `side_files` durable with their names."""
         for path in side_files:
             self._durability.note(path)
         for path in (self.dir, self.dir.parent):
@@ -557,12 +560,7 @@ class LocalLog:
         state = self.state
         if clean:
             state.check()
-            snapshot = state.snapshots.take(state.producers)
-            if snapshot is not None:
-                self._durability.note(snapshot)
-            state.segments.active.finish_indexes()
-            state.recovery_point = min(state.recovery_point, self.active_base_offset)
-            self._durability.flush()
+            self._durability.settle()
         self._closed = True
         self._durability.close()
         if clean:

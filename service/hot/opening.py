@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from service.base.disk import DiskError
 from service.base.errors import CorruptionError, StorageError
+from service.base.files import FsyncFailed, fsync_dir
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names
 from service.hot.files import FileCache
 from service.hot.log import LocalLog
-from service.hot.log_dir import LOG_START_OFFSETS, RECOVERY_POINTS, LogDir, Offsets, read_topic_id
+from service.hot.log_dir import (
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    LogDir,
+    Offsets,
+    read_topic_id,
+    write_topic_id,
+)
+from service.hot.removals import remove
 
 _log = logging.getLogger(__name__)
 
@@ -32,8 +43,13 @@ class Found(NamedTuple):
     """an fsync failed in an earlier process: what was not known to be durable is to be written again"""
 
 
-NEW: Final = Found(True, {}, {}, [])
-"""Of a log that is made just now."""
+class NewLog(NamedTuple):
+    """A log that is to be made in ``path``."""
+
+    path: Path
+    tip: TopicIdPartition
+    config: LogConfig
+    home: LogDir
 
 
 class OfflineReplica(NamedTuple):
@@ -90,6 +106,48 @@ class Opener:
         if not known.clean and recovery_point == 0:
             # The process that made it may have been killed before it flushed anything, its names among it.
             log.note_made(path / names.PARTITION_METADATA)
+        return log
+
+    def make_all(self, wanted: Sequence[NewLog]) -> list[LocalLog | StorageError | CorruptionError]:
+        """Make new logs, or say why there is none: nothing is left of it then.
+
+        Their topic ids are on the device, and all names, of the directories they lie in once for all: so
+        nothing that is ever in them can be taken for another topic's.
+        """
+        made = [self._make(one) for one in wanted]
+        for home in {
+            one.home: None for one, log in zip(wanted, made, strict=True) if isinstance(log, LocalLog)
+        }:
+            try:
+                fsync_dir(self._disk, home.path)
+            except DiskError as e:
+                if isinstance(e, FsyncFailed):
+                    home.latch.fail(e)
+                for slot, (one, log) in enumerate(zip(wanted, made, strict=True)):
+                    if one.home is home and isinstance(log, LocalLog):
+                        log.close(clean=False)
+                        made[slot] = e
+        return made
+
+    def _make(self, new: NewLog) -> LocalLog | StorageError | CorruptionError:
+        is_made = False
+        try:
+            self._disk.mkdir(new.path)
+            is_made = True
+            log = LocalLog.make(
+                new.path,
+                new.tip,
+                new.config,
+                world=self._world,
+                files=self._files,
+                latch=new.home.latch,
+                producer_expiration_ms=self._producer_expiration_ms,
+            )
+            write_topic_id(self._disk, new.path, new.tip.topic_id)
+        except (StorageError, CorruptionError) as e:
+            if is_made:
+                remove(self._disk, [new.path])
+            return e
         return log
 
     def open_replica(

@@ -46,8 +46,9 @@ class BatchMemory(NamedTuple):
 class ProducerEntry:
     """State of one producer id in one partition."""
 
-    __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "txn_first_offset")
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "generation", "last_timestamp", "txn_first_offset")
     # last_timestamp: of its newest record, or when that was written if that is later (ms)
+    # generation: of the states that may change it; others keep it as it is
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class ProducerEntry:
         batches: Iterable[BatchMemory] = (),
     ) -> None:
         self.epoch = epoch
+        self.generation = 0
         self.last_timestamp = last_timestamp
         self.coordinator_epoch = coordinator_epoch
         self.txn_first_offset = txn_first_offset
@@ -100,6 +102,28 @@ class ProducerStates:
         self.expiration_ms = expiration_ms
         self.end_offset = 0
         self._entries: dict[int, ProducerEntry] = {}
+        self._generation = 0
+
+    def freeze(self) -> dict[int, ProducerEntry]:
+        """The entries as they are now, which nobody changes any more: for another thread.
+
+        Costs a copy of the dict; an entry is copied when it changes next.
+        """
+        self._generation += 1
+        return self._entries.copy()
+
+    def _own(self, producer_id: int) -> ProducerEntry:
+        """The producer's entry, to be changed."""
+        old = self._entries.get(producer_id)
+        entry = self._entries[producer_id] = ProducerEntry()
+        entry.generation = self._generation
+        if old is not None:
+            entry.epoch = old.epoch
+            entry.last_timestamp = old.last_timestamp
+            entry.coordinator_epoch = old.coordinator_epoch
+            entry.txn_first_offset = old.txn_first_offset
+            entry.batches = old.batches.copy()
+        return entry
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -144,8 +168,8 @@ class ProducerStates:
     ) -> None:
         """A data batch of a producer was appended at these offsets, at `written_ms` if that is known."""
         entry = self._entries.get(header.producer_id)
-        if entry is None:
-            entry = self._entries[header.producer_id] = ProducerEntry()
+        if entry is None or entry.generation != self._generation:
+            entry = self._own(header.producer_id)
         entry.set_epoch(header.producer_epoch)
         batches = entry.batches
         if len(batches) == REMEMBERED_BATCHES:
@@ -163,7 +187,7 @@ class ProducerStates:
 
     def end_transaction(self, header: BatchHeader, marker: EndMarker) -> None:
         """A transaction marker was appended: the producer's open transaction, if any, is over."""
-        entry = self._entries.setdefault(header.producer_id, ProducerEntry())
+        entry = self._own(header.producer_id)
         entry.set_epoch(header.producer_epoch)
         entry.coordinator_epoch = marker.coordinator_epoch
         entry.last_timestamp = marker.timestamp

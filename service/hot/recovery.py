@@ -15,7 +15,7 @@ Producer state is the latest snapshot at or before the recovery point, and the b
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,12 +30,12 @@ from service.hot.files import SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.producers import ProducerStates
 from service.hot.raw_batches import read_marker
+from service.hot.recovery_walk import Problem, Run, recover_segment
 from service.hot.segment import Segment, SegmentSettings
 from service.hot.segments import Segments
 from service.hot.state import LogState
 from service.records.batch import BatchHeader
-from service.records.segment_indexes import MAX_RELATIVE_OFFSET
-from service.records.walk import CHUNK_BYTES, Read, find_offset, find_sound, iter_batches, iter_verified
+from service.records.walk import CHUNK_BYTES, Read, find_offset, find_sound, iter_batches
 
 _log = logging.getLogger(__name__)
 
@@ -58,8 +58,20 @@ def settings_of(config: LogConfig) -> SegmentSettings:
     return SegmentSettings(config.segment_index_bytes, config.index_interval_bytes)
 
 
-def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> None:
-    """Read the log's directory into `state` and make it whole.
+def make_log(state: LogState, producer_expiration_ms: int) -> None:
+    """Begin a new log in an empty directory."""
+    state.producers = ProducerStates(producer_expiration_ms)
+    state.snapshots = SnapshotFiles(state.disk, state.dir, ())
+    state.epochs = LeaderEpochs(state.disk, state.dir)
+    now_ms = state.world.clock.now_ms()
+    segment = Segment.create(state.dir, 0, settings_of(state.config), state.files, now_ms)
+    segment.become_active()
+    segment.let_files_go()
+    state.segments = Segments([segment])
+
+
+def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool:
+    """Read the log's directory into `state` and make it whole; says whether its epochs were written.
 
     Raises `CorruptionError` where it is damaged (see the head of this file), `DiskError` if the disk does not
     let us.
@@ -73,9 +85,12 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> None
     ]
     state.producers = ProducerStates(producer_expiration_ms)
     state.snapshots = SnapshotFiles(state.disk, state.dir, entries)
+    there = {entry.name for entry in entries}
     read_from = None
     try:
-        state.epochs = LeaderEpochs.load(state.disk, state.dir)
+        state.epochs = LeaderEpochs(state.disk, state.dir)
+        if names.LEADER_EPOCHS in there:
+            state.epochs = LeaderEpochs.load(state.disk, state.dir)
     except CorruptionError as e:
         _log.warning("reading all of %s, as its leader epochs are lost: %s", state.dir, e)
         state.epochs = LeaderEpochs(state.disk, state.dir)
@@ -85,13 +100,15 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> None
         state.epochs = LeaderEpochs(state.disk, state.dir)
         read_from = 0
     loader = _Loader(state, segments, known, now_ms)
-    end_offset = loader.load(read_from)
+    restart = _announced(state.disk, state.dir) if RESTART in there else None
+    end_offset = loader.load(read_from) if restart is None else loader.finish_restart(*restart)
     known = loader.known
     first = segments[0].base_offset
     start = min(known.log_start_offset, end_offset)
     state.start = start if state.config.remote_storage_enable else max(start, first)
-    state.epochs.truncate_end(end_offset + 1)  # one that begins at the end has no records yet
-    state.epochs.truncate_start(state.start)
+    # An epoch that begins at the end has no records yet.
+    is_changed = state.epochs.truncate_end(end_offset + 1)
+    is_changed |= state.epochs.truncate_start(state.start)
     state.snapshots.remove_strays({segment.base_offset for segment in segments})
     segments[-1].open_for_append()
     for segment in segments:
@@ -100,6 +117,7 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> None
     state.end_offset = end_offset
     state.local_start = max(state.start, first)
     state.recovery_point = end_offset if known.clean else min(known.recovery_point, end_offset)
+    return is_changed
 
 
 def _lacks_first_epochs(state: LogState, segments: list[Segment], known: Known) -> bool:
@@ -172,10 +190,6 @@ class _Loader:
         `read_from`: from which offset on batches are read, where that is not the recovery point.
         """
         state, known = self._state, self.known
-        restart = _announced(state.disk, state.dir)
-        if restart is not None:
-            self._finish_restart(*restart)
-            return restart[0]
         self._drop_before(known.log_start_offset)
         if not self._segments:
             if known.recovery_point > known.log_start_offset:
@@ -197,7 +211,7 @@ class _Loader:
             state.snapshots.take(state.producers)  # of the border before an empty segment; it may be lost
         return end_offset
 
-    def _finish_restart(self, offset: int, log_start_offset: int) -> None:
+    def finish_restart(self, offset: int, log_start_offset: int) -> int:
         """The epochs and the snapshot of `offset` were written before it was announced."""
         state = self._state
         _log.warning("%s goes on empty from %d: finishing what was begun", state.dir, offset)
@@ -208,6 +222,7 @@ class _Loader:
         self._make(offset)
         end_restart(state.disk, state.dir)
         self.known = self.known._replace(log_start_offset=log_start_offset, recovery_point=offset)
+        return offset
 
     def _drop_before(self, start: int) -> None:
         """What lies wholly below the log's start was on its way out when the last process ended."""
@@ -311,7 +326,7 @@ class _Loader:
             return
         self._drop(self._segments[slot:])
 
-    def _cut(self, slot: int, end_offset: int, problem: _Problem) -> None:
+    def _cut(self, slot: int, end_offset: int, problem: Problem) -> None:
         """Cut a torn tail; `CorruptionError` if it is none."""
         segment, known = self._segments[slot], self.known
         if known.clean or end_offset < known.recovery_point:
@@ -330,11 +345,16 @@ class _Loader:
         segment.cut_tail(problem.position)
         self._drop(self._segments[slot + 1 :])
 
-    def _take_over(self, file: SegmentFile, header: BatchHeader) -> None:
-        epochs = self._state.epochs
-        if header.partition_leader_epoch > epochs.latest:
-            epochs.note(header.partition_leader_epoch, header.base_offset)
-        replay_batch(self._state.producers, file.pread, header, self._now_ms)
+    def _take_over(self, file: SegmentFile, run: Run) -> None:
+        epochs, batches = self._state.epochs, run.batches
+        if max(batches.leader_epochs) > epochs.latest:
+            for epoch, base_offset in zip(batches.leader_epochs, batches.base_offsets, strict=True):
+                if epoch > epochs.latest:
+                    epochs.note(epoch, base_offset)
+        producers = self._state.producers
+        for header in run.producers():
+            replay_batch(producers, file.pread, header, self._now_ms)
+        producers.end_offset = batches.last_offsets[-1] + 1
 
     def _drop(self, segments: list[Segment]) -> None:
         """Remove segments that are not part of the log, newest first."""
@@ -350,42 +370,6 @@ def _write_again(segment: Segment) -> None:
     file = segment.log.get()
     for position in range(0, segment.size, _AGAIN_BYTES):
         file.pwrite(file.pread(min(_AGAIN_BYTES, segment.size - position), position), position)
-
-
-class _Problem(NamedTuple):
-    """Where the first batch that is not sound begins in its segment, and what is wrong with it."""
-
-    position: int
-    why: str
-
-
-def recover_segment(
-    segment: Segment, take_over: Callable[[SegmentFile, BatchHeader], None]
-) -> tuple[int, _Problem | None]:
-    """Verify a segment and make its indexes anew: (end offset of what is sound, what stands behind it).
-
-    `take_over` sees each sound batch, in order. The log itself is not changed.
-    """
-    file = segment.log.get()
-    valid, next_offset = 0, segment.base_offset
-    problem = None
-    segment.reset_indexes()
-    try:
-        for header in iter_verified(file.pread, segment.size, file.path):
-            if (
-                header.base_offset < next_offset
-                or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-            ):
-                raise CorruptionError(
-                    f"{file.path}: batch at offset {header.base_offset}, not from {next_offset} on"
-                )
-            segment.index_recovered(header)
-            take_over(file, header)
-            valid, next_offset = header.position + header.size, header.next_offset
-    except CorruptionError as e:
-        problem = _Problem(valid, str(e))
-    segment.finish_indexes()
-    return next_offset, problem
 
 
 def end_offset_of(segment: Segment) -> int:

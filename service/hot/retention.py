@@ -16,9 +16,12 @@ when its time has come.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from service.config.settings import LogConfig
+
+MOST_AT_ONCE: Final = 50
+"""Segments that go in one turn of the loop."""
 
 
 class SegmentFacts(NamedTuple):
@@ -42,11 +45,12 @@ class RetentionLimits(NamedTuple):
 
 
 class RetentionBounds(NamedTuple):
-    """Offsets that segments must not reach beyond (exclusive) and the log's start."""
+    """Offsets that segments must not reach beyond (exclusive), the log's start and its size in bytes."""
 
     start_offset: int
     high_watermark: int
     remote_end_offset: int
+    size: int
 
 
 class RetentionDecision(NamedTuple):
@@ -73,19 +77,26 @@ def limits_of(config: LogConfig, *, is_tiered: bool = False) -> RetentionLimits:
 
 
 def decide(
-    segments: Sequence[SegmentFacts], limits: RetentionLimits, bounds: RetentionBounds, now_ms: int
+    segments: Sequence[SegmentFacts],
+    limits: RetentionLimits,
+    bounds: RetentionBounds,
+    now_ms: int,
+    most: int = MOST_AT_ONCE,
 ) -> RetentionDecision:
-    """How many of `segments` (oldest first, the last is the active one) may go now.
+    """How many of `segments` (oldest first, the last is the active one) may go now, `most` at a time.
+
+    Those behind the first one that stays are not looked at.
 
     >>> facts = [SegmentFacts(10, 100, 0), SegmentFacts(20, 100, 900), SegmentFacts(20, 0, 900)]
-    >>> decide(facts, RetentionLimits(500, -1, False), RetentionBounds(0, 20, 0), 1000).segments
+    >>> decide(facts, RetentionLimits(500, -1, False), RetentionBounds(0, 20, 0, 200), 1000).segments
     1
     """
-    excess = sum(s.size for s in segments) - limits.retention_bytes if limits.retention_bytes >= 0 else -1
+    excess = bounds.size - limits.retention_bytes if limits.retention_bytes >= 0 else -1
     reasons: list[str] = []
     count = 0
     roll = False
-    for slot, segment in enumerate(segments):
+    for slot in range(min(len(segments), most)):
+        segment = segments[slot]
         active = slot == len(segments) - 1
         reason = _why(segment, limits, bounds, excess, now_ms, active=active)
         if reason is None or segment.end_offset > bounds.high_watermark or (active and segment.size == 0):

@@ -56,15 +56,18 @@ class SealedSpan(NamedTuple):
 class SealedSegments:
     """The sealed segments of one log, as the tiering room asks for them. Owned by the loop.
 
+    They end before the first whose producer snapshot is still to be written, by the flush that it waits for.
+
     The log keeps their list when it rolls; nothing here looks at a file but `sealed_at_ms`, once for a
     segment that an earlier process sealed. Each method raises `LogOffline` where the replica is.
     """
 
-    __slots__ = ("_news", "_state")
+    __slots__ = ("_is_held_back", "_news", "_state")
 
     def __init__(self, state: LogState) -> None:
         self._state = state
         self._news: Callable[[], None] | None = None
+        self._is_held_back = False
 
     def watch(self, news: Callable[[], None] | None) -> None:
         """Call `news` when a segment was sealed, the log's start moves or settings change; one at a time."""
@@ -75,6 +78,12 @@ class SealedSegments:
         if self._news is not None:
             self._news()
 
+    def flushed(self) -> None:
+        """A flush has ended: what was held back until then may be there."""
+        if self._is_held_back:
+            self._is_held_back = False
+            self.tell()
+
     def spans(self, from_offset: int, most: int) -> list[SealedSpan]:
         """Up to `most` of those that end beyond `from_offset` and are not empty, oldest first."""
         self._state.check()
@@ -82,6 +91,9 @@ class SealedSegments:
         found: list[SealedSpan] = []
         for slot in range(self._first_beyond(from_offset), len(segments) - 1):
             if len(found) == most:
+                break
+            if self._state.snapshots.is_late(segments.bases[slot + 1]):
+                self._is_held_back = True
                 break
             segment = segments.all[slot]
             if segment.size:

@@ -4,7 +4,7 @@ Indexes are hints: an entry that cannot be written is left out and the next batc
 wrong index is found by the lookup that needs it and made anew from the log. So once a batch is written
 nothing that follows can refuse it.
 
-The active segment's files are opened by its first append and stay open until it is sealed and flushed: a
+The active segment's log is opened by its first append and stays open until it is sealed and flushed: a
 process without descriptors refuses a batch before it is written, and the error of a write-back is not lost
 with the last descriptor. Owned by the loop; `flush` and `prove_indexes` may run on other threads.
 """
@@ -19,10 +19,11 @@ from typing import Final, NamedTuple
 
 from service.base.disk import DiskError, MissingFile
 from service.base.errors import CorruptionError
-from service.base.files import fsync_file, read_file
+from service.base.files import fsync_file, read_file, sync_data
 from service.base.types import NO_TIMESTAMP, Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
+from service.hot.index_check import Looked, index_problem
 from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.batch import LOG_OVERHEAD, BatchHeader, size_at
 from service.records.scan import scan_pieces
@@ -60,8 +61,8 @@ class Segment:
     """
 
     __slots__ = (
-        "_checked", "_disk", "_doubts", "_first_timestamp", "_index_failed", "_is_active", "_max",
-        "_sealed_at_ms", "_since_index", "_writing", "base_offset", "created_ms", "is_torn", "log",
+        "_checked", "_disk", "_doubts", "_first_timestamp", "_index_failed", "_is_active", "_is_settled",
+        "_max", "_sealed_at_ms", "_since_index", "_writing", "base_offset", "created_ms", "is_torn", "log",
         "offset_index", "settings", "size", "time_index",
     )  # fmt: skip
 
@@ -89,6 +90,7 @@ class Segment:
         self.time_index = TimeIndex(time, base_offset, settings.index_bytes)
         self._writing: SegmentFile | None = None
         self._is_active = False
+        self._is_settled = False
         self._max: tuple[int, int] | None = None
         self._first_timestamp: int | None = None
         self._sealed_at_ms: int | None = None
@@ -102,14 +104,13 @@ class Segment:
     def create(
         cls, directory: Path, base_offset: int, settings: SegmentSettings, cache: FileCache, now_ms: int
     ) -> Segment:
-        """A new empty segment on disk, its files open. Whatever bears its names is replaced.
+        """A new empty segment on disk. Whatever bears its names is replaced.
 
         The log comes last: what `DiskError` leaves behind are indexes without a log, which are no segment.
         """
         segment = cls(directory, base_offset, (0, 0, 0), settings, cache, now_ms)
         for handle in reversed(segment.handles):
             handle.create()
-            handle.pin()
         segment._checked = True
         return segment
 
@@ -160,6 +161,7 @@ class Segment:
     def open_for_append(self) -> None:
         """Become the active segment again: its greatest timestamp is made exact. Holds nothing open."""
         self._is_active = True
+        self._is_settled = False
         if self.size and self._max is None:
             self._check_indexes()
             if self._max is None:
@@ -168,23 +170,13 @@ class Segment:
 
     def _hold_open(self) -> SegmentFile:
         """Open what an append writes to. `DiskError` where that is not to be had."""
-        try:
-            try:
-                for handle in self.handles:
-                    handle.pin()
-            except MissingFile:
-                self.rebuild_indexes()
-                for handle in self.handles:
-                    handle.pin()
-        except BaseException:
-            self._let_go()
-            raise
-        self._writing = self.log.get()
+        self._writing = self.log.pin()
         return self._writing
 
-    def _let_go(self) -> None:
-        for handle in self.handles:
-            handle.unpin()
+    @property
+    def is_written(self) -> bool:
+        """Whether batches were appended since it was made or opened, and it is not sealed."""
+        return self._writing is not None
 
     def append(self, data: Buffer, last_offset: int, max_timestamp: int) -> None:
         """Write one batch. `DiskError` leaves the segment as it was, or torn."""
@@ -226,6 +218,8 @@ class Segment:
             if not self._index_failed:
                 _log.warning("index entries for %s left out: %s", self.log.path, e)
             self._index_failed = True
+            if isinstance(e, MissingFile):
+                self._checked = False  # the next lookup makes it anew
         else:
             self._since_index = 0
 
@@ -273,12 +267,24 @@ class Segment:
         self._sealed_at_ms = now_ms
         self._writing = None
         self._is_active = False
-        self.offset_index.handle.unpin()
-        self.time_index.handle.unpin()
 
     def flush(self) -> None:
-        """Make everything written so far durable. `FsyncFailed` if the device says no."""
-        fsync_file(self._disk, self.log.get().fd)
+        """Make what was written to the log so far durable, and of a sealed segment the indexes, too.
+
+        `FsyncFailed` if the device says no.
+        """
+        if self._is_settled:
+            return
+        is_sealed = not self._is_active  # it may be sealed while this goes on
+        file = self.log.get()
+        sync_data(self._disk, file.fd)
+        if is_sealed:
+            self.flush_indexes()
+            self._is_settled = True
+            self.log.unpin()
+
+    def flush_indexes(self) -> None:
+        """Make the indexes durable. `FsyncFailed` if the device says no."""
         for index in (self.offset_index, self.time_index):
             try:
                 file = index.handle.get()
@@ -286,8 +292,6 @@ class Segment:
             except MissingFile:  # a hint; the next lookup makes it anew
                 continue
             fsync_file(self._disk, fd)
-        if not self._is_active:
-            self._let_go()
 
     # Reading
 
@@ -411,52 +415,36 @@ class Segment:
             return
         self._checked = True
         try:
-            problem = "entries were left out" if self._index_failed else self._index_problem()
+            problem = "entries were left out" if self._index_failed else index_problem(self._looked())
         except (CorruptionError, DiskError) as e:
             problem = str(e)
         if problem:
             self._make_anew(problem)
 
-    def _index_problem(self) -> str:
-        for index in (self.offset_index, self.time_index):
-            if index.handle.size % index.ENTRY.size:
-                return f"{index.handle.path.name} has {index.handle.size} bytes"
-        return self._offset_index_problem() or self._time_index_problem()
+    def _looked(self) -> Looked:
+        return Looked(
+            self.log.get().pread,
+            self.log.path,
+            self.size,
+            self.offset_index,
+            self.time_index,
+            self.settings.index_interval_bytes,
+        )
 
-    def _offset_index_problem(self) -> str:
-        """The last entry is of a batch, and no later batch should have had one."""
-        last = self.offset_index.last()
-        name = self.offset_index.handle.path.name
-        if last is not None:
-            if not 0 < last[1] < self.size:
-                return f"{name} points beyond the log"
-            place = find_offset(self.log.get().pread, self.base_offset, last[1], self.size)
-            if place is None or place.last_offset != last[0]:
-                return f"{name} points to no batch that ends with offset {last[0]}"
-        if self.offset_index.is_full:
-            return ""
-        since = 0
-        for header in self._headers(last[1] if last else 0):
-            if since > 2 * self.settings.index_interval_bytes:
-                return f"{name} lacks entries"
-            since += header.size
-        return ""
-
-    def _time_index_problem(self) -> str:
-        """Closing and sealing leave an entry: an empty index is a loss, unless records have no timestamps."""
-        name = self.time_index.handle.path.name
-        if not self.size:
-            return f"{name} is not empty" if self.time_index.entries else ""
-        if not self.time_index.entries:
-            return f"{name} is empty" if self._first().max_timestamp >= 0 else ""
-        timestamp, offset = self.time_index.last()
-        position, _ = self.offset_index.lookup(offset)
-        place = find_offset(self.log.get().pread, offset, position, self.size)
-        if place is not None and place.last_offset == offset:
-            header = next(self._headers(place.position))
-            if header.max_timestamp == timestamp:
-                return ""
-        return f"{name} ends with time {timestamp} at offset {offset}, where the log has another"
+    def replace_indexes(self, built: IndexBuilder) -> None:
+        """Take these for the indexes: they were made of the whole log."""
+        self._max = built.newest if self.size else None
+        self._first_timestamp = None
+        self._since_index = built.since
+        data = built.finish()
+        self._checked = True
+        self._index_failed = False
+        try:
+            self.offset_index.replace(data.offset_index)
+            self.time_index.replace(data.time_index)
+        except DiskError as e:
+            _log.warning("the indexes of %s are made anew later: %s", self.log.path, e)
+            self.distrust_indexes()
 
     def rebuild_indexes(self) -> None:
         """Make both indexes anew from the headers in the log, as appending its batches would have."""
@@ -468,12 +456,9 @@ class Segment:
 
     def reset_indexes(self) -> None:
         """Empty both indexes, whatever state their files are in; `index_recovered` fills them again."""
-        held = self._writing is not None
         for index in (self.offset_index, self.time_index):
             index.handle.create()
             index.truncate_entries(0)
-            if held:
-                index.handle.pin()
         self._checked = True
         self._index_failed = False
         self._max = None
@@ -573,10 +558,9 @@ class Segment:
             handle.moved(directory / handle.path.name)
 
     def let_files_go(self) -> None:
-        """Leave no file open that opening the log has looked into; a segment that was just made keeps its."""
+        """Leave no file open that making or opening the log has looked into."""
         for handle in self.handles:
-            if not handle.is_pinned:
-                handle.drop()
+            handle.drop()
 
     def close(self) -> None:
         """Let go of all files."""

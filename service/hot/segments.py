@@ -68,7 +68,9 @@ class Segments:
         del self.positions[begin:end]
         gone = self.all[begin:end]
         del self.all[begin:end], self.bases[begin:end]
-        for segment in gone:
-            _log.info("deleting %s (%d bytes): %s", segment.log.path, segment.size, reason)
-            self.size -= segment.size
+        size = sum(segment.size for segment in gone)
+        self.size -= size
+        if gone:
+            first, last = gone[0].log.path, gone[-1].log.path.name
+            _log.info("deleting %d segments, %d bytes, %s to %s: %s", len(gone), size, first, last, reason)
         return gone

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from service.base.disk import Disk
 from service.base.errors import CorruptionError, StorageError
@@ -18,9 +19,27 @@ from service.hot.segments import Segments
 
 _log = logging.getLogger(__name__)
 
+L = TypeVar("L", contravariant=True)
+
 
 class LogOffline(StorageError):
     """The replica's files are damaged, or cannot be relied on. It serves nothing until the next start."""
+
+
+class Watcher(Protocol[L]):
+    """Who looks after logs: what each tells him, on the loop."""
+
+    def wants_flush(self, log: L) -> None:
+        """A segment was sealed: it waits for a flush."""
+
+    def start_moved(self, log: L) -> None:
+        """A checkpoint should tell where it begins now."""
+
+    def has_removals(self, log: L, due_ms: int) -> None:
+        """`take_removals` gives something then."""
+
+    def configured(self, log: L) -> None:
+        """Its settings are others than they were."""
 
 
 class LogState:

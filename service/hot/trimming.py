@@ -13,11 +13,10 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 from kio.schema.errors import ErrorCode
 
-from service.base.disk import DiskError
 from service.base.errors import RequestError
 from service.base.files import fsync_dir, fsync_file, remove_file
 from service.hot import retention
@@ -38,23 +37,47 @@ class _Removal(NamedTuple):
     paths: list[Path]
 
 
+class _Facts(Sequence[retention.SegmentFacts]):
+    """What retention asks of each segment, oldest first, the active one last; found out when it asks."""
+
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+
+    def __len__(self) -> int:
+        return len(self._state.segments)
+
+    @overload
+    def __getitem__(self, slot: int) -> retention.SegmentFacts: ...
+    @overload
+    def __getitem__(self, slot: slice) -> Sequence[retention.SegmentFacts]: ...
+    def __getitem__(self, slot: int | slice) -> retention.SegmentFacts | Sequence[retention.SegmentFacts]:
+        if isinstance(slot, slice):
+            return [self[one] for one in range(*slot.indices(len(self)))]
+        segments = self._state.segments
+        segment, bases = segments.all[slot], segments.bases
+        end = bases[slot + 1] if slot + 1 < len(bases) else self._state.end_offset
+        return retention.SegmentFacts(end, segment.size, segment.largest_timestamp)
+
+
 class Trimming:
     """Takes segments out of one log. Owned by the loop.
 
-    ``on_start_moved``: called when a start has moved, so that it is made durable soon.
+    ``on_start_moved``: called when a start has moved, so that it is made durable soon. ``on_removals``:
+    called with the time at which `take_removals` gives something.
     """
 
     def __init__(self, state: LogState, durability: Durability, reader: LogReader) -> None:
         self.on_start_moved: Callable[[], None] | None = None
+        self.on_removals: Callable[[int], None] | None = None
         self._state = state
         self._durability = durability
         self._reader = reader
+        self.facts = _Facts(state)
         self._removals: deque[_Removal] = deque()
 
     def apply_retention(
         self,
         roll: Callable[[], object],
-        facts: Sequence[retention.SegmentFacts],
         now_ms: int,
         remote_end_offset: int | None,
         high_watermark: int | None,
@@ -66,9 +89,10 @@ class Trimming:
             state.local_start,
             state.end_offset if high_watermark is None else high_watermark,
             remote_end_offset or 0,
+            state.segments.size,
         )
         limits = retention.limits_of(state.config, is_tiered=is_tiered)
-        decision = retention.decide(facts, limits, bounds, now_ms)
+        decision = retention.decide(self.facts, limits, bounds, now_ms)
         if decision.roll:
             roll()
         count = min(decision.segments, len(state.segments) - 1)
@@ -123,25 +147,21 @@ class Trimming:
 
     def take_out(self, begin: int, end: int, reason: str) -> None:
         """Segments leave the log; their files go after ``file.delete.delay.ms``."""
-        state = self._state
+        state, bases = self._state, self._state.segments.bases
         due_ms = state.world.clock.now_ms() + state.config.file_delete_delay_ms
-        for segment in state.segments.take_out(begin, end, reason):
-            # It may be there again after a crash: then whole, as far as the recovery point says so.
-            self._durability.note(segment.log.path)
-            self._removals.append(_Removal(due_ms, segment.drop()))
-            self._remove_snapshot(segment.base_offset)
+        ends = [*bases[begin + 1 : end + 1], state.end_offset]
+        gone = state.segments.take_out(begin, end, reason)
+        snapshots = state.snapshots.forget(one.base_offset for one in gone)
+        for segment, segment_end in zip(gone, ends, strict=False):
+            if segment_end > state.recovery_point:
+                # It may be there again after a crash: then whole, as far as the recovery point says so.
+                self._durability.note(segment.log.path)
+            snapshot = snapshots.get(segment.base_offset)
+            paths = segment.drop()
+            self._removals.append(_Removal(due_ms, [snapshot, *paths] if snapshot is not None else paths))
         self._reader.forget()
-
-    def _remove_snapshot(self, base_offset: int) -> None:
-        try:
-            if base_offset not in self._state.segments.bases:
-                self._state.snapshots.remove(base_offset)
-        except DiskError as e:  # the next start removes what belongs to no segment
-            _log.warning("a producer snapshot of %s stays: %s", self._state.tip, e)
-
-    def has_removals(self, now_ms: int) -> bool:
-        """Whether `take_removals` would give anything."""
-        return bool(self._removals) and self._removals[0].due_ms <= now_ms
+        if gone and self.on_removals is not None:
+            self.on_removals(due_ms)
 
     def take_removals(self, now_ms: int) -> list[Path]:
         """As `LocalLog.take_removals`."""
@@ -164,6 +184,7 @@ class Trimming:
             return state.end_offset
         if offset < segments.bases[0]:
             return self.restart_at(offset, None, (), ())
+        state.snapshots.write_late()
         slot = segments.slot_of(offset)
         segment = segments.all[slot]
         place = segment.find(offset)
@@ -203,6 +224,7 @@ class Trimming:
         """As `LocalLog.restart_at`. Where it fails half-way the next opening finishes it."""
         state = self._state
         start = offset if log_start_offset is None else log_start_offset
+        state.snapshots.write_late()
         state.epochs.replace([one for one in epochs if one[1] < offset])
         state.producers.load(producers, offset, state.world.clock.now_ms())
         state.snapshots.rewrite(state.producers)

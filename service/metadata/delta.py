@@ -6,7 +6,7 @@ contradicts the image (a partition of an unknown topic, say) is a `CorruptionErr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -95,6 +95,10 @@ class MetadataDelta:
     def topics(self) -> set[UUID]:
         """Ids of topics that were created or have partitions that changed, but not of deleted ones."""
         return set(self._topics)
+
+    def changed_partitions(self, topic_id: UUID) -> Collection[int]:
+        """Which partitions of one of `topics` were made, or are not what they were."""
+        return self._topics[topic_id].partitions.keys()
 
     def replay(self, record: MetadataRecord | UnknownRecord) -> None:
         """Apply one record. Raises `CorruptionError` where it makes no sense here."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError, InvariantError, StorageError
@@ -22,8 +22,9 @@ from service.records.batch import iter_headers
 _SLICE_BYTES: Final = 64 * 1024
 """Log that is applied at a time, batches being whole: some milliseconds of the event loop."""
 
-Listener = Callable[[MetadataImage, MetadataImage, MetadataDelta], None]
-"""Called with the image before, the image after and the delta between them."""
+Listener = Callable[[MetadataImage, MetadataImage, MetadataDelta], Awaitable[None] | None]
+"""Called with the image before, the image after and the delta between them. What it returns, if anything, is
+work that goes on: who waits for the change is told when that is done."""
 
 
 class _Proposal(NamedTuple):
@@ -60,6 +61,7 @@ class Publication:
         self._catching_up: asyncio.Task[None] | None = None
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._failure: StorageError | None = None
+        self._works: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def proposed(self, image: MetadataImage, delta: MetadataDelta, size: int) -> None:
         """A batch of `size` bytes was written; `image` holds once it is committed, `delta` leads to it."""
@@ -80,8 +82,11 @@ class Publication:
         self._wake()
 
     async def reached(self, offset: int) -> None:
-        """Return once the image holds `offset`. Raises `StorageError` where it never will."""
-        if offset <= self.image.offset:
+        """Return once the image holds `offset`, and listeners have done what follows.
+
+        Raises `StorageError` where it never will.
+        """
+        if offset <= self._done_offset:
             return
         if self._failure is not None:
             raise StorageError(str(self._failure))
@@ -98,6 +103,7 @@ class Publication:
         """Come to the high watermark, and publish nothing more."""
         if self._catching_up is not None:
             await self._catching_up
+        await asyncio.gather(*(work for _, work in self._works), return_exceptions=True)
         self.fail(StorageError("the node stops"))
 
     def _publish_proposed(self) -> bool:
@@ -134,18 +140,36 @@ class Publication:
         before, self.image = self.image, image
         for listener in self._listeners:
             try:
-                listener(before, image, delta)
+                work = listener(before, image, delta)
             except Exception as e:  # a bug of the listener's: the log is as good as before
                 self._on_bug("a change of the metadata", e)
+                continue
+            if work is not None:
+                future = asyncio.ensure_future(work)
+                self._works.append((image.offset, future))
+                future.add_done_callback(self._work_done)
         self._on_published(size)
+
+    def _work_done(self, work: asyncio.Future[None]) -> None:
+        if not work.cancelled() and (error := work.exception()) is not None:
+            self._on_bug("a change of the metadata", error)
+        while self._works and self._works[0][1].done():
+            self._works.popleft()
+        self._wake()
+
+    @property
+    def _done_offset(self) -> int:
+        """Up to where everything is published, and done."""
+        return self._works[0][0] - 1 if self._works else self.image.offset
 
     def _wake(self) -> None:
         """Tell those whose offset is published; where nothing more will be, all others, too."""
-        while self._waiters and (self._failure is not None or self._waiters[0][0] <= self.image.offset):
+        done_offset = self._done_offset if self._failure is None else self.image.offset
+        while self._waiters and (self._failure is not None or self._waiters[0][0] <= done_offset):
             offset, waiter = self._waiters.popleft()
             if waiter.done():
                 continue
-            if offset <= self.image.offset:
+            if offset <= done_offset:
                 waiter.set_result(None)
             else:
                 waiter.set_exception(StorageError(str(self._failure)))

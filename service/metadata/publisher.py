@@ -98,7 +98,8 @@ class Publisher:
         return self._machine.epoch
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` on the loop with every change committed from now on, before its requester knows."""
+        """Call `listener` on the loop with every change committed from now on; its requester knows when that,
+        and the work it returns, is done."""
         self._listeners.append(listener)
 
     # -- life

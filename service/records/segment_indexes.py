@@ -19,6 +19,7 @@ from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP, Buffer
 from service.records import index_kernel
 from service.records.kernel_status import IndexFault, IndexState
+from service.records.recovery_kernel import ENTRY_FIELDS, index_entries
 from service.records.scan import BatchScan
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")
@@ -73,33 +74,46 @@ class IndexBuilder:
         self._interval_bytes = interval_bytes
         self._offsets = bytearray()
         self._times = bytearray()
-        self._since = 0
-        self._newest = (NO_TIMESTAMP, base_offset)
+        self._state = array("q", (0, NO_TIMESTAMP, base_offset))
         self._newest_indexed = NO_TIMESTAMP
+
+    @property
+    def since(self) -> int:
+        """Bytes of batches since the last entry."""
+        return self._state[0]
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """The greatest timestamp, and the last offset of its batch; -1 and the base while there is none."""
+        return self._state[1], self._state[2]
 
     def add(self, batches: BatchScan, start: int) -> None:
         """Batches whose positions count from `start`."""
-        rows = zip(
-            batches.positions, batches.sizes, batches.last_offsets, batches.max_timestamps, strict=True
+        out = array("q", bytes(8 * ENTRY_FIELDS * batches.batches))
+        count = index_entries(
+            batches.positions,
+            batches.sizes,
+            batches.last_offsets,
+            batches.max_timestamps,
+            start,
+            self._interval_bytes,
+            self._state,
+            out,
         )
-        for at, size, last_offset, timestamp in rows:
-            if timestamp > self._newest[0]:
-                self._newest = (timestamp, last_offset)
-            if self._since > self._interval_bytes:
-                self._offsets += OFFSET_ENTRY.pack(last_offset - self._base_offset, start + at)
-                self._index_time()
-                self._since = 0
-            self._since += size
+        base = self._base_offset
+        for at in range(0, count * ENTRY_FIELDS, ENTRY_FIELDS):
+            last_offset, position, timestamp, offset = out[at : at + ENTRY_FIELDS]
+            self._offsets += OFFSET_ENTRY.pack(last_offset - base, position)
+            self._index_time(timestamp, offset)
 
-    def _index_time(self) -> None:
-        timestamp, offset = self._newest
+    def _index_time(self, timestamp: int, offset: int) -> None:
         if timestamp > self._newest_indexed:
             self._times += TIME_ENTRY.pack(timestamp, offset - self._base_offset)
             self._newest_indexed = timestamp
 
     def finish(self) -> IndexBytes:
         """The files' bytes."""
-        self._index_time()
+        self._index_time(*self.newest)
         return IndexBytes(bytes(self._offsets), bytes(self._times))
 
 

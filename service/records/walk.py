@@ -112,6 +112,18 @@ def iter_verified(read: Read, end: int, name: object = "log") -> Iterator[BatchH
         yield header
 
 
+def read_verified(read: Read, position: int, end: int, name: object = "log") -> BatchHeader:
+    """The header of the batch at `position`, its checksum verified, read piece by piece however large it is.
+
+    Raises `CorruptionError` where it is torn, or is none.
+    """
+    for header, chunk, start in _walk(read, position, end, CHUNK_BYTES, name):
+        if _crc(read, header, chunk, start, name) != header.crc:
+            raise CorruptionError(f"{name}: wrong checksum of the batch at position {header.position}")
+        return header
+    raise CorruptionError(f"{name}: nothing is at position {position}")
+
+
 def find_sound(read: Read, position: int, end: int, least_offset: int) -> int | None:
     """Position of the first byte in ``[position, end)`` at which a batch stands that is whole, with a right
     checksum and offsets from `least_offset` on; None if none does.

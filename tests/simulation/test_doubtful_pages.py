@@ -17,6 +17,7 @@ from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
+from service.hot.log import LocalLog
 from service.hot.log_dir import DOUBTFUL
 from service.hot.manager import LogManager
 from simulator.disk import NoFaults
@@ -56,11 +57,17 @@ def run(medium: Platter, faults: NoFaults, work: Callable[[LogManager], Awaitabl
     asyncio.run(main())
 
 
+async def made(manager: LogManager) -> LocalLog:
+    (log,) = await manager.create([(TIP, LogConfig())])
+    assert isinstance(log, LocalLog)
+    return log
+
+
 def test_what_a_failed_fsync_left_in_memory_is_written_again_before_anything_rests_on_it() -> None:
     medium, faults = platter(), FailingFsync()
 
     async def fails(manager: LogManager) -> None:
-        log = manager.get_or_create(TIP, LogConfig())
+        log = await made(manager)
         log.append(batch(3), 0, 0)
         await manager.flush(log)
         faults.is_on = True
@@ -92,7 +99,7 @@ def test_a_segment_that_went_before_it_was_flushed_is_whole_when_a_crash_brings_
     medium = platter()
 
     async def goes(manager: LogManager) -> None:
-        log = manager.get_or_create(TIP, LogConfig())
+        log = await made(manager)
         await manager.flush(log)
         log.append(batch(3), 0, 0)
         log.roll()

@@ -138,6 +138,10 @@ class FaultDisk:
     def fsync(self, fd: int) -> None:
         self._do("fsync", self._path(fd), lambda: self.disk.fsync(fd) if self._flushes else None)
 
+    def fdatasync(self, fd: int) -> None:
+        """A rule for `fsync` is one for this, too."""
+        self.fsync(fd)
+
     def truncate(self, fd: int, size: int) -> None:
         self._do("truncate", self._path(fd), lambda: self.disk.truncate(fd, size))
 

@@ -15,7 +15,7 @@ from service.base.world import system_world
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
-from tests.unit.hot.logs import TIP, batch
+from tests.unit.hot.logs import TIP, batch, get_or_create
 
 SETTINGS = LogConfig(
     segment_bytes=4000, index_interval_bytes=300, retention_bytes=40_000, file_delete_delay_ms=0
@@ -28,7 +28,7 @@ async def append_for_ever(directory: Path, seed: int) -> None:
     clock = world.clock
     logs = LogManager([directory], world, checkpoint_interval_ms=20)
     await logs.open_all(lambda _: SETTINGS)
-    log = logs.get_or_create(TIP, SETTINGS)
+    log = get_or_create(logs, TIP, SETTINGS)
     background = asyncio.create_task(logs.run())
     epoch = log.epochs.latest + 1
     while not background.done():

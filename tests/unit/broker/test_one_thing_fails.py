@@ -149,10 +149,10 @@ class TestPartitions:
         with start(open_files=256).client() as client:
             talk = Talk(client)
             assert talk.create("some", 40).error_code == 0
-            refused = talk.create("more", 20)
+            refused = talk.create("more", 110)
             assert refused.error_code == ErrorCode.policy_violation
-            assert "60 partitions" in refused.error_message
-            assert "256 open files (RLIMIT_NOFILE) carry 48" in refused.error_message
+            assert "150 partitions" in refused.error_message
+            assert "256 open files (RLIMIT_NOFILE) carry 144" in refused.error_message
             assert talk.create("few", 8).error_code == 0
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from service.base.clock import ManualClock
@@ -14,6 +17,7 @@ from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
+from service.hot.manager import LogManager
 from service.records.batch import BatchHeader, complete_headers, iter_headers, read_header, stamp
 from service.records.builder import BatchBuilder
 from service.records.checkpoint_lines import decode_offsets
@@ -21,6 +25,8 @@ from service.records.decode import Record, iter_records
 from service.records.validation import ValidatedBatch
 from tests.support.world import START_MS as START_MS
 from tests.support.world import make_world
+
+T = TypeVar("T")
 
 TIP = TopicIdPartition(UUID(int=7), "events", 0)
 
@@ -56,6 +62,38 @@ def raw(*batches: tuple[int, int, int], timestamp: int = START_MS) -> memoryview
         stamp(one, 0, base_offset, epoch)
         data += one
     return memoryview(data)
+
+
+def at_once(work: Coroutine[Any, Any, T]) -> T:
+    """What `work` comes to, also where a loop runs already, which waits meanwhile."""
+    found: list[Future[T]] = []
+
+    def run() -> None:
+        future: Future[T] = Future()
+        found.append(future)
+        try:
+            future.set_result(asyncio.run(work))
+        except BaseException as e:
+            future.set_exception(e)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0].result()
+
+
+def get_or_create(
+    logs: LogManager, tip: TopicIdPartition, config: LogConfig, *, is_new: bool = True
+) -> LocalLog:
+    """The partition's log; raises why there is none."""
+    (made,) = at_once(logs.create([(tip, config)], lambda _: is_new))
+    if not isinstance(made, LocalLog):
+        raise made
+    return made
+
+
+def delete(logs: LogManager, tip: TopicIdPartition) -> None:
+    at_once(logs.delete([tip]))
 
 
 def open_log(

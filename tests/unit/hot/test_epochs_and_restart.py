@@ -39,21 +39,32 @@ def test_an_idle_partition_knows_where_its_last_epoch_ends_after_any_number_of_e
         partition = led(log, epoch)
         assert partition.unified.end_offset_of_epoch(4) == (4, 6)
         assert partition.unified.end_offset_of_epoch(epoch) == (epoch, 6)
-        assert (log.dir / "leader-epoch-checkpoint").read_text() == f"0\n2\n4 0\n{epoch} 6\n"
+        assert log.epochs.epoch_at(6) == epoch
+        assert (log.dir / "leader-epoch-checkpoint").read_text() == "0\n1\n4 0\n"
         partition.leader_epoch = epoch  # the same election told twice
+    partition.append(batch(2), START_MS)
+    assert (log.dir / "leader-epoch-checkpoint").read_text() == "0\n2\n4 0\n8 6\n"
+    assert partition.unified.end_offset_of_epoch(7) == (4, 6)
 
 
-def test_an_epoch_is_on_disk_before_it_is_known(tmp_path: Path) -> None:
+def test_an_election_writes_nothing(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    log = open_log(tmp_path, world=make_world(disk=disk))
+    disk.log.clear()
+    partition = led(log, 4)
+    partition.leader_epoch = 5
+    assert disk.log == []
+    assert partition.unified.end_offset_of_epoch(5) == (5, 0)
+
+
+def test_an_epoch_is_on_disk_before_its_first_batch(tmp_path: Path) -> None:
     disk = FaultDisk()
     log = open_log(tmp_path, world=make_world(disk=disk))
     disk.fail("rename", errno.EIO, path="leader-epoch-checkpoint")
     partition = led(log, 4)
-    assert log.epochs.entries == ()
-    with pytest.raises(DiskError):
-        partition.unified.end_offset_of_epoch(4)
     with pytest.raises(DiskError):
         partition.append(batch(1), START_MS)
-    assert log.log_end_offset == 0
+    assert (log.log_end_offset, log.epochs.latest) == (0, -1)
     disk.heal()
     assert partition.unified.end_offset_of_epoch(4) == (4, 0)
     assert partition.append(batch(1), START_MS).first_offset == 0

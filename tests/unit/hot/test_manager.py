@@ -21,8 +21,9 @@ from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log_dir import LogDir, cluster_id_of, decode_uuid, encode_uuid, read_meta, read_topic_id
 from service.hot.manager import LogManager
+from service.hot.producer_snapshot import read_snapshot
 from tests.support.world import make_world
-from tests.unit.hot.logs import START_MS, batch, checkpointed
+from tests.unit.hot.logs import START_MS, at_once, batch, checkpointed, delete, get_or_create
 
 DISK = SystemDisk()
 CONFIG = LogConfig(segment_bytes=1000)
@@ -43,8 +44,8 @@ def close(logs: LogManager, *, clean: bool = True, broker_epoch: int = -1) -> No
 def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     for n in range(30):
-        logs.get_or_create(A, CONFIG).append(batch(2), n // 10, START_MS)
-    logs.get_or_create(B, CONFIG).append(batch(1), 0, START_MS)
+        get_or_create(logs, A, CONFIG).append(batch(2), n // 10, START_MS)
+    get_or_create(logs, B, CONFIG).append(batch(1), 0, START_MS)
     close(logs, broker_epoch=17)
     assert json.loads((tmp_path / ".kafka_cleanshutdown").read_text()) == {"version": 0, "brokerEpoch": 17}
     assert checkpointed(tmp_path / "recovery-point-offset-checkpoint") == {("a", 0): 60, ("b", 3): 1}
@@ -55,14 +56,14 @@ def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
         (B.topic_id, 3): 1,
     }
     assert again.get(A.topic_id, 0).recovery_point == 60
-    assert again.get_or_create(A, CONFIG) is again.get(A.topic_id, 0)
+    assert get_or_create(again, A, CONFIG) is again.get(A.topic_id, 0)
     close(again)
 
 
 def test_logs_come_back_after_a_hard_stop(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     for _ in range(30):
-        logs.get_or_create(A, CONFIG).append(batch(2), 0, START_MS)
+        get_or_create(logs, A, CONFIG).append(batch(2), 0, START_MS)
     close(logs, clean=False)
     assert not (tmp_path / ".kafka_cleanshutdown").exists()
     again = manager(tmp_path)
@@ -72,7 +73,7 @@ def test_logs_come_back_after_a_hard_stop(tmp_path: Path) -> None:
 
 def test_a_start_offset_survives_any_stop_after_a_checkpoint(tmp_path: Path) -> None:
     logs = manager(tmp_path)
-    log = logs.get_or_create(A, CONFIG)
+    log = get_or_create(logs, A, CONFIG)
     for _ in range(30):
         log.append(batch(2), 0, START_MS)
     log.advance_log_start(33)
@@ -85,7 +86,7 @@ def test_a_start_offset_survives_any_stop_after_a_checkpoint(tmp_path: Path) -> 
 
 def test_damaged_checkpoints_cost_a_recovery_and_nothing_else(tmp_path: Path) -> None:
     logs = manager(tmp_path)
-    logs.get_or_create(A, CONFIG).append(batch(2), 0, START_MS)
+    get_or_create(logs, A, CONFIG).append(batch(2), 0, START_MS)
     close(logs, clean=False)
     for name in ("recovery-point-offset-checkpoint", "log-start-offset-checkpoint"):
         (tmp_path / name).write_text("0\n1\na 0\n")
@@ -138,7 +139,7 @@ def test_directories_know_their_node_and_cluster(tmp_path: Path) -> None:
 def test_new_logs_go_where_the_fewest_are(tmp_path: Path) -> None:
     logs = manager(tmp_path / "one", tmp_path / "two")
     for n in range(4):
-        logs.get_or_create(TopicIdPartition(A.topic_id, "a", n), CONFIG)
+        get_or_create(logs, TopicIdPartition(A.topic_id, "a", n), CONFIG)
     assert [len(list((tmp_path / d).glob("a-*"))) for d in ("one", "two")] == [2, 2]
     close(logs)
 
@@ -146,15 +147,15 @@ def test_new_logs_go_where_the_fewest_are(tmp_path: Path) -> None:
 def test_a_deleted_log_goes_after_its_delay_and_its_name_is_free_at_once(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     logs = manager(tmp_path, clock=clock)
-    log = logs.get_or_create(A, CONFIG)
+    log = get_or_create(logs, A, CONFIG)
     log.append(batch(1), 0, START_MS)
     found = log.read(0, 1000).slice
-    assert logs.delete(A)
-    assert not logs.delete(A)
+    delete(logs, A)
+    delete(logs, A)  # gone already
     assert found is not None
     assert len(found.read()) == found.size
     assert [p.name.endswith("-delete") for p in tmp_path.glob("a-0*")] == [True]
-    assert logs.get_or_create(A, CONFIG).log_end_offset == 0
+    assert get_or_create(logs, A, CONFIG).log_end_offset == 0
     clock.advance(CONFIG.file_delete_delay_ms - 1)
     while_running(logs, lambda: asyncio.sleep(0.05))
     assert len(list(tmp_path.glob("a-0*"))) == 2
@@ -165,9 +166,9 @@ def test_a_deleted_log_goes_after_its_delay_and_its_name_is_free_at_once(tmp_pat
 
 def test_a_deletion_is_soon_in_the_checkpoint(tmp_path: Path) -> None:
     logs = manager(tmp_path)
-    logs.get_or_create(A, CONFIG)
-    logs.get_or_create(B, CONFIG)
-    logs.delete(A)
+    get_or_create(logs, A, CONFIG)
+    get_or_create(logs, B, CONFIG)
+    delete(logs, A)
     path = tmp_path / "recovery-point-offset-checkpoint"
     while_running(logs, lambda: until(path.exists))
     assert checkpointed(path) == {("b", 3): 0}
@@ -176,8 +177,8 @@ def test_a_deletion_is_soon_in_the_checkpoint(tmp_path: Path) -> None:
 
 def test_what_was_being_deleted_is_removed_at_the_next_start(tmp_path: Path) -> None:
     logs = manager(tmp_path)
-    logs.get_or_create(A, CONFIG)
-    logs.delete(A)
+    get_or_create(logs, A, CONFIG)
+    delete(logs, A)
     close(logs)
     close(manager(tmp_path))
     assert list(tmp_path.glob("a-0*")) == []
@@ -185,9 +186,9 @@ def test_what_was_being_deleted_is_removed_at_the_next_start(tmp_path: Path) -> 
 
 def test_a_topic_made_again_does_not_inherit_records(tmp_path: Path) -> None:
     logs = manager(tmp_path)
-    logs.get_or_create(A, CONFIG).append(batch(1), 0, START_MS)
+    get_or_create(logs, A, CONFIG).append(batch(1), 0, START_MS)
     successor = A._replace(topic_id=UUID(int=99))
-    assert logs.get_or_create(successor, CONFIG).log_end_offset == 0
+    assert get_or_create(logs, successor, CONFIG).log_end_offset == 0
     assert logs.get(A.topic_id, 0) is None
     assert read_topic_id(DISK, tmp_path / "a-0") == UUID(int=99)
     assert [p.name.endswith("-stray") for p in tmp_path.glob("a-0.*")] == [True]
@@ -199,14 +200,14 @@ def test_a_topic_made_again_does_not_inherit_records(tmp_path: Path) -> None:
 
 def test_a_topic_made_again_is_not_cut_by_its_predecessors_checkpoint(tmp_path: Path) -> None:
     logs = manager(tmp_path)
-    log = logs.get_or_create(A, CONFIG)
+    log = get_or_create(logs, A, CONFIG)
     for _ in range(30):
         log.append(batch(2), 0, START_MS)
     log.advance_log_start(33)
     logs.checkpoint()
-    logs.delete(A)
+    delete(logs, A)
     successor = A._replace(topic_id=UUID(int=99))
-    logs.get_or_create(successor, CONFIG).append(batch(5), 0, START_MS)
+    get_or_create(logs, successor, CONFIG).append(batch(5), 0, START_MS)
     close(logs, clean=False)
     again = manager(tmp_path).get(successor.topic_id, 0)
     assert again is not None
@@ -215,9 +216,9 @@ def test_a_topic_made_again_is_not_cut_by_its_predecessors_checkpoint(tmp_path: 
 
 def test_logs_that_the_metadata_does_not_know_are_set_aside(tmp_path: Path) -> None:
     logs = manager(tmp_path)
-    logs.get_or_create(A, CONFIG)
-    logs.get_or_create(B, CONFIG)
-    logs.set_aside_unknown(lambda topic_id, _: topic_id == B.topic_id)
+    get_or_create(logs, A, CONFIG)
+    get_or_create(logs, B, CONFIG)
+    at_once(logs.set_aside_unknown(lambda topic_id, _: topic_id == B.topic_id))
     assert list(logs.logs()) == [(B.topic_id, 3)]
     close(logs)
 
@@ -225,14 +226,14 @@ def test_logs_that_the_metadata_does_not_know_are_set_aside(tmp_path: Path) -> N
 def test_long_topic_names_can_be_deleted(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     tip = A._replace(topic="t" * 249)
-    logs.get_or_create(tip, CONFIG)
-    assert logs.delete(tip)
+    get_or_create(logs, tip, CONFIG)
+    delete(logs, tip)
     close(logs)
 
 
 def test_flushes_that_come_together_share_their_fsyncs(tmp_path: Path) -> None:
     logs = manager(tmp_path)
-    log = logs.get_or_create(A, LogConfig(flush_messages=1))
+    log = get_or_create(logs, A, LogConfig(flush_messages=1))
 
     async def produce() -> None:
         offset = log.append(batch(1), 0, START_MS).last_offset
@@ -251,7 +252,7 @@ def test_flushes_that_come_together_share_their_fsyncs(tmp_path: Path) -> None:
 
 def test_sealed_segments_are_flushed_in_the_background(tmp_path: Path) -> None:
     logs = manager(tmp_path)
-    log = logs.get_or_create(A, CONFIG)
+    log = get_or_create(logs, A, CONFIG)
 
     async def scenario() -> None:
         for _ in range(30):
@@ -265,7 +266,7 @@ def test_sealed_segments_are_flushed_in_the_background(tmp_path: Path) -> None:
 def test_flush_ms_and_checkpoints_happen_in_the_background(tmp_path: Path) -> None:
     clock = ManualClock(START_MS)
     logs = manager(tmp_path, clock=clock, checkpoint_interval_ms=1000)
-    log = logs.get_or_create(A, LogConfig(flush_ms=500))
+    log = get_or_create(logs, A, LogConfig(flush_ms=500))
     log.append(batch(2), 0, START_MS)
     while_running(logs, lambda: asyncio.sleep(0.02))
     assert log.recovery_point == 0
@@ -314,3 +315,20 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(5):
         while not condition():
             await asyncio.sleep(0.01)
+
+
+def test_a_segment_whose_producers_are_still_to_be_written_is_told_of_after_its_flush(tmp_path: Path) -> None:
+    logs = manager(tmp_path)
+    log = get_or_create(logs, A, LogConfig(segment_bytes=200_000))
+    news: list[int] = []
+    log.sealed.watch(lambda: news.append(len(log.sealed.spans(0, 10))))
+    for producer in range(600):
+        log.append(batch(1, producer_id=producer, epoch=0, sequence=0), 0, START_MS)
+    log.roll()
+    assert news == [0], "sealed, and held back"
+    while_running(logs, lambda: until(lambda: news[-1] == 1))
+    (sealed,) = log.sealed_segments()
+    assert sealed.producer_snapshot_path is not None
+    assert len(read_snapshot(DISK, sealed.producer_snapshot_path)) == 600
+    assert news == [0, 1]
+    close(logs)

@@ -17,12 +17,13 @@ from service.base.disk import DiskError, SystemDisk
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
 from service.config.settings import LogConfig
+from service.hot.log import LocalLog
 from service.hot.log_dir import CLEAN_SHUTDOWN, cluster_id_of, read_topic_id, write_topic_id
 from service.hot.manager import LogManager
 from service.hot.state import LogOffline
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
-from tests.unit.hot.logs import START_MS, batch, checkpointed
+from tests.unit.hot.logs import START_MS, at_once, batch, checkpointed, get_or_create
 from tests.unit.hot.test_manager import close, until, while_running
 
 CONFIG = LogConfig(segment_bytes=1000, file_delete_delay_ms=0)
@@ -39,7 +40,7 @@ def manager(disk: FaultDisk, *dirs: Path, clock: ManualClock | None = None, **op
 
 
 def fill(logs: LogManager, tip: TopicIdPartition, count: int = 20) -> None:
-    log = logs.get_or_create(tip, CONFIG)
+    log = get_or_create(logs, tip, CONFIG)
     for n in range(count):
         log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
 
@@ -58,7 +59,7 @@ def test_a_failed_fsync_takes_its_directory_offline_for_good(tmp_path: Path) -> 
     fill(logs, A)
     fill(logs, B)
     logs.checkpoint()
-    log, other = logs.get_or_create(A, CONFIG), logs.get_or_create(B, CONFIG)
+    log, other = get_or_create(logs, A, CONFIG), get_or_create(logs, B, CONFIG)
     disk.fail("fsync", errno.EIO, times=1, path=f"a-0/{log.active_base_offset:020d}.log")
 
     async def scenario() -> None:
@@ -78,13 +79,13 @@ def test_a_failed_fsync_takes_its_directory_offline_for_good(tmp_path: Path) -> 
             refused()
     assert log.recovery_point < 20
     new = TopicIdPartition(UUID(int=9), "new", 0)
-    assert logs.get_or_create(new, CONFIG).dir.parent == two
+    assert get_or_create(logs, new, CONFIG).dir.parent == two
     close(logs, broker_epoch=1)
     assert not (one / ".kafka_cleanshutdown").exists()
     assert (two / ".kafka_cleanshutdown").exists()
     assert checkpointed(one / "recovery-point-offset-checkpoint") == {("a", 0): 0}
     again = manager(disk, one, two)
-    assert again.get_or_create(A, CONFIG).log_end_offset == 20
+    assert get_or_create(again, A, CONFIG).log_end_offset == 20
     close(again)
 
 
@@ -92,13 +93,13 @@ def test_a_failed_fsync_in_the_background_is_heard_and_ends_nothing(tmp_path: Pa
     one, two = tmp_path / "one", tmp_path / "two"
     disk, told = FaultDisk(), []
     logs = manager(disk, one, two, on_directory_failed=lambda path, _: told.append(path))
-    logs.get_or_create(A, CONFIG)
+    get_or_create(logs, A, CONFIG)
     disk.fail("fsync", errno.EIO, path="a-0/")
 
     async def scenario() -> None:
         fill(logs, B)
         fill(logs, A)
-        other = logs.get_or_create(B, CONFIG)
+        other = get_or_create(logs, B, CONFIG)
         await until(lambda: told == [one] and other.recovery_point > 0)
 
     while_running(logs, scenario)
@@ -110,7 +111,7 @@ def test_a_checkpoint_that_cannot_be_written_is_tried_again_and_nothing_is_unlin
     disk, clock = FaultDisk(), ManualClock(START_MS)
     logs = manager(disk, tmp_path, clock=clock)
     fill(logs, A, 40)
-    log = logs.get_or_create(A, CONFIG)
+    log = get_or_create(logs, A, CONFIG)
     fault = disk.fail("open", errno.ENOSPC, path="log-start-offset-checkpoint")
     log.advance_log_start(25)
 
@@ -135,17 +136,17 @@ def test_a_damaged_replica_is_offline_and_the_others_are_opened(tmp_path: Path) 
     damaged = flip(path, 200)
     for _ in range(2):
         logs = manager(disk, tmp_path)
-        assert logs.get_or_create(B, CONFIG).log_end_offset == 20
+        assert get_or_create(logs, B, CONFIG).log_end_offset == 20
         assert logs.get(A.topic_id, 0) is None
         with pytest.raises(CorruptionError, match=r"a-0 could not be opened: .*0000\.log: wrong checksum"):
-            logs.get_or_create(A, CONFIG)
+            get_or_create(logs, A, CONFIG)
         assert [tip for tip, _ in logs.offline()] == [A]
         assert path.read_bytes() == damaged
         close(logs, broker_epoch=1)
         assert not (tmp_path / ".kafka_cleanshutdown").exists()
     flip(path, 200)
     logs = manager(disk, tmp_path)
-    assert logs.get_or_create(A, CONFIG).log_end_offset == 20
+    assert get_or_create(logs, A, CONFIG).log_end_offset == 20
     close(logs)
 
 
@@ -172,10 +173,10 @@ def test_a_replica_that_the_disk_did_not_let_us_open_is_tried_again(tmp_path: Pa
     disk.fail("open", errno.EMFILE, path="a-0/")
     logs = manager(disk, tmp_path)
     with pytest.raises(StorageError, match="Too many open files"):
-        logs.get_or_create(A, CONFIG)
+        get_or_create(logs, A, CONFIG)
     disk.heal()
     while_running(logs, lambda: until(lambda: logs.get(A.topic_id, 0) is not None))
-    assert logs.get_or_create(A, CONFIG).log_end_offset == 20
+    assert get_or_create(logs, A, CONFIG).log_end_offset == 20
     close(logs)
 
 
@@ -192,15 +193,15 @@ def test_a_replica_that_does_not_say_whose_it_is_is_nobodys(tmp_path: Path, cont
         metadata.write_bytes(content)
     before = log.read_bytes()
     logs = manager(disk, tmp_path)
-    assert logs.get_or_create(B, CONFIG).log_end_offset == 20
+    assert get_or_create(logs, B, CONFIG).log_end_offset == 20
     with pytest.raises(CorruptionError, match=r"partition\.metadata"):
-        logs.get_or_create(A, CONFIG)
-    logs.set_aside_unknown(lambda topic_id, _: topic_id == B.topic_id)
+        get_or_create(logs, A, CONFIG)
+    at_once(logs.set_aside_unknown(lambda topic_id, _: topic_id == B.topic_id))
     assert log.read_bytes() == before
     close(logs)
     write_topic_id(SystemDisk(), tmp_path / "a-0", A.topic_id)
     logs = manager(disk, tmp_path)
-    assert logs.get_or_create(A, CONFIG).log_end_offset == 20
+    assert get_or_create(logs, A, CONFIG).log_end_offset == 20
     close(logs)
 
 
@@ -242,38 +243,42 @@ def test_a_replica_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> 
     for call, path in (("mkdir", "a-0"), ("pwrite", "partition.metadata"), ("open", f"{0:020d}.log")):
         disk.fail(call, errno.ENOSPC, path=path)
         with pytest.raises(StorageError):
-            logs.get_or_create(A, CONFIG)
+            get_or_create(logs, A, CONFIG)
         disk.heal()
         assert not (tmp_path / "a-0").exists(), call
     fill(logs, A)
     close(logs)
 
 
-def test_what_is_new_is_durable_with_its_first_flush(tmp_path: Path) -> None:
+def test_what_is_new_is_durable_when_it_is_made_and_directories_once_for_all(tmp_path: Path) -> None:
     disk = FaultDisk()
     logs = manager(disk, tmp_path)
-    log = logs.get_or_create(A, CONFIG)
-    log.append(batch(1), 0, START_MS)
+    disk.log.clear()
+    tips = [A._replace(partition=n) for n in range(10)]
+    made = at_once(logs.create([(tip, CONFIG) for tip in tips]))
+    durable = [(call, path) for call, path in disk.log if call.startswith("fsync")]
+    for n in range(10):
+        assert ("fsync", tmp_path / f"a-{n}" / "partition.metadata.tmp") in durable
+        assert ("fsync_dir", tmp_path / f"a-{n}") in durable
+    assert durable.count(("fsync_dir", tmp_path)) == 1
+    assert len(durable) == 21
+    log = made[3]
+    assert isinstance(log, LocalLog)
+    log.append(batch(1), -1, START_MS)
     disk.log.clear()
     asyncio.run(logs.flush(log))
-    durable = {(call, path) for call, path in disk.log if call.startswith("fsync")}
-    expected = {
-        ("fsync", tmp_path / "a-0" / "partition.metadata"),
-        ("fsync_dir", tmp_path / "a-0"),
-        ("fsync_dir", tmp_path),
-        ("fsync", tmp_path / "a-0" / f"{0:020d}.log"),
-    }
-    assert expected <= durable
+    assert [path for call, path in disk.log if call.startswith("fsync")] == [log.dir / f"{0:020d}.log"]
     close(logs)
 
 
-def test_what_is_new_is_durable_soon(tmp_path: Path) -> None:
-    disk = FaultDisk()
-    logs = manager(disk, tmp_path)
-    logs.get_or_create(A, CONFIG)
-    while_running(logs, lambda: until(lambda: ("fsync_dir", tmp_path) in disk.log))
-    assert ("fsync", tmp_path / "a-0" / "partition.metadata") in disk.log
-    assert ("fsync_dir", tmp_path / "a-0") in disk.log
+def test_a_directory_that_does_not_keep_new_names_fails(tmp_path: Path) -> None:
+    disk, failed = FaultDisk(), []
+    logs = manager(disk, tmp_path, on_directory_failed=lambda path, _: failed.append(path))
+    disk.fail("fsync_dir", errno.EIO, only=lambda path: path == tmp_path)
+    with pytest.raises(StorageError):
+        get_or_create(logs, A, CONFIG)
+    assert failed == [tmp_path]
+    assert logs.get(A.topic_id, 0) is None
     close(logs)
 
 
@@ -281,18 +286,18 @@ def test_what_is_new_is_durable_soon(tmp_path: Path) -> None:
 def test_a_topic_deleted_during_its_flush_ends_nothing(tmp_path: Path, call: str) -> None:
     disk, deleted = FaultDisk(), threading.Event()
     logs = manager(disk, tmp_path)
-    log = logs.get_or_create(A, LogConfig(flush_messages=1))
+    log = get_or_create(logs, A, LogConfig(flush_messages=1))
     log.append(batch(1), 0, START_MS)
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
 
-        def delete() -> None:
-            logs.delete(A)
+        async def go() -> None:
+            await logs.delete([A])
             deleted.set()
 
         def while_flushing(path: Path) -> bool:
-            loop.call_soon_threadsafe(delete)
+            asyncio.run_coroutine_threadsafe(go(), loop)
             assert deleted.wait(5)
             return False
 
@@ -301,7 +306,7 @@ def test_a_topic_deleted_during_its_flush_ends_nothing(tmp_path: Path, call: str
             await logs.flush(log)
         assert logs.get(A.topic_id, 0) is None
         fill(logs, B)
-        await logs.flush(logs.get_or_create(B, CONFIG))
+        await logs.flush(get_or_create(logs, B, CONFIG))
 
     while_running(logs, scenario)
     close(logs, broker_epoch=1)
@@ -323,11 +328,11 @@ def test_an_empty_directory_is_not_after_a_hard_stop(
 
 def test_what_a_killed_process_made_is_durable_with_its_first_records(tmp_path: Path) -> None:
     killed = manager(FaultDisk(), tmp_path)
-    killed.get_or_create(A, CONFIG)
+    get_or_create(killed, A, CONFIG)
     asyncio.run(killed.close(False, -1))  # nothing of it was flushed
     disk = FaultDisk()
     logs = manager(disk, tmp_path)
-    log = logs.get_or_create(A, CONFIG)
+    log = get_or_create(logs, A, CONFIG)
     log.append(batch(1), 0, START_MS)
     log.flush()
     assert ("fsync_dir", tmp_path) in disk.log
@@ -344,7 +349,7 @@ def test_a_file_that_does_not_go_holds_up_those_behind_it_so_that_no_hole_opens(
     )
     disk, clock = FaultDisk(), ManualClock(START_MS)
     logs = manager(disk, tmp_path, clock=clock)
-    log = logs.get_or_create(A, tiered)
+    log = get_or_create(logs, A, tiered)
     for n in range(60):
         log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
     bases = [segment.base_offset for segment in log]
@@ -355,14 +360,13 @@ def test_a_file_that_does_not_go_holds_up_those_behind_it_so_that_no_hole_opens(
         await until(lambda: fault.hits == 1)
         if not ends:
             clock.advance(20_000)
-            await until(lambda: not log.has_removals(clock.now_ms()))
             await until(lambda: not (log.dir / f"{bases[2]:020d}.log").exists())
 
     while_running(logs, scenario)
     asyncio.run(logs.close(False, -1))
     again = LogManager([tmp_path], make_world(clock, disk))
     asyncio.run(again.open_all(lambda _: tiered))
-    found = again.get_or_create(A, tiered)
+    found = get_or_create(again, A, tiered)
     assert [segment.base_offset for segment in found] == (bases[1:] if ends else bases[3:])
     assert found.log_end_offset == 60
     close(again)
@@ -373,7 +377,7 @@ def test_a_start_goes_on_without_a_directory_that_cannot_be_used(tmp_path: Path)
     logs = manager(FaultDisk(), one, two)
     fill(logs, A)
     fill(logs, B)
-    homes = {tip: logs.get_or_create(tip, CONFIG).dir.parent for tip in (A, B)}
+    homes = {tip: get_or_create(logs, tip, CONFIG).dir.parent for tip in (A, B)}
     assert set(homes.values()) == {one, two}
     close(logs)
     (gone,) = (tip for tip, home in homes.items() if home == two)
@@ -384,15 +388,15 @@ def test_a_start_goes_on_without_a_directory_that_cannot_be_used(tmp_path: Path)
     logs = manager(FaultDisk(), one, two)
     assert len(logs.claim("c", 1)) == 1
     assert logs.directories == [one]
-    assert logs.get_or_create(left, CONFIG, is_new=False).log_end_offset == 20
+    assert get_or_create(logs, left, CONFIG, is_new=False).log_end_offset == 20
     with pytest.raises(LogOffline, match=f"its files may be in {two}, which cannot be used"):
-        logs.get_or_create(gone, CONFIG, is_new=False)
-    assert logs.get_or_create(C, CONFIG, is_new=True).dir.parent == one, "what is new has no files there"
+        get_or_create(logs, gone, CONFIG, is_new=False)
+    assert get_or_create(logs, C, CONFIG, is_new=True).dir.parent == one, "what is new has no files there"
     close(logs)
     two.unlink()
     (tmp_path / "elsewhere").rename(two)
     logs = manager(FaultDisk(), one, two)
-    assert logs.get_or_create(gone, CONFIG, is_new=False).log_end_offset == 20
+    assert get_or_create(logs, gone, CONFIG, is_new=False).log_end_offset == 20
     close(logs)
 
 
@@ -411,7 +415,7 @@ def test_a_directory_whose_disk_refuses_at_the_start_is_left_out(tmp_path: Path,
     logs = manager(disk, one, two)
     assert logs.directories == [one]
     with pytest.raises(LogOffline):
-        logs.get_or_create(A, CONFIG, is_new=False)
+        get_or_create(logs, A, CONFIG, is_new=False)
     close(logs)
     assert not (two / CLEAN_SHUTDOWN).exists() or call == "lock", "nothing there was looked at"
 
@@ -426,7 +430,7 @@ def test_a_flipped_bit_of_a_checkpoint_is_named_and_moves_nothing(
 ) -> None:
     """As a start, a changed digit would have segments deleted that the bucket does not have."""
     made = manager(FaultDisk(), tmp_path)
-    log = made.get_or_create(A, TIERED)
+    log = get_or_create(made, A, TIERED)
     for n in range(60):
         log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
     made.checkpoint()
@@ -442,7 +446,7 @@ def test_a_flipped_bit_of_a_checkpoint_is_named_and_moves_nothing(
         caplog.clear()
         again = LogManager([tmp_path], make_world())
         asyncio.run(again.open_all(lambda _: TIERED))
-        log = again.get_or_create(A, TIERED, is_new=False)
+        log = get_or_create(again, A, TIERED, is_new=False)
         assert (log.log_start_offset, log.log_end_offset) == (0, 60)
         assert f"ignoring {path}" in caplog.text
         asyncio.run(again.close(clean))

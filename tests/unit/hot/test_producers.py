@@ -13,6 +13,8 @@ from service.hot.log import AppendInfo, LocalLog
 from service.hot.producer_snapshot import decode_snapshot, encode_snapshot
 from service.hot.producers import ProducerStates
 from service.records.builder import BatchBuilder
+from tests.support.fault_disk import FaultDisk
+from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, batch, open_log, records_from
 
 MAX_SEQUENCE = 2**31 - 1
@@ -231,3 +233,35 @@ def test_records_of_refused_batches_are_nowhere(tmp_path: Path) -> None:
     refused(log, 5)
     send(log, 1)
     assert [r.offset for r in records_from(log)] == [0, 1]
+
+
+def test_a_roll_leaves_the_snapshot_of_many_producers_to_its_flush(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    log = open_log(tmp_path, world=make_world(disk=disk))
+    for n in range(600):
+        log.append(batch(1, producer_id=n, epoch=0, sequence=0), 0, START_MS)
+    disk.log.clear()
+    log.roll()
+    assert not any(path.name.startswith(f"{600:020d}.snapshot") for _, path in disk.log)
+    assert log.sealed_segments() == []
+    for n in range(600):
+        log.append(batch(1, producer_id=n, epoch=0, sequence=1), 0, START_MS)
+    log.flush(log.active_base_offset)
+    (sealed,) = log.sealed_segments()
+    assert sealed.producer_snapshot_path is not None
+    entries = dict(decode_snapshot(sealed.producer_snapshot_path.read_bytes()))
+    assert {entry.last_sequence for entry in entries.values()} == {0}, "what came after the roll is not in it"
+    assert {entry.last_sequence for _, entry in log.producers} == {1}
+    log.close(clean=False)
+    again = open_log(tmp_path, recovery_point=600)
+    assert {entry.last_sequence for _, entry in again.producers} == {1}
+
+
+def test_a_snapshot_that_was_not_written_is_made_up_for_by_the_log(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    for n in range(600):
+        log.append(batch(1, producer_id=n, epoch=0, sequence=0), 0, START_MS)
+    log.roll()
+    log.close(clean=False)
+    again = open_log(tmp_path)
+    assert len(again.producers) == 600

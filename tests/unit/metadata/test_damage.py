@@ -40,6 +40,8 @@ class WithoutDevice(SystemDisk):
     def fsync(self, fd: int) -> None:
         """Nothing to wait for."""
 
+    fdatasync = fsync
+
     def fsync_dir(self, path: Path) -> None:
         """Nothing to wait for."""
 

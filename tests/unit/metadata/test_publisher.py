@@ -185,6 +185,8 @@ class FailingDisk(SystemDisk):
         self._maybe("fsync", fd)
         super().fsync(fd)
 
+    fdatasync = fsync
+
 
 @pytest.mark.parametrize(("call", "errno"), [("pwrite", ENOSPC), ("pwrite", EIO), ("fsync", EIO)])
 def test_a_metadata_log_that_fails_ends_the_node_and_leaves_no_clean_mark(
@@ -236,6 +238,8 @@ class ForgetfulDisk(SystemDisk):
         for position, data in written:
             device.extend(bytes(max(position + len(data) - len(device), 0)))
             device[position : position + len(data)] = data
+
+    fdatasync = fsync
 
     def lose_power(self) -> None:
         for path, device in self._device.items():

@@ -1,0 +1,93 @@
+"""The log directories of a node: those in use, and those that could not be used at this start.
+
+Owned by the event loop. What lies in a directory that cannot be used is not known, so nothing is made in its
+place elsewhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from service.base.disk import DiskError
+from service.base.errors import StorageError
+from service.base.world import World
+from service.hot.log_dir import LogDir, MetaProperties
+from service.hot.state import LogOffline
+
+_log = logging.getLogger(__name__)
+
+
+class LogDirs:
+    """Locks the directories at once."""
+
+    def __init__(self, paths: Iterable[Path], world: World) -> None:
+        """A directory that cannot be used is left out (Kafka `LogManager.createAndValidateLogDirs`).
+
+        `StorageError` for the first one, which holds the metadata log, and if any is in use.
+        """
+        self.in_use: list[LogDir] = []
+        self.failed: set[LogDir] = set()
+        """those among them that are not to be relied on any more"""
+        self._unusable: dict[Path, DiskError] = {}
+        try:
+            for path in paths:
+                self._lock(path, world)
+        except StorageError:
+            self.close()
+            raise
+
+    def _lock(self, path: Path, world: World) -> None:
+        try:
+            self.in_use.append(LogDir(path, world))
+        except DiskError as e:
+            if not self.in_use:
+                raise
+            self._note_unusable(path, e)
+
+    @property
+    def paths(self) -> list[Path]:
+        return [home.path for home in self.in_use]
+
+    def claim(self, cluster_id: str, node_id: int) -> list[MetaProperties]:
+        """As `LogManager.claim`."""
+        claimed = []
+        for home in tuple(self.in_use):
+            try:
+                claimed.append(home.claim(cluster_id, node_id))
+            except DiskError as e:
+                self.leave_out(home, e)
+        return claimed
+
+    def leave_out(self, home: LogDir, error: DiskError) -> None:
+        """A directory that fails before anything in it was opened; the first one's failure is raised."""
+        if home is self.in_use[0]:
+            raise error
+        self.in_use.remove(home)
+        home.close()
+        self._note_unusable(home.path, error)
+
+    def _note_unusable(self, path: Path, error: DiskError) -> None:
+        self._unusable[path] = error
+        _log.critical("log directory %s cannot be used and is offline with all its logs: %s", path, error)
+
+    def check_complete(self) -> None:
+        """`LogOffline` where a directory is left out, in which anything may lie that was made before."""
+        for path, why in self._unusable.items():
+            raise LogOffline(f"its files may be in {path}, which cannot be used: {why}")
+
+    def newly_failed(self) -> list[tuple[LogDir, StorageError]]:
+        """Those that have failed since this was asked last, and how."""
+        found: list[tuple[LogDir, StorageError]] = []
+        for home in self.in_use:
+            failure = home.latch.failure
+            if failure is not None and home not in self.failed:
+                self.failed.add(home)
+                found.append((home, failure))
+        return found
+
+    def close(self) -> None:
+        """Give them up."""
+        for home in self.in_use:
+            home.close()

@@ -1,0 +1,63 @@
+"""The `log-io` threads of a log manager: work goes there in groups, and few of them at a time.
+
+A job for each of ten thousand logs would fill the pool's queue, and who asks for one flush then would wait
+for all of them. So long work is cut into groups, of which no more are handed over than there are threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, Final, TypeVar
+
+from service.base.threads import Threads
+
+GROUP: Final = 32
+"""How much of many things one thread does before somebody else's turn comes."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class LogIo:
+    """The pool. Owned by the loop."""
+
+    def __init__(self, threads: Threads, size: int) -> None:
+        self.size = size
+        self._pool = threads.pool("log-io", size)
+        self._running: set[Future[Any]] = set()
+
+    def run(self, job: Callable[..., R], *args: object) -> asyncio.Future[R]:
+        """Have a thread do it."""
+        running = self._pool.submit(job, *args)
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return asyncio.wrap_future(running)
+
+    async def run_all(
+        self, job: Callable[[Sequence[T]], Sequence[R]], things: Sequence[T], group: int = GROUP
+    ) -> list[R]:
+        """`job` done to all `things`, a group at a time on each thread; the results in their order.
+
+        Raises the first error, once what runs has ended, so that none works on unseen.
+        """
+        groups = [things[first : first + group] for first in range(0, len(things), group)]
+        found: list[Sequence[R]] = [()] * len(groups)
+        numbers = iter(range(len(groups)))
+
+        async def work() -> None:
+            for number in numbers:
+                found[number] = await self.run(job, groups[number])
+
+        workers = [work() for _ in range(min(self.size, len(groups)))]
+        for outcome in await asyncio.gather(*workers, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return [one for group in found for one in group]
+
+    async def finish(self) -> None:
+        """Wait for what a cancelled task began, which goes on in its thread; then end the pool."""
+        running = [asyncio.wrap_future(job) for job in tuple(self._running)]
+        await asyncio.gather(*running, return_exceptions=True)
+        self._pool.shutdown(wait=False)

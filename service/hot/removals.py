@@ -1,0 +1,140 @@
+"""Files that wait for their removal: segments that left their log, and whole directories.
+
+Owned by the loop; files go on a `log-io` thread, some at a time. Starts move first: no file of a log goes
+before a checkpoint says where the log begins now. Of one log the oldest file goes first, each for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from service.base.disk import Disk, DiskError, MissingFile
+from service.base.files import fsync_dir, remove_file, remove_tree
+from service.hot import names
+from service.hot.log import LocalLog
+from service.hot.log_io import LogIo
+
+_log = logging.getLogger(__name__)
+
+_AGAIN_MS: Final = 10_000
+_GROUP: Final = 16
+"""Files that go in one job: each log of a segment costs an fsync."""
+
+Checkpoint = Callable[[], Awaitable[object]]
+
+
+class MayGo(Enum):
+    """What may happen to the files that a log has let go of."""
+
+    NOW = "now"
+    LATER = "later"
+    """its start is not durable"""
+    NEVER = "never"
+    """the log is not here any more: its directory goes as a whole, and another may bear its name"""
+
+
+class Removals:
+    """What goes when."""
+
+    def __init__(self, io: LogIo, disk: Disk) -> None:
+        self._io = io
+        self._disk = disk
+        self._due: list[tuple[int, int, LocalLog | Path]] = []
+        self._numbers = itertools.count()
+        self._under_way: tuple[LocalLog | None, asyncio.Future[int] | None] = (None, None)
+
+    def doom(self, what: LocalLog | Path, due_ms: int) -> None:
+        """From `due_ms` on a directory may go, or what a log has let go of by then."""
+        heapq.heappush(self._due, (due_ms, next(self._numbers), what))
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether `remove_due` would do anything."""
+        return bool(self._due) and self._due[0][0] <= now_ms
+
+    async def remove_due(
+        self, now_ms: int, checkpoint: Checkpoint, may_go: Callable[[LocalLog], MayGo]
+    ) -> None:
+        """Remove what has waited long enough. `checkpoint` makes starts durable; then `may_go` is asked."""
+        logs: dict[LocalLog, None] = {}
+        directories: list[Path] = []
+        while self.is_due(now_ms):
+            what = heapq.heappop(self._due)[2]
+            if isinstance(what, LocalLog):
+                logs[what] = None
+            else:
+                directories.append(what)
+        if logs:
+            await checkpoint()
+        for log in logs:
+            if may_go(log) is MayGo.LATER:
+                self.doom(log, now_ms)
+            else:
+                await self._remove_of(log, now_ms, may_go)
+        for first in range(0, len(directories), _GROUP):
+            await self._io.run(remove, self._disk, directories[first : first + _GROUP])
+
+    async def _remove_of(self, log: LocalLog, now_ms: int, may_go: Callable[[LocalLog], MayGo]) -> None:
+        paths = log.take_removals(now_ms)
+        for first in range(0, len(paths), _GROUP):
+            if may_go(log) is MayGo.NEVER:
+                return
+            group = paths[first : first + _GROUP]
+            job = self._io.run(remove_in_order, self._disk, group)
+            self._under_way = log, job
+            removed = await asyncio.shield(job)
+            if removed < len(group):
+                if may_go(log) is not MayGo.NEVER:
+                    again_ms = now_ms + _AGAIN_MS
+                    log.put_back_removals(paths[first + removed :], again_ms)
+                    self.doom(log, again_ms)
+                return
+
+    async def let_be(self, logs: Collection[LocalLog]) -> None:
+        """Wait until none of the files of `logs`, for which `may_go` says never now, is being removed."""
+        log, job = self._under_way
+        if job is not None and log in logs:
+            await asyncio.wait([job])
+
+
+def remove(disk: Disk, paths: Collection[Path]) -> None:
+    """Remove files and directories that nobody needs. Blocks.
+
+    What stays is tried again at the next start.
+    """
+    for path in paths:
+        _remove(disk, path)
+
+
+def remove_in_order(disk: Disk, paths: Sequence[Path]) -> int:
+    """Remove files of one log up to the first that stays; how many went. Blocks.
+
+    Nothing goes before what stays: segments that are there must meet.
+    """
+    for number, path in enumerate(paths):
+        if not _remove(disk, path):
+            return number
+    return len(paths)
+
+
+def _remove(disk: Disk, path: Path) -> bool:
+    try:
+        if disk.stat(path).is_dir:
+            remove_tree(disk, path)
+            return True
+        remove_file(disk, path)
+        if path.suffix == names.LOG:
+            # One segment after the other, for good: no crash leaves a hole between those that stay.
+            fsync_dir(disk, path.parent)
+    except MissingFile:
+        return True
+    except DiskError as e:
+        _log.warning("%s stays: %s", path, e)
+        return False
+    return True
