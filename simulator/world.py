@@ -30,6 +30,8 @@ from simulator.trace import Trace
 ALIVE_S: Final = 30.0
 _LOOK_S: Final = 0.02
 _ON_THE_WIRE_S: Final = 0.05
+_OTHER_FILES: Final = 4
+"""locks and the like"""
 LONGEST_BATCH: Final = 8
 """records; no act produces longer ones"""
 
@@ -125,11 +127,11 @@ class SimWorld:
         self.latest_wall_ms = max(self.latest_wall_ms, self.machine.clock.now_ms())
 
     async def descriptors_are_bound(self) -> None:
-        """When all is quiet a node has no more open than it counted on, connections aside."""
+        """When all is quiet a node has as much open as its partitions and its bound allow."""
         run = self.machine.run
         assert run is not None
-        allowed = budget(OPEN_FILES, max_connections=OPEN_FILES)
-        most = FILES_PER_PARTITION * allowed.partitions + allowed.sealed_files
+        files = FILES_PER_PARTITION * (1 + sum(len(topic.partitions) for topic in self.topics))
+        most = files + budget(OPEN_FILES, max_connections=OPEN_FILES).sealed_files + _OTHER_FILES
         deadline = self.loop.time() + ALIVE_S
         while run.disk.descriptors > most:
             if self.loop.time() > deadline:
