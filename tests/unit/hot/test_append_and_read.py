@@ -158,6 +158,21 @@ def test_segments_that_wait_for_their_copy_hold_no_descriptors_beyond_the_cache(
     assert len(os.listdir("/proc/self/fd")) <= before + 8 + 3
 
 
+def test_segments_that_were_flushed_before_they_were_sealed_hold_no_descriptors_either(
+    tmp_path: Path,
+) -> None:
+    files = FileCache(SystemDisk(), 8)
+    log = open_log(tmp_path, segment_bytes=120, files=files)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(60):
+        log.append(batch(1), 0, START_MS)
+        log.flush()
+    log.roll()
+    log.flush()
+    assert len(log.sealed_segments()) == 60
+    assert len(os.listdir("/proc/self/fd")) <= before + 8 + 3
+
+
 def test_a_segment_rolls_when_the_next_batch_does_not_fit(tmp_path: Path) -> None:
     size = len(batch(1).data)
     log = open_log(tmp_path, segment_bytes=3 * size)
