@@ -170,6 +170,12 @@ class StoreAt:
         self.struck = False
         self.on: set[str] = {"armed"}
 
+    @property
+    def has_flipped(self) -> bool:
+        """Whether anything was damaged on its way, which is for an operator to repair afterwards."""
+        case = self._forks.case
+        return self.struck and case is not None and case.what == Verdict.FLIPPED.name
+
     def judge(self, call: str, key: str) -> Verdict:
         self._calls += 1
         if self._seen is not None:

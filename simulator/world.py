@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterable
 from pathlib import Path, PurePath
 from random import Random
 from typing import Any, Final
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -75,6 +76,7 @@ class SimWorld:
         def part() -> Random:
             return Random(random.getrandbits(64))
 
+        self._random = random
         self.loop = Loop(part())
         self.trace = Trace(self.loop.time, keep_all=keep_all)
         self.network = Network(self.loop, part(), self.trace)
@@ -369,6 +371,8 @@ class SimWorld:
         run = self.machine.run
         if run is not None:
             run.process.resume()
+        if self.store_faults.has_flipped:
+            self.repair_bucket()
         if not await self.ensure_running() and not await self.ensure_running():
             self._stays_away()
             return
@@ -381,6 +385,16 @@ class SimWorld:
             return
         if not await self._comes_alive():
             raise Violation(f"not everything is alive {ALIVE_S:.0f} s after the faults ended")
+
+    def repair_bucket(self) -> None:
+        """An operator runs `firn repair --write`. What it cannot repair nothing can, and so may stay away."""
+        for line in self.archive.repair(self._new_uuid, self.machine.clock.now_ms()):
+            self.tell(f"firn repair: {line}")
+            if "cannot be repaired" in line:
+                self.excuse = self.excuse or line
+
+    def _new_uuid(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128), version=4)
 
     def _stays_away(self) -> None:
         run = self.machine.run
