@@ -227,7 +227,7 @@ class SimWorld:
                 self.machine.platter.has_dropped(log_dir / str(partition))
                 for log_dir in self.machine.log_dirs
             )
-            if (lost and loss is Loss.ANY) or dropped:
+            if (lost and loss is Loss.ANY) or (dropped and not topic.flushed):
                 # Sound batches behind torn ones cannot be told from damage, and are not cut away.
                 partition.excused = "the power failed, and later records are there without earlier ones"
         self.tell(f"the power fails; {loss.value}; durable: {promised}")
