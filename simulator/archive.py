@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 from service.base.errors import FirnError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
+from service.inspect.repair import ClusterRepair, Hopeless, TopicsRepair, carry_out, find_repairs
 from service.remote.format.keys import (
+    CLUSTER_KEY,
     TOPICS_KEY,
     HeadKey,
     ManifestKey,
@@ -18,7 +21,7 @@ from service.remote.format.keys import (
     parse_key,
 )
 from service.remote.format.manifest import Page, PageRef, live_segments
-from service.remote.format.manifest_codec import decode_head, decode_topics
+from service.remote.format.manifest_codec import MAX_TOPICS_BYTES, decode_head, decode_topics
 from service.remote.reading.object_reader import open_page, open_published
 from service.remote.stores.memory_store import MemoryStore
 from simulator.store import Bucket
@@ -111,6 +114,23 @@ class Archive:
         """What `firn fsck` finds wrong."""
         report = fsck(self._store(""))
         return [f"{finding.where}: {finding.what}" for finding in report.errors]
+
+    def repair(self, new_uuid: Callable[[], UUID], now_ms: int) -> list[str]:
+        """What `firn repair` says and does to `cluster.json` and `topics.json`, where anything is wrong.
+
+        HEADs are for the node to write again: a manifest without one may be a commit that is under way.
+        """
+        store = self._store("")
+        said = []
+        for one in find_repairs(store):
+            if isinstance(one, Hopeless) and one.where in (CLUSTER_KEY, TOPICS_KEY):
+                said.append(str(one))
+            elif isinstance(one, ClusterRepair | TopicsRepair):
+                carry_out(store, one, new_uuid)
+                key = CLUSTER_KEY if isinstance(one, ClusterRepair) else TOPICS_KEY
+                self._bucket.write(key, store.get(key, max_size=MAX_TOPICS_BYTES), now_ms)
+                said.append(str(one))
+        return said
 
     def _store(self, prefix: str) -> MemoryStore:
         store = MemoryStore(SystemThreads())

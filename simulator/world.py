@@ -9,6 +9,7 @@ from collections.abc import Coroutine, Iterable
 from pathlib import Path, PurePath
 from random import Random
 from typing import Any, Final
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -30,6 +31,8 @@ from simulator.trace import Trace
 ALIVE_S: Final = 30.0
 _LOOK_S: Final = 0.02
 _ON_THE_WIRE_S: Final = 0.05
+_OTHER_FILES: Final = 4
+"""locks and the like"""
 LONGEST_BATCH: Final = 8
 """records; no act produces longer ones"""
 
@@ -73,6 +76,7 @@ class SimWorld:
         def part() -> Random:
             return Random(random.getrandbits(64))
 
+        self._random = random
         self.loop = Loop(part())
         self.trace = Trace(self.loop.time, keep_all=keep_all)
         self.network = Network(self.loop, part(), self.trace)
@@ -125,11 +129,11 @@ class SimWorld:
         self.latest_wall_ms = max(self.latest_wall_ms, self.machine.clock.now_ms())
 
     async def descriptors_are_bound(self) -> None:
-        """When all is quiet a node has no more open than it counted on, connections aside."""
+        """When all is quiet a node has as much open as its partitions and its bound allow."""
         run = self.machine.run
         assert run is not None
-        allowed = budget(OPEN_FILES, max_connections=OPEN_FILES)
-        most = FILES_PER_PARTITION * allowed.partitions + allowed.sealed_files
+        files = FILES_PER_PARTITION * (1 + sum(len(topic.partitions) for topic in self.topics))
+        most = files + budget(OPEN_FILES, max_connections=OPEN_FILES).sealed_files + _OTHER_FILES
         deadline = self.loop.time() + ALIVE_S
         while run.disk.descriptors > most:
             if self.loop.time() > deadline:
@@ -223,7 +227,7 @@ class SimWorld:
                 self.machine.platter.has_dropped(log_dir / str(partition))
                 for log_dir in self.machine.log_dirs
             )
-            if (lost and loss is Loss.ANY) or dropped:
+            if (lost and loss is Loss.ANY) or (dropped and not topic.flushed):
                 # Sound batches behind torn ones cannot be told from damage, and are not cut away.
                 partition.excused = "the power failed, and later records are there without earlier ones"
         self.tell(f"the power fails; {loss.value}; durable: {promised}")
@@ -367,6 +371,8 @@ class SimWorld:
         run = self.machine.run
         if run is not None:
             run.process.resume()
+        if self.store_faults.has_flipped:
+            self.repair_bucket()
         if not await self.ensure_running() and not await self.ensure_running():
             self._stays_away()
             return
@@ -379,6 +385,16 @@ class SimWorld:
             return
         if not await self._comes_alive():
             raise Violation(f"not everything is alive {ALIVE_S:.0f} s after the faults ended")
+
+    def repair_bucket(self) -> None:
+        """An operator runs `firn repair --write`. What it cannot repair nothing can, and so may stay away."""
+        for line in self.archive.repair(self._new_uuid, self.machine.clock.now_ms()):
+            self.tell(f"firn repair: {line}")
+            if "cannot be repaired" in line:
+                self.excuse = self.excuse or line
+
+    def _new_uuid(self) -> UUID:
+        return UUID(int=self._random.getrandbits(128), version=4)
 
     def _stays_away(self) -> None:
         run = self.machine.run

@@ -91,12 +91,15 @@ class Durability:
             generation = state.truncations
             end = state.end_offset if up_to is None else min(up_to, state.end_offset)
             segments = state.segments.between(state.recovery_point, end)
+            flushed = state.segments.before(state.recovery_point)
             if end == state.end_offset:
                 self.last_flush_ms = state.world.clock.now_ms()
         # Whatever belongs to records below `end` was put here before they were appended.
         while self._unsynced:
             self._sync(self._unsynced[0])
             self._unsynced.popleft()
+        if flushed is not None:
+            flushed.let_go()  # all of it was flushed while it was still written to
         for segment in segments:
             self._flush_segment(segment)
         if segments:

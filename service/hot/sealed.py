@@ -8,7 +8,7 @@ from typing import NamedTuple
 from service.base.disk import MissingFile
 from service.base.files import read_file
 from service.hot.epochs import LeaderEpochs
-from service.hot.files import SegmentFile
+from service.hot.files import FileHandle, SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.segment import Segment
 from service.records.segment_indexes import ProveIndexes
@@ -18,8 +18,8 @@ class SealedSegment(NamedTuple):
     """A segment that will not change any more. Offsets inclusive, size in bytes, times in ms.
 
     ``producer_snapshot_path``: the state after it, that is before the next segment. ``leader_epochs``:
-    (epoch, start offset) of its records. ``log_file`` opens at its first use and stays open as long as it is
-    held, even if the segment is deleted. ``prove_indexes``: as `Segment`'s.
+    (epoch, start offset) of its records. ``log``: where its file is; what waits for its copy holds no
+    descriptor. ``prove_indexes``: as `Segment`'s.
     """
 
     base_offset: int
@@ -31,8 +31,14 @@ class SealedSegment(NamedTuple):
     txn_index_path: Path | None
     producer_snapshot_path: Path | None
     leader_epochs: tuple[tuple[int, int], ...]
-    log_file: SegmentFile
+    log: FileHandle
     prove_indexes: ProveIndexes
+
+    @property
+    def log_file(self) -> SegmentFile:
+        """Its file, which opens at its first use and stays open as long as it is held, even if the segment is
+        deleted meanwhile. Any thread may ask."""
+        return self.log.peek()
 
     def side_file(self, path: Path | None, most_bytes: int) -> bytes:
         """All of a file beside the log, none where it is not there; it may have been deleted meanwhile.
@@ -42,7 +48,7 @@ class SealedSegment(NamedTuple):
         if path is None:
             return b""
         try:
-            return read_file(self.log_file.disk, path, most_bytes)
+            return read_file(self.log.disk, path, most_bytes)
         except MissingFile:
             return b""
 
@@ -61,6 +67,6 @@ def describe(
         txn_index_path=segment.txn_index_path,
         producer_snapshot_path=snapshots.path(end_offset),
         leader_epochs=epochs.in_range(segment.base_offset, end_offset),
-        log_file=segment.log.peek(),
+        log=segment.log,
         prove_indexes=segment.prove_indexes,
     )

@@ -183,12 +183,13 @@ class Segment:
                 for handle in self.handles:
                     handle.pin()
         except BaseException:
-            self._let_go()
+            self.let_go()
             raise
         self._writing = self.log.get()
         return self._writing
 
-    def _let_go(self) -> None:
+    def let_go(self) -> None:
+        """Leave the files to the cache. Safe from any thread."""
         for handle in self.handles:
             handle.unpin()
 
@@ -268,7 +269,7 @@ class Segment:
     def seal(self, now_ms: int) -> None:
         """No more appends: the time index gets its last entry, the greatest timestamp of all.
 
-        Its log stays open until `flush`.
+        Its log stays open until `flush`, or `let_go` where all of it was flushed before.
         """
         if self._max is not None:
             try:
@@ -293,7 +294,7 @@ class Segment:
                 continue
             fsync_file(self._disk, fd)
         if not self._is_active:
-            self._let_go()
+            self.let_go()
 
     # Reading
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 from service.hot.segment import Segment
@@ -49,6 +49,13 @@ class Segments:
             for segment, after in zip(segments, [*following, end + 1], strict=True)
             if start < end and segment.base_offset < end and after > start
         ]
+
+    def before(self, offset: int) -> Segment | None:
+        """The sealed segment behind which another one begins at `offset`. Safe from any thread."""
+        segments = self.all[:]
+        slot = bisect_left(segments, offset, key=lambda segment: segment.base_offset)
+        is_there = 0 < slot < len(segments) and segments[slot].base_offset == offset
+        return segments[slot - 1] if is_there else None
 
     def add(self, segment: Segment) -> None:
         """`segment` is the active one from now on."""
