@@ -64,7 +64,8 @@ class PartitionModel:
     rewritten_from: int = 1 << 62
     """from which offset on other records may have come since the disk was copied"""
     is_rotten: bool = False
-    """whether a bit of its log flipped: no checksum covers a batch's offset, readers see that it is wrong"""
+    """whether a bit of its log flipped: no checksum covers a batch's offset, readers see that it is wrong; nor
+    its leader epoch, which nobody can see"""
     excused: str = ""
     """why it may be offline for good: what was damaged or lost of it, in words"""
 
@@ -120,7 +121,12 @@ class PartitionModel:
     def judge_epoch(
         self, asked: int, epoch: int, end_offset: int, log_end: int, records: Sequence[Record]
     ) -> None:
-        """Whether `epoch` and its end are where the records say that the epoch `asked` ends (L6)."""
+        """Whether `epoch` and its end are where the records say that the epoch `asked` ends (L6).
+
+        Records of a log with a flipped bit may say anything of epochs.
+        """
+        if self.is_rotten:
+            return
         later = next((one.offset for one in records if one.leader_epoch > asked), None)
         least = max((one.offset + 1 for one in records if one.leader_epoch <= asked), default=0)
         most = later if later is not None else max(log_end, end_offset)
