@@ -64,8 +64,8 @@ class PartitionModel:
     rewritten_from: int = 1 << 62
     """from which offset on other records may have come since the disk was copied"""
     is_rotten: bool = False
-    """whether a bit of its log flipped: no checksum covers a batch's offset, readers see that it is wrong; nor
-    its leader epoch, which nobody can see"""
+    """whether a bit of its log flipped: no checksum covers a batch's offset, readers see that it is wrong,
+    nor its leader epoch, which they do not"""
     excused: str = ""
     """why it may be offline for good: what was damaged or lost of it, in words"""
 
