@@ -43,10 +43,6 @@ def main(arguments: list[str] | None = None) -> int:
     told = began
     seeds = range(given.seed, given.seed + given.histories)
     for number, outcome in enumerate(play_many(seeds, only, given.jobs), 1):
-        now = time.monotonic()
-        if now - told > PROGRESS_S:
-            told = now
-            print(f"{number} of {given.histories}: {clean} clean, {now - began:.0f} s", flush=True)
         if outcome.problem is not None:
             print(f"seed {outcome.seed}: {outcome.problem.splitlines()[0]}", flush=True)
         events += outcome.events
@@ -55,6 +51,10 @@ def main(arguments: list[str] | None = None) -> int:
             clean += 1
         else:
             failed.setdefault(kind_of(outcome.problem), []).append(outcome)
+        now = time.monotonic()
+        if now - told > PROGRESS_S:
+            told = now
+            print(f"{number} of {given.histories}: {clean} clean, {now - began:.0f} s", flush=True)
     seconds = time.monotonic() - began
     for outcomes in sorted(failed.values(), key=len, reverse=True)[: given.kinds]:
         plan = draw(outcomes[0].seed, only)

@@ -222,13 +222,16 @@ class SimWorld:
             archived = self.archive.live(topic.topic_id, partition.index)[1] if topic.tiered else 0
             at = durable_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
             promised[str(partition)] = max(archived, at)
-            lost = not topic.flushed and partition.may_lose_from(max(archived, at))
+            # What a reader saw before it was flushed, and nobody was answered, may go in any topic.
+            kept = max(archived, at, partition.answered_end if topic.flushed else 0)
+            lost = partition.may_lose_from(kept)
             dropped = any(
                 self.machine.platter.has_dropped(log_dir / str(partition))
                 for log_dir in self.machine.log_dirs
             )
-            if (lost and loss is Loss.ANY) or (dropped and not topic.flushed):
-                # Sound batches behind torn ones cannot be told from damage, and are not cut away.
+            if not topic.flushed and ((lost and loss is Loss.ANY) or dropped):
+                # Sound batches behind torn ones cannot be told from damage, and are not cut away. Of topics
+                # whose every batch is flushed none follows one that was not.
                 partition.excused = "the power failed, and later records are there without earlier ones"
         self.tell(f"the power fails; {loss.value}; durable: {promised}")
         self.machine.lose_power(loss)
