@@ -8,7 +8,7 @@ from uuid import UUID
 from service.base.errors import FirnError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
-from service.inspect.repair import ClusterRepair, Hopeless, TopicsRepair, carry_out, find_repairs
+from service.inspect.repair import ClusterRepair, HeadRepair, Hopeless, TopicsRepair, carry_out, find_repairs
 from service.remote.format.keys import (
     CLUSTER_KEY,
     TOPICS_KEY,
@@ -21,7 +21,7 @@ from service.remote.format.keys import (
     parse_key,
 )
 from service.remote.format.manifest import Page, PageRef, live_segments
-from service.remote.format.manifest_codec import MAX_TOPICS_BYTES, decode_head, decode_topics
+from service.remote.format.manifest_codec import decode_head, decode_topics
 from service.remote.reading.object_reader import open_page, open_published
 from service.remote.stores.memory_store import MemoryStore
 from simulator.store import Bucket
@@ -115,21 +115,27 @@ class Archive:
         report = fsck(self._store(""))
         return [f"{finding.where}: {finding.what}" for finding in report.errors]
 
-    def repair(self, new_uuid: Callable[[], UUID], now_ms: int) -> list[str]:
+    def repair(self, new_uuid: Callable[[], UUID], now_ms: int, *, heads: bool) -> list[str]:
         """What `firn repair` says and does to `cluster.json` and `topics.json`, where anything is wrong.
 
-        HEADs are for the node to write again: a manifest without one may be a commit that is under way.
+        HEADs that are damaged are for the node to write again, and the operator's (`heads`) where it does not:
+        it may have been put back to when it did not know them. A manifest without HEAD may be a commit that is
+        under way.
         """
         store = self._store("")
         said = []
         for one in find_repairs(store):
-            if isinstance(one, Hopeless) and one.where in (CLUSTER_KEY, TOPICS_KEY):
-                said.append(str(one))
-            elif isinstance(one, ClusterRepair | TopicsRepair):
+            if isinstance(one, Hopeless):
+                if heads or one.where in (CLUSTER_KEY, TOPICS_KEY):
+                    said.append(str(one))
+            elif not isinstance(one, HeadRepair) or (heads and one.seen is not None):
                 carry_out(store, one, new_uuid)
-                key = CLUSTER_KEY if isinstance(one, ClusterRepair) else TOPICS_KEY
-                self._bucket.write(key, store.get(key, max_size=MAX_TOPICS_BYTES), now_ms)
                 said.append(str(one))
+        for found in list(store.list("")):
+            data = store.get(found.key, max_size=found.size)
+            old = self._bucket.objects.get(found.key)
+            if old is None or old.data != data:
+                self._bucket.write(found.key, data, now_ms)
         return said
 
     def _store(self, prefix: str) -> MemoryStore:
