@@ -8,7 +8,7 @@ from uuid import UUID
 from service.base.errors import FirnError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
-from service.inspect.repair import ClusterRepair, HeadRepair, Hopeless, TopicsRepair, carry_out, find_repairs
+from service.inspect.repair import HeadRepair, Hopeless, carry_out, find_repairs
 from service.remote.format.keys import (
     CLUSTER_KEY,
     TOPICS_KEY,
