@@ -118,9 +118,9 @@ class Archive:
     def repair(self, new_uuid: Callable[[], UUID], now_ms: int, *, heads: bool) -> list[str]:
         """What `firn repair` says and does to `cluster.json` and `topics.json`, where anything is wrong.
 
-        HEADs that are damaged are for the node to write again, and the operator's (`heads`) where it does not:
-        it may have been put back to when it did not know them. A manifest without HEAD may be a commit that is
-        under way.
+        HEADs that are damaged are for the node to write again, and the operator's (`heads`) where it does
+        not: it may have been put back to when it did not know them. A manifest without HEAD may be a commit
+        that is under way.
         """
         store = self._store("")
         said = []

@@ -414,8 +414,9 @@ class SimWorld:
         return False
 
     async def archive_is_sound(self) -> None:
-        """T10: `firn fsck` finds nothing wrong, once what was damaged on its way was written again: by the node,
-        else by an operator."""
+        """T10: `firn fsck` finds nothing wrong, once what was damaged on its way was written again: by the
+        node, else by an operator.
+        """
         deadline = self.loop.time() + ALIVE_S
         may_repair = self.store_faults.has_flipped
         while problems := self.archive.problems():
