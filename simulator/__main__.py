@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from typing import Final
 
 import service.inspect.fsck  # what every history needs is loaded once, before the first fork
 from simulator.acts import ACTS
@@ -14,6 +15,9 @@ from simulator.shrink import kind_of, shrink
 from simulator.transcript import transcript
 
 _ = service.inspect.fsck
+
+PROGRESS_S: Final = 20.0
+"""between two lines that say how far it is"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -36,13 +40,21 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     failed: dict[str, list[Outcome]] = {}
     clean, events, virtual_s = 0, 0, 0.0
-    for outcome in play_many(range(given.seed, given.seed + given.histories), only, given.jobs):
+    told = began
+    seeds = range(given.seed, given.seed + given.histories)
+    for number, outcome in enumerate(play_many(seeds, only, given.jobs), 1):
+        if outcome.problem is not None:
+            print(f"seed {outcome.seed}: {outcome.problem.splitlines()[0]}", flush=True)
         events += outcome.events
         virtual_s += outcome.virtual_s
         if outcome.problem is None:
             clean += 1
         else:
             failed.setdefault(kind_of(outcome.problem), []).append(outcome)
+        now = time.monotonic()
+        if now - told > PROGRESS_S:
+            told = now
+            print(f"{number} of {given.histories}: {clean} clean, {now - began:.0f} s", flush=True)
     seconds = time.monotonic() - began
     for outcomes in sorted(failed.values(), key=len, reverse=True)[: given.kinds]:
         plan = draw(outcomes[0].seed, only)

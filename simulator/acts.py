@@ -24,8 +24,10 @@ from simulator.faults import (
     SLOW_METADATA,
     SLOW_STORE,
     STORE_KINDS,
+    UNLINK,
 )
 from simulator.machine import State
+from simulator.model import PartitionModel, TopicModel
 from simulator.platter import Loss
 from simulator.sending import send, send_idempotent, values_of
 from simulator.topics import TOPIC_KINDS, create
@@ -204,13 +206,40 @@ async def _while_a_commit_waits(world: SimWorld, random: Random) -> None:
     world.troubled = True
     world.faults.on.add(SLOW_METADATA)
     world.tell(f"now {SLOW_METADATA}")
-    batches = [values_of(world, 1, 400) for _ in range(12)]
-    world.spawn(send(world, topic, partition, batches, Codec.NONE))
+    _fill(world, topic, partition)
     await asyncio.sleep(3 + random.random() * 5)
     world.faults.on.discard(SLOW_METADATA)
 
 
+def _fill(world: SimWorld, topic: TopicModel, partition: PartitionModel) -> None:
+    """Enough for segments to roll."""
+    batches = [values_of(world, 1, 400) for _ in range(12)]
+    world.spawn(send(world, topic, partition, batches, Codec.NONE))
+
+
+async def _while_files_stay(world: SimWorld, random: Random) -> None:
+    """Local segments that the bucket has are to go, and some of their files cannot be removed."""
+    there = [one for one in world.partitions() if one[0].tiered]
+    if not there or not await world.ensure_running():
+        return
+    topic, partition = random.choice(there)
+    world.troubled = True
+    world.faults.on.add(UNLINK)
+    world.tell(f"now {UNLINK}")
+    _fill(world, topic, partition)
+    await asyncio.sleep(random.choice((4.0, 12.0)))
+    _fill(world, topic, partition)
+    await asyncio.sleep(random.choice((4.0, 12.0)))
+    world.faults.on.discard(UNLINK)
+
+
 async def stop(world: SimWorld, random: Random) -> None:
+    if random.random() < 0.3:
+        await _while_files_stay(world, random)
+    await _stop(world, random)
+
+
+async def _stop(world: SimWorld, random: Random) -> None:
     world.tell("SIGTERM")
     await world.stop()
     world.ended_for_a_reason()
@@ -219,11 +248,15 @@ async def stop(world: SimWorld, random: Random) -> None:
 
 async def read_cold(world: SimWorld, random: Random) -> None:
     """A new process has nothing of the bucket in memory: what is read of it comes anew, flipped as may be."""
-    await wait(world, random)
-    await stop(world, random)
-    if not world.store_faults.on and random.random() < 0.7:
-        await _store_fault(world, "flipped bits on the way")
-    await examine(world, random)
+    there = [one for one in world.partitions() if one[0].tiered]
+    if there and await world.ensure_running():
+        _fill(world, *random.choice(there))
+        await asyncio.sleep(random.choice((3.0, 12.0)))
+    for _ in range(2):
+        await _stop(world, random)
+        if not world.store_faults.on and random.random() < 0.7:
+            await _store_fault(world, "flipped bits on the way")
+        await examine(world, random)
 
 
 async def _again(world: SimWorld, random: Random) -> None:
@@ -287,8 +320,15 @@ async def store_faults(world: SimWorld, random: Random) -> None:
 
 
 async def damage_shared(world: SimWorld, random: Random) -> None:
-    """Bits of cluster.json and topics.json flip on their way up. Not among the acts that are drawn."""
+    """Bits of cluster.json and topics.json flip on their way up."""
     await _store_fault(world, SHARED)
+
+
+async def repair(world: SimWorld, random: Random) -> None:
+    """An operator looks after the bucket, once nothing is damaged on its way any more."""
+    if SHARED in world.store_faults.on:
+        await _store_fault(world, SHARED)
+    world.repair_bucket()
 
 
 async def _store_fault(world: SimWorld, kind: str) -> None:
@@ -312,7 +352,7 @@ ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
     for one in (
         create_topic, produce, produce_idempotent, delete_topic, alter_topic, alter_cluster, wait, examine,
         kill, lose_power, stop, read_cold, pause, jump_clock, disk_faults, disk_heals, store_faults,
-        store_heals, damage_shared,
+        store_heals, damage_shared, repair,
         pasts.copy_disk, pasts.restore_disk, pasts.lose_partition, pasts.lose_metadata, pasts.flip_bit,
         pasts.clone_disk, pasts.copy_bucket, pasts.roll_back_bucket, pasts.empty_bucket, pasts.without_url,
         pasts.new_disk,

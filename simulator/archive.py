@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from uuid import UUID
 
 from service.base.errors import FirnError
 from service.base.threads import SystemThreads
 from service.inspect.fsck import fsck
+from service.inspect.repair import HeadRepair, Hopeless, carry_out, find_repairs
 from service.remote.format.keys import (
+    CLUSTER_KEY,
     TOPICS_KEY,
     HeadKey,
     ManifestKey,
@@ -111,6 +114,29 @@ class Archive:
         """What `firn fsck` finds wrong."""
         report = fsck(self._store(""))
         return [f"{finding.where}: {finding.what}" for finding in report.errors]
+
+    def repair(self, new_uuid: Callable[[], UUID], now_ms: int, *, heads: bool) -> list[str]:
+        """What `firn repair` says and does to `cluster.json` and `topics.json`, where anything is wrong.
+
+        HEADs that are damaged are for the node to write again, and the operator's (`heads`) where it does
+        not: it may have been put back to when it did not know them. A manifest without HEAD may be a commit
+        that is under way.
+        """
+        store = self._store("")
+        said = []
+        for one in find_repairs(store):
+            if isinstance(one, Hopeless):
+                if heads or one.where in (CLUSTER_KEY, TOPICS_KEY):
+                    said.append(str(one))
+            elif not isinstance(one, HeadRepair) or (heads and one.seen is not None):
+                carry_out(store, one, new_uuid)
+                said.append(str(one))
+        for found in list(store.list("")):
+            data = store.get(found.key, max_size=found.size)
+            old = self._bucket.objects.get(found.key)
+            if old is None or old.data != data:
+                self._bucket.write(found.key, data, now_ms)
+        return said
 
     def _store(self, prefix: str) -> MemoryStore:
         store = MemoryStore(SystemThreads())

@@ -32,6 +32,9 @@ SLOW_METADATA: Final = "slow fsync of the metadata"
 SEGMENT_FSYNC: Final = "fsync errors of segments"
 """The node lives on: its metadata is flushed."""
 
+UNLINK: Final = "files stay"
+"""Of segments, one after the other: what may go must not go before what stays."""
+
 SHARED: Final = "flipped bits of shared objects"
 STORE_KINDS: Final[Mapping[str, Mapping[Verdict, float]]] = {
     "store errors": {Verdict.FAILS: 0.2},
@@ -68,6 +71,8 @@ class DrawnFaults:
         is_segment = call == "fsync" and path.suffix == ".log" and not _is_metadata(path)
         if SEGMENT_FSYNC in self.on and is_segment and self._random.random() < 0.5:
             return self._strikes(call, path, SEGMENT_FSYNC, EIO)
+        if UNLINK in self.on and call == "unlink" and self._random.random() < 0.3:
+            return self._strikes(call, path, UNLINK, EACCES)
         for kind, (calls, errno, odds) in DISK_KINDS.items():
             if kind in self.on and call in calls and self._random.random() < odds:
                 return self._strikes(call, path, kind, errno)

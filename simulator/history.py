@@ -47,15 +47,15 @@ SELDOM: Final = {
     "empty_bucket": 1,
     "new_disk": 2,
     "without_url": 2,
+    "damage_shared": 4,
 }
 """Those of which a history has one or none: after some of them little is left to be judged."""
-UNDRAWN: Final = {"damage_shared": 5}
-"""Those that come only where `only` names them."""
 _WITH: Final = {
     "disk_faults": ("disk_heals", 4),
     "store_faults": ("store_heals", 4),
     "restore_disk": ("copy_disk", 8),
     "roll_back_bucket": ("copy_bucket", 8),
+    "damage_shared": ("repair", 3),
 }
 
 
@@ -89,7 +89,7 @@ def draw(seed: int, only: Sequence[str] | None = None) -> Plan:
     random = Random(seed)
     odds = dict(ALWAYS)
     seldom = random.choice((*SELDOM, *[""] * 4))
-    for kind, weight in {**SOMETIMES, **SELDOM, **UNDRAWN}.items():
+    for kind, weight in {**SOMETIMES, **SELDOM}.items():
         exists = kind == seldom if kind not in SOMETIMES else random.random() < 0.5
         if exists if only is None else kind in only:
             odds[kind] = weight

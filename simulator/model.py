@@ -57,6 +57,8 @@ class PartitionModel:
     timestamps: dict[int, int] = field(default_factory=dict)
     end_offset: int = 0
     """the greatest log end ever seen or acknowledged, as far as it was not allowed to be lost"""
+    answered_end: int = 0
+    """up to which an answer acknowledged records, rather than a read, as far as they may not be lost"""
     log_start: int = 0
     leader_epoch: int = -1
     archived_below: int = 0
@@ -89,6 +91,7 @@ class PartitionModel:
             self.acked[offset] = value
             self.timestamps[offset] = timestamp_ms
         self.end_offset = max(self.end_offset, base_offset + len(values))
+        self.answered_end = max(self.answered_end, base_offset + len(values))
 
     def may_lose_from(self, offset: int) -> int:
         """Records from `offset` on may be gone; how many that are."""
@@ -97,6 +100,7 @@ class PartitionModel:
         for one in lost:
             self.shaky[one] = self.acked.pop(one)
         self.end_offset = min(self.end_offset, max(offset, self.log_start))
+        self.answered_end = min(self.answered_end, offset)
         return len(lost)
 
     def past_returns(self) -> None:

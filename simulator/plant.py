@@ -427,17 +427,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     wanted = given.only.split(",") if given.only else [one.__name__ for one in DEFECTS]
     chosen = [one for one in DEFECTS if one.__name__ in wanted]
+    if unknown := set(wanted) - {one.__name__ for one in chosen}:
+        parser.error(f"no such defects: {', '.join(sorted(unknown))}")
     began = time.monotonic()
-    missed = 0
+    missed = played = 0
     warm_up()
     with ThreadPoolExecutor(given.jobs) as pool:
         for defect, found in zip(
             chosen, pool.map(lambda one: find(one, given.histories), chosen), strict=True
         ):
             missed += found is None
+            played += found[0] if found else given.histories
             how = f"{found[0]:5} histories: {found[1][:110]}" if found else "  not found"
             print(f"{defect.__name__:<38} {how}", flush=True)
-    print(f"{len(chosen) - missed} of {len(chosen)} found in {time.monotonic() - began:.0f} s")
+    seconds = time.monotonic() - began
+    print(
+        f"{len(chosen) - missed} of {len(chosen)} found in {seconds:.0f} s: {played} histories, "
+        f"{played / seconds:.1f} histories/s"
+    )
     return 1 if missed else 0
 
 

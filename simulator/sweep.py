@@ -41,6 +41,8 @@ _ = service.inspect.fsck
 
 ENDINGS: Final = ("goes on", "stop", "kill")
 _READS: Final = ("get", "get_range", "get_suffix")
+_CASES_AT_A_TIME: Final = 1000
+"""in one process; those before the first of them are passed over once"""
 _MOST_SECONDS: Final = 60
 """that one case may take, of the real clock"""
 
@@ -169,6 +171,12 @@ class StoreAt:
         self._calls = 0
         self.struck = False
         self.on: set[str] = {"armed"}
+
+    @property
+    def has_flipped(self) -> bool:
+        """Whether anything was damaged on its way, which is for an operator to repair afterwards."""
+        case = self._forks.case
+        return self.struck and case is not None and case.what == Verdict.FLIPPED.name
 
     def judge(self, call: str, key: str) -> Verdict:
         self._calls += 1
@@ -388,9 +396,15 @@ def main(arguments: list[str] | None = None) -> int:
         flush=True,
     )
     chosen = cases[:: given.every]
-    pieces = [chosen[at :: given.jobs] for at in range(given.jobs)]
+    count = max(given.jobs, len(chosen) // _CASES_AT_A_TIME)
+    pieces = [chosen[len(chosen) * at // count : len(chosen) * (at + 1) // count] for at in range(count)]
+    results: list[Result] = []
     with ThreadPoolExecutor(given.jobs) as pool:
-        results = [result for piece in pool.map(run_cases, pieces) for result in piece]
+        for piece in pool.map(run_cases, pieces):
+            results += piece
+            bad = sum(result.problem is not None for result in results)
+            seconds = time.monotonic() - began
+            print(f"{len(results)} of {len(chosen)}: {bad} broke a promise, {seconds:.0f} s", flush=True)
     broken = sorted(result for result in results if result.problem is not None)
     _print_table(results)
     for result in broken[: given.show]:
@@ -398,7 +412,8 @@ def main(arguments: list[str] | None = None) -> int:
     seconds = time.monotonic() - began
     counts = Counter(result.outcome for result in results)
     print(", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome]))
-    print(f"{len(results)} runs in {seconds:.0f} s, {len(broken)} broke a promise")
+    rate = len(results) / seconds
+    print(f"{len(results)} runs in {seconds:.0f} s ({rate:.1f}/s), {len(broken)} broke a promise")
     return 1 if broken else 0
 
 

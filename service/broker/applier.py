@@ -78,6 +78,8 @@ class Applier:
         """offline for a reason that may pass"""
         self._behind: dict[TopicIdPartition, CatalogEntry] = {}
         """offline until the state at the end of their archive is read"""
+        self._learnt: set[TopicIdPartition] = set()
+        """whose archive was asked for the epochs that the disk has lost"""
         self._adopted: dict[tuple[UUID, int], ArchivedPartition] = {}
         self._created: set[UUID] = set()
         """topics that were created since this process started: none of their files is older"""
@@ -250,7 +252,11 @@ class Applier:
             # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
             local.advance_log_start(local.local_log_start_offset)
         elif local.log_end_offset < remote.end_offset:
-            self._wait_for_archive(tip, local, remote)
+            reason = f"its log ends at {local.log_end_offset}, its archive at {remote.end_offset}"
+            self._wait_for_archive(tip, reason, remote)
+            return
+        elif tip not in self._learnt and _lacks_epochs(local, remote):
+            self._wait_for_archive(tip, "the disk has lost the leader epochs of its archive", remote)
             return
         self._note_epoch(local, replica)
         partition = Partition(
@@ -325,10 +331,10 @@ class Applier:
             if self._replicas.get(tip.topic_id, tip.partition) is not None:
                 log.info("%s is online again", tip)
 
-    def _wait_for_archive(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry) -> None:
-        """The disk was lost or replaced. Offsets that lie in the bucket must not be given out again, and what
-        is known of epochs and producers at the archive's end must be, before the first append."""
-        reason = f"its log ends at {local.log_end_offset}, its archive at {remote.end_offset}"
+    def _wait_for_archive(self, tip: TopicIdPartition, reason: str, remote: CatalogEntry) -> None:
+        """The disk, or the file of epochs, was lost or replaced. Offsets that lie in the bucket must not be
+        given out again, and what is known of epochs and producers at the archive's end must be, before the
+        first append."""
         where = "firn.remote.url is not set" if self._reader is None else "the archive's end is read first"
         self._take_offline(tip, f"{reason}: {where}", passes=False)
         self._behind[tip] = remote
@@ -351,11 +357,18 @@ class Applier:
             local = self._logs.get(tip.topic_id, tip.partition)
             if self._behind.get(tip) != remote or self._entry(tip) != remote or local is None:
                 return  # it was deleted meanwhile
-            log.warning(
-                "%s ends at %d, its archive at %d: it goes on from there",
-                tip, local.log_end_offset, remote.end_offset,
-            )  # fmt: skip
-            local.restart_at(remote.end_offset, remote.start_offset, epochs=end.epochs, producers=producers)
+            self._learnt.add(tip)
+            if local.log_end_offset < remote.end_offset:
+                log.warning(
+                    "%s ends at %d, its archive at %d: it goes on from there",
+                    tip, local.log_end_offset, remote.end_offset,
+                )  # fmt: skip
+                local.restart_at(
+                    remote.end_offset, remote.start_offset, epochs=end.epochs, producers=producers
+                )
+            else:
+                log.warning("%s takes the leader epochs that its disk has lost from its archive", tip)
+                local.epochs.learn_earlier(end.epochs, local.log_start_offset)
         except (StorageError, CorruptionError, RequestError) as e:
             self._take_offline(tip, f"the end of its archive cannot be read: {e}", passes=False)
             return
@@ -396,3 +409,11 @@ class Applier:
                 partition.configure(config)
             else:
                 self._take_offline(partition.tip, str(config), passes=True)
+
+
+def _lacks_epochs(local: LocalLog, remote: CatalogEntry) -> bool:
+    """Whether those of records that are in the archive alone are unknown: their file was damaged or lost, and
+    the local batches do not tell of them."""
+    start = max(local.log_start_offset, remote.start_offset)
+    entries = local.epochs.entries
+    return local.local_log_start_offset > start and (not entries or entries[0][1] > start)

@@ -12,7 +12,7 @@ So a start does not write a file for each partition.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -92,11 +92,19 @@ class LeaderEpochs:
         kept = [one for one in self.entries if one[0] < epoch and one[1] < start_offset]
         return [*kept, (epoch, start_offset)]
 
-    def replace(self, entries: Iterable[EpochEntry]) -> None:
+    def replace(self, entries: Iterable[EpochEntry], *, fsync: bool = False) -> None:
         """These are the epochs from now on."""
         entries = list(entries)
-        write_checkpoint(self._disk, self.path, encode_epochs(entries), fsync=False)
+        write_checkpoint(self._disk, self.path, encode_epochs(entries), fsync=fsync)
         self._set(entries)
+
+    def learn_earlier(self, earlier: Sequence[EpochEntry], start_offset: int) -> None:
+        """Take `earlier` ones, ascending, from the archive of a log that begins at `start_offset`; what is
+        known here goes on behind them. The file is durable then."""
+        epoch, start = earlier[-1] if earlier else UNDEFINED
+        later = [one for one in self.entries if one[0] > epoch and one[1] > start]
+        self.replace([*earlier, *later], fsync=True)
+        self.truncate_start(start_offset)
 
     def _set(self, entries: list[EpochEntry]) -> None:
         self._know(entries)
@@ -149,7 +157,7 @@ class LeaderEpochs:
         slot = bisect_right(self._starts, start_offset) - 1
         if slot < 0 or (slot == 0 and self._starts[0] == start_offset):
             return False
-        self._set([(self._epochs[slot], start_offset), *self.entries[slot + 1 :]])
+        self._know([(self._epochs[slot], start_offset), *self.entries[slot + 1 :]])
         return True
 
     def save(self) -> None:

@@ -193,13 +193,14 @@ class LocalLog:
 
     @property
     def active_base_offset(self) -> int:
-        """First offset of the segment that is written to."""
-        return self.state.segments.active.base_offset
+        """First offset of the segment that is written to; the end, where a restart failed half-way."""
+        segments = self.state.segments
+        return segments.active.base_offset if len(segments) else self.state.end_offset
 
     @property
     def first_base_offset(self) -> int:
-        """First offset of the oldest local segment."""
-        return self.state.segments.bases[0]
+        """First offset of the oldest local segment; the end, as above."""
+        return next(iter(self.state.segments.bases), self.state.end_offset)
 
     @property
     def config(self) -> LogConfig:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from service.base.disk import MissingFile
 from service.base.files import read_file
 from service.hot import names
-from service.hot.files import SegmentFile
+from service.hot.files import FileHandle, SegmentFile
 from service.hot.state import LogState
 from service.records.segment_indexes import ProveIndexes
 
@@ -19,8 +19,8 @@ class SealedSegment(NamedTuple):
     """A segment that will not change any more. Offsets inclusive, size in bytes, times in ms.
 
     ``producer_snapshot_path``: the state after it, that is before the next segment. ``txn_index_path``: where
-    one would be. ``log_file`` opens at its first use and stays open as long as it is held, even if the
-    segment is deleted. ``prove_indexes``: as `Segment`'s.
+    one would be. ``log``: where its file is; what waits for its copy holds no descriptor. ``prove_indexes``:
+    as `Segment`'s.
     """
 
     base_offset: int
@@ -29,8 +29,14 @@ class SealedSegment(NamedTuple):
     sealed_at_ms: int
     txn_index_path: Path | None
     producer_snapshot_path: Path | None
-    log_file: SegmentFile
+    log: FileHandle
     prove_indexes: ProveIndexes
+
+    @property
+    def log_file(self) -> SegmentFile:
+        """Its file, which opens at its first use and stays open as long as it is held, even if the segment is
+        deleted meanwhile. Any thread may ask."""
+        return self.log.peek()
 
     def side_file(self, path: Path | None, most_bytes: int) -> bytes:
         """All of a file beside the log, none where it is not there; it may have been deleted meanwhile.
@@ -40,7 +46,7 @@ class SealedSegment(NamedTuple):
         if path is None:
             return b""
         try:
-            return read_file(self.log_file.disk, path, most_bytes)
+            return read_file(self.log.disk, path, most_bytes)
         except MissingFile:
             return b""
 
@@ -130,7 +136,7 @@ class SealedSegments:
             sealed_at_ms=segment.sealed_at_ms,
             txn_index_path=segment.log.path.with_suffix(names.TXN_INDEX),
             producer_snapshot_path=self._state.snapshots.path(end_offset),
-            log_file=segment.log.peek(),
+            log=segment.log,
             prove_indexes=segment.prove_indexes,
         )
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 from service.base.disk import SystemDisk
 from service.base.files import read_checkpoint
 from service.base.types import TopicIdPartition
-from service.hot.files import SegmentFile
+from service.hot.files import FileCache, FileHandle
 from service.hot.log_dir import read_topic_id
 from service.hot.sealed import SealedSegment
 from service.records.batch import iter_headers
@@ -131,6 +131,6 @@ def _sealed(log: Path, base_offset: int, end_offset: int) -> SealedSegment:
         sealed_at_ms=0,
         txn_index_path=txn_index if txn_index.exists() else None,
         producer_snapshot_path=snapshot if snapshot.exists() else None,
-        log_file=SegmentFile(SystemDisk(), log, size),
+        log=FileHandle(log, size, FileCache(SystemDisk())),
         prove_indexes=prove_indexes,
     )

@@ -50,6 +50,10 @@ def send(talk: Talk, topic_id: Any, sequence: int) -> Any:
     return answer.responses[0].partition_responses[0]
 
 
+def comes_online(talk: Talk) -> None:
+    wait_until("what the archive knows to be read", lambda: list_offset(talk, -1).error_code == 0)
+
+
 def test_an_idle_partition_knows_the_epoch_that_it_is_led_in(start: Callable[..., NodeThread]) -> None:
     node = start()
     with node.client() as client:
@@ -98,3 +102,48 @@ def test_a_log_behind_its_archive_takes_epochs_and_producers_from_it(
         gap = send(talk, created.topic_id, archived + 5)
         assert gap.error_code == ErrorCode.out_of_order_sequence_number
         assert send(talk, created.topic_id, archived).base_offset == archived
+
+
+def test_epochs_of_which_the_archive_alone_has_records_outlive_a_damaged_file(
+    start: Callable[..., NodeThread], tmp_path: Path
+) -> None:
+    (tmp_path / "bucket").mkdir()
+    settings = {
+        "firn_remote_url": f"file://{tmp_path}/bucket",
+        "log_retention_check_interval_ms": "100",
+    }
+    node = start(**settings)
+    with node.client() as client:
+        talk = Talk(client)
+        topic_id = talk.create(
+            "t", remote_storage_enable="true", internal_segment_bytes="5000", local_retention_bytes="1"
+        ).topic_id
+        for sequence in range(4):
+            assert send(talk, topic_id, sequence).base_offset == sequence
+    node.stop()
+    node = start(**settings)
+    with node.client() as client:
+        talk = Talk(client)
+
+        wait_until("it to take records", lambda: bool(send(talk, topic_id, 4).error_code == 0))
+        for sequence in range(5, 12):
+            assert send(talk, topic_id, sequence).base_offset == sequence
+        wait_until("the first epoch to be in the archive alone", lambda: list_offset(talk, -4).offset >= 6)
+        epoch = metadata(talk, "t")[0].partitions[0].leader_epoch
+        assert end_of_epoch(talk, 0) == (0, 4)
+    node.stop()
+    checkpoint = tmp_path / "data" / "t-0" / "leader-epoch-checkpoint"
+    for _ in range(2):
+        checkpoint.write_bytes(checkpoint.read_bytes()[:-3])
+        node = start(**settings)
+        with node.client() as client:
+            talk = Talk(client)
+            comes_online(talk)
+            assert end_of_epoch(talk, 0) == (0, 4)
+            newest = metadata(talk, "t")[0].partitions[0].leader_epoch
+            assert newest > epoch
+            assert end_of_epoch(talk, epoch) == (epoch, 12)
+            assert end_of_epoch(talk, newest) == (newest, 12)
+        node.stop()
+    lines = checkpoint.read_text().splitlines()[2:]
+    assert lines[:2] == ["0 0", f"{epoch} 4"]

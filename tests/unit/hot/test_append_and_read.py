@@ -13,6 +13,7 @@ from service.base.clock import ManualClock
 from service.base.disk import SystemDisk
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.hot.files import FileCache
+from service.hot.sealed import SealedSegment
 from service.records.batch import iter_headers, read_header, set_log_append_time
 from tests.unit.hot.logs import START_MS, batch, headers_from, open_log, raw, records_from
 
@@ -139,6 +140,36 @@ def test_sealed_segments_hold_no_descriptors_beyond_the_cache(tmp_path: Path) ->
     for offset in range(200):
         assert log.read(offset, 1 << 20).slice is not None
     assert len(log.sealed_segments()) == 199
+    assert len(os.listdir("/proc/self/fd")) <= before + 8 + 3
+
+
+def test_segments_that_wait_for_their_copy_hold_no_descriptors_beyond_the_cache(tmp_path: Path) -> None:
+    files = FileCache(SystemDisk(), 8)
+    log = open_log(tmp_path, segment_bytes=120, files=files)
+    before = len(os.listdir("/proc/self/fd"))
+    waiting: list[SealedSegment] = []
+    for _ in range(100):
+        log.append(batch(1), 0, START_MS)
+        waiting = log.sealed_segments()
+    log.flush()
+    for offset in range(100):
+        assert log.read(offset, 1 << 20).slice is not None
+    assert len(waiting) == 99
+    assert len(os.listdir("/proc/self/fd")) <= before + 8 + 3
+
+
+def test_segments_that_were_flushed_before_they_were_sealed_hold_no_descriptors_either(
+    tmp_path: Path,
+) -> None:
+    files = FileCache(SystemDisk(), 8)
+    log = open_log(tmp_path, segment_bytes=120, files=files)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(60):
+        log.append(batch(1), 0, START_MS)
+        log.flush()
+    log.roll()
+    log.flush()
+    assert len(log.sealed_segments()) == 60
     assert len(os.listdir("/proc/self/fd")) <= before + 8 + 3
 
 

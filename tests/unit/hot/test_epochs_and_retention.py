@@ -201,3 +201,15 @@ def test_what_is_committed_in_the_bucket_bounds_retention_whatever_the_settings_
     assert log.apply_local_retention(later, 9, is_tiered=True) == 2
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 8)
     assert log.apply_local_retention(later) > 0
+
+
+def test_an_epoch_that_began_before_the_start_moved_is_in_the_file_before_its_first_record(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path)
+    for n in range(10):
+        log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
+    log.note_leader_epoch(1)
+    log.advance_log_start(5)
+    log.append(batch(1), 1, START_MS)
+    assert LeaderEpochs.load(SystemDisk(), log.dir).entries == ((0, 5), (1, 10))

@@ -457,3 +457,23 @@ def test_a_checkpoint_that_kafka_wrote_is_read(tmp_path: Path) -> None:
     path = tmp_path / "recovery-point-offset-checkpoint"
     path.write_text("0\n2\na 0 17\nb 3 5\n")
     assert checkpointed(path) == {("a", 0): 17, ("b", 3): 5}
+
+
+def test_a_restart_that_fails_between_the_old_segments_and_the_new_one_ends_nothing(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    logs = manager(disk, tmp_path)
+    fill(logs, A)
+    fill(logs, B)
+    log = get_or_create(logs, A, CONFIG)
+    disk.fail("unlink", errno.EACCES, path=".log")
+    with pytest.raises(StorageError):
+        log.restart_at(1000, 1000, epochs=(), producers=())
+    disk.heal()
+    assert log.failure is not None
+    assert (log.first_base_offset, log.active_base_offset) == (20, 20)
+    logs.checkpoint()
+    close(logs)
+    again = manager(disk, tmp_path)
+    assert get_or_create(again, A, CONFIG).log_end_offset == 1000
+    assert get_or_create(again, B, CONFIG).log_end_offset == 20
+    close(again)
