@@ -49,6 +49,17 @@ class Slice:
                 result: T = e.value
                 return result
 
+    async def go_on(self, steps: Generator[int, None, T]) -> T:
+        """What `steps` return; each tells its work (µs) before it is done."""
+        while True:
+            try:
+                work_us = next(steps)
+            except StopIteration as e:
+                result: T = e.value
+                return result
+            if self.charge(work_us):
+                await self.next_turn()
+
 
 def in_slices(steps: Generator[int, None, T]) -> T | Awaitable[T]:
     """What `steps` return: at once where all of it fits into a slice, else the rest of it in later turns.
@@ -62,16 +73,4 @@ def in_slices(steps: Generator[int, None, T]) -> T | Awaitable[T]:
     except StopIteration as e:
         result: T = e.value
         return result
-    return _go_on(steps)
-
-
-async def _go_on(steps: Generator[int, None, T]) -> T:
-    piece = Slice()
-    while True:
-        try:
-            work_us = next(steps)
-        except StopIteration as e:
-            result: T = e.value
-            return result
-        if piece.charge(work_us):
-            await piece.next_turn()
+    return Slice().go_on(steps)

@@ -30,7 +30,7 @@ async def retention_loop(broker: Broker) -> None:
             try:
                 # So many segments at a time, and one partition: others' requests come between.
                 while partition.apply_retention(broker.clock.now_ms()) >= MOST_AT_ONCE:
-                    await asyncio.sleep(0)
+                    await piece.next_turn()
             except StorageError as e:
                 log.error("retention of %s: %s", partition.tip, e)
             if piece.charge(_LOOK_US):

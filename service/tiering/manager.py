@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final
 from uuid import UUID
 
+from service.base.backoff import backoff
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.slices import Slice
 from service.base.world import World
@@ -28,7 +29,6 @@ from service.remote.stores.breaker import Breaker, BreakerSettings, refused_obje
 from service.remote.stores.errors import StoreRefused, StoreUnavailable
 from service.remote.stores.store import ObjectStore
 from service.tiering.agenda import Agenda
-from service.tiering.backoff import backoff_ms
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
@@ -417,13 +417,14 @@ class TieringManager:
 
     def _backoff(self, failures: int) -> int:
         settings = self.settings
-        return backoff_ms(
+        pause_ms = backoff(
             failures,
-            initial_ms=settings.backoff_initial_ms,
-            max_ms=settings.backoff_max_ms,
+            first=settings.backoff_initial_ms,
+            longest=settings.backoff_max_ms,
             jitter=settings.backoff_jitter,
             uniform=self._random.random(),
         )
+        return round(pause_ms)
 
     # -- housekeeping ----------------------------------------------------------------------------------------
 

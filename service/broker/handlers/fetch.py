@@ -15,7 +15,7 @@ Many partitions are gone through in slices, as a task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Hashable, Iterable, Iterator
+from collections.abc import Awaitable, Generator, Hashable, Iterable
 from functools import partial
 from typing import Final, cast
 
@@ -143,16 +143,16 @@ class _Fetching:
         """Partitions to look at."""
         raise NotImplementedError
 
-    def _look(self, started: RemoteReads) -> Iterator[int]:
+    def _look(self, started: RemoteReads) -> Generator[int, None, None]:
         """One pass over them, as steps that tell their work (µs) before it is done.
 
         `started` are downloads of an earlier pass.
         """
         raise NotImplementedError
 
-    def _remember(self) -> Iterator[int]:
+    def _remember(self) -> Generator[int, None, None]:
         """What is to be noted for the fetches that follow, before the answer; steps as those of `_look`."""
-        return iter(())
+        yield from ()
 
     def _has_known(self) -> bool:
         """Whether there is a partition that could have something in time."""
@@ -262,13 +262,9 @@ class _Fetching:
         future, piece = self._future, Slice()
         assert future is not None
         try:
-            for work_us in self._look(started):
-                if piece.charge(work_us):
-                    await piece.next_turn()
+            await piece.go_on(self._look(started))
             if self._is_time_to_answer():
-                for work_us in self._remember():
-                    if piece.charge(work_us):
-                        await piece.next_turn()
+                await piece.go_on(self._remember())
                 future.set_result(self._response())
         except Exception as e:
             future.set_exception(e)
@@ -308,7 +304,7 @@ class _FullFetch(_Fetching):
     def _watched(self) -> Iterable[Hashable]:
         return self._pass.partitions
 
-    def _look(self, started: RemoteReads) -> Iterator[int]:
+    def _look(self, started: RemoteReads) -> Generator[int, None, None]:
         found = Pass(self._broker, self._context.api_version, self._fetch, started)
         topics: list[AnsweredTopic] = []
         for topic, partitions in self._fetch.topics:
@@ -319,7 +315,7 @@ class _FullFetch(_Fetching):
             topics.append((topic, answers))
         self._pass, self._topics = found, topics
 
-    def _remember(self) -> Iterator[int]:
+    def _remember(self) -> Generator[int, None, None]:
         """Begin a session, if there is room for it."""
         fetch, broker = self._fetch, self._broker
         if not self._wants_session or not can_be_remembered(fetch.topics):
@@ -379,7 +375,7 @@ class _IncrementalFetch(_Fetching):
         self._session.watch_for(self._looks)
         return (self._session,)
 
-    def _look(self, started: RemoteReads) -> Iterator[int]:
+    def _look(self, started: RemoteReads) -> Generator[int, None, None]:
         session = self._session
         session.patrol()
         found = Pass(self._broker, self._context.api_version, self._fetch, started)

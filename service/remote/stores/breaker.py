@@ -25,10 +25,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from service.base.backoff import backoff
 from service.base.errors import CorruptionError, StorageError
 from service.remote.stores.errors import ObjectNotFound, PreconditionFailed, ReaderClosed, StoreRefused
-
-_DOUBLINGS: Final = 30
 
 
 class State(Enum):
@@ -49,7 +48,7 @@ MOVES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BreakerSettings:
-    """`failures` in a row open it; pauses double up to the longest, times a factor in 1 ± `jitter`.
+    """`failures` in a row open it; pauses double up to the longest, as `backoff` says.
 
     A trial that has not ended after `trial_ms` is taken for lost, and the next call may try.
     """
@@ -152,12 +151,17 @@ class Breaker:
 
     def _open(self, reason: str, now_ms: int, uniform: float) -> None:
         settings = self._settings
-        pause = min(settings.first_pause_ms << min(self._pauses, _DOUBLINGS), settings.longest_pause_ms)
-        pause = round(pause * (1 + settings.jitter * (2 * uniform - 1)))
         self._move(State.OPEN)
         self._reason = reason
         self._pauses += 1
-        self._until_ms = now_ms + pause
+        pause_ms = backoff(
+            self._pauses,
+            first=settings.first_pause_ms,
+            longest=settings.longest_pause_ms,
+            jitter=settings.jitter,
+            uniform=uniform,
+        )
+        self._until_ms = now_ms + round(pause_ms)
         self._opened_ms = now_ms
         self._in_a_row = 0
         self._refused.clear()

@@ -13,13 +13,11 @@ from service.base.clock import Clock
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import Buffer
 from service.remote.metrics import CallMetrics, StoreMetrics
-from service.remote.stores.errors import ObjectNotFound, PreconditionFailed
+from service.remote.stores.breaker import is_failure
 from service.remote.stores.store import ObjectInfo, ObjectStore, Tagged
 
 _T = TypeVar("_T")
 LIST_PAGE: Final = 1000
-_ANSWERS: Final = (ObjectNotFound, PreconditionFailed, CorruptionError)
-"""Errors that the store is not to blame for: it was reached and has answered."""
 
 
 class NodeStore(ObjectStore, Protocol):
@@ -109,4 +107,4 @@ class CountedStore:
     def _failed(self, counted: CallMetrics, began_ms: int, error: StorageError | CorruptionError) -> None:
         kind = type(error).__name__
         counted.errors[kind] = counted.errors.get(kind, 0) + 1
-        self._ended(counted, began_ms, None if isinstance(error, _ANSWERS) else str(error))
+        self._ended(counted, began_ms, str(error) if is_failure(error) else None)

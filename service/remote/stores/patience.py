@@ -19,12 +19,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from service.base.backoff import backoff
 from service.base.errors import ConfigError
 
 LONGEST_TIMEOUT_S: Final = 24 * 3600.0
 LEAST_RATE: Final = 1.0
 """Requests a second that a process may always send between pauses."""
-_DOUBLINGS: Final = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,12 @@ class Patience:
 
     def backoff_s(self, failures: int, uniform: float) -> float:
         """The pause after the nth failure in a row, whatever time is left."""
-        pause = self.first_pause_s * float(1 << min(failures - 1, _DOUBLINGS))
-        return min(
-            self.longest_pause_s, min(pause, self.longest_pause_s) * (1 + self.jitter * (2 * uniform - 1))
+        return backoff(
+            failures,
+            first=self.first_pause_s,
+            longest=self.longest_pause_s,
+            jitter=self.jitter,
+            uniform=uniform,
         )
 
 

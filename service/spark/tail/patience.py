@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from service.base.backoff import backoff
 from service.spark.errors import BrokerError
 from service.spark.tail.options import TailOptions
 
-_MOST_DOUBLINGS: Final = 20
-_SPREAD: Final = 0.4
+_JITTER: Final = 0.2
 
 
 class Patience:
@@ -48,10 +48,14 @@ class Patience:
     def failed(self, cause: object) -> float:
         """How many seconds to wait after a try that failed. `BrokerError` names the cause when it is over."""
         self.check(cause)
-        doubled = self._first_s * (1 << min(self._failures, _MOST_DOUBLINGS))
         self._failures += 1
-        spread = 1 + _SPREAD * (self._uniform() - 0.5)
-        wait_s = min(doubled, self._longest_s) * spread
+        wait_s = backoff(
+            self._failures,
+            first=self._first_s,
+            longest=self._longest_s,
+            jitter=_JITTER,
+            uniform=self._uniform(),
+        )
         if wait_s < self.left_s:
             return wait_s
         # The next try will have no time: what it fails with says less than this.

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from service.base.backoff import backoff
 from service.base.errors import InvariantError
 from service.remote.catalog import CatalogEntry, CatalogResult, decide_commit, malformed
-from service.tiering.backoff import backoff_ms
 from service.tiering.expiry import Retention, plan_expiry
 from service.tiering.lifecycle import MOVES, SegmentState, move
 from service.tiering.planner import CopyPlan, plan_copies, priority
@@ -177,7 +177,7 @@ def test_an_entry_that_no_chain_can_have_is_an_error_of_its_own(wrong: dict[str,
 
 
 def test_backoff_doubles_up_to_its_maximum_and_is_jittered_around_it() -> None:
-    waits = [backoff_ms(n, initial_ms=100, max_ms=5000, jitter=0.2, uniform=0.5) for n in (1, 2, 3, 7, 10**9)]
+    waits = [backoff(n, first=100, longest=5000, jitter=0.2, uniform=0.5) for n in (1, 2, 3, 7, 10**9)]
     assert waits == [100, 200, 400, 5000, 5000]
-    spread = [backoff_ms(1, initial_ms=100, max_ms=5000, jitter=0.2, uniform=u) for u in (0.0, 1.0)]
+    spread = [backoff(1, first=100, longest=5000, jitter=0.2, uniform=u) for u in (0.0, 1.0)]
     assert spread == [80, 120]
