@@ -181,7 +181,7 @@ class Run:
             await supervisor.stopped()
         if supervisor.failure is not None:
             self.reason = _in_words(supervisor.failure)
-            return State.FAILED
+            return State.FAILED if _is_of_the_world(supervisor.failure) else State.BUG
         return State.STOPPED
 
     def end(self, state: State) -> None:
@@ -214,6 +214,13 @@ class NodeLogs(logging.Handler):
             text += f" [{_in_words(record.exc_info[1])}]"
         self._trace.tell(process.name, f"{record.levelname.lower()}: {text}")
         self.on_line(process.name, text)
+
+
+def _is_of_the_world(error: BaseException) -> bool:
+    """Whether a disk, a store, damage or a setting is at fault, rather than the node."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_of_the_world, error.exceptions))
+    return isinstance(error, (ConfigError, CorruptionError, StorageError, OSError))
 
 
 def _in_words(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from service.base.errors import CorruptionError
 from simulator.client import Record
 
 GONE: Final = "it was gone before"
@@ -60,6 +61,10 @@ class PartitionModel:
     leader_epoch: int = -1
     archived_below: int = 0
     """offsets that the bucket held when a past came back: never given out again"""
+    rewritten_from: int = 1 << 62
+    """from which offset on other records may have come since the disk was copied"""
+    is_rotten: bool = False
+    """whether a bit of its log flipped: no checksum covers a batch's offset, readers see that it is wrong"""
     excused: str = ""
     """why it may be offline for good: what was damaged or lost of it, in words"""
 
@@ -86,6 +91,7 @@ class PartitionModel:
 
     def may_lose_from(self, offset: int) -> int:
         """Records from `offset` on may be gone; how many that are."""
+        self.rewritten_from = min(self.rewritten_from, offset)
         lost = [one for one in self.acked if one >= offset]
         for one in lost:
             self.shaky[one] = self.acked.pop(one)
@@ -128,6 +134,8 @@ class PartitionModel:
         found: dict[int, Record] = {}
         expected = log_start
         for record in records:
+            if record.offset != expected and self.is_rotten:
+                raise CorruptionError(f"{self}: offset {record.offset} follows {expected - 1}")
             if record.offset != expected:
                 raise Violation(f"{self}: offset {record.offset} follows {expected - 1}")
             found[record.offset] = record

@@ -59,6 +59,8 @@ async def copy_disk(world: SimWorld, random: Random) -> None:
     if random.random() < 0.5:
         await world.stop()
     known = frozenset(topic.topic_id for topic in world.topics if not topic.deleted and not topic.vanished)
+    for _, partition in world.partitions():
+        partition.rewritten_from = 1 << 62
     world.disk_copy = DiskCopy(world.machine.platter.copy(), known, _heads(world))
     world.tell("the disk is copied")
     await world.ensure_running()
@@ -124,6 +126,7 @@ def _past(world: SimWorld, copied: DiskCopy) -> None:
             same = copied.heads.get((topic.topic_id, partition.index)) == (head.tag if head else None)
             partition.archived_below = max(partition.archived_below, archived)
             partition.past_returns()
+            left = min(left, partition.rewritten_from)
             if same:
                 partition.may_lose_from(max(left, archived))
             else:  # read-only until somebody adopts what the bucket has

@@ -17,6 +17,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
+from service.base import files
 from service.base.disk import DiskError
 from service.base.errors import ConfigError, StorageError
 from service.broker import effective_settings
@@ -28,6 +29,7 @@ from service.hot import producers as hot_producers
 from service.hot import segment as hot_segment
 from service.hot.epochs import LeaderEpochs
 from service.hot.log_dir import LogDir
+from service.hot.names import LEADER_EPOCHS
 from service.metadata import snapshot_codec
 from service.metadata.raft.log import MetadataLog
 from service.partition.partition import Partition
@@ -171,6 +173,28 @@ def partition_metadata_not_flushed() -> None:
     _swap(log_dir, "write_atomically", make)
 
 
+def half_a_line_believed() -> None:
+    """Leader epochs of which a crash cut the last number short are taken for what they are not."""
+
+    def make(read_file: Any) -> Any:
+        def lenient(disk: Any, path: Any, *rest: Any) -> bytes:
+            data: bytes = read_file(disk, path, *rest)
+            return data if path.name != LEADER_EPOCHS or data.endswith(b"\n") else data + b"\n"
+
+        return lenient
+
+    _swap(files, "read_file", make)
+
+
+def files_go_in_any_order() -> None:
+    """A segment that cannot be unlinked stays, and those behind it go."""
+
+    def make(remove: Any) -> Any:
+        return lambda self, paths, is_one_log: remove(self, paths, False)
+
+    _swap(hot_manager.LogManager, "_remove_in_order", make)
+
+
 def retention_ten_times_too_early() -> None:
     """`retention.ms` is taken for a tenth of what it says."""
 
@@ -217,8 +241,14 @@ def checkpoint_ahead() -> None:
 
 def judged_without_head() -> None:
     """This node's metadata is believed, whatever HEAD says. One place of several would stop all the same."""
-    for module in (sweeper, eraser, partition_work):
+
+    def ours(entry: Any, head: Any) -> Verdict:
+        is_written = entry is None or (head is not None and head.manifest_key == entry.manifest_key)
+        return Verdict.EQUAL if is_written else Verdict.OURS_NEWER
+
+    for module in (sweeper, eraser):
         _swap(module, "judge", lambda _: lambda entry, head: Verdict.EQUAL)
+    _swap(partition_work, "judge", lambda _: ours)
 
 
 def unknown_topics_swept() -> None:
@@ -364,7 +394,8 @@ DEFECTS: Final[tuple[Defect, ...]] = (
     fsync_error_ignored, fsync_forgotten, flush_messages_ignored, index_error_after_the_write,
     append_error_swallowed, recovery_loses_the_last_batch, recovery_forgets_producers, clean_marker_stays,
     duplicates_accepted, epoch_not_noted, names_not_flushed, partition_metadata_not_flushed,
-    retention_ten_times_too_early, local_retention_ignores_the_bucket, checkpoint_ahead,
+    half_a_line_believed, files_go_in_any_order, retention_ten_times_too_early,
+    local_retention_ignores_the_bucket, checkpoint_ahead,
     judged_without_head, unknown_topics_swept, head_unconditional, told_before_the_commit,
     dropped_objects_go_before_the_commit, lost_answer_erases, chunks_not_verified, appends_not_held,
     archive_not_fitted, metadata_not_flushed, snapshot_without_the_archive, overrides_dropped,

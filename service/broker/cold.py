@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
 
-from service.base.errors import ConfigError, StorageError
+from service.base.errors import ConfigError, CorruptionError, StorageError, UnknownVersion
 from service.base.world import World
 from service.broker.abandoned_uploads import UploadsChild
 from service.broker.broker import Broker
@@ -117,7 +117,7 @@ class ColdTier:
 
     async def claim(self) -> None:
         """Make sure the prefix is this cluster's: `ConfigError` if it is another's. A store that does not
-        answer soon leaves the question to `run`."""
+        answer soon, or has a damaged `cluster.json`, leaves the question to `run`."""
         self._claim = asyncio.ensure_future(self._ask())
         await asyncio.wait({self._claim}, timeout=CLAIM_AT_START_S)
         if self._claim.done():
@@ -173,6 +173,12 @@ class ColdTier:
             await claim
         except StorageError as e:
             log.warning("object storage does not say whose prefix this is: %s", e)
+            return False
+        except UnknownVersion:
+            raise
+        except CorruptionError as e:
+            # What is hot is served meanwhile, and the archive read; nothing is written to it.
+            log.error("nothing is copied, expired or swept until that is settled: %s", e)
             return False
         return True
 

@@ -129,11 +129,15 @@ class LeaderEpochs:
         return True
 
     def truncate_start(self, start_offset: int) -> bool:
-        """Forget epochs that ended before `start_offset`; the one it lies in begins there now."""
+        """Forget epochs that ended before `start_offset`; the one it lies in begins there now.
+
+        The file keeps them until it is written next: after a crash the log may begin where it did. Says
+        whether any changed.
+        """
         slot = bisect_right(self._starts, start_offset) - 1
         if slot < 0 or (slot == 0 and self._starts[0] == start_offset):
             return False
-        self.replace([(self._epochs[slot], start_offset), *self.entries[slot + 1 :]])
+        self._set([(self._epochs[slot], start_offset), *self.entries[slot + 1 :]])
         return True
 
     def save(self) -> None:

@@ -80,6 +80,10 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> None
         _log.warning("reading all of %s, as its leader epochs are lost: %s", state.dir, e)
         state.epochs = LeaderEpochs(state.disk, state.dir)
         read_from = 0
+    if _lacks_first_epochs(state, segments, known):
+        # They were forgotten for a start that moved, and a crash has forgotten the start.
+        state.epochs = LeaderEpochs(state.disk, state.dir)
+        read_from = 0
     loader = _Loader(state, segments, known, now_ms)
     end_offset = loader.load(read_from)
     known = loader.known
@@ -96,6 +100,13 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> None
     state.end_offset = end_offset
     state.local_start = max(state.start, first)
     state.recovery_point = end_offset if known.clean else min(known.recovery_point, end_offset)
+
+
+def _lacks_first_epochs(state: LogState, segments: list[Segment], known: Known) -> bool:
+    entries = state.epochs.entries
+    if not entries or not segments or _announced(state.disk, state.dir) is not None:
+        return False
+    return entries[0][1] > max(known.log_start_offset, segments[0].base_offset)
 
 
 def announce_restart(disk: Disk, directory: Path, offset: int, log_start_offset: int) -> None:

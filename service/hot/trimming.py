@@ -108,11 +108,7 @@ class Trimming:
     def _move_start(self, offset: int) -> None:
         state = self._state
         state.start = offset
-        try:
-            if state.epochs.truncate_start(offset):
-                self._durability.note(state.epochs.path)
-        except DiskError as e:  # epochs below the start harm nobody; the next start cuts them
-            _log.warning("epochs before %d of %s stay: %s", offset, state.tip, e)
+        state.epochs.truncate_start(offset)
         if self.on_start_moved is not None:
             self.on_start_moved()
 

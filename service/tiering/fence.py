@@ -38,17 +38,6 @@ class Displaced(StorageError):
     """Another process has taken the prefix over. It never comes back to this one."""
 
 
-def claim_prefix(store: ObjectStore, cluster_id: str) -> None:
-    """Make the prefix this cluster's, or find that it is; who writes to it is not changed.
-
-    `ConfigError` when it belongs to another cluster; `CorruptionError` when its layout is one that we do
-    not know; `StorageError` when the store does not answer. Two clusters that claim an empty prefix at
-    once cannot both win.
-    """
-    if not conditional.create(store, CLUSTER_KEY, encode_cluster(ClusterFile(cluster_id))):
-        _check_owner(read_cluster(store), cluster_id)
-
-
 def read_cluster(store: ObjectStore) -> ClusterFile:
     """`cluster.json`; `ObjectNotFound`, `CorruptionError`."""
     return _decode(store.get_tagged(CLUSTER_KEY, max_size=MAX_SMALL_BYTES))
@@ -67,6 +56,26 @@ class OwnWrites:
         """What was written where `found` is now, None where that is not surely ours."""
         ours = (one for one in tuple(self._written) if is_damage_of(found, encode_cluster(one)))
         return next(ours, None)
+
+
+def claim_prefix(store: ObjectStore, cluster_id: str) -> None:
+    """Make the prefix this cluster's, or find that it is; who writes to it is not changed.
+
+    `ConfigError` when it belongs to another cluster; `CorruptionError` when it does not say whose it is, or
+    its layout is one that we do not know; `StorageError` when the store does not answer. Two clusters that
+    claim an empty prefix at once cannot both win. A claim of this cluster that was damaged on its way, before
+    anybody took the prefix over, is made again.
+    """
+    first, own = ClusterFile(cluster_id), OwnWrites()
+    if conditional.create(store, CLUSTER_KEY, encode_cluster(first)):
+        return
+    own.add(first)
+    try:
+        _check_owner(read_cluster(store), cluster_id)
+    except UnknownVersion:
+        raise
+    except CorruptionError:
+        update_cluster(store, cluster_id, lambda old: old, own)
 
 
 def update_cluster(

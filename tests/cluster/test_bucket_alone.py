@@ -14,7 +14,7 @@ from service.remote.stores.obstore_store import open_store
 from tests.conftest import NodeFactory
 from tests.support.clients import Admin, Confluent, make_rows
 from tests.support.fsck import fsck
-from tests.support.processes import REPOSITORY, wait_until
+from tests.support.processes import FIRN, REPOSITORY, wait_until
 from tests.support.stores import Store
 from tests.support.tiers import settle
 from tests.support.world import WORLD
@@ -66,3 +66,42 @@ def told(shown: object) -> bytes | None:
     if isinstance(shown, dict):
         return base64.b64decode(shown["base64"])
     return shown.encode() if isinstance(shown, str) else None
+
+
+def repair(store: Store, *options: str) -> subprocess.CompletedProcess[str]:
+    """`firn repair`, as an operator runs it."""
+    command = [str(FIRN), "repair", store.url, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_a_start_with_a_damaged_cluster_json_says_what_to_do_and_goes_on_when_it_is_repaired(
+    start_node: NodeFactory, disk_store: Store
+) -> None:
+    node = start_node(disk_store)
+    Admin(node.bootstrap).create("events", 1, **TIERED)
+    rows = make_rows(6_000, 1)
+    Confluent().produce(node.bootstrap, "events", rows)
+    end = settle(node.bootstrap, "events", 0)
+    node.stop()
+    path = Path(disk_store.url.removeprefix("file://")) / "cluster.json"
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 4
+    path.write_bytes(damaged)
+    node.start()
+    log = node.stderr_path.read_text(errors="replace")
+    assert "nothing is copied, expired or swept until that is settled: cluster.json: " in log
+    assert "(firn repair)" in log
+    assert len(Confluent().read(node.bootstrap, "events", 0, 0, end)) == end, "both tiers are read"
+    said = repair(disk_store)
+    assert said.returncode == 1
+    assert "to be made from the archive: cluster " in said.stdout
+    assert "naming metadata/" in said.stdout
+    assert path.read_bytes() == bytes(damaged), "a dry run"
+    done = repair(disk_store, "--write")
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    assert repair(disk_store).returncode == 0
+    Confluent().produce(node.bootstrap, "events", rows)  # the node asks again by itself
+    assert settle(node.bootstrap, "events", 0) > end
+    assert len(Confluent().read(node.bootstrap, "events", 0, 0, end)) == end
+    node.stop()
+    fsck(disk_store)

@@ -169,5 +169,5 @@ def is_damage_of(found: bytes, written: bytes) -> bool:
     return 0 < sum(a != b for a, b in zip(found, written, strict=True)) <= MAX_CHANGED_BYTES
 
 
-MAX_CHANGED_BYTES: Final = 8
-"""Two processes' documents differ in far more of the 30 random digits of their incarnations."""
+MAX_CHANGED_BYTES: Final = 4
+"""Two processes' documents differ in far more: in their incarnations, of 30 random digits, and checksums."""

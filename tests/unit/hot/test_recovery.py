@@ -257,6 +257,23 @@ def test_a_lost_epoch_file_is_learnt_from_the_batches(tmp_path: Path) -> None:
     assert open_log(tmp_path, clean=True, **SETTINGS).epochs.entries == ((0, 0), (1, 20), (2, 40))
 
 
+def test_epochs_below_a_start_that_no_crash_remembers_are_there_again(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.advance_log_start(45)
+    assert log.epochs.entries == ((2, 45),)
+    again = open_log(tmp_path, recovery_point=60, **SETTINGS)
+    assert again.epochs.entries == ((0, 0), (1, 20), (2, 40))
+    assert open_log(tmp_path, log_start_offset=45, **SETTINGS).epochs.entries == ((2, 45),)
+
+
+def test_epochs_that_were_written_without_the_first_ones_are_learnt_from_the_batches(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    log.advance_log_start(45)
+    log.epochs.assign(7, 60)
+    again = open_log(tmp_path, recovery_point=60, **SETTINGS)
+    assert again.epochs.entries == ((0, 0), (1, 20), (2, 40))
+
+
 def test_epochs_beyond_the_end_are_forgotten(tmp_path: Path) -> None:
     log = filled(tmp_path)
     (log.dir / "leader-epoch-checkpoint").write_text("0\n4\n0 0\n1 20\n2 40\n9 61\n")

@@ -12,6 +12,7 @@ from service.base.threads import SystemThreads
 from service.remote.format.manifest_codec import ClusterFile, encode_cluster
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.reading.object_reader import open_cluster_file, open_topics
+from service.remote.stores.errors import StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.remote.stores.proven_uploads import ProvenUploads
 from service.tiering.fence import OwnWrites, claim_prefix, read_cluster, take_over, update_cluster
@@ -122,3 +123,14 @@ def test_one_that_was_damaged_before_the_start_is_left_for_an_operator(
     world.run()
     assert world.bucket.get("topics.json", max_size=1 << 20) == damaged
     assert "topics.json is left as it is: it is damaged" in caplog.text
+
+
+def test_a_first_claim_that_is_damaged_on_its_way_is_made_again_by_its_cluster_alone() -> None:
+    store = FlippingOnce("cluster.json")
+    proven = ProvenUploads(store, lambda: False)
+    with pytest.raises(StoreUnavailable, match="not what was sent"):
+        claim_prefix(proven, CLUSTER)
+    with pytest.raises(CorruptionError, match="firn repair"):
+        claim_prefix(proven, CLUSTER[:-6] + "others")
+    claim_prefix(proven, CLUSTER)
+    assert read_cluster(store) == ClusterFile(CLUSTER)
