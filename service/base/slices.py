@@ -7,9 +7,10 @@ clock: so the same request is cut at the same places in every run, also under th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Final, TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 SLICE_US: Final = 2000
@@ -74,3 +75,14 @@ def in_slices(steps: Generator[int, None, T]) -> T | Awaitable[T]:
         result: T = e.value
         return result
     return Slice().go_on(steps)
+
+
+async def each_in_slices(call: Callable[[S], T], items: Iterable[S], work_us: int) -> list[T]:
+    """What `call` makes of each item, which takes it so long, in later turns where they are many."""
+    piece = Slice()
+    made = []
+    for item in items:
+        if piece.charge(work_us):
+            await piece.next_turn()
+        made.append(call(item))
+    return made

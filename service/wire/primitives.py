@@ -230,6 +230,10 @@ class Cursor:
         """Step over a tagged-field section; what is in it comes from a newer peer and is ignored, as Kafka
         does.
         """
+        position = self.position
+        if position < self.end and self.data[position] == 0:
+            self.position = position + 1
+            return
         for _ in range(self.tagged_fields()):
             self.uvarint()
             self.take(self.uvarint())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kio.schema.create_topics.v7.request import CreatableTopic, CreateTopicsRequest
 from kio.schema.create_topics.v7.response import (
     CreatableTopicConfigs,
@@ -10,10 +12,21 @@ from kio.schema.create_topics.v7.response import (
 )
 from kio.schema.errors import ErrorCode
 
+from service.base.errors import RequestError
+from service.base.slices import each_in_slices
 from service.broker.broker import NO_THROTTLE, Broker
 from service.config.describing import describe_topic
-from service.metadata.controller.requests import ZERO_UUID, CreateTopic, CreateTopicResult
+from service.metadata.controller.requests import (
+    MAX_RECORDS_PER_OPERATION,
+    ZERO_UUID,
+    CreateTopic,
+    CreateTopicResult,
+)
 from service.network.exchange import RequestContext
+
+TOPIC_US: Final = 6
+ANSWER_US: Final = 300
+"""The settings of a topic are described with it."""
 
 
 async def handle(
@@ -21,13 +34,23 @@ async def handle(
 ) -> CreateTopicsResponse:
     """Create all that can be created; each topic has its own outcome. The answer comes once the topics can be
     used.
+
+    More than an operation of the controller may write is refused before it is looked at: POLICY_VIOLATION.
     """
-    results = await broker.topic_admin.create_topics(
-        [_asked(topic) for topic in request.topics], validate_only=request.validate_only
-    )
-    return CreateTopicsResponse(
-        throttle_time=NO_THROTTLE, topics=tuple(_answer(broker, one) for one in results)
-    )
+    try:
+        if len(request.topics) > MAX_RECORDS_PER_OPERATION:
+            raise RequestError(
+                ErrorCode.policy_violation, "Excessively large number of partitions per request."
+            )
+        asked = await each_in_slices(_asked, request.topics, TOPIC_US)
+        results = await broker.topic_admin.create_topics(asked, validate_only=request.validate_only)
+    except RequestError as e:
+        code, message = e.code, e.message
+        results = await each_in_slices(
+            lambda one: CreateTopicResult(one.name, code, message), request.topics, TOPIC_US
+        )
+    answers = await each_in_slices(lambda one: _answer(broker, one), results, ANSWER_US)
+    return CreateTopicsResponse(throttle_time=NO_THROTTLE, topics=tuple(answers))
 
 
 def _asked(topic: CreatableTopic) -> CreateTopic:

@@ -2,37 +2,62 @@
 
 from __future__ import annotations
 
-from kio.schema.delete_topics.v6.request import DeleteTopicsRequest
+from typing import Final
+
+from kio.schema.delete_topics.v6.request import DeleteTopicsRequest, DeleteTopicState
 from kio.schema.delete_topics.v6.response import DeletableTopicResult, DeleteTopicsResponse
 from kio.schema.errors import ErrorCode
 
+from service.base.errors import RequestError
+from service.base.slices import each_in_slices
 from service.broker.broker import NO_THROTTLE, Broker
-from service.metadata.controller.requests import ZERO_UUID, DeleteTopic, DeleteTopicResult
+from service.broker.handlers.incremental_alter_configs import EXCESSIVE
+from service.metadata.controller.requests import (
+    MAX_RECORDS_PER_OPERATION,
+    ZERO_UUID,
+    DeleteTopic,
+    DeleteTopicResult,
+)
 from service.network.exchange import RequestContext
+
+TOPIC_US: Final = 4
 
 
 async def handle(
     broker: Broker, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
-    """Delete what can be deleted; with ``delete.topic.enable=false`` nothing can."""
-    asked = [DeleteTopic(topic.name, topic.topic_id or ZERO_UUID) for topic in request.topics]
-    if broker.config.delete_topic_enable:
+    """Delete what can be deleted; with ``delete.topic.enable=false`` nothing can.
+
+    More than an operation of the controller may write is refused before it is looked at: POLICY_VIOLATION.
+    """
+    asked = await each_in_slices(_asked, request.topics, TOPIC_US)
+    try:
+        if not broker.config.delete_topic_enable:
+            # Clients before version 3 do not know the code that says why (Kafka answers INVALID_REQUEST).
+            disabled = ErrorCode.topic_deletion_disabled
+            code = ErrorCode.invalid_request if context.api_version < 3 else disabled
+            raise RequestError(code, "Topic deletion is disabled.")
+        if len(asked) > MAX_RECORDS_PER_OPERATION:
+            raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
         results = await broker.topic_admin.delete_topics(asked)
-    else:
-        # Clients before version 3 do not know the code that says why (Kafka answers them INVALID_REQUEST).
-        code = ErrorCode.invalid_request if context.api_version < 3 else ErrorCode.topic_deletion_disabled
-        results = [
-            DeleteTopicResult(one.name, one.topic_id, code, "Topic deletion is disabled.") for one in asked
-        ]
+    except RequestError as e:
+        code, message = e.code, e.message
+        results = await each_in_slices(
+            lambda one: DeleteTopicResult(one.name, one.topic_id, code, message), asked, TOPIC_US
+        )
     return DeleteTopicsResponse(
-        throttle_time=NO_THROTTLE,
-        responses=tuple(
-            DeletableTopicResult(
-                name=one.name,
-                topic_id=None if one.topic_id == ZERO_UUID else one.topic_id,
-                error_code=one.error,
-                error_message=one.message,
-            )
-            for one in results
-        ),
+        throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results, TOPIC_US))
+    )
+
+
+def _asked(topic: DeleteTopicState) -> DeleteTopic:
+    return DeleteTopic(topic.name, topic.topic_id or ZERO_UUID)
+
+
+def _answer(one: DeleteTopicResult) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=one.name,
+        topic_id=None if one.topic_id == ZERO_UUID else one.topic_id,
+        error_code=one.error,
+        error_message=one.message,
     )

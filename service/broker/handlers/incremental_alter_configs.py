@@ -2,42 +2,69 @@
 
 from __future__ import annotations
 
-from kio.schema.incremental_alter_configs.v1.request import IncrementalAlterConfigsRequest
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.incremental_alter_configs.v1.request import (
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from kio.schema.incremental_alter_configs.v1.response import (
     AlterConfigsResourceResponse,
     IncrementalAlterConfigsResponse,
 )
 
+from service.base.errors import RequestError
+from service.base.slices import each_in_slices
 from service.broker.broker import NO_THROTTLE, Broker
-from service.metadata.controller.requests import AlterConfig, AlterResource
+from service.metadata.controller.requests import (
+    MAX_RECORDS_PER_OPERATION,
+    AlterConfig,
+    AlterResource,
+    AlterResourceResult,
+)
 from service.network.exchange import RequestContext
+
+RESOURCE_US: Final = 4
+EXCESSIVE: Final = "Unable to perform excessively large batch operation."
 
 
 async def handle(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Change each resource wholly or not at all; the changes hold on this node once the answer is there."""
-    results = await broker.config_admin.incremental_alter_configs(
-        [
-            AlterResource(
-                one.resource_type,
-                one.resource_name,
-                tuple(AlterConfig(c.name, c.config_operation, c.value) for c in one.configs),
-            )
-            for one in request.resources
-        ],
-        validate_only=request.validate_only,
-        via_broker=broker.config.node_id,
-    )
+    """Change each resource wholly or not at all; the changes hold on this node once the answer is there.
+
+    More than an operation of the controller may write is refused before it is looked at: POLICY_VIOLATION.
+    """
+    try:
+        if len(request.resources) > MAX_RECORDS_PER_OPERATION:
+            raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
+        results = await broker.config_admin.incremental_alter_configs(
+            await each_in_slices(_asked, request.resources, RESOURCE_US),
+            validate_only=request.validate_only,
+            via_broker=broker.config.node_id,
+        )
+    except RequestError as e:
+        code, message = e.code, e.message
+        results = await each_in_slices(
+            lambda one: AlterResourceResult(one.resource_type, one.resource_name, code, message),
+            request.resources,
+            RESOURCE_US,
+        )
     return IncrementalAlterConfigsResponse(
-        throttle_time=NO_THROTTLE,
-        responses=tuple(
-            AlterConfigsResourceResponse(
-                error_code=one.error,
-                error_message=one.message,
-                resource_type=one.resource_type,
-                resource_name=one.resource_name,
-            )
-            for one in results
-        ),
+        throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results, RESOURCE_US))
+    )
+
+
+def _asked(one: AlterConfigsResource) -> AlterResource:
+    changes = tuple(AlterConfig(c.name, c.config_operation, c.value) for c in one.configs)
+    return AlterResource(one.resource_type, one.resource_name, changes)
+
+
+def _answer(one: AlterResourceResult) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(
+        error_code=one.error,
+        error_message=one.message,
+        resource_type=one.resource_type,
+        resource_name=one.resource_name,
     )

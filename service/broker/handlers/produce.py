@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
-from service.base.slices import SLICE_US, Slice
+from service.base.slices import SLICE_US
 from service.base.types import Buffer
 from service.broker.broker import Broker
 from service.hot.log import AppendInfo
@@ -88,28 +88,31 @@ def handle(
 class Work:
     """What one request may still cost: this turn of the loop, and memory for inflated batches."""
 
-    __slots__ = ("_inflation_left", "inflation", "piece")
+    __slots__ = ("_inflation_left", "_left_us", "inflation")
 
     def __init__(self, broker: Broker) -> None:
         config = broker.config
-        self.inflation = Inflation(max(config.max_inflated_request_bytes, config.max_inflated_batch_bytes))
-        self.new_turn()
-
-    def new_turn(self) -> None:
-        """What follows is done in another turn."""
-        self.piece = Slice()
-        self._inflation_left = self.inflation.left_bytes
+        most = max(config.max_inflated_request_bytes, config.max_inflated_batch_bytes)
+        self.inflation = Inflation(most)
+        self._inflation_left = most
+        self._left_us = SLICE_US
 
     def charge(self, records: Buffer | None) -> bool:
         """Count a batch that is about to be looked at; True when it belongs to the next turn."""
-        return self.piece.charge(_PARTITION_US + (len(records) >> 10 if records is not None else 0))
+        self._left_us -= _PARTITION_US + (len(records) >> 9 if records is not None else 0)
+        return self._left_us < 0
 
     def validated(self, records: Buffer, rules: ValidationRules) -> None:
-        """Count what a batch has cost that was validated in this turn: less than a slice."""
+        """Count what a compressed batch has cost that was validated in this turn: less than a slice."""
         codec = records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK
         size = self._inflation_left - self.inflation.left_bytes if codec else len(records)
         self._inflation_left = self.inflation.left_bytes
-        self.piece.charge(size * SLICE_US // rules.at_once_bytes[codec])
+        self._left_us -= size * SLICE_US // rules.at_once_bytes[codec]
+
+    def new_turn(self) -> None:
+        """What follows is done in another turn."""
+        self._left_us = SLICE_US
+        self._inflation_left = self.inflation.left_bytes
 
 
 class Produced(NamedTuple):
@@ -139,7 +142,8 @@ async def _go_on(broker: Broker, context: RequestContext, produced: Produced, wo
         answers = topics[n][1]
         for index, records in partitions[len(answers) :]:
             if work.charge(records):
-                await work.piece.next_turn()
+                await asyncio.sleep(0)
+                work.new_turn()
             answer = await _append_later(
                 broker, context, acks, topic, index, records, now_ms, to_flush, work, is_large
             )
@@ -223,7 +227,8 @@ def _append(
             batch = validate_produced(records, partition.rules, now_ms, None, True)
         else:
             batch = validate_produced(records, partition.rules, now_ms, work.inflation, True)
-            work.validated(records, partition.rules)
+            if batch.header.attributes & CODEC_MASK:
+                work.validated(records, partition.rules)
         info = partition.append(batch, now_ms)
     except (RequestError, StorageError, CorruptionError) as e:
         return _refused(broker, context, topic, index, e)

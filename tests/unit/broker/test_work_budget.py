@@ -392,3 +392,32 @@ def test_pages_of_topics_come_in_order_of_their_names(talk: Talk) -> None:
     assert [one.partition_index for one in rest.topics[0].partitions] == [2]
     outside = ask(2, module.Cursor(topic_name="nobody", partition_index=0))
     assert {one.error_code for one in outside.topics} == {ErrorCode.invalid_request}
+
+
+def test_more_than_an_operation_may_write_is_refused_resource_by_resource(talk: Talk) -> None:
+    alter, delete = (
+        request_module(ApiKey.INCREMENTAL_ALTER_CONFIGS),
+        request_module(ApiKey.DELETE_TOPICS),
+    )
+    talk.create("t0")
+    names = [f"t{n}" for n in range(10_001)]
+    config = alter.AlterableConfig(name="retention.ms", config_operation=0, value="1")
+    altered = talk(
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        "IncrementalAlterConfigsRequest",
+        resources=tuple(
+            alter.AlterConfigsResource(resource_type=2, resource_name=name, configs=(config,))
+            for name in names
+        ),
+        validate_only=False,
+    )
+    assert {one.error_code for one in altered.responses} == {ErrorCode.policy_violation}
+    assert [one.resource_name for one in altered.responses] == names
+    deleted = talk(
+        ApiKey.DELETE_TOPICS,
+        "DeleteTopicsRequest",
+        topics=tuple(delete.DeleteTopicState(name=name, topic_id=None) for name in names),
+        timeout=1000,
+    )
+    assert {one.error_code for one in deleted.responses} == {ErrorCode.policy_violation}
+    assert talk.topic_id("t0") is not None
