@@ -132,7 +132,7 @@ class SimWorld:
         """When all is quiet a node has as much open as its partitions and its bound allow."""
         run = self.machine.run
         assert run is not None
-        # The metadata log counts twice: a segment that was flushed before it was sealed goes with the next flush.
+        # The metadata log counts twice: a segment flushed before it was sealed is let go by the next flush.
         files = FILES_PER_PARTITION * (2 + sum(len(topic.partitions) for topic in self.topics))
         most = files + budget(OPEN_FILES, max_connections=OPEN_FILES).sealed_files + _OTHER_FILES
         deadline = self.loop.time() + ALIVE_S
