@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?=
 BIN := .venv/bin
 # Tests are compiled once, and not anew by every run, whatever the surroundings say; and not beside the sources.
-PYTEST := PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m pytest
+PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak sim sim-sweep sim-plant bench bench-cold bench-latency bench-offload bench-partitions bench-sessions bench-spark fetch-tools clean
