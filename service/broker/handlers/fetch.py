@@ -162,6 +162,10 @@ class _Fetching:
         """Keys on which something may happen that the fetch waits for."""
         raise NotImplementedError
 
+    def _let_go(self) -> None:
+        """Keep nothing of what the last pass has found."""
+        raise NotImplementedError
+
     def _response(self) -> Response:
         raise NotImplementedError
 
@@ -210,6 +214,10 @@ class _Fetching:
         self._wait, self._was_remote = wait, bool(found.remote)
         self._asleep_since = broker.loop.time()
         broker.metrics.waiting += 1
+        # What was found is read again: a fetch that waits long keeps no memory from others.
+        self._let_go()
+        _release(found.holds)
+        found.holds.clear()
 
     def _awake(self) -> None:
         """Count a wait that is over; called again, it does nothing."""
@@ -304,6 +312,9 @@ class _FullFetch(_Fetching):
     def _watched(self) -> Iterable[Hashable]:
         return self._pass.partitions
 
+    def _let_go(self) -> None:
+        self._topics = []
+
     def _look(self, started: RemoteReads) -> Generator[int, None, None]:
         found = Pass(self._broker, self._context.api_version, self._fetch, started)
         topics: list[AnsweredTopic] = []
@@ -374,6 +385,9 @@ class _IncrementalFetch(_Fetching):
     def _watched(self) -> Iterable[Hashable]:
         self._session.watch_for(self._looks)
         return (self._session,)
+
+    def _let_go(self) -> None:
+        self._looks = []
 
     def _look(self, started: RemoteReads) -> Generator[int, None, None]:
         session = self._session
