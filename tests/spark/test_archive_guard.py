@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from service.cli.main import main
+from service.remote.format.documents import seal
 from service.remote.format.keys import TOPICS_KEY
 from tests.spark.growing import Growing
 from tests.support.processes import wait_until
@@ -56,7 +57,8 @@ class Lake(NamedTuple):
         before = path.read_text("utf-8")
         document = json.loads(before)
         document["topics"] = [row for row in document["topics"] if row["name"] in names]
-        path.write_text(json.dumps(document), "utf-8")
+        del document["document_crc32c"]
+        path.write_bytes(seal(document))
         return before
 
 
