@@ -62,10 +62,15 @@ class File:
             if number < until:
                 _apply(after, position, data)
             elif number == until and data and random.random() < 0.7:
-                _apply(after, position, data[: random.randint(0, len(data))])
+                _apply(after, position, data[: _torn_at(len(data), random)])
         self.data = after
         self.durable = bytearray(after)
         self.pending.clear()
+
+
+def _torn_at(size: int, random: Random) -> int:
+    """Anywhere; often within the last bytes, where a number that is cut short is still one."""
+    return max(0, size - random.randint(1, 4)) if random.random() < 0.3 else random.randint(0, size)
 
 
 def _apply(target: bytearray, position: int, data: bytes | None) -> None:

@@ -1,6 +1,7 @@
 """Which leader epoch began at which offset: Kafka's `leader-epoch-checkpoint` and `LeaderEpochFileCache`.
 
-File: version 0, then a line ``<epoch> <start offset>`` per epoch, both ascending. It is replaced as a whole
+File: version 0, then a line ``<epoch> <start offset>`` per epoch, both ascending, and a checksum that Kafka
+takes for white space (`records.checkpoint_lines`). It is replaced as a whole
 when an epoch is added and fsynced by the flusher before the recovery point passes that offset; a truncation
 may leave stale lines behind after a crash, which loading cuts again at the log's end.
 

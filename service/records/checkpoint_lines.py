@@ -5,9 +5,10 @@
 
 What stands around the lines (version and count) is `base.files`' business.
 
-Offsets of partitions decide what is deleted and what is looked through, so a changed digit must not pass. The
-last line that is written is their checksum, in the form of one more row under a name that no topic can have:
-Apache Kafka reads it as a partition that it does not hold, and leaves it out when it writes the file.
+Offsets of partitions decide what is deleted and what is looked through, epochs what followers and clients cut
+away, so a changed digit must not pass. Both files end in a checksum where Apache Kafka takes no notice of it,
+and leaves it out when it writes the file: of offsets it is one more row, under a name that no topic can have;
+of epochs, of which each row counts, it is white space behind the last one, a bit each (a tab is 1).
 """
 
 from __future__ import annotations
@@ -24,18 +25,38 @@ EpochEntry = tuple[int, int]
 
 
 def encode_epochs(entries: Iterable[EpochEntry]) -> list[str]:
-    """Lines of epochs.
+    """Lines of epochs, the last one followed by their checksum.
 
-    >>> encode_epochs([(0, 0), (3, 17)])
+    >>> [line.rstrip() for line in encode_epochs([(0, 0), (3, 17)])]
     ['0 0', '3 17']
     """
-    return [f"{epoch} {start}" for epoch, start in entries]
+    lines = [f"{epoch} {start}" for epoch, start in entries]
+    return [*lines[:-1], lines[-1] + _unseen(lines)] if lines else []
+
+
+def _unseen(lines: Sequence[str]) -> str:
+    return f"{_crc(lines):032b}".translate(WHITE)
+
+
+WHITE: Final = str.maketrans("01", " \t")
 
 
 def decode_epochs(lines: Iterable[str]) -> list[EpochEntry]:
-    """Entries as they stand there; `CorruptionError` for a line that is none."""
+    """Entries as they stand there; `CorruptionError` for a line that is none, or a wrong checksum.
+
+    What Kafka wrote has none.
+
+    >>> decode_epochs(["0 0", "3 17"])
+    [(0, 0), (3, 17)]
+    """
+    rows = list(lines)
+    if rows and (last := rows[-1].rstrip(" \t")) != rows[-1]:
+        found = rows[-1][len(last) :]
+        rows[-1] = last
+        if found != _unseen(rows):
+            raise CorruptionError("its checksum is wrong")
     entries = []
-    for line in lines:
+    for line in rows:
         try:
             epoch, start = map(int, line.split())
         except ValueError:
@@ -60,7 +81,11 @@ def encode_offsets(offsets: Mapping[tuple[str, int], int]) -> list[str]:
 
 
 def _checksum(lines: Sequence[str]) -> str:
-    return f"{CHECKSUM} 0 {crc32c(chr(10).join(lines).encode())}"
+    return f"{CHECKSUM} 0 {_crc(lines)}"
+
+
+def _crc(lines: Sequence[str]) -> int:
+    return int(crc32c("\n".join(lines).encode()))
 
 
 def decode_offsets(lines: Iterable[str]) -> dict[tuple[str, int], int]:

@@ -24,7 +24,8 @@ def epochs(path: Path, *entries: tuple[int, int]) -> LeaderEpochs:
 
 def test_epochs_are_written_as_kafka_does_and_read_back(tmp_path: Path) -> None:
     epochs(tmp_path, (0, 0), (3, 17))
-    assert (tmp_path / "leader-epoch-checkpoint").read_bytes() == b"0\n2\n0 0\n3 17\n"
+    text = (tmp_path / "leader-epoch-checkpoint").read_text()
+    assert [line.split() for line in text.splitlines()] == [["0"], ["2"], ["0", "0"], ["3", "17"]]
     assert LeaderEpochs.load(SystemDisk(), tmp_path).entries == ((0, 0), (3, 17))
 
 
@@ -77,6 +78,27 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "leader-epoch-checkpoint").write_bytes(text.encode("latin1"))
     with pytest.raises(CorruptionError):
         LeaderEpochs.load(SystemDisk(), tmp_path)
+
+
+def test_a_bit_that_flips_in_a_checkpoint_changes_no_epoch(tmp_path: Path) -> None:
+    epochs(tmp_path, (0, 0), (3, 17))
+    path = tmp_path / "leader-epoch-checkpoint"
+    whole = path.read_bytes()
+    noticed = 0
+    for bit in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        try:
+            assert LeaderEpochs.load(SystemDisk(), tmp_path).entries == ((0, 0), (3, 17))
+        except CorruptionError:
+            noticed += 1
+    assert noticed > len(whole) * 8 - 10, "but for one white space in the place of another"
+
+
+def test_a_checkpoint_that_kafka_wrote_has_no_checksum(tmp_path: Path) -> None:
+    (tmp_path / "leader-epoch-checkpoint").write_text("0\n2\n0 0\n3 17\n")
+    assert LeaderEpochs.load(SystemDisk(), tmp_path).entries == ((0, 0), (3, 17))
 
 
 NO_LIMIT = RetentionLimits(-1, -1, False)

@@ -240,11 +240,11 @@ def test_wrong_indexes_are_made_anew(tmp_path: Path, suffix: str, damage: str, c
     assert again.max_timestamp_offset() == (59, START_MS + 30, 2)
 
 
-@pytest.mark.parametrize("cut", range(1, 5))
+@pytest.mark.parametrize("cut", [1, 2, 20, 33, 34, 35, 36, 37])
 def test_epochs_of_which_a_crash_cut_a_number_short_are_not_believed(tmp_path: Path, cut: int) -> None:
     log = filled(tmp_path)
     path = log.dir / "leader-epoch-checkpoint"
-    assert path.read_bytes().endswith(b"2 40\n")
+    assert path.read_bytes().rstrip().endswith(b"2 40")
     path.write_bytes(path.read_bytes()[:-cut])  # "2 4" would be another offset
     again = open_log(tmp_path, recovery_point=50, **SETTINGS)
     assert again.epochs.entries == ((0, 0), (1, 20), (2, 40))
