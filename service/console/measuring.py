@@ -115,7 +115,7 @@ def _loop(turns: Turns) -> Iterator[Sample]:
 def _network(metrics: NetworkMetrics) -> Iterator[Sample]:
     for key, api in metrics.apis.items():
         labels = (_api_name(key),)
-        yield Sample("firn_request_queue_seconds", api.queued(), labels)
+        yield Sample("firn_request_queue_seconds", api.queued.snapshot(), labels)
         yield Sample("firn_request_handling_seconds", api.handling(), labels)
         yield Sample("firn_request_later_seconds", api.later.snapshot(), labels)
         yield Sample("firn_request_received_bytes", api.received_bytes, labels)

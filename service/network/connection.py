@@ -12,7 +12,7 @@ request.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import IntEnum
 
 from service.base.errors import InvariantError
 from service.network.buffers import MIN_BUFFER_BYTES, BufferPool, Owner
@@ -21,20 +21,22 @@ from service.wire.frames import SIZE_BYTES, read_frame_size
 PIPELINE_BYTES = 64 << 10
 
 
-class State(Enum):
+class State(IntEnum):
     """Where the connection is with its current request."""
 
-    READING = "reading"
-    HANDLING = "handling"
-    ANSWERING = "answering"
-    CLOSED = "closed"
+    READING = 0
+    HANDLING = 1
+    ANSWERING = 2
+    CLOSED = 3
 
+
+READING, HANDLING, ANSWERING, CLOSED = State
 
 MOVES = {
-    State.READING: frozenset({State.HANDLING, State.CLOSED}),
-    State.HANDLING: frozenset({State.ANSWERING, State.READING, State.CLOSED}),
-    State.ANSWERING: frozenset({State.READING, State.CLOSED}),
-    State.CLOSED: frozenset({State.CLOSED}),
+    READING: frozenset({HANDLING, CLOSED}),
+    HANDLING: frozenset({ANSWERING, READING, CLOSED}),
+    ANSWERING: frozenset({READING, CLOSED}),
+    CLOSED: frozenset({CLOSED}),
 }
 
 _NOTHING = memoryview(b"")
@@ -49,7 +51,7 @@ class Connection:
 
     def __init__(self, pool: BufferPool, max_request_bytes: int, owner: Owner | None = None) -> None:
         """Memory of `pool` is held in the name of `owner`, or of the connection itself."""
-        self.state = State.READING
+        self.state = READING
         self._pool = pool
         self._owner: Owner = owner or self
         self._max_request_bytes = max_request_bytes
@@ -66,7 +68,7 @@ class Connection:
         if self._owned is None:
             return None
         stop = len(self._owned)
-        if self._end - self._start >= SIZE_BYTES and self.state is State.READING:
+        if self._end - self._start >= SIZE_BYTES and self.state is READING:
             stop = min(stop, self._start + SIZE_BYTES + self._frame_size())
         return memoryview(self._owned)[self._end : stop]
 
@@ -87,7 +89,7 @@ class Connection:
 
         Raises `FrameError`: the connection is lost then.
         """
-        if self.state is not State.READING or self._end - self._start < SIZE_BYTES:
+        if self.state is not READING or self._end - self._start < SIZE_BYTES:
             return None
         size = self._frame_size()
         start = self._start + SIZE_BYTES
@@ -95,7 +97,7 @@ class Connection:
         if stop > self._end:
             return None
         self._start = stop
-        self._move(State.HANDLING)
+        self.state = HANDLING
         if self._owned is not None:
             self._pool.begin(self._owner)
             return memoryview(self._owned)[start:stop]
@@ -104,15 +106,18 @@ class Connection:
 
     def answering(self) -> None:
         """The answer is being sent."""
-        self._move(State.ANSWERING)
+        self._move(ANSWERING)
 
     def answered(self) -> None:
         """The answer is out (or there is none): the next request may be taken."""
-        self._move(State.READING)
+        if self.state is HANDLING:
+            self.state = READING
+        else:
+            self._move(READING)
 
     def close(self) -> None:
         """No more requests; memory goes back."""
-        self._move(State.CLOSED)
+        self._move(CLOSED)
         self._drop()
         self._pool.leave(self._owner)
 
@@ -124,7 +129,7 @@ class Connection:
     @property
     def is_excused(self) -> bool:
         """The next request cannot go on before this one is answered."""
-        return self.state is not State.READING
+        return self.state is not READING
 
     @property
     def has_more(self) -> bool:
@@ -150,10 +155,10 @@ class Connection:
         came back (`has_waited`) or the current request is answered.
         """
         left = self._end - self._start
-        if left == 0 or self.state is State.CLOSED:
+        if left == 0 or self.state is CLOSED:
             self._drop()
             return True
-        crowded = self.state is not State.READING and left >= PIPELINE_BYTES
+        crowded = self.state is not READING and left >= PIPELINE_BYTES
         owned = self._owned
         if owned is None:
             wanted = left if crowded else self._wanted(left)
@@ -165,7 +170,7 @@ class Connection:
 
     def _wanted(self, left: int) -> int:
         """Bytes of memory to have for the `left` bytes at hand: little while little has come."""
-        if self.state is not State.READING:
+        if self.state is not READING:
             return min(PIPELINE_BYTES, max(4 * left, MIN_BUFFER_BYTES))
         trusted = max(self._pool.wanted(left), MIN_BUFFER_BYTES)
         return trusted if left < SIZE_BYTES else min(SIZE_BYTES + self._frame_size(), trusted)
@@ -200,5 +205,5 @@ class Connection:
 
     def _move(self, state: State) -> None:
         if state not in MOVES[self.state]:
-            raise InvariantError(f"connection cannot go from {self.state.value} to {state.value}")
+            raise InvariantError(f"connection cannot go from {self.state.name} to {state.name}")
         self.state = state

@@ -12,42 +12,29 @@ QUICK_S: Final = SECONDS[0]
 class ApiMetrics:
     """Requests of one API over all connections. Times in seconds.
 
-    Nearly all requests are over before the first bound of a histogram. Those are counted in `quick`, by
-    whoever serves them; `queued` and `handling` put both together.
+    Nearly all requests are handled before the first bound of a histogram. Those are counted in `quick`, by
+    whoever serves them, the others in `slow`; `handling` puts both together.
     """
 
-    __slots__ = (
-        "_handling", "_queued", "later", "quick", "quick_handling_s", "quick_queued_s", "received_bytes",
-        "sent_bytes",
-    )  # fmt: skip
+    __slots__ = ("later", "queued", "quick", "quick_s", "received_bytes", "sent_bytes", "slow")
 
     def __init__(self) -> None:
         self.received_bytes = 0
         self.sent_bytes = 0
         """of answers that were begun"""
+        self.queued = Histogram()
+        """from the begin of the loop's turn that took a request in until its handler was called"""
         self.quick = 0
-        self.quick_queued_s = self.quick_handling_s = 0.0
+        self.quick_s = 0.0
+        self.slow = Histogram()
         self.later = Histogram()
         """of requests whose answer had to wait (long polls, fsync, the bucket): until it was there"""
-        self._queued, self._handling = Histogram(), Histogram()
-
-    def slow(self, queued_s: float, handling_s: float) -> None:
-        """One request that is not quick. `queued_s` may be less than nothing where no turns are measured."""
-        self._queued.observe(max(queued_s, 0.0))
-        self._handling.observe(handling_s)
-
-    def queued(self) -> HistogramSnapshot:
-        """From the begin of the loop's turn that took a request in until its handler was called."""
-        return self._with_quick(self._queued, self.quick_queued_s)
 
     def handling(self) -> HistogramSnapshot:
         """Time in which requests had the loop, sending included; as many as there were requests."""
-        return self._with_quick(self._handling, self.quick_handling_s)
-
-    def _with_quick(self, slow: Histogram, quick_s: float) -> HistogramSnapshot:
-        found = slow.snapshot()
+        found = self.slow.snapshot()
         counts = (found.counts[0] + self.quick, *found.counts[1:])
-        return found._replace(counts=counts, total=found.total + quick_s)
+        return found._replace(counts=counts, total=found.total + self.quick_s)
 
 
 class NetworkMetrics:
@@ -55,7 +42,7 @@ class NetworkMetrics:
 
     __slots__ = (
         "accepted", "apis", "ended_for_memory", "handler_errors", "idle_closed", "late_requests",
-        "late_responses", "received_bytes", "requests", "waited", "wire_errors",
+        "late_responses", "received_bytes", "waited", "wire_errors",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -64,7 +51,6 @@ class NetworkMetrics:
         self.accepted = 0
         self.waited = 0
         """connections that came when ``max.connections`` were open"""
-        self.requests = 0
         self.received_bytes = 0
         self.wire_errors = 0
         """connections that were closed for bytes that made no sense"""
@@ -76,6 +62,11 @@ class NetworkMetrics:
         """connections that were closed because a response was taken too slowly"""
         self.ended_for_memory = 0
         """connections that were closed because their request had stalled and its memory was needed"""
+
+    @property
+    def requests(self) -> int:
+        """Requests that were handled, of all APIs."""
+        return sum(api.quick + sum(api.slow.counts) for api in self.apis.values())
 
     def of(self, api_key: int) -> ApiMetrics:
         """The counters of an API that is served."""

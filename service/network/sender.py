@@ -24,7 +24,7 @@ import asyncio
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from service.base.errors import FirnError, StorageError
@@ -101,10 +101,16 @@ class Sender:
         """Whether something is still to be sent."""
         return self._paused or bool(self._parts)
 
-    def send(self, parts: Iterable[Part]) -> bool:
+    def send(self, parts: Sequence[Part]) -> bool:
         """Start sending; True when all of it is already with the kernel. Raises `StorageError` when a file
         is short.
         """
+        if len(parts) == 1 and not self._paused and not self._parts:
+            part = parts[0]
+            if isinstance(part, (bytes, bytearray)) and len(part) <= PIECE_BYTES:
+                self.taken_bytes += len(part)
+                self._transport.write(part)
+                return not self._paused
         self._parts.extend(parts)
         return self._push()
 

@@ -155,7 +155,7 @@ def test_a_request_that_is_kept_is_not_overwritten_by_later_ones() -> None:
 
 def test_an_illegal_move_raises() -> None:
     connection = Connection(BufferPool(1 << 20), LIMIT)
-    with pytest.raises(InvariantError, match="reading to answering"):
+    with pytest.raises(InvariantError, match="READING to ANSWERING"):
         connection.answering()
     connection.close()
     connection.close()
