@@ -1,10 +1,11 @@
 """`python -m bench.latency [--only NAME …] [--check]`: an innocent client beside something nasty.
 
 The client (`bench.innocent`) makes 1,000 requests a second, by turns a produce of one small record and a
-fetch of the newest, and its times count from when each request is due. Each row (`bench.nasty`) has a node
-of its own. `loop` is the longest turn of the node's loop meanwhile and who held it, as far as the node
-tells; `own` is how late the client itself was at worst: where that is large, the machine was busy with
-something else.
+fetch of the newest, and its times count from when each request is due. Each row (`bench.rows`) has a node
+of its own, with 10,000 partitions of which nobody speaks. `loop` is the longest turn of the node's loop
+meanwhile and who held it, as far as the node tells; `own` is how late the client itself was at worst: where
+that is large, the machine was busy with something else. `before` is the client's p99 in the same node just
+before the act, and `times` how many times that its p99 is beside it.
 """
 
 from __future__ import annotations
@@ -23,14 +24,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.innocent import Felt, Innocent
-from bench.nasty import ROWS, TOPIC, Stage
+from bench.rows import ROWS
+from bench.stage import TOPIC, Stage
 
 WORST_P99_S, WORST_S, LONGEST_TURN_S = 0.010, 0.100, 0.050
+BEFORE_S, BEFORE_LONG_S = 2, 10
+PARTITIONS = 10_000
 
 
 class Result(NamedTuple):
     """What one row did."""
 
+    before: Felt
+    """the same node in the seconds before"""
     felt: Felt
     turn_s: float
     """the longest turn of the loop; 0 where none was over 10 ms"""
@@ -39,17 +45,25 @@ class Result(NamedTuple):
     seconds: float
     """how long the nasty act took"""
 
+    @property
+    def times(self) -> float:
+        """The p99 beside the act in times of that before it."""
+        return self.felt.p99 / self.before.p99
 
-def measure(name: str, folder: Path, scale: float) -> Result:
+
+def measure(name: str, folder: Path, scale: float, beside: int) -> Result:
     """One row, from an empty folder to its figures."""
     row = ROWS[name]
     with ExitStack() as stack:
-        stage = Stage(folder, row, scale, stack)
+        stage = Stage(folder, row, scale, beside, stack)
         act = row.prepare(stage)
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, stage.node.pid, -5)
         with Innocent(stage.bootstrap, TOPIC) as innocent:
             time.sleep(1)
+            innocent.begin()
+            time.sleep(BEFORE_LONG_S if row.most_times else BEFORE_S)
+            before = innocent.end()
             began = time.monotonic()
             innocent.begin()
             time.sleep(0.3)
@@ -61,7 +75,7 @@ def measure(name: str, folder: Path, scale: float) -> Result:
         turn_s, who = _longest_turn(stage, time.monotonic() - began)
         if not stage.node.running:
             raise AssertionError(f"the node has ended: {stage.node.log()}")
-        return Result(felt, turn_s, who, note, seconds)
+        return Result(before, felt, turn_s, who, note, seconds)
 
 
 def _longest_turn(stage: Stage, seconds: float) -> tuple[float, str]:
@@ -73,7 +87,7 @@ def _longest_turn(stage: Stage, seconds: float) -> tuple[float, str]:
     return max(found, default=(0.0, ""))
 
 
-def _broken(result: Result) -> list[str]:
+def _broken(result: Result, most_times: float) -> list[str]:
     """The bounds that `result` is over, in words."""
     felt = result.felt
     bounds = (
@@ -81,9 +95,12 @@ def _broken(result: Result) -> list[str]:
         ("worst", felt.worst, WORST_S),
         ("turn", result.turn_s, LONGEST_TURN_S),
     )
-    return [
+    found = [
         f"{what} {1000 * value:.0f} ms > {1000 * most:.0f} ms" for what, value, most in bounds if value > most
     ]
+    if most_times and result.times > most_times:
+        found.append(f"p99 {result.times:.2f} times that before > {most_times:g} times")
+    return found
 
 
 def _line(name: str, result: Result) -> str:
@@ -92,7 +109,8 @@ def _line(name: str, result: Result) -> str:
         f"{1000 * value:>9.1f}" for value in (felt.p50, felt.p99, felt.p999, felt.worst, felt.late)
     )
     turn = f"{1000 * result.turn_s:>9.0f}" if result.turn_s else f"{'<10':>9}"
-    return f"{name:<18}{times}{turn}{result.seconds:>8.1f}  {result.note}"
+    before = f"{1000 * result.before.p99:>9.1f}{result.times:>7.1f}"
+    return f"{name:<18}{times}{turn}{before}{result.seconds:>8.1f}  {result.note}"
 
 
 def main() -> int:
@@ -103,17 +121,21 @@ def main() -> int:
     )
     parser.add_argument("--scale", type=float, default=1.0, help="size of the nasty things (default: 1)")
     parser.add_argument(
+        "--beside", type=int, default=PARTITIONS, help="partitions that are there, too (default: 10,000)"
+    )
+    parser.add_argument(
         "--rounds", type=int, default=1, help="the best of so many rounds is shown (default: 1)"
     )
     arguments = parser.parse_args()
-    head = ("p50", "p99", "p99.9", "worst", "own", "loop")
-    print(f"{'milliseconds':<18}" + "".join(f"{one:>9}" for one in head) + f"{'act s':>8}", flush=True)
+    head = ("p50", "p99", "p99.9", "worst", "own", "loop", "before")
+    titles = "".join(f"{one:>9}" for one in head)
+    print(f"{'milliseconds':<18}{titles}{'times':>7}{'act s':>8}", flush=True)
     broken: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory(prefix="firn-latency-") as name:
         for row in arguments.only or ROWS:
             try:
                 results = [
-                    measure(row, Path(name) / f"{row}-{number}", arguments.scale)
+                    measure(row, Path(name) / f"{row}-{number}", arguments.scale, arguments.beside)
                     for number in range(arguments.rounds)
                 ]
             except Exception as e:
@@ -125,7 +147,7 @@ def main() -> int:
             print(_line(row, best), flush=True)
             if best.turn_s > LONGEST_TURN_S:
                 print(f"    held by {best.who[:300]}", flush=True)
-            if row != "nothing" and (found := _broken(best)):
+            if row != "nothing" and (found := _broken(best, ROWS[row].most_times)):
                 broken[row] = found
     for row, found in broken.items():
         print(f"over: {row}: {', '.join(found)}", file=sys.stderr)

@@ -76,10 +76,10 @@ def produce_single_records(
     assert end_offset(bootstrap, topic, 0) == before + chunks * chunk + 1
 
 
-def fill(bootstrap: str, topic: str, megabytes: int) -> tuple[int, int]:
+def fill(bootstrap: str, topic: str, megabytes: int, partition: int = 0) -> tuple[int, int]:
     """Produces uncompressed batches of 200 KB; returns (bytes of one batch on disk, number of batches)."""
     data = batch([bytes([number % 251]) * RECORD_BYTES for number in range(BATCH_RECORDS)])
-    frame = _frame(produce_request(topic, 0, data))
+    frame = _frame(produce_request(topic, partition, data))
     number = megabytes * 1_000_000 // len(data)
     with RawConnection(bootstrap, 60) as connection:
         under_way = 0
@@ -95,7 +95,12 @@ def fill(bootstrap: str, topic: str, megabytes: int) -> tuple[int, int]:
 
 
 def fetch_all(
-    bootstrap: str, topic: str, batch_bytes: int, batches: int, partition_bytes: int = 1 << 20
+    bootstrap: str,
+    topic: str,
+    batch_bytes: int,
+    batches: int,
+    partition_bytes: int = 1 << 20,
+    partition: int = 0,
 ) -> int:
     """Reads a filled topic whole, 1 MiB a request as librdkafka does; returns the bytes of records read."""
     module = schema(1, 12)
@@ -107,7 +112,7 @@ def fetch_all(
         sink = memoryview(bytearray(1 << 20))
         while position < batches:
             part = module.FetchPartition(
-                partition=0, fetch_offset=position * BATCH_RECORDS, partition_max_bytes=1 << 20,
+                partition=partition, fetch_offset=position * BATCH_RECORDS, partition_max_bytes=1 << 20,
                 current_leader_epoch=-1, log_start_offset=-1, last_fetched_epoch=-1,
             )  # fmt: skip
             request = module.FetchRequest(

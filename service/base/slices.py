@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import Final, TypeVar
 
+from service.base.steps import Steps
+
 S = TypeVar("S")
 T = TypeVar("T")
 
@@ -50,7 +52,7 @@ class Slice:
                 result: T = e.value
                 return result
 
-    async def go_on(self, steps: Generator[int, None, T]) -> T:
+    async def go_on(self, steps: Steps[T]) -> T:
         """What `steps` return; each tells its work (µs) before it is done."""
         while True:
             try:
@@ -62,7 +64,7 @@ class Slice:
                 await self.next_turn()
 
 
-def in_slices(steps: Generator[int, None, T]) -> T | Awaitable[T]:
+def in_slices(steps: Steps[T]) -> T | Awaitable[T]:
     """What `steps` return: at once where all of it fits into a slice, else the rest of it in later turns.
 
     Each step tells its work (µs) before it is done.

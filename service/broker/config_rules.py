@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from service.base.steps import Steps
 from service.broker.effective_settings import check_topics
 from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.settings import BrokerConfig, validate_topic_change
@@ -24,7 +25,7 @@ class NodeConfigRules:
         resource_type: ResourceType,
         resource_name: str,
         configs: Mapping[str, str],
-    ) -> None:
+    ) -> Steps[None]:
         """Raises `ConfigError` naming the key that keeps the resource from having `configs`; of a broker's,
         also the topic that could not be as it is any more.
         """
@@ -34,7 +35,7 @@ class NodeConfigRules:
             return
         everyone = configs if resource_name == "" else image.config(resource_type, "")
         own = image.config(resource_type, str(config.node_id)) if resource_name == "" else configs
-        check_topics(image, config.with_dynamic(own, everyone))
+        yield from check_topics(image, config.with_dynamic(own, everyone))
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
         """Whether `key` takes a comma-separated list."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Final
 
 from service.base.errors import ConfigError
+from service.base.steps import Steps
 from service.config.settings import BrokerConfig, LogConfig, topic_config
 from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage
 
+CHECK_US: Final = 15
 _NAMED_AT_MOST: Final = 5
 
 
@@ -35,10 +37,12 @@ def topic_settings(image: MetadataImage, topic: str, config: BrokerConfig) -> Lo
         raise ConfigError(f"topic {topic} ({given}): {e}") from e
 
 
-def check_topics(image: MetadataImage, config: BrokerConfig) -> None:
-    """Whether the settings of every topic hold. Raises `ConfigError` naming topics and overrides."""
+def check_topics(image: MetadataImage, config: BrokerConfig) -> Steps[None]:
+    """Whether the settings of every topic hold, in steps. `ConfigError` names topics and overrides."""
     problems = []
+    yield len(image.topics_by_name)
     for name in sorted(image.topics_by_name):
+        yield CHECK_US
         try:
             topic_settings(image, name, config)
         except ConfigError as e:

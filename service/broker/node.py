@@ -32,6 +32,7 @@ from service.base.disk import Disk
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import exists
 from service.base.health import Check
+from service.base.steps import at_once
 from service.base.timers import Timers
 from service.base.turns import Turns
 from service.base.world import World, system_world
@@ -43,6 +44,7 @@ from service.broker.config_rules import NodeConfigRules
 from service.broker.descriptors import Budget
 from service.broker.dispatch import Dispatcher
 from service.broker.effective_settings import check_topics, dynamic_config, topic_settings
+from service.broker.garbage import Garbage
 from service.broker.loop import LoopWatch, new_loop
 from service.broker.replicas import Replicas
 from service.broker.retention import retention_loop
@@ -97,6 +99,7 @@ async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | N
     world = system_world()
     node = Node(config, supervisor, world, open_files=open_files, turns=turns)
     watch = LoopWatch(turns, world.threads, threading.get_ident(), node.name_of)
+    garbage = Garbage(turns)
     try:
         async with AsyncExitStack() as stack:
             url = ""
@@ -106,9 +109,9 @@ async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | N
             # at it, now or later.
             gc.disable()
             await node.start(stack)
-            gc.collect()
-            gc.freeze()
+            garbage.begin()
             gc.enable()
+            supervisor.run("garbage", garbage.run())
             await asyncio.sleep(0)
             watch.start()
             host, port = node.address
@@ -206,7 +209,7 @@ class Node:
         self.metadata = metadata = await self._start_metadata(stack)
         controller = await self._start_controller(stack, metadata, cluster_id, budget)
         config = dynamic_config(config, metadata.image)
-        check_topics(metadata.image, config)
+        at_once(check_topics(metadata.image, config))
         cold = None
         if config.remote_url is not None:
             self.cold = cold = ColdTier(config, self._world, cluster_id, self._open_store)
@@ -218,7 +221,7 @@ class Node:
         timers = Timers(asyncio.get_running_loop())
         applier = Applier(config, logs, replicas, cold.reader if cold else None, timers.purgatory)
         self._applier = applier
-        check_topics(metadata.image, config)
+        at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         applier.adopt(adopted)
         await applier.start(metadata.image)

@@ -20,6 +20,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
 from service.base.errors import CorruptionError
+from service.base.steps import Steps, at_once
 from service.base.types import Buffer
 from service.metadata.frames import Frame, decode_frame, encode_frame
 from service.records.batch import BatchHeader, iter_headers, verify_crc
@@ -29,6 +30,7 @@ from service.records.decode import Record, records_of
 MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
 """Kafka's ``KafkaRaftClient.MAX_BATCH_SIZE_BYTES``"""
 
+FRAME_US: Final = 20
 _CONTROL_KEY: Final = struct.Struct(">hh")
 
 
@@ -71,9 +73,19 @@ class MetadataBatch(NamedTuple):
 
 def encode_batch(frames: Iterable[Frame], *, base_offset: int, epoch: int, timestamp_ms: int) -> bytearray:
     """A batch of metadata records. `ValueError` where there are none."""
+    place = {"base_offset": base_offset, "epoch": epoch, "timestamp_ms": timestamp_ms}
+    return at_once(encode_batch_in_steps(frames, **place))
+
+
+def encode_batch_in_steps(
+    frames: Iterable[Frame], *, base_offset: int, epoch: int, timestamp_ms: int
+) -> Steps[bytearray]:
+    """As `encode_batch`."""
     builder = BatchBuilder(base_offset, leader_epoch=epoch)
     for frame in frames:
+        yield FRAME_US
         builder.add(timestamp_ms, None, encode_frame(frame))
+    yield builder.size >> 10
     return builder.build()
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError
+from service.base.steps import Steps, at_once
 from service.metadata.frames import UnknownRecord
 from service.metadata.image import (
     BrokerImage,
@@ -24,7 +25,7 @@ from service.metadata.image import (
     TopicImage,
     collision_key,
 )
-from service.metadata.persistent import REMOVED, PartitionMap, PersistentMap, Removed
+from service.metadata.persistent import REMOVED, PartitionMap, Removed
 from service.metadata.records import (
     LEADER_UNCHANGED,
     AbortTransactionRecord,
@@ -52,6 +53,9 @@ from service.metadata.records import (
 from service.remote.catalog import CatalogEntry, Tombstone
 
 ZERO_UUID: Final = UUID(int=0)
+REPLAY_US: Final = 8
+TOPIC_US: Final = 4
+NAME_US: Final = 2
 
 
 @dataclass(slots=True)
@@ -112,45 +116,60 @@ class MetadataDelta:
             self.replay(record)
         return self
 
+    def replay_in_steps(self, records: Iterable[MetadataRecord | UnknownRecord]) -> Steps[MetadataDelta]:
+        """As `replay_all`."""
+        for record in records:
+            yield REPLAY_US
+            self.replay(record)
+        return self
+
     def build(self, offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:
         """The image up to and including `offset`."""
+        return at_once(self.build_in_steps(offset, epoch, timestamp_ms))
+
+    def build_in_steps(self, offset: int, epoch: int, timestamp_ms: int) -> Steps[MetadataImage]:
+        """As `build`."""
         if self._in_transaction:
             raise CorruptionError("a metadata transaction does not end in the batch that began it")
         image = self.image
-        changed: dict[UUID, TopicImage | Removed] = {
-            topic_id: TopicImage(change.name, topic_id, change.before.with_changes(change.partitions))
-            for topic_id, change in self._topics.items()
-        }
+        changed: dict[UUID, TopicImage | Removed] = {}
+        for topic_id, change in self._topics.items():
+            yield TOPIC_US + len(change.partitions) // 2
+            partitions = change.before.with_changes(change.partitions)
+            changed[topic_id] = TopicImage(change.name, topic_id, partitions)
+        yield (len(changed) + len(self.deleted_topics)) // 2
         by_name: dict[str, TopicImage | Removed] = {t.name: REMOVED for t in self.deleted_topics.values()}
         by_name.update({topic.name: topic for topic in changed.values() if isinstance(topic, TopicImage)})
         changed.update(dict.fromkeys(self.deleted_topics, REMOVED))
+        configs = {k: v or REMOVED for k, v in self._config_values.items()}
+        collisions = yield from self._collisions()
         return MetadataImage(
             offset=offset,
             epoch=epoch,
             timestamp_ms=timestamp_ms,
-            topics_by_id=image.topics_by_id.with_changes(changed),
-            topics_by_name=image.topics_by_name.with_changes(by_name),
-            collisions=self._build_collisions(),
-            configs=image.configs.with_changes({k: v or REMOVED for k, v in self._config_values.items()}),
+            topics_by_id=(yield from image.topics_by_id.with_changes_in_steps(changed)),
+            topics_by_name=(yield from image.topics_by_name.with_changes_in_steps(by_name)),
+            collisions=(yield from image.collisions.with_changes_in_steps(collisions)),
+            configs=(yield from image.configs.with_changes_in_steps(configs)),
             brokers=image.brokers if self._brokers is None else self._brokers,
             controllers=image.controllers if self._controllers is None else self._controllers,
             features=image.features if self._features is None else self._features,
             next_producer_id=self._next_producer_id,
-            remote=image.remote.with_changes(self._remote),
-            tombstones=image.tombstones.with_changes(self._tombstones),
+            remote=(yield from image.remote.with_changes_in_steps(self._remote)),
+            tombstones=(yield from image.tombstones.with_changes_in_steps(self._tombstones)),
         )
 
-    def _build_collisions(self) -> PersistentMap[str, tuple[str, ...]]:
+    def _collisions(self) -> Steps[dict[str, tuple[str, ...] | Removed]]:
         changes: dict[str, set[str]] = {}
         for topic in self.deleted_topics.values():
+            yield NAME_US
             if (key := collision_key(topic.name)) is not None:
                 changes.setdefault(key, set(self.image.collisions.get(key, ()))).discard(topic.name)
         for name in self._created:
+            yield NAME_US
             if (key := collision_key(name)) is not None:
                 changes.setdefault(key, set(self.image.collisions.get(key, ()))).add(name)
-        return self.image.collisions.with_changes(
-            {k: tuple(sorted(v)) or REMOVED for k, v in changes.items()}
-        )
+        return {k: tuple(sorted(v)) or REMOVED for k, v in changes.items()}
 
     # -- topics
 

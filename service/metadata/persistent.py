@@ -6,14 +6,18 @@ which are 0..n-1 without a gap, and is read in their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, ValuesView
+from itertools import islice
 from typing import Any, Final, Generic, TypeVar
 
 from service.base.errors import CorruptionError
+from service.base.steps import Steps
 
 K = TypeVar("K")
 V = TypeVar("V")
 
+CHANGE_US: Final = 5
+_AT_A_TIME: Final = 128
 _BITS: Final = 5
 _WIDTH: Final = 1 << _BITS
 _MASK: Final = _WIDTH - 1
@@ -63,13 +67,28 @@ class PersistentMap(Mapping[K, V]):
         return self._size
 
     def __iter__(self) -> Iterator[K]:
+        for leaf in self._leaves():
+            yield from leaf
+
+    def values(self) -> ValuesView[V]:
+        return _Values(self)
+
+    def _leaves(self) -> Iterator[dict[K, V]]:
         stack: list[_Node] = [self._root]
         while stack:
             node = stack.pop()
             if type(node) is tuple:
                 stack.extend(node)
             else:
-                yield from node
+                yield node
+
+    def with_changes_in_steps(self, changes: Mapping[K, V | Removed]) -> Steps[PersistentMap[K, V]]:
+        """As `with_changes`, some of them at a time."""
+        result, keys = self, iter(changes)
+        while some := tuple(islice(keys, _AT_A_TIME)):
+            yield CHANGE_US * len(some)
+            result = result.with_changes({key: changes[key] for key in some})
+        return result
 
     def with_changes(self, changes: Mapping[K, V | Removed]) -> PersistentMap[K, V]:
         """This map with entries set, or taken away where the value is `REMOVED`. O(changes)."""
@@ -82,6 +101,16 @@ class PersistentMap(Mapping[K, V]):
         result._root = _changed(self._root, list(changes.items()), 0)
         result._size = self._size + added
         return result
+
+
+class _Values(ValuesView[V]):
+    """The values of a map, without a look-up for each."""
+
+    _mapping: PersistentMap[Any, V]
+
+    def __iter__(self) -> Iterator[V]:
+        for leaf in self._mapping._leaves():
+            yield from leaf.values()
 
 
 def _changed(node: _Node, items: list[tuple[Any, Any]], depth: int) -> _Node:

@@ -20,9 +20,10 @@ from kio.schema.errors import ErrorCode
 from service.base.disk import Disk
 from service.base.errors import CorruptionError, RequestError, StorageError
 from service.base.files import exists, make_directory, write_atomically
+from service.base.steps import Steps
 from service.base.world import World
 from service.hot.names import CLUSTER_METADATA_DIR, PARTITION_METADATA
-from service.metadata.batches import encode_batch
+from service.metadata.batches import encode_batch_in_steps
 from service.metadata.delta import MetadataDelta
 from service.metadata.frames import Frame
 from service.metadata.image import MetadataImage
@@ -195,17 +196,23 @@ class Publisher:
         """Where the next record goes. Raises as `propose` does."""
         return self._leading().next_offset
 
-    def propose(self, frames: Sequence[Frame], delta: MetadataDelta) -> MetadataImage:
-        """Write one batch; returns the image that holds once it is committed. `delta` has `frames` replayed
-        on the image of the proposal before, or on the committed one.
+    def propose(self, frames: Sequence[Frame], before: MetadataImage) -> Steps[MetadataImage]:
+        """Write one batch, in steps of which the last one writes; returns the image that holds once it is
+        committed. `before` is the image of the proposal before, or the committed one. One at a time.
 
         Raises `RequestError` NOT_CONTROLLER or RECORD_LIST_TOO_LARGE: nothing is written then. A
         `StorageError` is the end of this log: what became of the batch is not known.
         """
         quorum, now_ms = self._leading(), self._world.clock.now_ms()
-        offset = quorum.next_offset
-        image = delta.build(offset + len(frames) - 1, quorum.epoch, now_ms)
-        batch = encode_batch(frames, base_offset=offset, epoch=quorum.epoch, timestamp_ms=now_ms)
+        offset, epoch = quorum.next_offset, quorum.epoch
+        # Applied before it is written: records that make no sense must not reach the log.
+        delta = yield from MetadataDelta(before).replay_in_steps(frame.record for frame in frames)
+        image = yield from delta.build_in_steps(offset + len(frames) - 1, epoch, now_ms)
+        place = {"base_offset": offset, "epoch": epoch, "timestamp_ms": now_ms}
+        batch = yield from encode_batch_in_steps(frames, **place)
+        quorum = self._leading()
+        if (quorum.next_offset, quorum.epoch) != (offset, epoch):
+            raise RequestError(ErrorCode.not_controller, "The metadata quorum has another leader now.")
         try:
             quorum.append(batch)
         except StorageError as e:

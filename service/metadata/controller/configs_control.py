@@ -9,7 +9,8 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import ConfigError, RequestError
-from service.metadata.controller.decision import Decision, decided
+from service.base.steps import Steps, at_once
+from service.metadata.controller.decision import Decision, decided_in_steps
 from service.metadata.controller.requests import (
     AlterConfig,
     AlterResource,
@@ -22,6 +23,9 @@ from service.metadata.controller.topic_names import what_is_wrong_with
 from service.metadata.image import MetadataImage
 from service.metadata.records import ConfigRecord
 
+RESOURCE_US: Final = 60
+CHANGE_US: Final = 10
+
 _OPERATIONS: Final = frozenset(int(operation) for operation in ConfigOperation)
 
 
@@ -32,29 +36,31 @@ def incremental_alter_configs(
     *,
     validate_only: bool = False,
     via_broker: int | None = None,
-) -> Decision[list[AlterResourceResult]]:
-    """Change each resource wholly or not at all; one that is refused does not hold up the others.
+) -> Steps[Decision[list[AlterResourceResult]]]:
+    """Change each resource wholly or not at all; one that is refused does not hold up the others. In steps.
 
     `via_broker` is the broker that the client sent this to: it may name no other broker's configuration.
     """
+    yield len(resources)
     seen = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     records: list[ConfigRecord] = []
     results = []
     for resource in resources:
+        yield RESOURCE_US + CHANGE_US * len(resource.configs)
         error, message = ErrorCode.none, None
         try:
             if seen[resource.resource_type, resource.resource_name] > 1:
                 raise _invalid("Each resource must appear at most once.")
-            records += _alter_resource(image, resource, rules, via_broker)
+            records += yield from _alter_resource(image, resource, rules, via_broker)
         except RequestError as e:
             error, message = e.code, e.message
         results.append(AlterResourceResult(resource.resource_type, resource.resource_name, error, message))
-    return decided(() if validate_only else records, results)
+    return (yield from decided_in_steps(() if validate_only else records, results))
 
 
 def _alter_resource(
     image: MetadataImage, resource: AlterResource, rules: ConfigRules, via_broker: int | None
-) -> list[ConfigRecord]:
+) -> Steps[list[ConfigRecord]]:
     _check_changes(resource.configs)
     kind = _check_name(resource, via_broker)
     current = image.config(*resource[:2])
@@ -74,7 +80,7 @@ def _alter_resource(
                     resource_type=kind, resource_name=resource.resource_name, name=change.name, value=new
                 )
             )
-    validate(image, rules, kind, resource.resource_name, values)
+    yield from validate_in_steps(image, rules, kind, resource.resource_name, values)
     _check_existence(image, kind, resource.resource_name)
     return records
 
@@ -82,13 +88,20 @@ def _alter_resource(
 def validate(
     image: MetadataImage, rules: ConfigRules, kind: ResourceType, name: str, values: Mapping[str, str]
 ) -> None:
+    """As `validate_in_steps`, for a topic: one step."""
+    at_once(validate_in_steps(image, rules, kind, name, values))
+
+
+def validate_in_steps(
+    image: MetadataImage, rules: ConfigRules, kind: ResourceType, name: str, values: Mapping[str, str]
+) -> Steps[None]:
     """Ask the rules about all overrides of one resource.
 
     Raises `RequestError`: INVALID_CONFIG for a topic, INVALID_REQUEST for a broker, which Kafka keeps for the
     sake of its clients (KAFKA-13609).
     """
     try:
-        rules.validate(image, kind, name, values)
+        yield from rules.validate(image, kind, name, values)
     except ConfigError as e:
         code = ErrorCode.invalid_request if kind is ResourceType.BROKER else ErrorCode.invalid_config
         raise RequestError(code, str(e)) from e

@@ -1,12 +1,14 @@
 """The controller's shell: each request is decided, proposed to the publisher, and answered once it counts.
 
-Owned by the event loop. A decision looks at the newest image, committed or not, and is applied to it before
-anything else runs: so of two requests for one name exactly one wins, though both wait for the same fsync.
-Answers see committed metadata only. The log, and the committed image, are the publisher's.
+Owned by the event loop. Decisions are made one after the other. Each looks at the newest image, committed or
+not, and is applied to it before the next one: so of two requests for one name exactly one wins, though both
+wait for the same fsync. A large one is made in slices, and those behind it wait. Answers see committed
+metadata only. The log, and the committed image, are the publisher's.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -15,6 +17,8 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.slices import Slice
+from service.base.steps import Steps
 from service.base.world import World
 from service.metadata.controller import (
     adoption_control,
@@ -40,7 +44,6 @@ from service.metadata.controller.requests import (
     RegisterBroker,
     TopicDefaults,
 )
-from service.metadata.delta import MetadataDelta
 from service.metadata.features import bootstrap_frames, controller_frame
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
@@ -80,6 +83,8 @@ class Controller:
         self._rules = config_rules
         self._latest: MetadataImage | None = None
         """the newest image, committed or not; None while this node does not decide"""
+        self._turn = asyncio.Lock()
+        """whose decision is being made"""
         self._sessions: set[int] = set()
 
     @property
@@ -101,11 +106,9 @@ class Controller:
         Raises `StorageError` where the metadata log fails.
         """
         self._latest = self._publisher.image
-        if not self._latest.features:
-            self._propose(Decision(bootstrap_frames(), None))
         registration = controller_frame(self._options.node_id, self._new_uuid(), self._options.listeners)
-        self._propose(Decision((registration,), None))
-        await self._publisher.committed(self._latest.offset)
+        await self._run(lambda image: Decision(() if image.features else bootstrap_frames(), None))
+        await self._run(lambda _: Decision((registration,), None))
 
     def stop(self) -> None:
         """Decide nothing more: requests from now on get NOT_CONTROLLER. What was proposed may still count."""
@@ -209,24 +212,23 @@ class Controller:
 
     # -- deciding, proposing, waiting
 
-    async def _run(self, decide: Callable[[MetadataImage], Decision[R]]) -> R:
-        """Decide and propose with no await in between; then wait until it counts.
+    async def _run(self, decide: Callable[[MetadataImage], Decision[R] | Steps[Decision[R]]]) -> R:
+        """Decide and propose in one's turn, in which nobody else does; then wait until it counts.
 
         An answer that writes nothing waits too: it may rest on a change that is not committed yet.
         """
-        if self._latest is None:
-            raise RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")
-        decision = decide(self._latest)
-        self._propose(decision)
-        await self._publisher.committed(self._latest.offset)
+        async with self._turn:
+            image = self._latest
+            if image is None:
+                raise RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")
+            piece, decided = Slice(), decide(image)
+            decision = decided if isinstance(decided, Decision) else await piece.go_on(decided)
+            frames = decision.frames
+            step = len(frames) if decision.is_atomic else MAX_RECORDS_PER_OPERATION
+            for start in range(0, len(frames), step or 1):
+                before = image
+                image = await piece.go_on(self._publisher.propose(frames[start : start + step], before))
+                if self._latest is before:  # the controller has not stopped meanwhile
+                    self._latest = image
+        await self._publisher.committed(image.offset)
         return decision.response
-
-    def _propose(self, decision: Decision[R]) -> None:
-        frames = decision.frames
-        step = len(frames) if decision.is_atomic else MAX_RECORDS_PER_OPERATION
-        for start in range(0, len(frames), step or 1):
-            batch = frames[start : start + step]
-            # Applied before it is written: records that make no sense must not reach the log.
-            assert self._latest is not None
-            delta = MetadataDelta(self._latest).replay_all(frame.record for frame in batch)
-            self._latest = self._publisher.propose(batch, delta)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.steps import Steps
 from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.frames import Frame, newest
 from service.metadata.records import MetadataRecord
 
 R = TypeVar("R")
+_EXCESSIVE: Final = "Unable to perform excessively large batch operation."
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,20 @@ class Decision(Generic[R]):
     is_atomic: bool = True
 
 
+NEWEST_US: Final = 1
+
+
+def decided_in_steps(records: Sequence[MetadataRecord], response: R) -> Steps[Decision[R]]:
+    """As `decided`."""
+    if len(records) > MAX_RECORDS_PER_OPERATION:
+        raise RequestError(ErrorCode.policy_violation, _EXCESSIVE)
+    frames = []
+    for record in records:
+        yield NEWEST_US
+        frames.append(newest(record))
+    return Decision(tuple(frames), response)
+
+
 def decided(records: Iterable[MetadataRecord], response: R) -> Decision[R]:
     """A user's change: atomic, each record in its newest version.
 
@@ -32,5 +48,5 @@ def decided(records: Iterable[MetadataRecord], response: R) -> Decision[R]:
     """
     frames = tuple(map(newest, records))
     if len(frames) > MAX_RECORDS_PER_OPERATION:
-        raise RequestError(ErrorCode.policy_violation, "Unable to perform excessively large batch operation.")
+        raise RequestError(ErrorCode.policy_violation, _EXCESSIVE)
     return Decision(frames, response)

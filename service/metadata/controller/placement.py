@@ -7,7 +7,7 @@ and a decision can be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from uuid import UUID
 
 from service.metadata.image import BrokerImage
@@ -19,7 +19,7 @@ class CannotPlace(Exception):
 
 def place_replicas(
     brokers: Iterable[BrokerImage], partitions: int, replication_factor: int, topic_id: UUID
-) -> list[tuple[int, ...]]:
+) -> Iterator[tuple[int, ...]]:
     """Replicas of each partition, the preferred leader first; it is never a fenced broker.
 
     Raises `CannotPlace` where there are fewer brokers than replicas, or all are fenced.
@@ -35,10 +35,10 @@ def place_replicas(
     leaders = _interleave_racks([b for b in usable if not b.fenced])
     fenced = _interleave_racks([b for b in usable if b.fenced])
     start = topic_id.int % len(leaders)
-    return [
+    return (
         _replicas_of(leaders, fenced, start + partition, replication_factor)
         for partition in range(partitions)
-    ]
+    )
 
 
 def _replicas_of(

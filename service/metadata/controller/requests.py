@@ -15,6 +15,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.base.steps import Steps
 from service.metadata.image import MetadataImage
 
 ZERO_UUID = UUID(int=0)
@@ -152,8 +153,8 @@ class ConfigRules(Protocol):
         resource_type: ResourceType,
         resource_name: str,
         configs: Mapping[str, str],
-    ) -> None:
-        """Check every override that the resource would have instead of what `image` says. Raises
+    ) -> Steps[None]:
+        """Check every override that the resource would have instead of what `image` says, in steps. Raises
         `ConfigError` naming the key."""
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.steps import Steps
 from service.metadata.controller.configs_control import validate
-from service.metadata.controller.decision import Decision, decided
+from service.metadata.controller.decision import Decision, decided_in_steps
 from service.metadata.controller.placement import CannotPlace, place_replicas
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
@@ -36,6 +37,11 @@ from service.metadata.records import (
     TopicRecord,
 )
 
+LOOK_US: Final = 2
+TOPIC_US: Final = 15
+CONFIGS_US: Final = 60
+PARTITION_US: Final = 8
+
 _UNKNOWN_NAME: Final = "This server does not host this topic-partition."
 _UNKNOWN_ID: Final = "This server does not host this topic ID."
 
@@ -49,25 +55,29 @@ def create_topics(
     new_uuid: Callable[[], UUID],
     limit: PartitionLimit | None = None,
     validate_only: bool = False,
-) -> Decision[list[CreateTopicResult]]:
-    """Create each topic wholly or not at all; one that is refused does not hold up the others.
+) -> Steps[Decision[list[CreateTopicResult]]]:
+    """Create each topic wholly or not at all; one that is refused does not hold up the others. In steps.
 
     Answers come in the request's order, then those for names that were given twice, then for reserved names.
     A topic that would lead beyond `limit` is refused with POLICY_VIOLATION. Raises `RequestError`
     POLICY_VIOLATION where all of it makes more than 10,000 records.
     """
+    yield len(requests)
     if _total_partitions(requests, defaults) > MAX_RECORDS_PER_OPERATION:
         message = "Excessively large number of partitions per request."
         return Decision((), [_refusal(r.name, ErrorCode.policy_violation, message) for r in requests])
     times = Counter(request.name for request in requests)
-    room = None if limit is None else limit.partitions - _partitions_of(image)
+    room = None
+    if limit is not None:
+        room = limit.partitions - (yield from _partitions_of(image))
     records: list[MetadataRecord] = []
     results = []
     for request in requests:
         if times[request.name] > 1 or request.name == CLUSTER_METADATA_TOPIC:
             continue
+        yield TOPIC_US + (CONFIGS_US if request.configs else 0)
         try:
-            new, result = _create(image, request, defaults, rules, new_uuid)
+            new, result = yield from _create(image, request, defaults, rules, new_uuid)
             if limit is not None and room is not None:
                 room = _take_room(room, result.num_partitions, limit)
         except RequestError as e:
@@ -83,11 +93,15 @@ def create_topics(
     if times[CLUSTER_METADATA_TOPIC] == 1:
         message = f"Creation of internal topic {CLUSTER_METADATA_TOPIC} is prohibited."
         results.append(_refusal(CLUSTER_METADATA_TOPIC, ErrorCode.invalid_request, message))
-    return decided(() if validate_only else records, results)
+    return (yield from decided_in_steps(() if validate_only else records, results))
 
 
-def _partitions_of(image: MetadataImage) -> int:
-    return sum(len(topic.partitions) for topic in image.topics_by_id.values())
+def _partitions_of(image: MetadataImage) -> Steps[int]:
+    count = 0
+    for topic in image.topics_by_id.values():
+        yield LOOK_US
+        count += len(topic.partitions)
+    return count
 
 
 def _take_room(room: int, partitions: int, limit: PartitionLimit) -> int:
@@ -118,12 +132,13 @@ def _create(
     defaults: TopicDefaults,
     rules: ConfigRules,
     new_uuid: Callable[[], UUID],
-) -> tuple[list[MetadataRecord], CreateTopicResult]:
+) -> Steps[tuple[list[MetadataRecord], CreateTopicResult]]:
     _check_name(image, request.name)
     configs = _check_configs(image, request, rules)
     topic_id = new_uuid()
+    assignments: Iterable[tuple[int, ...]]
     if request.assignments:
-        assignments = _check_manual(image, request)
+        assignments = yield from _check_manual(image, request)
     else:
         assignments = _assign(image, request, defaults, topic_id)
     records: list[MetadataRecord] = [TopicRecord(name=request.name, topic_id=topic_id)]
@@ -131,16 +146,17 @@ def _create(
         ConfigRecord(resource_type=ResourceType.TOPIC, resource_name=request.name, name=key, value=value)
         for key, value in sorted(configs.items())
     ]
-    records += [
-        _partition(image.brokers, topic_id, partition, replicas)
-        for partition, replicas in enumerate(assignments)
-    ]
+    count = factor = 0
+    for count, replicas in enumerate(assignments, 1):
+        yield PARTITION_US
+        factor = len(replicas)
+        records.append(_partition(image.brokers, topic_id, count - 1, replicas))
     return records, CreateTopicResult(
         name=request.name,
         error=ErrorCode.none,
         topic_id=topic_id,
-        num_partitions=len(assignments),
-        replication_factor=len(assignments[0]),
+        num_partitions=count,
+        replication_factor=factor,
         configs=configs,
     )
 
@@ -174,7 +190,7 @@ def _check_configs(image: MetadataImage, request: CreateTopic, rules: ConfigRule
 
 def _assign(
     image: MetadataImage, request: CreateTopic, defaults: TopicDefaults, topic_id: UUID
-) -> list[tuple[int, ...]]:
+) -> Iterator[tuple[int, ...]]:
     if request.replication_factor < -1 or request.replication_factor == 0:
         raise RequestError(
             ErrorCode.invalid_replication_factor,
@@ -194,7 +210,7 @@ def _assign(
         ) from e
 
 
-def _check_manual(image: MetadataImage, request: CreateTopic) -> list[tuple[int, ...]]:
+def _check_manual(image: MetadataImage, request: CreateTopic) -> Steps[list[tuple[int, ...]]]:
     given = "A manual partition assignment was specified, but "
     if request.replication_factor != -1:
         raise RequestError(ErrorCode.invalid_request, f"{given}replication factor was not set to -1.")
@@ -203,6 +219,7 @@ def _check_manual(image: MetadataImage, request: CreateTopic) -> list[tuple[int,
     assignments: dict[int, tuple[int, ...]] = {}
     factor: int | None = None
     for partition, replicas in request.assignments:
+        yield PARTITION_US
         if partition in assignments:
             raise _bad_assignment(f"Found multiple manual partition assignments for partition {partition}")
         _check_replicas(image.brokers, replicas, factor)
@@ -264,8 +281,8 @@ def _partition(
 
 def delete_topics(
     image: MetadataImage, requests: Sequence[DeleteTopic], *, now_ms: int
-) -> Decision[list[DeleteTopicResult]]:
-    """Delete topics by name or id; what the remote catalog holds of them goes with the same record.
+) -> Steps[Decision[list[DeleteTopicResult]]]:
+    """Delete topics by name or id; what the remote catalog holds of them goes with the same record. In steps.
 
     A topic that may have objects in the bucket leaves a tombstone. Raises `RequestError` POLICY_VIOLATION
     where all of it makes more than 10,000 records.
@@ -274,6 +291,7 @@ def delete_topics(
     names: Counter[str] = Counter()
     ids: Counter[UUID] = Counter()
     for name, topic_id in requests:
+        yield LOOK_US
         if name is None and topic_id == ZERO_UUID:
             results.append(_cannot(None, ZERO_UUID, "Neither topic name nor id were specified."))
         elif name is None:
@@ -286,6 +304,7 @@ def delete_topics(
     results += [_cannot(None, topic_id, "Duplicate topic id.") for topic_id in ids if ids[topic_id] > 1]
     doomed: dict[UUID, str] = {}
     for topic_id in (i for i in ids if ids[i] == 1):
+        yield LOOK_US
         topic = image.topics_by_id.get(topic_id)
         if topic is None:
             error = ErrorCode.unknown_topic_id
@@ -293,6 +312,7 @@ def delete_topics(
         else:
             doomed[topic_id] = topic.name
     for name in (n for n in names if names[n] == 1):
+        yield LOOK_US
         topic = image.topics_by_name.get(name)
         if topic is None:
             error = ErrorCode.unknown_topic_or_partition
@@ -306,15 +326,16 @@ def delete_topics(
     results += [DeleteTopicResult(name, topic_id, ErrorCode.none) for topic_id, name in doomed.items()]
     records: list[MetadataRecord] = []
     for topic_id in doomed:
-        records.append(RemoveTopicRecord(topic_id=topic_id))
         topic = image.topics_by_id[topic_id]
+        yield TOPIC_US + len(topic.partitions) // 2
+        records.append(RemoveTopicRecord(topic_id=topic_id))
         if _has_archive(image, topic):
             records.append(
                 TombstoneRecord(
                     topic_id=topic_id, name=topic.name, partitions=len(topic.partitions), deleted_ms=now_ms
                 )
             )
-    return decided(records, results)
+    return (yield from decided_in_steps(records, results))
 
 
 def _has_archive(image: MetadataImage, topic: TopicImage) -> bool:

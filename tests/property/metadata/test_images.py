@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.base.errors import RequestError
+from service.base.steps import at_once
 from service.base.types import TopicIdPartition
 from service.metadata.batches import decode_batches, encode_batch
 from service.metadata.controller.catalog_control import commit_catalog, forget_topics
@@ -90,24 +91,24 @@ class History:
         match step:
             case ("create", name, partitions, factor, tiered):
                 configs = (("retention.ms", "1"), *((("remote.storage.enable", "true"),) if tiered else ()))
-                return create_topics(
+                decide = create_topics(
                     image,
                     [CreateTopic(name, partitions, factor, configs=configs)],
                     defaults=TopicDefaults(),
                     rules=AnyConfig(),
                     new_uuid=self._uuids.__next__,
                 )
+                return at_once(decide)
             case ("delete", name):
-                return delete_topics(image, [DeleteTopic(name)], now_ms=5000 + image.offset)
+                return at_once(delete_topics(image, [DeleteTopic(name)], now_ms=5000 + image.offset))
             case ("forget", name, twice):
                 gone = [t.topic_id for t in image.tombstones.values() if t.name == name]
                 return forget_topics(image, gone * (1 + twice))
             case ("config", kind, name, operation, is_list):
                 resource = name if kind == 2 else str(1 + NAMES.index(name) % 3)
                 change = AlterConfig("cleanup.policy" if is_list else "segment.ms", operation, "delete")
-                return incremental_alter_configs(
-                    image, [AlterResource(kind, resource, (change,))], AnyConfig()
-                )
+                resources = [AlterResource(kind, resource, (change,))]
+                return at_once(incremental_alter_configs(image, resources, AnyConfig()))
             case ("register", broker):
                 return register_broker(
                     image,

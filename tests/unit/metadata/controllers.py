@@ -11,6 +11,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from service.base.clock import ManualClock
+from service.base.steps import Steps
 from service.base.threads import SystemThreads
 from service.base.types import TopicIdPartition
 from service.base.world import World
@@ -43,8 +44,9 @@ class AnyConfig:
         resource_type: ResourceType,
         resource_name: str,
         configs: Mapping[str, str],
-    ) -> None:
+    ) -> Steps[None]:
         """Never refuses."""
+        yield 1
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
         return key == "cleanup.policy"

@@ -9,6 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.steps import at_once
 from service.metadata.controller.cluster_control import fence_broker, register_broker, unfence_broker
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.placement import CannotPlace, place_replicas
@@ -59,15 +60,10 @@ class Cluster:
 
     def create(self, replicas: tuple[int, ...]) -> None:
         request = CreateTopic("t", assignments=((0, replicas),))
-        self.apply(
-            create_topics(
-                self.image,
-                [request],
-                defaults=TopicDefaults(),
-                rules=AnyConfig(),
-                new_uuid=lambda: TOPIC_ID,
-            )
+        decide = create_topics(
+            self.image, [request], defaults=TopicDefaults(), rules=AnyConfig(), new_uuid=lambda: TOPIC_ID
         )
+        self.apply(at_once(decide))
 
     @property
     def partition(self) -> PartitionImage:
@@ -177,7 +173,7 @@ def brokers(*racks: str | None, fenced: tuple[int, ...] = ()) -> list[BrokerImag
 
 
 def test_leaders_go_round_and_replicas_are_distinct() -> None:
-    placed = place_replicas(brokers(None, None, None, None), 8, 3, TOPIC_ID)
+    placed = list(place_replicas(brokers(None, None, None, None), 8, 3, TOPIC_ID))
     assert all(len(set(replicas)) == 3 for replicas in placed)
     leaders = [replicas[0] for replicas in placed]
     assert sorted(leaders) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -191,7 +187,7 @@ def test_replicas_lie_in_different_racks_while_there_are_any() -> None:
 
 
 def test_a_fenced_broker_follows_but_never_leads() -> None:
-    placed = place_replicas(brokers(None, None, None, fenced=(1,)), 6, 3, TOPIC_ID)
+    placed = list(place_replicas(brokers(None, None, None, fenced=(1,)), 6, 3, TOPIC_ID))
     assert all(replicas[0] != 1 and 1 in replicas for replicas in placed)
 
 

@@ -1,0 +1,86 @@
+"""When Python looks for garbage in a node's process: in short looks, whatever there is to look at.
+
+What nobody refers to any more is freed at once; the collector is for cycles alone. By itself it looks at all
+that lives whenever that has grown by a quarter: some hundred milliseconds of the loop where there are ten
+thousand partitions, and again and again while a request of a hundred thousand elements is read. Here the
+young generations are looked at as ever. The oldest is looked at by this chore: what has grown a little is
+collected, what has grown much is set aside unseen (`gc.freeze`). It is looked at once there may be as much
+garbage in it as there was life at the last look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from service.base.turns import NOTICED_S, Turns
+
+LOOK_S: Final = 1.0
+YOUNG: Final = 1000
+"""Objects more than at the last collection that make Python look at the youngest."""
+MIDDLE: Final = 10
+"""Looks at the youngest per look at the middle generation; what survives that is old."""
+NEVER: Final = 1 << 30
+MOST_LOOKED_AT: Final = 5
+"""Looks at the middle generation, of `YOUNG * MIDDLE` objects each, whose survivors are collected in one go:
+about 4 ms."""
+MANY: Final = 1_000_000
+"""So many objects may be set aside before they are looked at, however few there were before."""
+
+
+class Garbage:
+    """The collector of this process, once the node is up. Owned by the loop; there is one in a process."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._began = 0.0
+        self._grown = 0
+        """looks at the middle generation since the oldest was empty"""
+        self._aside = 0
+        """objects that are set aside, and as many more as may have been freed since"""
+        self._worth_a_look = MANY
+
+    def begin(self) -> None:
+        """What lives now lives until the end, be it ten thousand partitions."""
+        self._look_at_all()
+        gc.set_threshold(YOUNG, MIDDLE, NEVER)
+        gc.callbacks.append(self._told)
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Collect the oldest generation, or set it aside."""
+        if not (grown := gc.get_count()[2]):
+            return
+        self._grown += grown
+        if self._grown <= MOST_LOOKED_AT:
+            gc.collect()
+            return
+        self._aside += self._grown * YOUNG * MIDDLE
+        self._grown = 0
+        gc.freeze()
+        if self._aside > self._worth_a_look:
+            self._aside = gc.get_freeze_count()
+            if self._aside > self._worth_a_look:
+                self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._grown = 0
+        self._aside = gc.get_freeze_count()
+        self._worth_a_look = 2 * self._aside + MANY
+
+    def _told(self, phase: str, info: Mapping[str, Any]) -> None:
+        """By the collector, on the thread on which it runs: all others wait for it."""
+        if phase == "start":
+            self._began = time.monotonic()
+        elif (took_s := time.monotonic() - self._began) > NOTICED_S:
+            self._turns.held(took_s, f"a collection of garbage, generation {info['generation']}")
