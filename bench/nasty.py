@@ -50,8 +50,8 @@ def create_wide(stage: Stage) -> Act:
 
 
 def create_many(stage: Stage) -> Act:
-    """Each with settings of its own: as many records as one request may write."""
-    names = [f"nasty-{number}" for number in range(stage.of(3300))]
+    """Each with settings of its own; a node carries as many partitions as it may have open files for."""
+    names = [f"nasty-{number}" for number in range(stage.of(2000))]
 
     def act() -> None:
         stage.create(names, 1)

@@ -15,7 +15,7 @@ ROWS: Final[Mapping[str, Row]] = {
     "nothing": Row("nothing", nasty.nothing),
     "inflation": Row("one Produce of 200 zstd batches, 60 MiB each", nasty.inflation),
     "create-wide": Row("CreateTopics, one of 1,000 partitions", nasty.create_wide),
-    "create-many": Row("CreateTopics, 3,300 at once", nasty.create_many),
+    "create-many": Row("CreateTopics, 2,000 at once", nasty.create_many),
     "delete-many": Row("DeleteTopics, 3,000 at once", nasty.delete_many),
     "alter-many": Row("IncrementalAlterConfigs of 5,000 topics", nasty.alter_many),
     "alter-broker": Row("a setting of all brokers, under which each topic is looked at", nasty.alter_broker),

@@ -53,7 +53,7 @@ class Pass:
         self._cold_bytes = sys.maxsize
         self._cold_size = 0
         self._hot_reads = 0
-        self._errors: list[ErrorCode] = []
+        self._errors: dict[ErrorCode, int] = {}
         self.room = min(fetch.max_bytes, broker.config.fetch_max_bytes)
         if broker.reads_carefully:
             self.room = min(self.room, CAREFUL_BYTES)
@@ -82,12 +82,12 @@ class Pass:
                 self.unknown += 1
             else:
                 self.is_final = True
-            self._errors.append(e.code)
+            self._errors[e.code] = self._errors.get(e.code, 0) + 1
             return None, FetchPartitionResult(asked.partition, e.code)
         except (StorageError, CorruptionError) as e:
             self.is_final = True
             code = storage_code(broker, topic, asked.partition, e)
-            self._errors.append(code)
+            self._errors[code] = self._errors.get(code, 0) + 1
             return None, FetchPartitionResult(asked.partition, code)
         self.partitions.append(partition)
         if read.pending is not None:
@@ -120,8 +120,8 @@ class Pass:
         metrics.hot_bytes += self.size - self._cold_size
         metrics.cold_reads += len(self.holds)
         metrics.cold_bytes += self._cold_size
-        for code in self._errors:
-            metrics.error("FETCH", code)
+        for code, count in self._errors.items():
+            metrics.error("FETCH", code, count)
 
     def _check(self, partition: Partition) -> None:
         if self._fetch.replica_id >= 0:

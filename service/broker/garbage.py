@@ -24,24 +24,24 @@ YOUNG: Final = 1000
 MIDDLE: Final = 10
 """Looks at the youngest per look at the middle generation; what survives that is old."""
 NEVER: Final = 1 << 30
-MOST_LOOKED_AT: Final = 5
-"""Looks at the middle generation, of `YOUNG * MIDDLE` objects each, whose survivors are collected in one go:
-about 4 ms."""
+SURELY_MANY: Final = 20
+"""Looks at the middle generation that have made so many objects old that they are not even counted."""
+MOST_LOOKED_AT: Final = 50_000
+"""Objects that are looked at in one go: 5 to 10 ms."""
 MANY: Final = 1_000_000
-"""So many objects may be set aside before they are looked at, however few there were before."""
 
 
 class Garbage:
     """The collector of this process, once the node is up. Owned by the loop; there is one in a process."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, many: int = MANY) -> None:
+        """So `many` objects may be set aside before they are looked at, however few there were before."""
         self._turns = turns
+        self._many = many
         self._began = 0.0
-        self._grown = 0
-        """looks at the middle generation since the oldest was empty"""
         self._aside = 0
         """objects that are set aside, and as many more as may have been freed since"""
-        self._worth_a_look = MANY
+        self._worth_a_look = many
 
     def begin(self) -> None:
         """What lives now lives until the end, be it ten thousand partitions."""
@@ -58,13 +58,15 @@ class Garbage:
         """Collect the oldest generation, or set it aside."""
         if not (grown := gc.get_count()[2]):
             return
-        self._grown += grown
-        if self._grown <= MOST_LOOKED_AT:
+        count = grown * YOUNG * MIDDLE
+        if grown <= SURELY_MANY:
+            # Python's own counts do not tell: what was freed meanwhile is taken off them.
+            count = sum(len(gc.get_objects(generation)) for generation in range(3))
+        if count <= MOST_LOOKED_AT:
             gc.collect()
             return
-        self._aside += self._grown * YOUNG * MIDDLE
-        self._grown = 0
         gc.freeze()
+        self._aside += count
         if self._aside > self._worth_a_look:
             self._aside = gc.get_freeze_count()
             if self._aside > self._worth_a_look:
@@ -74,13 +76,13 @@ class Garbage:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        self._grown = 0
         self._aside = gc.get_freeze_count()
-        self._worth_a_look = 2 * self._aside + MANY
+        self._worth_a_look = 2 * self._aside + self._many
 
     def _told(self, phase: str, info: Mapping[str, Any]) -> None:
         """By the collector, on the thread on which it runs: all others wait for it."""
         if phase == "start":
             self._began = time.monotonic()
         elif (took_s := time.monotonic() - self._began) > NOTICED_S:
-            self._turns.held(took_s, f"a collection of garbage, generation {info['generation']}")
+            generation, freed = info["generation"], info["collected"]
+            self._turns.held(took_s, f"a collection of garbage, generation {generation}: {freed} objects")

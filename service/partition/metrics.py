@@ -34,6 +34,6 @@ class ServingMetrics:
         self.errors: dict[tuple[str, ErrorCode], int] = {}
         """answers with an error, by API and code; a request may have one for each partition"""
 
-    def error(self, api: str, code: ErrorCode) -> None:
-        """One answer with an error."""
-        self.errors[api, code] = self.errors.get((api, code), 0) + 1
+    def error(self, api: str, code: ErrorCode, count: int = 1) -> None:
+        """`count` answers with an error."""
+        self.errors[api, code] = self.errors.get((api, code), 0) + count

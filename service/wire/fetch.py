@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
+from service.base.steps import Steps, at_once
 from service.base.types import Buffer
 from service.wire.errors import MalformedMessage
 from service.wire.primitives import MAX_ELEMENTS, Cursor, write_compact_string, write_string, write_uvarint
 from service.wire.produce import NodeEndpoint, TopicKey, write_endpoints_tag
 
+RESULT_US: Final = 3
+RESULTS_AT_A_TIME: Final = 100
 _NO_HIGH_WATERMARK = 2**63 - 1
 
 
@@ -297,6 +300,24 @@ def encode_fetch_response(
     """The whole response frame as parts to be sent one after the other: heads that we encode here, and
     between them the `records` parts as they were given. Topics are keyed as the request keyed them.
     """
+    return at_once(
+        encode_fetch_response_in_steps(
+            version, correlation_id, topics, error_code, session_id, throttle_ms, endpoints
+        )
+    )
+
+
+def encode_fetch_response_in_steps(
+    version: int,
+    correlation_id: int,
+    topics: Sequence[tuple[TopicKey, Sequence[FetchPartitionResult]]],
+    error_code: int = 0,
+    session_id: int = 0,
+    throttle_ms: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
+) -> Steps[list[RecordsPart]]:
+    """As `encode_fetch_response`, many results at a time."""
+    left = RESULTS_AT_A_TIME
     flexible = version >= 12
     out = bytearray(8)
     if flexible:
@@ -320,6 +341,10 @@ def encode_fetch_response(
                 sent.append(out)
             if flexible:
                 _write_result_tags(out, result)
+            left -= 1
+            if not left:
+                yield RESULTS_AT_A_TIME * RESULT_US
+                left = RESULTS_AT_A_TIME
         if flexible:
             out.append(0)
     if flexible:

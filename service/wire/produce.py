@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Generator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
+from service.base.steps import Steps
 from service.base.types import Buffer
 from service.wire.errors import MalformedMessage
 from service.wire.primitives import (
@@ -31,6 +32,8 @@ from service.wire.primitives import (
     write_uvarint,
 )
 
+RESULT_US: Final = 3
+RESULTS_AT_A_TIME: Final = 100
 TopicKey = str | UUID
 """How a request names a topic: by name (Produce <= 12, Fetch <= 12) or by id. The zero UUID is
 `UUID(int=0)`.
@@ -189,6 +192,58 @@ def encode_produce_response(
     return out
 
 
+def encode_produce_response_in_steps(
+    version: int,
+    correlation_id: int,
+    topics: Sequence[tuple[TopicKey, Sequence[ProducePartitionResult]]],
+    throttle_ms: int = 0,
+) -> Steps[bytearray]:
+    """As `encode_produce_response`, many results at a time; without endpoints."""
+    out = bytearray(8)
+    flexible = version >= 9
+    if flexible:
+        out.append(0)
+    _write_count(out, len(topics), flexible)
+    left = RESULTS_AT_A_TIME
+    for key, results in topics:
+        _write_topic_key(out, version, key)
+        _write_count(out, len(results), flexible)
+        for at in range(0, len(results), RESULTS_AT_A_TIME):
+            some = results[at : at + RESULTS_AT_A_TIME]
+            left -= len(some)
+            if left < 0:
+                yield RESULTS_AT_A_TIME * RESULT_US
+                left = RESULTS_AT_A_TIME - len(some)
+            if flexible:
+                _write_flexible_results(out, version, some)
+            else:
+                _write_plain_results(out, version, some)
+        if flexible:
+            out.append(0)
+        left -= 1
+    out += _I32.pack(throttle_ms)
+    if flexible:
+        out.append(0)
+    struct.pack_into(">ii", out, 0, len(out) - 4, correlation_id)
+    return out
+
+
+def _write_count(out: bytearray, count: int, flexible: bool) -> None:
+    if flexible:
+        write_uvarint(out, count + 1)
+    else:
+        out += _I32.pack(count)
+
+
+def _write_topic_key(out: bytearray, version: int, key: TopicKey) -> None:
+    if version >= 13:
+        out += _id(key)
+    elif version >= 9:
+        write_compact_string(out, _name(key))
+    else:
+        write_string(out, _name(key))
+
+
 def _write_plain(
     out: bytearray,
     version: int,
@@ -199,18 +254,22 @@ def _write_plain(
     for key, results in topics:
         write_string(out, _name(key))
         out += _I32.pack(len(results))
-        for partition, error, base, appended, start, record_errors, message, _leader in results:
-            if version >= 5:
-                out += _RESULT_V5.pack(partition, error, base, appended, start)
-            else:
-                out += _RESULT_V3.pack(partition, error, base, appended)
-            if version >= 8:
-                out += _I32.pack(len(record_errors))
-                for index, text in record_errors:
-                    out += _I32.pack(index)
-                    write_nullable_string(out, text)
-                write_nullable_string(out, message)
+        _write_plain_results(out, version, results)
     out += _I32.pack(throttle_ms)
+
+
+def _write_plain_results(out: bytearray, version: int, results: Sequence[ProducePartitionResult]) -> None:
+    for partition, error, base, appended, start, record_errors, message, _leader in results:
+        if version >= 5:
+            out += _RESULT_V5.pack(partition, error, base, appended, start)
+        else:
+            out += _RESULT_V3.pack(partition, error, base, appended)
+        if version >= 8:
+            out += _I32.pack(len(record_errors))
+            for index, text in record_errors:
+                out += _I32.pack(index)
+                write_nullable_string(out, text)
+            write_nullable_string(out, message)
 
 
 def _write_flexible(
@@ -228,22 +287,26 @@ def _write_flexible(
         else:
             write_compact_string(out, _name(key))
         write_uvarint(out, len(results) + 1)
-        for partition, error, base, appended, start, record_errors, message, leader in results:
-            out += _RESULT_V5.pack(partition, error, base, appended, start)
-            if record_errors or message is not None:
-                _write_errors(out, record_errors, message)
-            else:
-                out += b"\x01\x00"
-            if leader is not None and version >= 10:
-                write_leader_tag(out, 0, leader)
-            else:
-                out.append(0)
+        _write_flexible_results(out, version, results)
         out.append(0)
     out += _I32.pack(throttle_ms)
     if endpoints and version >= 10:
         write_endpoints_tag(out, endpoints)
     else:
         out.append(0)
+
+
+def _write_flexible_results(out: bytearray, version: int, results: Sequence[ProducePartitionResult]) -> None:
+    for partition, error, base, appended, start, record_errors, message, leader in results:
+        out += _RESULT_V5.pack(partition, error, base, appended, start)
+        if record_errors or message is not None:
+            _write_errors(out, record_errors, message)
+        else:
+            out += b"\x01\x00"
+        if leader is not None and version >= 10:
+            write_leader_tag(out, 0, leader)
+        else:
+            out.append(0)
 
 
 def _write_errors(out: bytearray, errors: Sequence[tuple[int, str | None]], message: str | None) -> None:

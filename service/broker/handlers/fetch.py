@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import Slice
+from service.base.steps import Steps, at_once
 from service.broker.broker import Broker
 from service.broker.fetch_pass import InHand, Pass, RemoteReads
 from service.network.exchange import RequestContext, Response
@@ -42,6 +43,7 @@ from service.wire.fetch import (
     FetchPartitionResult,
     FetchRequestView,
     encode_fetch_response,
+    encode_fetch_response_in_steps,
 )
 from service.wire.produce import TopicKey
 
@@ -51,6 +53,9 @@ MOST_AT_ONCE: Final = 250
 FIRST_VERSION_WITH_SESSIONS: Final = 7
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 LOOK_US: Final = 8
+TAKEN_AT_A_TIME: Final = 400
+"""µs of taking in hand what was found; a partition with records is as much as `TAKEN_IS` without."""
+TAKEN_IS: Final = 15
 REMEMBER_US: Final = 4
 
 AnsweredTopic = tuple[TopicKey, list[FetchPartitionResult]]
@@ -166,13 +171,14 @@ class _Fetching:
         """Keep nothing of what the last pass has found."""
         raise NotImplementedError
 
-    def _response(self) -> Response:
+    def _respond(self) -> Steps[Response]:
+        """The response, in steps."""
         raise NotImplementedError
 
     def _answer(self) -> Response:
         for _ in self._remember():
             pass
-        return self._response()
+        return at_once(self._respond())
 
     # waiting
 
@@ -273,17 +279,17 @@ class _Fetching:
             await piece.go_on(self._look(started))
             if self._is_time_to_answer():
                 await piece.go_on(self._remember())
-                future.set_result(self._response())
+                future.set_result(await piece.go_on(self._respond()))
         except Exception as e:
             future.set_exception(e)
         finally:
             self._task = None
 
-    def _encoded(self, topics: list[AnsweredTopic], session_id: int) -> Response:
+    def _encoded(self, topics: list[AnsweredTopic], session_id: int) -> Steps[Response]:
         broker, context, found = self._broker, self._context, self._pass
         holds = found.holds
         found.count()
-        parts = encode_fetch_response(
+        parts = yield from encode_fetch_response_in_steps(
             context.api_version, context.correlation_id, topics, session_id=session_id
         )
         on_done = partial(_release, holds) if holds else None
@@ -332,12 +338,16 @@ class _FullFetch(_Fetching):
         if not self._wants_session or not can_be_remembered(fetch.topics):
             return
         now_ms = broker.clock.monotonic_ms()
-        size = len({(topic, one.partition) for topic, partitions in fetch.topics for one in partitions})
+        named: set[tuple[TopicKey, int]] = set()
+        for topic, partitions in fetch.topics:
+            for at in range(0, len(partitions), TAKEN_AT_A_TIME):
+                yield TAKEN_AT_A_TIME
+                named.update([(topic, one.partition) for one in partitions[at : at + TAKEN_AT_A_TIME]])
         session = broker.fetch_sessions.open(
             now_ms,
             privileged=_is_follower(broker, fetch.replica_id),
             uses_topic_ids=self._context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS,
-            size=size,
+            size=len(named),
         )
         if session is None:
             return
@@ -355,13 +365,18 @@ class _FullFetch(_Fetching):
             if self._session_id == NO_SESSION:  # the peer has left in the middle of it
                 broker.fetch_sessions.close(session.id)
 
-    def _response(self) -> Response:
-        hand = InHand(self._broker)
+    def _respond(self) -> Steps[Response]:
+        hand, left = InHand(self._broker), TAKEN_AT_A_TIME
         for topic, answers in self._topics:
             for n, answer in enumerate(answers):
+                left -= 1
                 if answer.records:
                     answers[n] = hand.take(topic, answer)
-        return self._encoded(self._topics, self._session_id)
+                    left -= TAKEN_IS
+                if left < 0:
+                    yield TAKEN_AT_A_TIME
+                    left = TAKEN_AT_A_TIME
+        return (yield from self._encoded(self._topics, self._session_id))
 
 
 class _IncrementalFetch(_Fetching):
@@ -406,25 +421,30 @@ class _IncrementalFetch(_Fetching):
             looks.append(look)
         self._pass, self._looks = found, looks
 
-    def _response(self) -> Response:
+    def _respond(self) -> Steps[Response]:
         session = self._session
         if session.epoch != next_epoch(self._fetch.session_epoch):
             # The client has sent another fetch of the same session, over another connection.
             return _refusal(self._context, ErrorCode.invalid_fetch_session_epoch, session.id)
         topics: list[AnsweredTopic] = []
-        hand = InHand(self._broker)
+        hand, left = InHand(self._broker), TAKEN_AT_A_TIME
         for look in self._looks:
+            left -= 1
             if not look.says_something:
                 continue
             topic, answer = look.of.topic, look.result
             if answer.records:
                 answer = hand.take(topic, answer)
+                left -= TAKEN_IS
             session.tell(look)
+            if left < 0:
+                yield TAKEN_AT_A_TIME
+                left = TAKEN_AT_A_TIME
             if topics and topics[-1][0] == topic:
                 topics[-1][1].append(answer)
             else:
                 topics.append((topic, [answer]))
-        return self._encoded(topics, session.id)
+        return (yield from self._encoded(topics, session.id))
 
 
 def _is_follower(broker: Broker, replica_id: int) -> bool:

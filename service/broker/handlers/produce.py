@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
-from service.base.slices import SLICE_US
+from service.base.slices import SLICE_US, Slice
+from service.base.steps import Steps, at_once
 from service.base.types import Buffer
 from service.broker.broker import Broker
 from service.hot.log import AppendInfo
@@ -39,11 +41,16 @@ from service.wire.produce import (
     ProduceRequestView,
     TopicKey,
     encode_produce_response,
+    encode_produce_response_in_steps,
 )
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
 _ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_AT + 1
 VALID_ACKS: Final = (-1, 0, 1)
+MOST_AT_ONCE: Final = 250
+"""Partitions that are named in what is answered without a task."""
+_NAMED_AT_A_TIME: Final = 500
+_FILES_US: Final = 400
 _PARTITION_US: Final = 25
 """What a partition costs besides its bytes."""
 
@@ -64,7 +71,12 @@ def handle(
     to_flush: ToFlush = {}
     failed = False
     topics: list[AnsweredTopic] = []
-    asked = _each_once(request.topics)
+    if len(request.topics) == 1 and len(request.topics[0][1]) == 1:
+        asked: Sequence[ProducedTopic] = request.topics
+    elif sum([len(partitions) for _, partitions in request.topics]) > MOST_AT_ONCE:
+        return _from_the_start(broker, context, request, now_ms)
+    else:
+        asked = at_once(_each_once(request.topics))
     work = None if len(asked) == 1 and len(asked[0][1]) == 1 else Work(broker)
     for topic, partitions in asked:
         answers: list[ProducePartitionResult] = []
@@ -75,14 +87,19 @@ def handle(
                 if over:
                     raise BeyondSlice
                 answer = _append(broker, context, request.acks, topic, index, records, now_ms, to_flush, work)
-            except BeyondSlice:
-                produced = Produced(request.acks, now_ms, asked, topics, to_flush, failed, is_large=not over)
+            except BeyondSlice as e:
+                is_large = not over and not isinstance(e, BeyondTurn)
+                produced = Produced(request.acks, now_ms, asked, topics, to_flush, failed, is_large)
                 return _go_on(broker, context, produced, work or Work(broker))
             failed = failed or answer.error_code != ErrorCode.none
             answers.append(answer)
     if to_flush:
         return _answer_after_flush(broker, context, request.acks, topics, to_flush, failed)
     return _answer(context, request.acks, topics, failed)
+
+
+class BeyondTurn(BeyondSlice):
+    """It is not the batch that takes long."""
 
 
 class Work:
@@ -100,6 +117,13 @@ class Work:
     def charge(self, records: Buffer | None) -> bool:
         """Count a batch that is about to be looked at; True when it belongs to the next turn."""
         self._left_us -= _PARTITION_US + (len(records) >> 9 if records is not None else 0)
+        return self._left_us < 0
+
+    def begins(self, partition: Partition) -> bool:
+        """As `charge`, for a partition whose files this append begins."""
+        if not partition.begins_files:
+            return False
+        self._left_us -= _FILES_US
         return self._left_us < 0
 
     def validated(self, records: Buffer, rules: ValidationRules) -> None:
@@ -128,6 +152,15 @@ class Produced(NamedTuple):
     """The next batch is known to be more than a slice."""
 
 
+async def _from_the_start(
+    broker: Broker, context: RequestContext, request: ProduceRequestView, now_ms: int
+) -> Response | None:
+    """A request of many partitions, all of it in slices."""
+    asked = await Slice().go_on(_each_once(request.topics))
+    produced = Produced(request.acks, now_ms, asked, [], {}, failed=False, is_large=False)
+    return await _go_on(broker, context, produced, Work(broker))
+
+
 async def _go_on(broker: Broker, context: RequestContext, produced: Produced, work: Work) -> Response | None:
     """The rest of a request that is more than a slice: in slices, large batches validated on a thread.
 
@@ -140,7 +173,7 @@ async def _go_on(broker: Broker, context: RequestContext, produced: Produced, wo
         if n == len(topics):
             topics.append((topic, []))
         answers = topics[n][1]
-        for index, records in partitions[len(answers) :]:
+        for index, records in islice(partitions, len(answers), None):
             if work.charge(records):
                 await asyncio.sleep(0)
                 work.new_turn()
@@ -152,22 +185,38 @@ async def _go_on(broker: Broker, context: RequestContext, produced: Produced, wo
             answers.append(answer)
     if to_flush:
         return await _answer_after_flush(broker, context, acks, topics, to_flush, failed)
-    return _answer(context, acks, topics, failed)
+    return await _answer_in_slices(context, acks, topics, failed)
 
 
-def _each_once(topics: Sequence[ProducedTopic]) -> Sequence[ProducedTopic]:
+def _each_once(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]]:
     """A partition that is named twice counts once, with the records named last: Kafka's handler collects
     them in a map. No client of the present does that.
     """
-    if len(topics) == 1 and len(topics[0][1]) == 1:
-        return topics
-    last = {(topic, index): records for topic, partitions in topics for index, records in partitions}
-    if len(last) == sum(len(partitions) for _, partitions in topics):
+    named = 0
+    last: dict[tuple[TopicKey, int], Buffer | None] = {}
+    for topic, partitions in topics:
+        for index, records in partitions:
+            named += 1
+            if not named % _NAMED_AT_A_TIME:
+                yield _NAMED_AT_A_TIME
+            last[topic, index] = records
+    if len(last) == named:
         return topics
     kept: dict[TopicKey, list[tuple[int, Buffer | None]]] = {}
-    for (topic, index), records in last.items():
+    for named, ((topic, index), records) in enumerate(last.items(), 1):
+        if not named % _NAMED_AT_A_TIME:
+            yield _NAMED_AT_A_TIME
         kept.setdefault(topic, []).append((index, records))
     return list(kept.items())
+
+
+async def _answer_in_slices(
+    context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool
+) -> Response | None:
+    if acks == 0:
+        return _answer(context, acks, topics, failed)
+    version, correlation_id = context.api_version, context.correlation_id
+    return Response([await Slice().go_on(encode_produce_response_in_steps(version, correlation_id, topics))])
 
 
 def _answer(
@@ -189,14 +238,17 @@ async def _answer_after_flush(
     failed: bool,
 ) -> Response | None:
     """``flush.messages`` is due: the answer waits for the disk, the loop does not."""
-    outcomes = await asyncio.gather(
-        *(broker.flush(partition.log) for partition in to_flush.values()), return_exceptions=True
-    )
+    outcomes: list[object] = []
+    logs = [partition.log for partition in to_flush.values()]
+    for at in range(0, len(logs), MOST_AT_ONCE):
+        some = map(broker.flush, logs[at : at + MOST_AT_ONCE])
+        outcomes += await asyncio.gather(*some, return_exceptions=True)
     lost = {key for key, outcome in zip(to_flush, outcomes, strict=True) if outcome is not None}
     for (topic, index), error in zip(to_flush, outcomes, strict=True):
         if error is None:
             continue
         if not isinstance(error, StorageError):
+            assert isinstance(error, BaseException)
             raise error
         broker.log_storage_error("Produce", topic, index, error)
         broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
@@ -204,7 +256,7 @@ async def _answer_after_flush(
         for n, answer in enumerate(answers):
             if (topic, answer.partition) in lost:
                 answers[n] = ProducePartitionResult(answer.partition, ErrorCode.kafka_storage_error)
-    return _answer(context, acks, topics, failed or bool(lost))
+    return await _answer_in_slices(context, acks, topics, failed or bool(lost))
 
 
 def _append(
@@ -226,6 +278,8 @@ def _append(
         if work is None:
             batch = validate_produced(records, partition.rules, now_ms, None, True)
         else:
+            if work.begins(partition):
+                raise BeyondTurn
             batch = validate_produced(records, partition.rules, now_ms, work.inflation, True)
             if batch.header.attributes & CODEC_MASK:
                 work.validated(records, partition.rules)
@@ -255,6 +309,9 @@ async def _append_later(
         partition = _partition(broker, context, acks, topic, index, records)
         assert not isinstance(records, bytes | None)
         rules = partition.rules
+        if work.begins(partition):
+            await asyncio.sleep(0)
+            work.new_turn()
         try:
             if is_large:
                 raise BeyondSlice

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
+from service.base.steps import at_once
 from service.wire import fetch, produce
 from service.wire.api import (
     APIS,
@@ -132,6 +133,9 @@ def test_produce_responses_are_the_bytes_that_kio_writes(version: int, data: st.
     )
     assert frame[:8] == (len(frame) - 4).to_bytes(4, "big") + (5).to_bytes(4, "big")
     assert bytes(frame[8:]) == (b"\x00" if version >= 9 else b"") + kio_bytes(message)
+    throttle_ms = _ms(message.throttle_time)
+    in_steps = at_once(produce.encode_produce_response_in_steps(version, 5, topics, throttle_ms))
+    assert in_steps == produce.encode_produce_response(version, 5, topics, throttle_ms)
 
 
 def _produced(p: Any) -> produce.ProducePartitionResult:

@@ -1,0 +1,97 @@
+"""Garbage is looked for in short looks: little that has grown is collected, much is set aside."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from service.base.turns import Turns
+from service.broker.garbage import MIDDLE, MOST_LOOKED_AT, YOUNG, Garbage
+
+LITTLE = 2 * YOUNG * (MIDDLE + 2)  # so that something has become old
+MUCH = 2 * MOST_LOOKED_AT
+
+
+class Thing:
+    """Refers to itself, so that only the collector frees it."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+@pytest.fixture
+def full_looks() -> Iterator[list[int]]:
+    """A number for each look at the oldest generation."""
+    thresholds, callbacks = gc.get_threshold(), list(gc.callbacks)
+    looks: list[int] = []
+
+    def told(phase: str, info: Mapping[str, Any]) -> None:
+        if phase == "start" and info["generation"] == 2:
+            looks.append(1)
+
+    gc.callbacks.append(told)
+    yield looks
+    gc.set_threshold(*thresholds)
+    gc.callbacks[:] = callbacks
+    gc.unfreeze()
+    gc.collect()
+    gc.freeze()
+
+
+def test_python_does_not_look_at_all_that_lives_by_itself(full_looks: list[int]) -> None:
+    Garbage(Turns()).begin()
+    full_looks.clear()
+    alive = [[n] for n in range(MUCH)]
+    assert not full_looks
+    assert len(alive) == MUCH
+
+
+def test_what_has_grown_a_little_is_collected(full_looks: list[int]) -> None:
+    garbage = Garbage(Turns())
+    garbage.begin()
+    full_looks.clear()
+    thing = Thing()
+    gone = weakref.ref(thing)
+    alive = [[n] for n in range(LITTLE)]
+    del thing
+    garbage.look()
+    assert len(full_looks) == 1
+    assert gone() is None
+    garbage.look()
+    assert len(full_looks) == 1, "nothing has grown"
+    assert alive
+
+
+def test_what_has_grown_much_is_set_aside_until_there_may_be_as_much_garbage_as_life(
+    full_looks: list[int],
+) -> None:
+    garbage = Garbage(Turns(), many=2 * MUCH)
+    garbage.begin()
+    full_looks.clear()
+    thing = Thing()
+    gone = weakref.ref(thing)
+    alive = [[n] for n in range(MUCH)]
+    del thing
+    garbage.look()
+    assert not full_looks
+    assert gone() is not None
+    while not full_looks:
+        alive += [[n] for n in range(MUCH)]
+        garbage.look()
+        assert len(alive) < 50 * MUCH
+    assert gone() is None
+
+
+def test_a_long_collection_is_named_as_what_held_the_loop(
+    full_looks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = Turns()
+    Garbage(turns).begin()
+    monkeypatch.setattr("service.broker.garbage.NOTICED_S", 0.0)
+    gc.collect()
+    turns.ended(0.0, 1.0)
+    assert turns.longest[0].who.startswith("a collection of garbage, generation 2: ")
