@@ -110,6 +110,17 @@ def alter_broker(stage: Stage) -> Act:
     return act
 
 
+def snapshots(stage: Stage) -> Act:
+    """Each change of the metadata is followed by a snapshot of all of it."""
+
+    def act() -> None:
+        for number in range(10):
+            stage.alter(TOPIC, segment_ms=str(1 << 30 | number))
+            time.sleep(0.5)
+
+    return act
+
+
 def metadata_of_all(stage: Stage) -> Act:
     module = schema(3, 12)
     request = module.MetadataRequest(

@@ -27,11 +27,6 @@ Act = Callable[[], "str | None"]
 TOPIC = "innocent"
 WIDE = 1000
 BEGAN_MS = 1_700_000_000_000
-BRISK = {
-    "remote.log.manager.task.interval.ms": "500",
-    "log.retention.check.interval.ms": "500",
-    "log.segment.delete.delay.ms": "500",
-}
 
 
 class Stage:
@@ -57,7 +52,7 @@ class Stage:
         self.http = f"http://{http}"
         self.node = Node(
             folder / "node",
-            {**BRISK, "firn.http.listener": http, **remote, **row.settings},
+            {"firn.http.listener": http, **remote, **row.settings},
             self.store.env if self.store else {},
         )
         stack.callback(self.node.close)

@@ -4,16 +4,16 @@ What nobody refers to any more is freed at once; the collector is for cycles alo
 that lives whenever that has grown by a quarter: some hundred milliseconds of the loop where there are ten
 thousand partitions, and again and again while a request of a hundred thousand elements is read. Here the
 young generations are looked at as ever. The oldest is looked at by this chore: what has grown a little is
-collected, what has grown much is set aside unseen (`gc.freeze`). It is looked at once there may be as much
-garbage in it as there was life at the last look.
+collected, what has grown much is set aside unseen (`gc.freeze`). All is looked at once twice as much memory
+is in use as was after the last look.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import time
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from service.base.turns import NOTICED_S, Turns
@@ -24,7 +24,7 @@ YOUNG: Final = 1000
 MIDDLE: Final = 10
 """Looks at the youngest per look at the middle generation; what survives that is old."""
 NEVER: Final = 1 << 30
-SURELY_MANY: Final = 20
+SURELY_MANY: Final = 10
 """Looks at the middle generation that have made so many objects old that they are not even counted."""
 MOST_LOOKED_AT: Final = 50_000
 """Objects that are looked at in one go: 5 to 10 ms."""
@@ -34,14 +34,15 @@ MANY: Final = 1_000_000
 class Garbage:
     """The collector of this process, once the node is up. Owned by the loop; there is one in a process."""
 
-    def __init__(self, turns: Turns, many: int = MANY) -> None:
-        """So `many` objects may be set aside before they are looked at, however few there were before."""
+    def __init__(self, turns: Turns, now: Callable[[], float], many: int = MANY) -> None:
+        """`now` is a clock, in seconds. So `many` blocks of memory may come into use before all is looked at,
+        however few there were."""
         self._turns = turns
+        self._now = now
         self._many = many
         self._began = 0.0
-        self._aside = 0
-        """objects that are set aside, and as many more as may have been freed since"""
-        self._worth_a_look = many
+        self._worth_a_look = 0
+        """blocks of memory in use at which all is looked at"""
 
     def begin(self) -> None:
         """What lives now lives until the end, be it ten thousand partitions."""
@@ -58,31 +59,29 @@ class Garbage:
         """Collect the oldest generation, or set it aside."""
         if not (grown := gc.get_count()[2]):
             return
-        count = grown * YOUNG * MIDDLE
-        if grown <= SURELY_MANY:
-            # Python's own counts do not tell: what was freed meanwhile is taken off them.
-            count = sum(len(gc.get_objects(generation)) for generation in range(3))
-        if count <= MOST_LOOKED_AT:
+        if sys.getallocatedblocks() > self._worth_a_look:
+            self._look_at_all()
+        elif grown <= SURELY_MANY and _count() <= MOST_LOOKED_AT:
             gc.collect()
-            return
-        gc.freeze()
-        self._aside += count
-        if self._aside > self._worth_a_look:
-            self._aside = gc.get_freeze_count()
-            if self._aside > self._worth_a_look:
-                self._look_at_all()
+        else:
+            gc.freeze()
 
     def _look_at_all(self) -> None:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        self._aside = gc.get_freeze_count()
-        self._worth_a_look = 2 * self._aside + self._many
+        alive = sys.getallocatedblocks()
+        self._worth_a_look = alive + max(alive, self._many)
 
     def _told(self, phase: str, info: Mapping[str, Any]) -> None:
         """By the collector, on the thread on which it runs: all others wait for it."""
         if phase == "start":
-            self._began = time.monotonic()
-        elif (took_s := time.monotonic() - self._began) > NOTICED_S:
+            self._began = self._now()
+        elif (took_s := self._now() - self._began) > NOTICED_S:
             generation, freed = info["generation"], info["collected"]
             self._turns.held(took_s, f"a collection of garbage, generation {generation}: {freed} objects")
+
+
+def _count() -> int:
+    """Objects that are not set aside. Python's own counts do not tell: what was freed is taken off them."""
+    return sum(len(gc.get_objects(generation)) for generation in range(3))

@@ -26,8 +26,28 @@ from service.network.limited_log import RateLimitedLog
 _log = logging.getLogger(__name__)
 _LOOK_S: Final = LONG_S / 2
 _PACKAGE: Final = str(Path(__file__).parents[1])
+MOST_EVENTS: Final = 32
+"""Sockets that have their turn in one turn of the loop."""
 _DEPTH: Final = 3
 """Functions of ours that a long turn is named by, the innermost first."""
+
+
+class _FewEvents:
+    """The kernel's list of what is ready, read a little at a time.
+
+    A turn does all that it is told of before it asks again, be it a thousand peers that sent a request each.
+    What is left stands first in the list the next time.
+    """
+
+    def __init__(self, epoll: Any) -> None:
+        self._epoll = epoll
+        self._poll = epoll.poll
+
+    def poll(self, timeout: float, most: int) -> Any:
+        return self._poll(timeout, most if most < MOST_EVENTS else MOST_EVENTS)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._epoll, name)
 
 
 class MeasuredSelector(selectors.DefaultSelector):
@@ -37,6 +57,8 @@ class MeasuredSelector(selectors.DefaultSelector):
         super().__init__()
         self._turns = turns
         self._now = now
+        if (epoll := getattr(self, "_selector", None)) is not None:
+            self._selector = _FewEvents(epoll)
         self._select = super().select
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:

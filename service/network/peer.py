@@ -22,7 +22,7 @@ from service.network.connection import ANSWERING, CLOSED, READING, Connection
 from service.network.exchange import Answer, Describe, Handler, Limits, RequestContext, Response
 from service.network.limited_log import RateLimitedLog
 from service.network.metrics import QUICK_S, ApiMetrics, NetworkMetrics
-from service.network.sender import PeerLost, Sender
+from service.network.sender import Outlet, PeerLost, Sender
 from service.network.watch import Watch
 from service.wire.errors import WireError
 from service.wire.frames import SIZE_BYTES
@@ -31,7 +31,7 @@ _LOG = logging.getLogger(__name__)
 _SCRATCH_BYTES = 64 << 10
 _MOST_IN_A_TURN = 256
 _TURN_S = 0.002
-"""So many requests that one peer has sent in one go, or so long, before the others get their turn."""
+"""So many requests that one peer has sent in one go, or so long a turn, before the others get theirs."""
 _SHORT_BYTES = 4 << 10
 """What is read at once while there is no memory to keep it in."""
 _NO_API = ApiMetrics()
@@ -57,6 +57,7 @@ class Shared:
     warnings: RateLimitedLog = field(init=False)
     errors: RateLimitedLog = field(init=False)
     watch: Watch = field(init=False)
+    outlet: Outlet = field(init=False)
     now: Callable[[], float] = field(init=False)
     """seconds of the loop's clock"""
     stopping: bool = False
@@ -64,6 +65,7 @@ class Shared:
     def __post_init__(self) -> None:
         limits = self.limits
         self.now = self.loop.time
+        self.outlet = Outlet(self.loop)
         self.watch = Watch(
             self.loop, self.pool, limits.read_timeout_ms / 1000, limits.send_timeout_ms / 1000, self.counters
         )
@@ -100,7 +102,7 @@ class Peer(asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         shared = self._shared
         self._transport = transport
-        self._sender = Sender(shared.loop, transport, self._sent, self._moved)
+        self._sender = Sender(shared.loop, transport, self._sent, self._moved, shared.outlet)
         if (own := transport.get_extra_info("socket")) is not None:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer = transport.get_extra_info("peername") or ("?", 0)
@@ -170,7 +172,9 @@ class Peer(asyncio.BufferedProtocol):
     def _serve(self) -> None:
         """Answer the whole requests that are there, as many as a turn may take; keep the rest."""
         connection, shared = self._connection, self._shared
-        start = began = self.last_move
+        began = self.last_move
+        # Of the turn, where somebody tells when it began: others have had their part of it.
+        start = min(shared.turns.began, began)
         answered = 0
         try:
             while connection.state is READING and not self._transport.is_closing():

@@ -32,8 +32,8 @@ from service.base.types import Buffer
 
 SMALL_SLICE_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10
-_BURST_BYTES = 4 << 20
-"""After so many bytes to one reader the others get their turn."""
+TURN_BYTES = 2 << 20
+"""So much of files is sent in one turn of the loop, to all readers together: about 2 ms."""
 
 
 class PeerLost(FirnError):
@@ -64,14 +64,47 @@ class Slice(Protocol):
 Part = Buffer | Slice
 
 
+class Outlet:
+    """What all connections send of files in one turn of the loop. Those that find no room wait in a row."""
+
+    __slots__ = ("_is_used", "_loop", "_waiting", "room")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: deque[Sender] = deque()
+        self._is_used = False
+        self.room = TURN_BYTES
+        """bytes that may still be sent in this turn"""
+
+    def used(self, count: int) -> None:
+        self.room -= count
+        if not self._is_used:
+            self._is_used = True
+            self._loop.call_soon(self._next_turn)
+
+    def wait(self, sender: Sender) -> None:
+        """There is no room: `sender` goes on in a later turn."""
+        self._waiting.append(sender)
+
+    def _next_turn(self) -> None:
+        self._is_used = False
+        self.room = TURN_BYTES
+        try:
+            while self._waiting and self.room > 0:
+                self._waiting.popleft().go_on()
+        finally:
+            if self._waiting and not self._is_used:
+                self.used(0)
+
+
 class Sender:
     """Output of one connection. `on_sent` is called when everything given to `send` is out, unless `send`
     said so.
     """
 
     __slots__ = (
-        "_at", "_loop", "_on_progress", "_on_sent", "_parts", "_paused", "_small_bytes", "_socket",
-        "_transport", "_watched", "taken_bytes",
+        "_at", "_in_row", "_loop", "_on_progress", "_on_sent", "_outlet", "_parts", "_paused",
+        "_small_bytes", "_socket", "_transport", "_watched", "taken_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -80,8 +113,11 @@ class Sender:
         transport: asyncio.Transport,
         on_sent: Callable[[Exception | None], None],
         on_progress: Callable[[], None],
+        outlet: Outlet,
     ) -> None:
         self._loop = loop
+        self._outlet = outlet
+        self._in_row = False
         self._transport = transport
         self._on_sent = on_sent
         self._on_progress = on_progress
@@ -147,10 +183,15 @@ class Sender:
         if not self._transport.is_closing():
             self._resume()
 
+    def go_on(self) -> None:
+        """There is room again in the outlet."""
+        self._in_row = False
+        if self._parts and not self._transport.is_closing():
+            self._resume()
+
     def _push(self) -> bool:
-        budget = _BURST_BYTES
         while self._parts:
-            if self._paused:
+            if self._paused or self._in_row:
                 return False
             part = self._parts[0]
             if isinstance(part, (bytes, bytearray, memoryview)):
@@ -159,9 +200,11 @@ class Sender:
             if part.size - self._at <= self._small_bytes:
                 self._write_memory()
                 continue
-            sent = self._send_slice(part)
-            budget -= sent
-            if sent == 0 or budget <= 0:
+            if self._outlet.room <= 0:
+                self._in_row = True
+                self._outlet.wait(self)
+                return False
+            if self._send_slice(part) == 0:
                 self._watch()
                 return False
         return not self._paused
@@ -190,15 +233,15 @@ class Sender:
     def _send_slice(self, part: Slice) -> int:
         assert self._socket is not None
         try:
-            sent = part.file.send_to(
-                self._socket.fileno(), min(part.size - self._at, _BURST_BYTES), part.position + self._at
-            )
+            size = min(part.size - self._at, self._outlet.room)
+            sent = part.file.send_to(self._socket.fileno(), size, part.position + self._at)
         except BlockingIOError:
             return 0
         except (ConnectionError, TimeoutError) as e:
             raise PeerLost(str(e)) from e
         if sent == 0:
             raise StorageError(f"file ends {part.size - self._at} bytes before the slice that is being sent")
+        self._outlet.used(sent)
         self._advance(sent, part.size)
         self._on_progress()
         return sent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -43,7 +44,7 @@ def full_looks() -> Iterator[list[int]]:
 
 
 def test_python_does_not_look_at_all_that_lives_by_itself(full_looks: list[int]) -> None:
-    Garbage(Turns()).begin()
+    Garbage(Turns(), time.monotonic).begin()
     full_looks.clear()
     alive = [[n] for n in range(MUCH)]
     assert not full_looks
@@ -51,7 +52,7 @@ def test_python_does_not_look_at_all_that_lives_by_itself(full_looks: list[int])
 
 
 def test_what_has_grown_a_little_is_collected(full_looks: list[int]) -> None:
-    garbage = Garbage(Turns())
+    garbage = Garbage(Turns(), time.monotonic)
     garbage.begin()
     full_looks.clear()
     thing = Thing()
@@ -69,7 +70,7 @@ def test_what_has_grown_a_little_is_collected(full_looks: list[int]) -> None:
 def test_what_has_grown_much_is_set_aside_until_there_may_be_as_much_garbage_as_life(
     full_looks: list[int],
 ) -> None:
-    garbage = Garbage(Turns(), many=2 * MUCH)
+    garbage = Garbage(Turns(), time.monotonic, many=2 * MUCH)
     garbage.begin()
     full_looks.clear()
     thing = Thing()
@@ -90,7 +91,7 @@ def test_a_long_collection_is_named_as_what_held_the_loop(
     full_looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turns = Turns()
-    Garbage(turns).begin()
+    Garbage(turns, time.monotonic).begin()
     monkeypatch.setattr("service.broker.garbage.NOTICED_S", 0.0)
     gc.collect()
     turns.ended(0.0, 1.0)
