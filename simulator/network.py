@@ -109,6 +109,18 @@ class _Name:
     def __init__(self, address: Address) -> None:
         self._address = address
 
+    def dup(self) -> _Name:
+        return self
+
+    def listen(self, backlog: int) -> None:
+        """Nobody is refused here."""
+
+    def __enter__(self) -> _Name:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
     def getsockname(self) -> Address:
         return self._address
 

@@ -31,7 +31,10 @@ _LOG = logging.getLogger(__name__)
 _SCRATCH_BYTES = 64 << 10
 _MOST_IN_A_TURN = 256
 _TURN_S = 0.002
-"""So many requests that one peer has sent in one go, or so long a turn, before the others get theirs."""
+"""So many requests that one peer has sent in one go, or so long, before the others get their turn."""
+_LONG_S = 0.01
+_SHORT_TURN_S = 0.0003
+"""So long where others have had so much of the turn of the loop already."""
 _SHORT_BYTES = 4 << 10
 """What is read at once while there is no memory to keep it in."""
 _NO_API = ApiMetrics()
@@ -172,16 +175,15 @@ class Peer(asyncio.BufferedProtocol):
     def _serve(self) -> None:
         """Answer the whole requests that are there, as many as a turn may take; keep the rest."""
         connection, shared = self._connection, self._shared
-        began = self.last_move
-        # Of the turn, where somebody tells when it began: others have had their part of it.
-        start = min(shared.turns.began, began)
+        start = began = self.last_move
+        most_s = _TURN_S if began - shared.turns.began < _LONG_S else _SHORT_TURN_S
         answered = 0
         try:
             while connection.state is READING and not self._transport.is_closing():
                 request = connection.next_request()
                 if request is None:
                     break
-                if answered and (answered == _MOST_IN_A_TURN or began - start > _TURN_S):
+                if answered and (answered == _MOST_IN_A_TURN or began - start > most_s):
                     shared.loop.call_soon(self._answer_next, request)
                     break
                 answered += 1

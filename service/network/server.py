@@ -33,6 +33,8 @@ from service.network.metrics import NetworkMetrics
 from service.network.peer import Peer, Shared
 
 _BACKLOG = 1024
+_ACCEPTED_AT_ONCE = 8
+"""asyncio accepts in one go as many as it was told that the kernel may keep."""
 """Connections that the kernel keeps for us, and those that are accepted in one go."""
 
 
@@ -109,7 +111,7 @@ class Server:
         )
         try:
             server = await loop.create_server(
-                self._peer, self.host, self.port, backlog=_BACKLOG, start_serving=False
+                self._peer, self.host, self.port, backlog=_ACCEPTED_AT_ONCE, start_serving=False
             )
         except OSError as e:
             host = f"[{self.host}]" if ":" in self.host else self.host
@@ -128,6 +130,7 @@ class Server:
         self._admission.watch(self)
         for server in self._listening:
             await server.start_serving()
+            _keep_more(server)
         self._sweep()
 
     def shut(self) -> None:
@@ -155,7 +158,8 @@ class Server:
         try:
             while self._kept and not self._shut and not shared.stopping:
                 sock = self._kept[-1]
-                server = await shared.loop.create_server(self._peer, sock=sock, backlog=_BACKLOG)
+                server = await shared.loop.create_server(self._peer, sock=sock, backlog=_ACCEPTED_AT_ONCE)
+                _keep_more(server)
                 self._kept.pop()
                 self._listening.append(server)
         except OSError as e:
@@ -206,3 +210,10 @@ class Server:
             shared.counters.idle_closed += 1
             peer.abort()
         self._sweeper = shared.loop.call_later(min(max(idle_s / 8, 0.05), 30.0), self._sweep)
+
+
+def _keep_more(server: asyncio.Server) -> None:
+    """Let the kernel keep more connections than are accepted at once."""
+    for one in server.sockets:
+        with one.dup() as listening:
+            listening.listen(_BACKLOG)
