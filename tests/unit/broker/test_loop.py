@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
 import time
 
@@ -11,7 +12,7 @@ import pytest
 
 from service.base.threads import SystemThreads
 from service.base.turns import Turns
-from service.broker.loop import LoopWatch, new_loop
+from service.broker.loop import MOST_EVENTS, LoopWatch, new_loop
 
 
 async def _holds_the_loop(seconds: float) -> None:
@@ -63,3 +64,41 @@ def test_between_turns_that_have_work_nothing_is_left_out() -> None:
     with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
         runner.run(steps())
     assert turns.histogram.total >= 0.29
+
+
+def test_a_thousand_peers_that_ask_at_once_have_their_turns_one_after_the_other() -> None:
+    in_turn: list[int] = []
+
+    async def asked() -> None:
+        loop = asyncio.get_running_loop()
+        left = 10 * MOST_EVENTS
+        pairs = [socket.socketpair() for _ in range(left)]
+        ended = asyncio.Event()
+
+        def next_turn() -> None:
+            in_turn.append(0)
+            if not ended.is_set():
+                loop.call_soon(next_turn)
+
+        def readable(own: socket.socket) -> None:
+            nonlocal left
+            own.recv(1)
+            in_turn[-1] += 1
+            left -= 1
+            if not left:
+                ended.set()
+
+        for own, other in pairs:
+            loop.add_reader(own, readable, own)
+            other.send(b"x")
+        next_turn()
+        await ended.wait()
+        for own, other in pairs:
+            loop.remove_reader(own)
+            own.close()
+            other.close()
+
+    with asyncio.Runner(loop_factory=lambda: new_loop(Turns(), time.monotonic)) as runner:
+        runner.run(asked())
+    assert sum(in_turn) == 10 * MOST_EVENTS
+    assert max(in_turn) <= MOST_EVENTS

@@ -1,0 +1,121 @@
+"""So much of files goes out in one turn of the loop, whoever it is sent to."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+from service.base.disk import SystemDisk
+from service.hot.files import FileSlice, SegmentFile
+from service.network.sender import TURN_BYTES, Outlet, Sender
+
+READERS = 8
+EACH = TURN_BYTES // 2
+SMALL_BUFFER = 64 << 10
+
+
+class SocketTransport(asyncio.Transport):
+    """Only says which socket it is."""
+
+    def __init__(self, own: socket.socket) -> None:
+        super().__init__({"socket": own})
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        assert high == 0
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class CountedFile(SegmentFile):
+    """A file of which is known how much of it went out, and when."""
+
+    sent_by_turn: list[int]
+
+    def send_to(self, socket_fd: int, size: int, position: int) -> int:
+        sent = super().send_to(socket_fd, size, position)
+        self.sent_by_turn[-1] += sent
+        return sent
+
+
+async def _taken(reader: socket.socket, size: int) -> bytes:
+    loop, taken = asyncio.get_running_loop(), bytearray()
+    while len(taken) < size:
+        piece = await loop.sock_recv(reader, 1 << 20)
+        assert piece
+        taken += piece
+    return bytes(taken)
+
+
+def test_all_readers_together_are_sent_so_much_in_a_turn_and_each_gets_all_of_it(tmp_path: Path) -> None:
+    content = bytes(range(256)) * (EACH // 256)
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    file = CountedFile(SystemDisk(), path, len(content))
+    file.sent_by_turn = [0]
+
+    async def scenario() -> list[bytes]:
+        loop = asyncio.get_running_loop()
+        outlet = Outlet(loop)
+        pairs = [socket.socketpair() for _ in range(READERS)]
+        ended: list[Any] = []
+        senders = []
+
+        def next_turn() -> None:
+            if len(ended) < READERS:
+                file.sent_by_turn.append(0)
+                loop.call_soon(next_turn)
+
+        next_turn()
+        for own, other in pairs:
+            own.setblocking(False)
+            other.setblocking(False)
+            sender = Sender(loop, SocketTransport(own), ended.append, lambda: None, outlet)
+            senders.append(sender)
+            if sender.send([FileSlice(file, 0, EACH)]):
+                ended.append(None)
+        try:
+            async with asyncio.timeout(60):
+                return await asyncio.gather(*(_taken(other, EACH) for _, other in pairs))
+        finally:
+            for sender in senders:
+                sender.close()
+            for pair in pairs:
+                for one in pair:
+                    one.close()
+
+    assert asyncio.run(scenario()) == [content] * READERS
+    assert max(file.sent_by_turn) <= TURN_BYTES
+    assert sum(file.sent_by_turn) == READERS * EACH
+
+
+def test_who_is_gone_when_there_is_room_again_is_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(EACH))
+    file = SegmentFile(SystemDisk(), path, EACH)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        outlet = Outlet(loop)
+        outlet.used(TURN_BYTES)
+        pairs = [socket.socketpair() for _ in range(2)]
+        ended: list[Any] = []
+        for own, _ in pairs:
+            own.setblocking(False)
+        gone, stays = (
+            Sender(loop, SocketTransport(own), ended.append, lambda: None, outlet) for own, _ in pairs
+        )
+        assert not gone.send([FileSlice(file, 0, SMALL_BUFFER)])
+        assert not stays.send([FileSlice(file, 0, SMALL_BUFFER)])
+        gone.close()
+        await asyncio.sleep(0)
+        assert ended == [None]
+        assert stays.taken_bytes == SMALL_BUFFER
+        assert gone.taken_bytes == 0
+        for pair in pairs:
+            for one in pair:
+                one.close()
+
+    asyncio.run(scenario())
