@@ -181,8 +181,13 @@ def read_cold(
                 topics=(module.FetchTopic(topic=topic, partitions=(part,)),),
             )  # fmt: skip
 
-            def has_records(request: Any = request) -> bool:
-                answer = connection.call(request).responses[0].partitions[0]
-                return answer.error_code == 0 and bool(answer.records)
+            answers: list[Any] = []
 
-            wait_until(f"records of {topic}-{partition} at {at}", has_records, patience_s, every=0.01)
+            def has_records(request: Any = request, answers: list[Any] = answers) -> bool:
+                answers[:] = connection.call(request).responses[0].partitions
+                return answers[0].error_code == 0 and bool(answers[0].records)
+
+            try:
+                wait_until(f"records of {topic}-{partition} at {at}", has_records, patience_s, every=0.01)
+            except AssertionError as e:
+                raise AssertionError(f"{e}; the last answer: {answers}") from None
