@@ -61,6 +61,8 @@ class Shared:
     errors: RateLimitedLog = field(init=False)
     watch: Watch = field(init=False)
     outlet: Outlet = field(init=False)
+    closed: Connection = field(init=False)
+    """what a peer has for its connection once that is closed"""
     now: Callable[[], float] = field(init=False)
     """seconds of the loop's clock"""
     stopping: bool = False
@@ -69,6 +71,8 @@ class Shared:
         limits = self.limits
         self.now = self.loop.time
         self.outlet = Outlet(self.loop)
+        self.closed = Connection(self.pool, limits.max_request_bytes)
+        self.closed.close()
         self.watch = Watch(
             self.loop, self.pool, limits.read_timeout_ms / 1000, limits.send_timeout_ms / 1000, self.counters
         )
@@ -166,6 +170,7 @@ class Peer(asyncio.BufferedProtocol):
         self._shared.watch.gone(self)
         self._sender.close()
         self._connection.close()
+        self._connection = self._shared.closed  # its own holds this peer
         self._done()
         if self._pending is not None and self._context.cancel_on_disconnect:
             self._pending.cancel()

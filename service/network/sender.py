@@ -162,6 +162,8 @@ class Sender:
     def close(self) -> None:
         """Let go of files and descriptors; the transport is closed or about to be."""
         self._parts.clear()
+        # Whom it told holds this sender: nobody else is to look for that.
+        self._on_sent = self._on_progress = _nobody
         watched, self._watched = self._watched, None
         if watched is not None:
             self._loop.remove_writer(watched)
@@ -258,6 +260,10 @@ class Sender:
         if self._watched is None:
             self._watched = self._socket.dup()
         self._loop.add_writer(self._watched, self._writable)
+
+
+def _nobody(_: Exception | None = None) -> None:
+    """Nobody is told any more."""
 
 
 def _read(part: Slice, at: int, room: int) -> bytes:
