@@ -286,6 +286,7 @@ class Applier:
                 tip = TopicIdPartition(topic.id, topic.name, index)
                 self._pending.pop(tip, None)
                 self._behind.pop(tip, None)
+                self._learnt.discard(tip)
                 partition = self._replicas.get(topic.id, index)
                 if partition is not None:
                     self._replicas.remove(partition)

@@ -375,7 +375,11 @@ class Flights:
                     self._serving -= 1
                     self._work.notify_all()
                     return
-            work()
+            try:
+                work()
+            except Exception:
+                # A bug. Who waited was told, or is not waited for; the thread is still counted on.
+                _log.exception("a bug in a thread of cold reads, which goes on")
             del work  # nothing is kept alive while the thread waits
 
     def _run(self, work: Callable[[], None]) -> None:

@@ -362,6 +362,34 @@ def test_a_handler_is_told_once_when_its_answer_is_not_needed_any_more(leaves: b
     run(scenario())
 
 
+def test_an_answer_that_comes_when_its_peer_is_gone_is_let_go_of() -> None:
+    async def scenario() -> None:
+        asked, go_on = asyncio.Event(), asyncio.Event()
+        done: list[str] = []
+
+        async def handler(context: RequestContext, request: memoryview) -> Response:
+            asked.set()
+            await go_on.wait()
+            return Response([frame(b"late")], lambda: done.append("let go"))
+
+        server = Server("127.0.0.1", 0, handler)
+        await server.start()
+        _, writer = await connect(server)
+        reset = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        writer.write(frame(b"x"))
+        await asked.wait()
+        writer.close()
+        await until(lambda: server.connection_count == 0)
+        assert done == []
+        go_on.set()
+        await until(lambda: bool(done))
+        await server.close()
+        assert done == ["let go"]
+
+    run(scenario())
+
+
 def test_a_half_closed_peer_still_gets_what_it_asked_for() -> None:
     async def scenario() -> None:
         async with serving() as (server, _):
