@@ -183,7 +183,7 @@ class LocalLog:
 
     @property
     def last_flush_ms(self) -> int:
-        """When everything was last asked to be made durable."""
+        """When everything was last asked to be made durable; monotonic ms."""
         return self._durability.last_flush_ms
 
     @property

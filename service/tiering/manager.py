@@ -101,7 +101,7 @@ class TieringManager:
         )
         self._free = [2 * settings.copier_threads, settings.copier_threads]
         """places in the lanes for looks and for all else"""
-        self._agenda: Agenda[Key] = Agenda(lanes=len(self._free))
+        self._agenda: Agenda[Key] = Agenda(len(self._free), clock.monotonic_ms())
         self._breaker = _breaker(settings)
         self._blocked_until_ms: int | None = None
         """when the breaker lets somebody try, where anybody waits for that"""

@@ -282,7 +282,7 @@ def test_a_peer_that_leaves_in_the_last_turn_of_a_long_fetch_is_no_error(
     Session(talk, asked).fetch()
     last, turns = turns, 0
     gone = another(talk)
-    with pytest.raises(OSError):
+    with pytest.raises(ConnectionResetError, match="closed the connection"):
         Session(gone, asked).fetch()
     gone.client.close()
     assert turns == last

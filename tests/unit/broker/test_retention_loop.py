@@ -51,7 +51,7 @@ def test_a_partition_that_went_in_the_middle_of_a_round_is_not_looked_at(
     broker = SimpleNamespace(config=config, replicas=replicas, clock=ManualClock())
 
     async def scenario() -> None:
-        task = asyncio.create_task(retention.retention_loop(cast(Any, broker)))
+        task = asyncio.create_task(retention.retention_loop(cast("Any", broker)))
         async with asyncio.timeout(20):
             while third.looks < 2:
                 await asyncio.sleep(0.001)

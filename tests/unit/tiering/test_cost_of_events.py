@@ -56,7 +56,7 @@ def test_a_sealed_segment_is_offloaded_at_once_and_nobody_else_is_looked_at(
     async def scenario() -> None:
         world.manager.start()
         await until(lambda: world.manager._fence.is_ours and all(one.was_judged for one in world.replicas))
-        await until(lambda: not world.manager._busy and not world.manager._agenda.has_news)
+        await until(lambda: not world.manager._busy and not world.manager._agenda._news)
         assessed.clear()
         replica = world.replicas[7]
         for _ in range(3):
