@@ -175,6 +175,27 @@ def test_without_remote_storage_retention_moves_the_start_of_the_log(tmp_path: P
     assert log.epochs.entries == ((0, log.log_start_offset),)
 
 
+def test_who_watches_sealed_segments_hears_of_all_that_changes_them(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=400, retention_bytes=800)
+    news: list[int] = []
+    log.sealed.watch(lambda: news.append(log.log_end_offset))
+    for _ in range(20):
+        log.append(batch(2), 0, START_MS)
+    assert len(news) == len(log.sealed_segments())
+    for change in (
+        lambda: log.apply_local_retention(START_MS),
+        lambda: log.advance_log_start(log.log_start_offset + 1),
+        lambda: setattr(log, "config", LogConfig()),
+    ):
+        del news[:]
+        change()
+        assert news
+    del news[:]
+    log.sealed.watch(None)
+    log.roll()
+    assert not news
+
+
 def test_with_remote_storage_only_what_the_bucket_holds_goes_and_the_start_stays(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=400, local_retention_ms=0, remote_storage_enable=True)
     for _ in range(10):
