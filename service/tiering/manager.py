@@ -385,7 +385,7 @@ class TieringManager:
     def _judge_store(self, key: Key, error: FirnError | None, began_ms: int) -> None:
         """Have the breaker know how a unit of work ended."""
         if error is None or not isinstance(error, (StoreUnavailable, StoreRefused, Stalled)):
-            if self._breaker.answered(began_ms=began_ms):
+            if self._breaker.answered():
                 log.info("the store answers again")
                 self.metrics.store = None
             return

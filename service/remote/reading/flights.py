@@ -510,7 +510,7 @@ class Flights:
     def _tell_breaker(self, resource: Resource, error: BaseException | None, began_ms: int) -> None:
         """With the lock."""
         if error is None or not is_failure(error):
-            if self._breaker.answered(began_ms=began_ms):
+            if self._breaker.answered():
                 _log.info("the store serves cold reads again")
             return
         opened = self._breaker.failed(
