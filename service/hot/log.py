@@ -34,7 +34,6 @@ from service.hot.producers import ProducerEntry, ProducerStates
 from service.hot.raw_batches import check_raw, marker_of
 from service.hot.reading import LogReader, ReadResult
 from service.hot.recovery import Known, load_log, make_log, settings_of
-from service.hot.retention import SegmentFacts
 from service.hot.sealed import SealedSegment, SealedSegments
 from service.hot.search import TimeSearch
 from service.hot.segment import Segment
@@ -418,14 +417,6 @@ class LocalLog:
         """
         spans = self.sealed.spans(from_offset, len(self.state.segments))
         return [self.sealed.describe(span.base_offset) for span in spans]
-
-    def segment_facts(self) -> list[SegmentFacts]:
-        """What retention and `firn tiers` ask of each segment, oldest first, the active one last."""
-        self.state.check()
-        try:
-            return list(self._trimming.facts)
-        except CorruptionError as e:
-            raise self.state.corrupt(e) from e
 
     # Going away: see `trimming`
 

@@ -47,7 +47,6 @@ _log = logging.getLogger(__name__)
 NEVER_MS: Final = 2**63 - 1
 _TICK_S: Final = 1.0
 _PRODUCER_EXPIRY_CHECK_MS: Final = 600_000
-_REMOVE_AGAIN_MS: Final = 10_000
 _OPEN_AGAIN_MS: Final = 5_000
 _OPENED_AT_A_TIME: Final = 64
 _ADOPT_US: Final = 5

@@ -79,7 +79,7 @@ class Trimming:
         self._state = state
         self._durability = durability
         self._reader = reader
-        self.facts = _Facts(state)
+        self._facts = _Facts(state)
         self._removals: deque[_Removal] = deque()
 
     def apply_retention(
@@ -99,7 +99,7 @@ class Trimming:
             state.segments.size,
         )
         limits = retention.limits_of(state.config, is_tiered=is_tiered)
-        decision = retention.decide(self.facts, limits, bounds, now_ms)
+        decision = retention.decide(self._facts, limits, bounds, now_ms)
         if decision.roll:
             roll()
         count = min(decision.segments, len(state.segments) - 1)

@@ -64,10 +64,8 @@ def test_truncation_at_either_end(tmp_path: Path) -> None:
     assert LeaderEpochs.load(SystemDisk(), tmp_path).entries == ((1, 15),)
 
 
-def test_epochs_of_a_range_and_of_an_offset(tmp_path: Path) -> None:
+def test_the_epoch_of_an_offset(tmp_path: Path) -> None:
     made = epochs(tmp_path, (0, 0), (1, 10), (2, 20))
-    assert made.in_range(5, 20) == ((0, 5), (1, 10))
-    assert made.in_range(10, 21) == ((1, 10), (2, 20))
     assert [made.epoch_at(offset) for offset in (-1, 0, 9, 10, 25)] == [-1, 0, 0, 1, 2]
 
 

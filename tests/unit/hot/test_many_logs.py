@@ -14,9 +14,10 @@ from service.hot import flusher
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from tests.support.fault_disk import FaultDisk
+from tests.support.waiting import until
 from tests.support.world import START_MS, make_world
 from tests.unit.hot.logs import at_once, batch
-from tests.unit.hot.test_manager import close, until, while_running
+from tests.unit.hot.test_manager import close, while_running
 
 CONFIG = LogConfig(segment_bytes=1000, file_delete_delay_ms=0)
 

@@ -10,7 +10,7 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from service.network.exchange import Limits, RequestContext, Response
 from service.network.server import Server
 from service.wire.errors import MalformedMessage
 from service.wire.frames import frame
+from tests.support.waiting import until
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -137,12 +138,6 @@ async def connect(server: Server) -> Streams:
 async def receive(reader: asyncio.StreamReader) -> bytes:
     size = struct.unpack(">i", await reader.readexactly(4))[0]
     return await reader.readexactly(size)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:

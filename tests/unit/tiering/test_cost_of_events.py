@@ -15,6 +15,7 @@ from service.hot.segment import Segment
 from service.remote.format.keys import SegmentKey, segment_key
 from service.tiering.partition_work import PartitionWork
 from service.tiering.ports import ChooseUploads
+from tests.support.waiting import until
 from tests.unit.tiering.world import SETTINGS, Fault, World
 
 NEVER_MS = 3_600_000
@@ -26,12 +27,6 @@ def live(world: World) -> World:
     world.clock = SystemClock()  # type: ignore[assignment]
     world.reboot()
     return world
-
-
-async def until(condition) -> None:  # type: ignore[no-untyped-def]
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 @pytest.fixture
