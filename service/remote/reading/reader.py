@@ -30,7 +30,6 @@ from service.remote.format.manifest import (
     SegmentEntry,
     live_segments,
 )
-from service.remote.metrics import ReadMetrics
 from service.remote.reading.chunk import Chunk, ChunkRange
 from service.remote.reading.chunk_cache import Slot
 from service.remote.reading.disk_cache import DiskCache
@@ -247,11 +246,6 @@ class RemoteReader:
             return ArchiveEnd(tuple(epochs), snapshot)
 
         return self._start(compute)
-
-    @property
-    def metrics(self) -> ReadMetrics:
-        """What was counted since the start."""
-        return self._flights.metrics
 
     def stats(self) -> ReaderStats:
         with self._plan_lock:
