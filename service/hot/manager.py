@@ -517,7 +517,7 @@ class LogManager:
             self._removing.result()
             self._removing = None
         if self._removing is None and self._removals.is_due(now_ms):
-            self._removing = asyncio.get_running_loop().create_task(self._remove(now_ms))
+            self._removing = asyncio.get_running_loop().create_task(self._remove(now_ms), name="log-removal")
 
     async def _remove(self, now_ms: int) -> None:
         failed: Mapping[LogDir, Exception] = {}
