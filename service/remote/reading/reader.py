@@ -357,9 +357,11 @@ class RemoteReader:
             found = next_found
             pieces.append((slot, found.data))
             left -= len(found.data)
-        with self._plan_lock:
-            self._plan.ended(read.stream, found.next_offset)
         parts, hold = self._flights.hand_out(pieces, read.stream, at_end=found.at_end)
+        with self._plan_lock:
+            is_known = self._plan.ended(read.stream, found.next_offset)
+        if not is_known:
+            self._flights.forget((read.stream,))  # nobody else would say that its chunk is wanted no longer
         return RemoteRead(parts, found.next_offset, hold)
 
     def _following(
