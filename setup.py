@@ -14,7 +14,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CompileError, LinkError
 
-NAMES = ("kernel", "column_buffers", "column_kernel", "index_kernel", "time_kernel", "recovery_kernel")
+NAMES = ("kernel", "column_buffers", "column_kernel", "index_kernel", "time_kernel")
 KERNELS = tuple(f"service.records.{name}" for name in NAMES)
 
 

@@ -1,6 +1,6 @@
 """What is counted while work is done: plain integers, and histograms of fixed buckets. [P]
 
-Each room keeps its counters in a class of its `metrics.py`, made where the node is composed and handed in.
+Each room keeps its counters in dataclasses with slots in its `metrics.py`, made by who counts or handed in.
 The hot path does ``metrics.requests += 1`` or ``metrics.time.observe(0.0003)``, and nothing else; whoever
 scrapes reads. An increment of an attribute or of an item is one step between two points at which CPython
 changes threads, so threads of a pool count without a lock.

@@ -104,7 +104,9 @@ class Applier:
         anything, ends when that is done."""
         if self._under_way or self._turn.locked() or not self._is_small(delta):
             self._under_way += 1
-            return asyncio.get_running_loop().create_task(self._apply_in_turn(before, image, delta))
+            return asyncio.get_running_loop().create_task(
+                self._apply_in_turn(before, image, delta), name="applier"
+            )
         self._image = image
         for topic_id in delta.topics:
             topic = image.topics_by_id[topic_id]
@@ -286,6 +288,7 @@ class Applier:
                 tip = TopicIdPartition(topic.id, topic.name, index)
                 self._pending.pop(tip, None)
                 self._behind.pop(tip, None)
+                self._learnt.discard(tip)
                 partition = self._replicas.get(topic.id, index)
                 if partition is not None:
                     self._replicas.remove(partition)

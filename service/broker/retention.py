@@ -27,11 +27,16 @@ async def retention_loop(broker: Broker) -> None:
     while True:
         await asyncio.sleep(broker.config.log_retention_check_interval_ms / 1000)
         for partition in broker.replicas:
+            tip = partition.tip
             try:
-                # So many segments at a time, and one partition: others' requests come between.
-                while partition.apply_retention(broker.clock.now_ms()) >= MOST_AT_ONCE:
+                # So many segments at a time, and one partition: others' requests come between, and the
+                # partition may go with one of them.
+                while (
+                    broker.replicas.get(tip.topic_id, tip.partition) is partition
+                    and partition.apply_retention(broker.clock.now_ms()) >= MOST_AT_ONCE
+                ):
                     await piece.next_turn()
             except StorageError as e:
-                log.error("retention of %s: %s", partition.tip, e)
+                log.error("retention of %s: %s", tip, e)
             if piece.charge(_LOOK_US):
                 await piece.next_turn()

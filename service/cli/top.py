@@ -60,12 +60,24 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _health(url: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(_get(url, "/readyz"))
-    return found
+    return _object(url, "/readyz", "checks", dict)
 
 
 def _turns(url: str) -> list[Mapping[str, Any]]:
-    found: list[Mapping[str, Any]] = json.loads(_get(url, "/turns"))["longest"]
+    found: list[Mapping[str, Any]] = _object(url, "/turns", "longest", list)["longest"]
+    return found
+
+
+def _object(url: str, path: str, key: str, kind: type) -> Mapping[str, Any]:
+    """As `_get`, of JSON: an object that has a `kind` under `key`."""
+    from service.base.errors import StorageError
+
+    try:
+        found = json.loads(_get(url, path))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not isinstance(found.get(key), kind):
+        raise StorageError(f"{url}{path}: no answer of a node's: is it a node's HTTP listener?")
     return found
 
 
@@ -73,6 +85,7 @@ def _get(url: str, path: str) -> str:
     """Raises `StorageError` where nobody answers there, or something else than a node does."""
     import urllib.error
     import urllib.request
+    from http.client import HTTPException
 
     from service.base.errors import ConfigError, StorageError
 
@@ -86,5 +99,5 @@ def _get(url: str, path: str) -> str:
         if e.code == 503 and path == "/readyz":
             return e.read(MOST_BYTES).decode("utf-8", "replace")
         raise StorageError(f"{url}{path}: {e.code} {e.reason}: is it a node's HTTP listener?") from e
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, HTTPException) as e:
         raise StorageError(f"{url}: {getattr(e, 'reason', e)}: has the node firn.http.listener?") from e

@@ -62,7 +62,7 @@ class Durability:
         self._closed = False
         self.is_settled = True
         """whether the active segment's indexes were on the device when the log was opened"""
-        self.last_flush_ms = state.world.clock.now_ms()
+        self.last_flush_ms = state.world.clock.monotonic_ms()
 
     @property
     def has_unsynced_files(self) -> bool:
@@ -142,7 +142,7 @@ class Durability:
             end = state.end_offset if up_to is None else min(up_to, state.end_offset)
             segments = state.segments.between(state.recovery_point, end)
             if end == state.end_offset:
-                self.last_flush_ms = state.world.clock.now_ms()
+                self.last_flush_ms = state.world.clock.monotonic_ms()
         # Whatever belongs to records below `end` was put here before they were appended.
         while self._unsynced:
             self._sync(self._unsynced[0])

@@ -134,14 +134,6 @@ class LeaderEpochs:
             return UNDEFINED
         return (self._epochs[higher - 1] if higher else epoch), self._starts[higher]
 
-    def in_range(self, start_offset: int, end_offset: int) -> tuple[tuple[int, int], ...]:
-        """Epochs of the records in ``[start, end)``, the first one starting at `start_offset` or later."""
-        return tuple(
-            (epoch, max(start, start_offset))
-            for slot, (epoch, start) in enumerate(self.entries)
-            if start < end_offset and (slot + 1 == len(self._starts) or self._starts[slot + 1] > start_offset)
-        )
-
     def truncate_end(self, end_offset: int) -> bool:
         """Forget epochs that begin at or after `end_offset`. Says whether the file was written."""
         if not self._starts or self._starts[-1] < end_offset:

@@ -6,16 +6,16 @@ Owned by the loop. Flushes that are asked for while all threads are busy share t
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import logging
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import Final, NamedTuple, Protocol
+from functools import partial
+from typing import Final, NamedTuple, Protocol, cast
 
 from service.base.clock import Clock
 from service.base.errors import StorageError
+from service.base.timing_wheel import Timer, TimingWheel
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.hot.metrics import HotMetrics
@@ -49,9 +49,9 @@ class _Job(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """Which entry of the heap counts for a log, and how far it is to the one after it."""
+    """When a log is looked at, and how far it is to the look after that one."""
 
-    number: int
+    timer: Timer
     interval_ms: int
 
 
@@ -68,8 +68,7 @@ class Flusher:
         self._asked: dict[LocalLog, asyncio.Future[None]] = {}
         self._waiting: dict[LocalLog, None] = {}
         self._timed: dict[LocalLog, _Look] = {}
-        self._looks: list[tuple[int, int, LocalLog]] = []
-        self._numbers = itertools.count()
+        self._wheel = TimingWheel(clock.monotonic_ms())
 
     # Asked for
 
@@ -95,10 +94,13 @@ class Flusher:
         self._jobs.append(_Job(log, up_to, done))
         self._hand_over()
         running, began_ms = asyncio.wrap_future(done), self._clock.monotonic_ms()
-        running.add_done_callback(
-            lambda done: self._metrics.flushed(done, self._clock.monotonic_ms() - began_ms)
-        )
+        running.add_done_callback(partial(self._count, began_ms))
         return running
+
+    def _count(self, began_ms: int, flush: asyncio.Future[None]) -> None:
+        self._metrics.flush_time.observe((self._clock.monotonic_ms() - began_ms) / 1000)
+        if not flush.cancelled() and flush.exception() is not None:
+            self._metrics.flush_errors += 1
 
     def _hand_over(self) -> None:
         while self._jobs and self._busy < self._io.size:
@@ -127,7 +129,7 @@ class Flusher:
     def forget(self, log: LocalLog) -> None:
         """The log is not here any more."""
         self._waiting.pop(log, None)
-        self._timed.pop(log, None)
+        self._look_no_more(log)
 
     async def flush_waiting(self) -> list[LocalLog]:
         """Flush what waits, some at a time, so that who asks for a flush never has to wait for all of them.
@@ -164,26 +166,30 @@ class Flusher:
         interval_ms = min(config.flush_ms, _NEVER_MS if config.flush_messages > _NEVER_MS else _LOOK_MS)
         known = self._timed.get(log)
         if interval_ms >= _NEVER_MS:
-            self._timed.pop(log, None)
+            self._look_no_more(log)
         elif known is None or interval_ms < known.interval_ms:
             self._look_at(log, log.last_flush_ms + interval_ms, interval_ms)
         else:
             self._timed[log] = known._replace(interval_ms=interval_ms)
 
     def _look_at(self, log: LocalLog, at_ms: int, interval_ms: int) -> None:
-        look = _Look(next(self._numbers), interval_ms)
-        self._timed[log] = look
-        heapq.heappush(self._looks, (at_ms, look.number, log))
+        self._look_no_more(log)
+        self._timed[log] = _Look(self._wheel.add(at_ms, log), interval_ms)
+
+    def _look_no_more(self, log: LocalLog) -> None:
+        look = self._timed.pop(log, None)
+        if look is not None:
+            self._wheel.cancel(look.timer)
 
     async def flush_due(self) -> None:
         """Logs whose unflushed records have waited for ``flush.ms``; only those that have one are looked at,
         and no more often."""
-        now_ms = self._clock.now_ms()
-        while self._looks and self._looks[0][0] <= now_ms:
-            _, number, log = heapq.heappop(self._looks)
+        now_ms = self._clock.monotonic_ms()
+        for item in self._wheel.advance(now_ms):
+            log = cast("LocalLog", item)
             look = self._timed.get(log)
-            if look is None or look.number != number or not self._owner.is_here(log):
-                continue
+            if look is None or look.timer.is_waiting or not self._owner.is_here(log):
+                continue  # it went, or has other settings, while one before it was flushed
             overdue = now_ms - log.last_flush_ms >= log.config.flush_ms
             self._look_at(log, now_ms + look.interval_ms, look.interval_ms)
             if log.failure is None and log.unflushed_records and (overdue or log.flush_due):

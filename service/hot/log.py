@@ -34,7 +34,6 @@ from service.hot.producers import ProducerEntry, ProducerStates
 from service.hot.raw_batches import check_raw, marker_of
 from service.hot.reading import LogReader, ReadResult
 from service.hot.recovery import Known, load_log, make_log, settings_of
-from service.hot.retention import SegmentFacts
 from service.hot.sealed import SealedSegment, SealedSegments
 from service.hot.search import TimeSearch
 from service.hot.segment import Segment
@@ -68,11 +67,13 @@ class LocalLog:
 
     def __init__(self, state: LogState, latch: Latch) -> None:
         self.state = state
-        self._watcher: Watcher[LocalLog] | None = None
         self._durability = Durability(state, latch)
         self._reader = LogReader(state.segments, lambda: "compact" in state.config.cleanup_policy)
         self.sealed = SealedSegments(state)
-        self._trimming = Trimming(state, self._durability, self._reader)
+        self._watchers: tuple[Watcher[LocalLog], ...] = (self.sealed,)
+        self._trimming = Trimming(
+            state, self._durability, self._reader, self._start_moved, self._has_removals
+        )
         self.by_time = TimeSearch(state)
         self._closed = False
         self._set_limits()
@@ -132,10 +133,16 @@ class LocalLog:
         return cls(state, latch)
 
     def watch(self, watcher: Watcher[LocalLog]) -> None:
-        """Tell `watcher` from now on."""
-        self._watcher = watcher
-        self._trimming.on_start_moved = lambda: watcher.start_moved(self)
-        self._trimming.on_removals = lambda due_ms: watcher.has_removals(self, due_ms)
+        """Tell `watcher` from now on, after `sealed`; one at a time."""
+        self._watchers = self.sealed, watcher
+
+    def _start_moved(self) -> None:
+        for watcher in self._watchers:
+            watcher.start_moved(self)
+
+    def _has_removals(self, due_ms: int) -> None:
+        for watcher in self._watchers:
+            watcher.has_removals(self, due_ms)
 
     def check(self) -> None:
         """`LogOffline` where the replica is."""
@@ -183,7 +190,7 @@ class LocalLog:
 
     @property
     def last_flush_ms(self) -> int:
-        """When everything was last asked to be made durable."""
+        """When everything was last asked to be made durable; monotonic ms."""
         return self._durability.last_flush_ms
 
     @property
@@ -210,10 +217,9 @@ class LocalLog:
     @config.setter
     def config(self, config: LogConfig) -> None:
         self.state.config = config
-        self.sealed.tell()
         self._set_limits()
-        if self._watcher is not None:
-            self._watcher.configured(self)
+        for watcher in self._watchers:
+            watcher.configured(self)
 
     def _set_limits(self) -> None:
         """Draw the jitter for the active segment, so that partitions made together do not roll together."""
@@ -362,9 +368,8 @@ class LocalLog:
         self._set_limits()
         if not old.size:
             self._trimming.take_out(len(state.segments) - 2, len(state.segments) - 1, "it is empty")
-        self.sealed.tell()
-        if self._watcher is not None:
-            self._watcher.wants_flush(self)
+        for watcher in self._watchers:
+            watcher.wants_flush(self)
         return True
 
     # Reading
@@ -413,14 +418,6 @@ class LocalLog:
         spans = self.sealed.spans(from_offset, len(self.state.segments))
         return [self.sealed.describe(span.base_offset) for span in spans]
 
-    def segment_facts(self) -> list[SegmentFacts]:
-        """What retention and `firn tiers` ask of each segment, oldest first, the active one last."""
-        self.state.check()
-        try:
-            return list(self._trimming.facts)
-        except CorruptionError as e:
-            raise self.state.corrupt(e) from e
-
     # Going away: see `trimming`
 
     def apply_local_retention(
@@ -463,7 +460,6 @@ class LocalLog:
         Returns how many local segments went. `RequestError` OFFSET_OUT_OF_RANGE beyond the log's end.
         """
         self.state.check()
-        self.sealed.tell()
         return self._trimming.advance_log_start(offset)
 
     def take_removals(self, now_ms: int) -> list[Path]:

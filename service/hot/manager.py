@@ -47,7 +47,6 @@ _log = logging.getLogger(__name__)
 NEVER_MS: Final = 2**63 - 1
 _TICK_S: Final = 1.0
 _PRODUCER_EXPIRY_CHECK_MS: Final = 600_000
-_REMOVE_AGAIN_MS: Final = 10_000
 _OPEN_AGAIN_MS: Final = 5_000
 _OPENED_AT_A_TIME: Final = 64
 _ADOPT_US: Final = 5
@@ -518,7 +517,7 @@ class LogManager:
             self._removing.result()
             self._removing = None
         if self._removing is None and self._removals.is_due(now_ms):
-            self._removing = asyncio.get_running_loop().create_task(self._remove(now_ms))
+            self._removing = asyncio.get_running_loop().create_task(self._remove(now_ms), name="log-removal")
 
     async def _remove(self, now_ms: int) -> None:
         failed: Mapping[LogDir, Exception] = {}

@@ -15,8 +15,8 @@ from service.hot.files import SegmentFile
 from service.hot.producers import REMEMBERED_BATCHES
 from service.hot.segment import Segment
 from service.records.batch import BatchHeader, read_header
+from service.records.index_kernel import TABLE_FIELDS, recent_producers
 from service.records.kernel_status import Status
-from service.records.recovery_kernel import TABLE_FIELDS, recent_producers
 from service.records.scan import BatchScan, scan_batches
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder
 from service.records.walk import at_position, read_verified

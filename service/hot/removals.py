@@ -46,6 +46,7 @@ class Removals:
     def __init__(self, io: LogIo, disk: Disk) -> None:
         self._io = io
         self._disk = disk
+        # A heap: nothing is ever taken back, and by the wall clock, which a wheel could not follow back.
         self._due: list[tuple[int, int, LocalLog | Path]] = []
         self._numbers = itertools.count()
         self._under_way: tuple[LocalLog | None, asyncio.Future[int] | None] = (None, None)

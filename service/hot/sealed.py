@@ -79,16 +79,32 @@ class SealedSegments:
         """Call `news` when a segment was sealed, the log's start moves or settings change; one at a time."""
         self._news = news
 
-    def tell(self) -> None:
-        """Something of that has happened, or is about to in this turn of the loop."""
+    def _tell(self) -> None:
         if self._news is not None:
             self._news()
+
+    # What the log tells, as to every `Watcher`
+
+    def wants_flush(self, _: object) -> None:
+        """A segment was sealed."""
+        self._tell()
+
+    def start_moved(self, _: object) -> None:
+        """The log as a whole begins later."""
+        self._tell()
+
+    def has_removals(self, _: object, due_ms: int) -> None:
+        """Files will go: whoever copies a segment holds its file open."""
+
+    def configured(self, _: object) -> None:
+        """Its settings are others than they were."""
+        self._tell()
 
     def flushed(self) -> None:
         """A flush has ended: what was held back until then may be there."""
         if self._is_held_back:
             self._is_held_back = False
-            self.tell()
+            self._tell()
 
     def spans(self, from_offset: int, most: int) -> list[SealedSpan]:
         """Up to `most` of those that end beyond `from_offset` and are not empty, oldest first."""

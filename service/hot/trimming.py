@@ -66,13 +66,20 @@ class Trimming:
     called with the time at which `take_removals` gives something.
     """
 
-    def __init__(self, state: LogState, durability: Durability, reader: LogReader) -> None:
-        self.on_start_moved: Callable[[], None] | None = None
-        self.on_removals: Callable[[int], None] | None = None
+    def __init__(
+        self,
+        state: LogState,
+        durability: Durability,
+        reader: LogReader,
+        on_start_moved: Callable[[], None],
+        on_removals: Callable[[int], None],
+    ) -> None:
+        self._on_start_moved = on_start_moved
+        self._on_removals = on_removals
         self._state = state
         self._durability = durability
         self._reader = reader
-        self.facts = _Facts(state)
+        self._facts = _Facts(state)
         self._removals: deque[_Removal] = deque()
 
     def apply_retention(
@@ -92,7 +99,7 @@ class Trimming:
             state.segments.size,
         )
         limits = retention.limits_of(state.config, is_tiered=is_tiered)
-        decision = retention.decide(self.facts, limits, bounds, now_ms)
+        decision = retention.decide(self._facts, limits, bounds, now_ms)
         if decision.roll:
             roll()
         count = min(decision.segments, len(state.segments) - 1)
@@ -133,8 +140,7 @@ class Trimming:
         state = self._state
         state.start = offset
         state.epochs.truncate_start(offset)
-        if self.on_start_moved is not None:
-            self.on_start_moved()
+        self._on_start_moved()
 
     def _remove_oldest(self, count: int, reason: str, copied: bool) -> None:
         """`copied`: the bucket has them, so the log as a whole begins where it did."""
@@ -160,8 +166,8 @@ class Trimming:
             paths = segment.drop()
             self._removals.append(_Removal(due_ms, [snapshot, *paths] if snapshot is not None else paths))
         self._reader.forget()
-        if gone and self.on_removals is not None:
-            self.on_removals(due_ms)
+        if gone:
+            self._on_removals(due_ms)
 
     def take_removals(self, now_ms: int) -> list[Path]:
         """As `LocalLog.take_removals`."""
@@ -249,8 +255,7 @@ class Trimming:
             state.local_start = state.end_offset = state.recovery_point = offset
         end_restart(state.disk, state.dir)
         self._reader.forget()
-        if self.on_start_moved is not None:
-            self.on_start_moved()
+        self._on_start_moved()
         return offset
 
     def _sync(self, path: Path) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from service.base.metrics import Histogram
 
 
+@dataclass(slots=True, eq=False)
 class MetadataMetrics:
     """The metadata log of a node. Written on the event loop."""
 
-    __slots__ = ("appended_bytes", "batches", "snapshot_errors", "snapshot_time")
-
-    def __init__(self) -> None:
-        self.batches = 0
-        self.appended_bytes = 0
-        self.snapshot_time = Histogram()
-        """how long snapshots took to be written, in seconds"""
-        self.snapshot_errors = 0
+    batches: int = 0
+    appended_bytes: int = 0
+    snapshot_time: Histogram = field(default_factory=Histogram)
+    """how long snapshots took to be written, in seconds"""
+    snapshot_errors: int = 0

@@ -78,7 +78,9 @@ class Publication:
         """Everything below `high_watermark` is decided: publish it."""
         self._high_watermark = high_watermark
         if self._catching_up is None and not self._publish_proposed():
-            self._catching_up = asyncio.get_running_loop().create_task(self._catch_up())
+            self._catching_up = asyncio.get_running_loop().create_task(
+                self._catch_up(), name="metadata-catch-up"
+            )
         self._wake()
 
     async def reached(self, offset: int) -> None:

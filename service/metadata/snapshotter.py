@@ -96,7 +96,7 @@ class Snapshotter:
 
     def _write(self) -> None:
         if self._writing is None and not self._stopped:
-            self._writing = asyncio.get_running_loop().create_task(self._run())
+            self._writing = asyncio.get_running_loop().create_task(self._run(), name="metadata-snapshot")
 
     async def _run(self) -> None:
         try:

@@ -79,10 +79,6 @@ class BufferPool:
         """Nobody should bring in more than it has to."""
         return self.in_use_bytes >= self.budget_bytes
 
-    @property
-    def is_waited_for(self) -> bool:
-        return bool(self._waiting)
-
     def wanted(self, arrived: int) -> int:
         """The size of the buffer for a request of which `arrived` bytes are here."""
         much = arrived * (16 if arrived >= TRUSTED_BYTES else 4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from service.base.metrics import SECONDS, Histogram, HistogramSnapshot
@@ -9,6 +10,7 @@ from service.base.metrics import SECONDS, Histogram, HistogramSnapshot
 QUICK_S: Final = SECONDS[0]
 
 
+@dataclass(slots=True, eq=False)
 class ApiMetrics:
     """Requests of one API over all connections. Times in seconds.
 
@@ -16,19 +18,16 @@ class ApiMetrics:
     whoever serves them, the others in `slow`; `handling` puts both together.
     """
 
-    __slots__ = ("later", "queued", "quick", "quick_s", "received_bytes", "sent_bytes", "slow")
-
-    def __init__(self) -> None:
-        self.received_bytes = 0
-        self.sent_bytes = 0
-        """of answers that were begun"""
-        self.queued = Histogram()
-        """from the begin of the loop's turn that took a request in until its handler was called"""
-        self.quick = 0
-        self.quick_s = 0.0
-        self.slow = Histogram()
-        self.later = Histogram()
-        """of requests whose answer had to wait (long polls, fsync, the bucket): until it was there"""
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    """of answers that were begun"""
+    queued: Histogram = field(default_factory=Histogram)
+    """from the begin of the loop's turn that took a request in until its handler was called"""
+    quick: int = 0
+    quick_s: float = 0.0
+    slow: Histogram = field(default_factory=Histogram)
+    later: Histogram = field(default_factory=Histogram)
+    """of requests whose answer had to wait (long polls, fsync, the bucket): until it was there"""
 
     def handling(self) -> HistogramSnapshot:
         """Time in which requests had the loop, sending included; as many as there were requests."""
@@ -37,31 +36,26 @@ class ApiMetrics:
         return found._replace(counts=counts, total=found.total + self.quick_s)
 
 
+@dataclass(slots=True, eq=False)
 class NetworkMetrics:
     """All listeners of a node. Owned by the event loop."""
 
-    __slots__ = (
-        "accepted", "apis", "ended_for_memory", "handler_errors", "idle_closed", "late_requests",
-        "late_responses", "received_bytes", "waited", "wire_errors",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.apis: dict[int, ApiMetrics] = {}
-        """by API key; there are as many as there are served APIs"""
-        self.accepted = 0
-        self.waited = 0
-        """connections that came when ``max.connections`` were open"""
-        self.received_bytes = 0
-        self.wire_errors = 0
-        """connections that were closed for bytes that made no sense"""
-        self.handler_errors = 0
-        self.idle_closed = 0
-        self.late_requests = 0
-        """connections that were closed because a request came too slowly"""
-        self.late_responses = 0
-        """connections that were closed because a response was taken too slowly"""
-        self.ended_for_memory = 0
-        """connections that were closed because their request had stalled and its memory was needed"""
+    apis: dict[int, ApiMetrics] = field(default_factory=dict)
+    """by API key; there are as many as there are served APIs"""
+    accepted: int = 0
+    waited: int = 0
+    """connections that came when ``max.connections`` were open"""
+    received_bytes: int = 0
+    wire_errors: int = 0
+    """connections that were closed for bytes that made no sense"""
+    handler_errors: int = 0
+    idle_closed: int = 0
+    late_requests: int = 0
+    """connections that were closed because a request came too slowly"""
+    late_responses: int = 0
+    """connections that were closed because a response was taken too slowly"""
+    ended_for_memory: int = 0
+    """connections that were closed because their request had stalled and its memory was needed"""
 
     @property
     def requests(self) -> int:

@@ -266,6 +266,8 @@ class Peer(asyncio.BufferedProtocol):
         if self._connection.state is CLOSED or self._transport.is_closing():
             if error is not None:
                 self._failed(error)
+            elif (answer := future.result()) is not None and answer.on_done is not None:
+                answer.on_done()
             return
         self._moved()
         try:

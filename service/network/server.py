@@ -143,7 +143,7 @@ class Server:
         """Accept connections again."""
         self._shut = False
         if self._reopening is None and self._kept and self._shared is not None and not self._shared.stopping:
-            self._reopening = self._shared.loop.create_task(self._resume())
+            self._reopening = self._shared.loop.create_task(self._resume(), name="listener")
 
     def _pause(self) -> None:
         # Closing a server of asyncio's closes its sockets; through duplicates they go on listening.

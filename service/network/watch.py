@@ -2,7 +2,8 @@
 
 A request has ``firn.request.read.timeout.ms``, a response ``firn.send.timeout.ms``, each and more for the
 bytes that did move (`pace`). When memory for requests is needed and there is none, who has stalled goes at
-once. Nothing is looked at, and no timer set, while nobody is in the middle of anything.
+once. Nothing is looked at, and no timer set, while nobody is in the middle of anything. There is no deadline
+for each of them to be put into a wheel: it moves with every byte, and a look at all is cheaper than that.
 """
 
 from __future__ import annotations

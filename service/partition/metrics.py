@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from kio.schema.errors import ErrorCode
 
 from service.base.metrics import Histogram
 
 
+@dataclass(slots=True, eq=False)
 class ServingMetrics:
     """All partitions of a node together. Owned by the event loop."""
 
-    __slots__ = (
-        "appended_batches", "appended_bytes", "appended_records", "cold_bytes", "cold_reads", "cold_wait",
-        "errors", "hot_bytes", "hot_reads", "wait", "waiting",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.appended_batches = 0
-        self.appended_records = 0
-        self.appended_bytes = 0
-        self.hot_reads = 0
-        """partitions of fetches that were answered with bytes of the local tier"""
-        self.hot_bytes = 0
-        self.cold_reads = 0
-        """the same of the bucket"""
-        self.cold_bytes = 0
-        self.waiting = 0
-        """fetches that wait now"""
-        self.wait = Histogram()
-        """how long fetches waited for records to be produced, in seconds"""
-        self.cold_wait = Histogram()
-        """how long fetches waited for object storage, in seconds"""
-        self.errors: dict[tuple[str, ErrorCode], int] = {}
-        """answers with an error, by API and code; a request may have one for each partition"""
+    appended_batches: int = 0
+    appended_records: int = 0
+    appended_bytes: int = 0
+    hot_reads: int = 0
+    """partitions of fetches that were answered with bytes of the local tier"""
+    hot_bytes: int = 0
+    cold_reads: int = 0
+    """the same of the bucket"""
+    cold_bytes: int = 0
+    waiting: int = 0
+    """fetches that wait now"""
+    wait: Histogram = field(default_factory=Histogram)
+    """how long fetches waited for records to be produced, in seconds"""
+    cold_wait: Histogram = field(default_factory=Histogram)
+    """how long fetches waited for object storage, in seconds"""
+    errors: dict[tuple[str, ErrorCode], int] = field(default_factory=dict)
+    """answers with an error, by API and code; a request may have one for each partition"""
 
     def error(self, api: str, code: ErrorCode, count: int = 1) -> None:
         """`count` answers with an error."""

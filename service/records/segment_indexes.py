@@ -17,9 +17,8 @@ from typing import Final, NamedTuple, Protocol
 
 from service.base.errors import CorruptionError
 from service.base.types import NO_TIMESTAMP, Buffer
-from service.records import index_kernel
+from service.records.index_kernel import ENTRY_FIELDS, index_entries, prove_indexes
 from service.records.kernel_status import IndexFault, IndexState
-from service.records.recovery_kernel import ENTRY_FIELDS, index_entries
 from service.records.scan import BatchScan
 
 OFFSET_ENTRY: Final = struct.Struct(">ii")
@@ -135,7 +134,7 @@ class IndexProof:
 
     def add(self, batches: BatchScan, start: int) -> None:
         """Batches with positions from `start` on; `CorruptionError` where an entry is not true of them."""
-        fault = index_kernel.prove_indexes(
+        fault = prove_indexes(
             batches.positions,
             batches.sizes,
             batches.last_offsets,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from service.base.metrics import Histogram
@@ -14,7 +14,7 @@ KINDS: Final = (
 """Kinds of calls, as `stores.store.ObjectStore` has them."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ReadMetrics:
     """Counters since the start. Written under the lock of `Flights`."""
 
@@ -41,26 +41,22 @@ class ReadMetrics:
     """Downloads that were given up."""
 
 
+@dataclass(slots=True, eq=False)
 class CallMetrics:
     """Calls of one kind."""
 
-    __slots__ = ("errors", "received_bytes", "sent_bytes", "time")
-
-    def __init__(self) -> None:
-        self.time = Histogram()
-        """how long they took, in seconds, failed ones too"""
-        self.sent_bytes = 0
-        self.received_bytes = 0
-        self.errors: dict[str, int] = {}
-        """by the kind of error, as `stores.errors` names them"""
+    time: Histogram = field(default_factory=Histogram)
+    """how long they took, in seconds, failed ones too"""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    errors: dict[str, int] = field(default_factory=dict)
+    """by the kind of error, as `stores.errors` names them"""
 
 
+@dataclass(slots=True, eq=False)
 class StoreMetrics:
     """Calls of one client of the store, counted by the threads that make them."""
 
-    __slots__ = ("calls", "problem")
-
-    def __init__(self) -> None:
-        self.calls: dict[str, CallMetrics] = {kind: CallMetrics() for kind in KINDS}
-        self.problem: str | None = None
-        """what the store, or the way to it, failed with last; None once a call was answered since"""
+    calls: dict[str, CallMetrics] = field(default_factory=lambda: {kind: CallMetrics() for kind in KINDS})
+    problem: str | None = None
+    """what the store, or the way to it, failed with last; None once a call was answered since"""

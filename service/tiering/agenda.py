@@ -3,12 +3,12 @@
 A key is in at most one of three places. **News**: something has happened to it, it is to be assessed.
 **Ready**: it has work to do and waits for a place in its lane, the smallest priority first. **Due**: it has
 nothing to do, or has failed, and is assessed again at its time. Each step costs O(log n), however many keys
-there are; nothing here ever walks over all of them.
+there are; nothing here ever walks over all of them. Times are milliseconds of a clock that never goes back.
 
->>> agenda = Agenda(lanes=1)
+>>> agenda = Agenda(lanes=1, now_ms=0)
 >>> agenda.ready("b", 0, (True, 2, 0)); agenda.ready("a", 0, (True, 1, 0)); agenda.due("c", 50)
->>> agenda.take_ready(0), agenda.next_due_ms
-('a', 50)
+>>> agenda.take_ready(0), agenda.next_due_ms <= 50
+('a', True)
 >>> agenda.tell("b"); agenda.take_news(now_ms=50), agenda.take_news(now_ms=50), agenda.take_news(now_ms=50)
 ('b', 'c', None)
 """
@@ -18,7 +18,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Hashable
 from itertools import count
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar, cast
+
+from service.base.timing_wheel import Timer, TimingWheel
 
 K = TypeVar("K", bound=Hashable)
 
@@ -26,7 +28,7 @@ Priority = tuple[bool, int, int]
 """As `planner.priority`: the smallest goes first."""
 
 _SLACK: Final = 64
-"""So many entries that count no more are kept, and as many as there are keys."""
+"""So many entries of a lane that count no more are kept, and as many as there are keys in it."""
 
 
 class _Place(NamedTuple):
@@ -37,14 +39,14 @@ class _Place(NamedTuple):
 class Agenda(Generic[K]):
     """The keys of one node's partitions, by what is to be done with them. Owned by the event loop."""
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self, lanes: int, now_ms: int) -> None:
         self._order = count()
         self._news: dict[K, None] = {}
         self._ready: list[list[tuple[Priority, int, K]]] = [[] for _ in range(lanes)]
         self._places: dict[K, _Place] = {}
         self._in_lane = [0] * lanes
-        self._due: list[tuple[int, int, K]] = []
-        self._due_ms: dict[K, int] = {}
+        self._wheel = TimingWheel(now_ms)
+        self._due: dict[K, Timer] = {}
 
     def tell(self, key: K) -> None:
         """Something has happened to `key`: it is to be assessed again, wherever it is now."""
@@ -61,8 +63,7 @@ class Agenda(Generic[K]):
         """`key` is to be assessed again at `due_ms`; None: not before it is told of."""
         self.forget(key)
         if due_ms is not None:
-            self._due_ms[key] = due_ms
-            heapq.heappush(self._due, (due_ms, next(self._order), key))
+            self._due[key] = self._wheel.add(due_ms, key)
 
     def forget(self, key: K) -> None:
         """`key` is nowhere."""
@@ -71,9 +72,9 @@ class Agenda(Generic[K]):
         if place is not None:
             self._in_lane[place.lane] -= 1
             self._tidy_lane(place.lane)
-        if self._due_ms.pop(key, None) is not None and len(self._due) > 2 * len(self._due_ms) + _SLACK:
-            self._due = [one for one in self._due if self._due_ms.get(one[2]) == one[0]]
-            heapq.heapify(self._due)
+        timer = self._due.pop(key, None)
+        if timer is not None:
+            self._wheel.cancel(timer)
 
     def _tidy_lane(self, lane: int) -> None:
         if len(self._ready[lane]) > 2 * self._in_lane[lane] + _SLACK:
@@ -84,26 +85,18 @@ class Agenda(Generic[K]):
         return self._places.get(entry[2]) == (lane, entry[1])
 
     @property
-    def has_news(self) -> bool:
-        """Whether anything was told of. What is due by now is `take_news`'s to find."""
-        return bool(self._news)
-
-    @property
     def next_due_ms(self) -> int | None:
-        """When `take_news` gives what was due later."""
-        while self._due and self._due_ms.get(self._due[0][2]) != self._due[0][0]:
-            heapq.heappop(self._due)
-        return self._due[0][0] if self._due else None
+        """When to ask `take_news` again, at the latest; None while nothing is due later."""
+        return self._wheel.next_ms()
 
     def take_news(self, now_ms: int) -> K | None:
         """The next key to assess: told of, or due by now. None where there is none."""
+        if not self._news:
+            for item in self._wheel.advance(now_ms):
+                self.tell(cast("K", item))
         key = next(iter(self._news), None)
-        if key is None:
-            due_ms = self.next_due_ms
-            if due_ms is None or due_ms > now_ms:
-                return None
-            key = self._due[0][2]
-        self.forget(key)
+        if key is not None:
+            self.forget(key)
         return key
 
     def waiting(self, lane: int) -> int:

@@ -67,6 +67,7 @@ class Eraser:
         self._grace_ms = grace_ms
         self._order = count()
         self._due: list[_Due] = []
+        """a heap: each is looked at before it leaves, and goes back when its deletion fails"""
         self._topics_due: dict[UUID, int] = {}
         self._guarded: set[str] = set()
 

@@ -101,7 +101,7 @@ class TieringManager:
         )
         self._free = [2 * settings.copier_threads, settings.copier_threads]
         """places in the lanes for looks and for all else"""
-        self._agenda: Agenda[Key] = Agenda(lanes=len(self._free))
+        self._agenda: Agenda[Key] = Agenda(len(self._free), clock.monotonic_ms())
         self._breaker = _breaker(settings)
         self._blocked_until_ms: int | None = None
         """when the breaker lets somebody try, where anybody waits for that"""
@@ -385,7 +385,7 @@ class TieringManager:
     def _judge_store(self, key: Key, error: FirnError | None, began_ms: int) -> None:
         """Have the breaker know how a unit of work ended."""
         if error is None or not isinstance(error, (StoreUnavailable, StoreRefused, Stalled)):
-            if self._breaker.answered(began_ms=began_ms):
+            if self._breaker.answered():
                 log.info("the store answers again")
                 self.metrics.store = None
             return

@@ -10,7 +10,7 @@ from service.base.types import TopicIdPartition
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class TieringMetrics:
     """Counters since the start, and gauges as of the last pass."""
 

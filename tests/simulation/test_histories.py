@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from simulator import apart
 from simulator.history import draw, play_apart, play_many
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,3 +49,9 @@ def test_fifty_histories_are_clean(first: int) -> None:
     for outcome in play_many(range(first, first + 50), None, os.cpu_count() or 1):
         again = f"make sim SEED={outcome.seed} HISTORIES=1"
         assert outcome.problem is None, f"{outcome.problem}\nagain: {again}"
+
+
+def test_a_child_that_hangs_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "HANGS_S", 0.2)
+    with pytest.raises(RuntimeError, match="died, or hung"):
+        apart.apart(lambda: time.sleep(3600))

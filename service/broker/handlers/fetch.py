@@ -270,17 +270,25 @@ class _Fetching:
 
     def _read_at_length(self) -> None:
         started = self._pass.remote if self._wait is not None else {}
-        self._task = self._broker.loop.create_task(self._go_through(started))
+        # With the name a long turn of it is told by.
+        self._task = self._broker.loop.create_task(
+            self._go_through(started), name=f"fetch of {self._context}"
+        )
 
     async def _go_through(self, started: RemoteReads) -> None:
         future, piece = self._future, Slice()
         assert future is not None
         try:
             await piece.go_on(self._look(started))
-            if self._is_time_to_answer():
+            # A peer that left in this very turn has not had this task cancelled yet.
+            if not future.done() and self._is_time_to_answer():
                 await piece.go_on(self._remember())
-                future.set_result(await piece.go_on(self._respond()))
+                response = await piece.go_on(self._respond())
+                if not future.done():
+                    future.set_result(response)
         except Exception as e:
+            if future.done():
+                raise
             future.set_exception(e)
         finally:
             self._task = None

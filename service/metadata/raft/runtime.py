@@ -115,7 +115,9 @@ class Quorum:
             case BecomeLeader():
                 self._append_leader_change(effect)
             case Flush(end_offset):
-                self._flush = asyncio.get_running_loop().create_task(self._run_flush(end_offset))
+                self._flush = asyncio.get_running_loop().create_task(
+                    self._run_flush(end_offset), name="metadata-flush"
+                )
             case Commit(high_watermark):
                 self._on_commit(high_watermark)
             case Persist():

@@ -375,7 +375,11 @@ class Flights:
                     self._serving -= 1
                     self._work.notify_all()
                     return
-            work()
+            try:
+                work()
+            except Exception:
+                # A bug. Who waited was told, or is not waited for; the thread is still counted on.
+                _log.exception("a bug in a thread of cold reads, which goes on")
             del work  # nothing is kept alive while the thread waits
 
     def _run(self, work: Callable[[], None]) -> None:
@@ -506,7 +510,7 @@ class Flights:
     def _tell_breaker(self, resource: Resource, error: BaseException | None, began_ms: int) -> None:
         """With the lock."""
         if error is None or not is_failure(error):
-            if self._breaker.answered(began_ms=began_ms):
+            if self._breaker.answered():
                 _log.info("the store serves cold reads again")
             return
         opened = self._breaker.failed(

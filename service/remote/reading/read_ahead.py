@@ -53,6 +53,7 @@ class ReadAhead:
     >>> plan = ReadAhead(chunk_bytes=4, max_window_bytes=32, budget_bytes=64)
     >>> first = plan.begin((UUID(int=1), 0), 100, now_ms=0)
     >>> plan.ended(first, 110)
+    True
     >>> plan.window(plan.begin((UUID(int=1), 0), 110, now_ms=1))
     4
     """
@@ -87,14 +88,20 @@ class ReadAhead:
         self._streams.move_to_end(id(stream))
         return stream
 
-    def ended(self, stream: Stream, next_offset: int) -> None:
-        """A read ended before `next_offset`. It may not have reached the client, who then asks again."""
-        if id(stream) not in self._streams or next_offset == stream.at:
-            return
+    def ended(self, stream: Stream, next_offset: int) -> bool:
+        """A read ended before `next_offset`. It may not have reached the client, who then asks again.
+
+        False where it took so long that its stream was forgotten meanwhile.
+        """
+        if id(stream) not in self._streams:
+            return False
+        if next_offset == stream.at:
+            return True
         if stream.next != next_offset:
             self._unlink(stream, stream.next)
         stream.next = next_offset
         self._by_offset[(stream.partition, next_offset)] = stream
+        return True
 
     def range_bytes(self) -> int:
         """How much is to be downloaded at a time: less, the more streams there are.

@@ -30,7 +30,6 @@ from service.remote.format.manifest import (
     SegmentEntry,
     live_segments,
 )
-from service.remote.metrics import ReadMetrics
 from service.remote.reading.chunk import Chunk, ChunkRange
 from service.remote.reading.chunk_cache import Slot
 from service.remote.reading.disk_cache import DiskCache
@@ -248,11 +247,6 @@ class RemoteReader:
 
         return self._start(compute)
 
-    @property
-    def metrics(self) -> ReadMetrics:
-        """What was counted since the start."""
-        return self._flights.metrics
-
     def stats(self) -> ReaderStats:
         with self._plan_lock:
             streams = self._plan.active
@@ -363,9 +357,11 @@ class RemoteReader:
             found = next_found
             pieces.append((slot, found.data))
             left -= len(found.data)
-        with self._plan_lock:
-            self._plan.ended(read.stream, found.next_offset)
         parts, hold = self._flights.hand_out(pieces, read.stream, at_end=found.at_end)
+        with self._plan_lock:
+            is_known = self._plan.ended(read.stream, found.next_offset)
+        if not is_known:
+            self._flights.forget((read.stream,))  # nobody else would say that its chunk is wanted no longer
         return RemoteRead(parts, found.next_offset, hold)
 
     def _following(

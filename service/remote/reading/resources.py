@@ -80,6 +80,8 @@ class ManifestResource(_Small):
 
 @dataclass(frozen=True, slots=True)
 class PageResource(_Small):
+    """A page of a manifest's tree."""
+
     ref: PageRef
     manifest: Manifest
 

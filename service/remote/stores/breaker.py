@@ -14,7 +14,7 @@ object; a store that does not answer, or says that it cannot, counts each time.
 (500, 'timed out')
 >>> breaker.wait_ms(520), breaker.wait_ms(521) > 0
 (0, True)
->>> breaker.answered(began_ms=520), breaker.wait_ms(530)
+>>> breaker.answered(), breaker.wait_ms(530)
 (True, 0)
 """
 
@@ -107,7 +107,7 @@ class Breaker:
         self._until_ms = now_ms + self._settings.trial_ms
         return 0
 
-    def answered(self, *, began_ms: int) -> bool:
+    def answered(self) -> bool:
         """A call ended with an answer, whatever it said of the object; True when that closed the breaker.
 
         An answer to a call that began before the breaker opened closes it, too: the store is there.

@@ -6,7 +6,7 @@ A call counts as one however often the client beneath repeats it. A page of a li
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from typing import Final, Protocol, TypeVar
 
 from service.base.clock import Clock
@@ -59,14 +59,19 @@ class CountedStore:
         return self._call("head", lambda: self._store.head(key))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        listing = self._call("list", lambda: self._begun(prefix))
-        while page := self._call("list", lambda: list(islice(listing, LIST_PAGE))):
-            yield from page
+        listing: Iterator[ObjectInfo] | None = None
 
-    def _begun(self, prefix: str) -> Iterator[ObjectInfo]:
-        listing = iter(self._store.list(prefix))
-        first = list(islice(listing, 1))
-        return chain(first, listing)
+        def next_page() -> Sequence[ObjectInfo]:
+            nonlocal listing
+            if listing is None:
+                listing = iter(self._store.list(prefix))
+            return list(islice(listing, LIST_PAGE))
+
+        size = LIST_PAGE
+        while size == LIST_PAGE:
+            page = self._call("list", next_page)
+            yield from page
+            size = len(page)
 
     def delete(self, keys: Sequence[str]) -> None:
         self._call("delete", lambda: self._store.delete(keys))

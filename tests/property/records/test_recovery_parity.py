@@ -1,4 +1,4 @@
-"""The loops of recovery give the same answers in every life of their source."""
+"""The loops of recovery over sound batches give the same answers in every life of their source."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.records import recovery_kernel
+from service.records import index_kernel
 from service.records.batch import read_header
 from service.records.builder import BatchBuilder
-from service.records.recovery_kernel import ENTRY_FIELDS, TABLE_FIELDS
+from service.records.index_kernel import ENTRY_FIELDS, TABLE_FIELDS
 from tests.support.kernels import interpreted
 
-LIVES = [recovery_kernel, *(interpreted(with_cython=found)["recovery_kernel"] for found in (True, False))]
+LIVES = [index_kernel, *(interpreted(with_cython=found)["index_kernel"] for found in (True, False))]
 
 
 @given(

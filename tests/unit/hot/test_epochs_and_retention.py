@@ -64,10 +64,8 @@ def test_truncation_at_either_end(tmp_path: Path) -> None:
     assert LeaderEpochs.load(SystemDisk(), tmp_path).entries == ((1, 15),)
 
 
-def test_epochs_of_a_range_and_of_an_offset(tmp_path: Path) -> None:
+def test_the_epoch_of_an_offset(tmp_path: Path) -> None:
     made = epochs(tmp_path, (0, 0), (1, 10), (2, 20))
-    assert made.in_range(5, 20) == ((0, 5), (1, 10))
-    assert made.in_range(10, 21) == ((1, 10), (2, 20))
     assert [made.epoch_at(offset) for offset in (-1, 0, 9, 10, 25)] == [-1, 0, 0, 1, 2]
 
 
@@ -173,6 +171,27 @@ def test_without_remote_storage_retention_moves_the_start_of_the_log(tmp_path: P
     assert log.log_start_offset == log.local_log_start_offset == 2 * 2 * gone
     assert 800 <= log.size < 1200
     assert log.epochs.entries == ((0, log.log_start_offset),)
+
+
+def test_who_watches_sealed_segments_hears_of_all_that_changes_them(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=400, retention_bytes=800)
+    news: list[int] = []
+    log.sealed.watch(lambda: news.append(log.log_end_offset))
+    for _ in range(20):
+        log.append(batch(2), 0, START_MS)
+    assert len(news) == len(log.sealed_segments())
+    for change in (
+        lambda: log.apply_local_retention(START_MS),
+        lambda: log.advance_log_start(log.log_start_offset + 1),
+        lambda: setattr(log, "config", LogConfig()),
+    ):
+        del news[:]
+        change()
+        assert news
+    del news[:]
+    log.sealed.watch(None)
+    log.roll()
+    assert not news
 
 
 def test_with_remote_storage_only_what_the_bucket_holds_goes_and_the_start_stays(tmp_path: Path) -> None:

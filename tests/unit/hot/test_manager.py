@@ -22,6 +22,7 @@ from service.config.settings import LogConfig
 from service.hot.log_dir import LogDir, cluster_id_of, decode_uuid, encode_uuid, read_meta, read_topic_id
 from service.hot.manager import LogManager
 from service.hot.producer_snapshot import read_snapshot
+from tests.support.waiting import until
 from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, at_once, batch, checkpointed, delete, get_or_create
 
@@ -309,12 +310,6 @@ def while_running(logs: LogManager, scenario: Callable[[], Awaitable[None]]) -> 
                 await task
 
     asyncio.run(both())
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def test_a_segment_whose_producers_are_still_to_be_written_is_told_of_after_its_flush(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from service.hot import flusher
 from service.hot.log import LocalLog
 from service.hot.manager import LogManager
 from tests.support.fault_disk import FaultDisk
+from tests.support.waiting import until
 from tests.support.world import START_MS, make_world
 from tests.unit.hot.logs import at_once, batch
-from tests.unit.hot.test_manager import close, until, while_running
+from tests.unit.hot.test_manager import close, while_running
 
 CONFIG = LogConfig(segment_bytes=1000, file_delete_delay_ms=0)
 
@@ -126,6 +127,9 @@ def test_only_logs_with_a_time_to_flush_are_looked_at(tmp_path: Path) -> None:
     plain, timed, *_ = made(logs, "many", 30)
     timed.config = LogConfig(flush_ms=5_000)
     assert list(logs._flusher._timed) == [timed]
+    for flush_ms in range(4_000, 100, -10):
+        timed.config = LogConfig(flush_ms=flush_ms)
+    assert len(logs._flusher._wheel) == 1
     timed.config = LogConfig(flush_ms=100)
     for log in (plain, timed):
         log.append(batch(1), 0, START_MS)
@@ -135,6 +139,28 @@ def test_only_logs_with_a_time_to_flush_are_looked_at(tmp_path: Path) -> None:
     timed.config = CONFIG
     assert not logs._flusher._timed
     assert flusher._LOOK_MS >= 1000
+    close(logs)
+
+
+class WallThatGoesBack(ManualClock):
+    """Somebody sets the wall clock, an hour back."""
+
+    is_set_back = False
+
+    def now_ms(self) -> int:
+        return super().now_ms() - 3_600_000 * self.is_set_back
+
+
+def test_a_wall_clock_that_is_set_back_keeps_no_flush_waiting(tmp_path: Path) -> None:
+    clock = WallThatGoesBack(START_MS)
+    logs = manager(FaultDisk(), tmp_path, clock)
+    (log,) = made(logs, "a", 1)
+    log.config = LogConfig(flush_ms=100)
+    log.append(batch(1), 0, START_MS)
+    clock.is_set_back = True
+    clock.advance(100)
+    asyncio.run(logs._flusher.flush_due())
+    assert log.recovery_point == 1
     close(logs)
 
 

@@ -22,9 +22,10 @@ from service.hot.log_dir import CLEAN_SHUTDOWN, cluster_id_of, read_topic_id, wr
 from service.hot.manager import LogManager
 from service.hot.state import LogOffline
 from tests.support.fault_disk import FaultDisk
+from tests.support.waiting import until
 from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, at_once, batch, checkpointed, get_or_create
-from tests.unit.hot.test_manager import close, until, while_running
+from tests.unit.hot.test_manager import close, while_running
 
 CONFIG = LogConfig(segment_bytes=1000, file_delete_delay_ms=0)
 A = TopicIdPartition(UUID(int=1), "a", 0)

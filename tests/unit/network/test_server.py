@@ -10,7 +10,7 @@ import socket
 import struct
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -24,6 +24,7 @@ from service.network.exchange import Limits, RequestContext, Response
 from service.network.server import Server
 from service.wire.errors import MalformedMessage
 from service.wire.frames import frame
+from tests.support.waiting import until
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -137,12 +138,6 @@ async def connect(server: Server) -> Streams:
 async def receive(reader: asyncio.StreamReader) -> bytes:
     size = struct.unpack(">i", await reader.readexactly(4))[0]
     return await reader.readexactly(size)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def run(scenario: Coroutine[Any, Any, None]) -> None:
@@ -358,6 +353,34 @@ def test_a_handler_is_told_once_when_its_answer_is_not_needed_any_more(leaves: b
         writer.close()
         await server.close()
         assert done == [1]
+
+    run(scenario())
+
+
+def test_an_answer_that_comes_when_its_peer_is_gone_is_let_go_of() -> None:
+    async def scenario() -> None:
+        asked, go_on = asyncio.Event(), asyncio.Event()
+        done: list[str] = []
+
+        async def handler(context: RequestContext, request: memoryview) -> Response:
+            asked.set()
+            await go_on.wait()
+            return Response([frame(b"late")], lambda: done.append("let go"))
+
+        server = Server("127.0.0.1", 0, handler)
+        await server.start()
+        _, writer = await connect(server)
+        reset = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        writer.write(frame(b"x"))
+        await asked.wait()
+        writer.close()
+        await until(lambda: server.connection_count == 0)
+        assert done == []
+        go_on.set()
+        await until(lambda: bool(done))
+        await server.close()
+        assert done == ["let go"]
 
     run(scenario())
 

@@ -32,7 +32,7 @@ def test_failures_in_a_row_open_it_and_an_answer_between_them_does_not() -> None
     for now in range(20):
         assert not breaker.failed("down", began_ms=now, now_ms=now)
         assert not breaker.failed("down", began_ms=now, now_ms=now)
-        breaker.answered(began_ms=now)
+        breaker.answered()
     assert breaker.state is State.CLOSED
     assert breaker.reason is None
     assert [breaker.failed(text, began_ms=30, now_ms=30) for text in ("a", "b", "c")] == [False, False, True]
@@ -55,7 +55,7 @@ def test_one_call_tries_when_the_pause_is_over_and_pauses_double_up_to_the_longe
 def test_the_answer_to_the_trial_closes_it_and_the_next_outage_begins_with_the_first_pause() -> None:
     breaker = opened()
     assert breaker.wait_ms(100) == 0
-    assert breaker.answered(began_ms=100)
+    assert breaker.answered()
     assert breaker.wait_ms(101) == 0
     for _ in range(3):
         breaker.failed("down", began_ms=200, now_ms=200)
@@ -74,7 +74,7 @@ def test_what_began_before_it_opened_makes_no_pause_longer_and_may_close_it() ->
     assert breaker.wait_ms(150) == 0
     assert not breaker.failed("late", began_ms=10, now_ms=160), "a slow call of the same outage"
     assert breaker.state is State.TRYING
-    assert breaker.answered(began_ms=10)
+    assert breaker.answered()
     assert breaker.state is State.CLOSED
 
 
@@ -108,6 +108,6 @@ def test_whatever_happens_a_call_may_go_again_within_the_longest_pause(
         elif step == "f":
             breaker.failed("down", began_ms=now, now_ms=now, uniform=uniform)
         else:
-            breaker.answered(began_ms=now)
+            breaker.answered()
         assert (breaker.reason is None) == (breaker.state is State.CLOSED)
     assert breaker.wait_ms(now) <= max(settings.longest_pause_ms * 1.3, settings.trial_ms)

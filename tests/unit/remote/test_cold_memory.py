@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from service.remote.reading.chunk_cache import ChunkCache, Slot
+from service.remote.reading.read_ahead import IDLE_MS
 from tests.unit.remote.test_reader import CHUNK, TIP, World, settle
 
 BLOCK = CHUNK // 4
@@ -47,6 +48,20 @@ def test_64_readers_download_hardly_more_than_they_are_served(world: World) -> N
                 at[n] = read.next_offset
     assert all(position == entry.last_offset + 1 for position, entry in zip(at, entries, strict=True))
     assert world.reader.stats().flights.downloaded_bytes <= 1.3 * served
+
+
+def test_a_read_that_took_too_long_keeps_no_chunk_for_a_stream_that_is_forgotten(world: World) -> None:
+    first, second = (world.archive.add_segment(60) for _ in range(2))
+    world.store.gate.clear()
+    reads = [world.start(first.base_offset, 1_000)]
+    world.clock.advance(IDLE_MS + 1)
+    reads.append(world.start(second.base_offset, 1_000))
+    world.store.gate.set()
+    for read in reads:
+        assert read.result(20).data
+    settle(world)
+    slots = set(world.reader._flights._chunks._slots.values())
+    assert sum(slot.readers for slot in slots) == 1
 
 
 def test_clients_that_take_nothing_leave_room_for_the_next_one(world: World) -> None:

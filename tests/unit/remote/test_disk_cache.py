@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from service.remote.reading.disk_cache import LOCK_NAME, DiskCache
+from service.base.types import Buffer
+from service.remote.reading.disk_cache import LOCK_NAME, DiskCache, Kept
 from service.remote.stores.errors import StoreUnavailable
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
@@ -167,3 +168,25 @@ def test_nothing_is_touched_before_the_first_read(tmp_path: Path) -> None:
     world.reader = world.new_reader(disk_cache=DiskCache(make_world(disk=disk), tmp_path / "cache", 1 << 20))
     world.reader.close()
     assert not disk.calls
+
+
+def test_a_bug_on_a_thread_costs_no_thread(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(DiskCache):
+        def save(self, chunk: Kept, data: Buffer) -> None:
+            raise ValueError("a bug")
+
+    world = World()
+    for _ in range(6):
+        world.archive.add_segment(60)
+    world.reader.close()
+    cache = Broken(make_world(), tmp_path / "cache", 1 << 20)
+    world.reader = world.new_reader(cache_bytes=4 * CHUNK, disk_cache=cache)
+    got, offset = bytearray(), 0
+    while offset < world.archive.next_offset:
+        read = world.start(offset).result(20)
+        got += b"".join(read.data)
+        offset = read.next_offset
+    assert bytes(got) == world.archive.log
+    assert "a bug" in caplog.text
+    world.reader.close()
+    assert world.reader.stats().flights.busy_threads == 0

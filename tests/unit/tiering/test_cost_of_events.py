@@ -15,6 +15,7 @@ from service.hot.segment import Segment
 from service.remote.format.keys import SegmentKey, segment_key
 from service.tiering.partition_work import PartitionWork
 from service.tiering.ports import ChooseUploads
+from tests.support.waiting import until
 from tests.unit.tiering.world import SETTINGS, Fault, World
 
 NEVER_MS = 3_600_000
@@ -26,12 +27,6 @@ def live(world: World) -> World:
     world.clock = SystemClock()  # type: ignore[assignment]
     world.reboot()
     return world
-
-
-async def until(condition) -> None:  # type: ignore[no-untyped-def]
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 @pytest.fixture
@@ -56,7 +51,7 @@ def test_a_sealed_segment_is_offloaded_at_once_and_nobody_else_is_looked_at(
     async def scenario() -> None:
         world.manager.start()
         await until(lambda: world.manager._fence.is_ours and all(one.was_judged for one in world.replicas))
-        await until(lambda: not world.manager._busy and not world.manager._agenda.has_news)
+        await until(lambda: not world.manager._busy and not world.manager._agenda._news)
         assessed.clear()
         replica = world.replicas[7]
         for _ in range(3):

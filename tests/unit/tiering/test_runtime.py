@@ -22,6 +22,7 @@ from service.tiering.fence import claim_prefix
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
 from service.tiering.shared_objects import read_topics
+from tests.support.waiting import until
 from tests.unit.hot.logs import TIP
 from tests.unit.tiering.world import CLUSTER, SETTINGS, Fault, MemoryCatalog, World, once
 
@@ -37,12 +38,6 @@ def world(tmp_path: Path) -> Iterator[World]:
     world.reboot()
     yield world
     world.do(world.manager.stop())
-
-
-async def until(condition) -> None:  # type: ignore[no-untyped-def]
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 def test_a_running_manager_follows_what_is_sealed_and_stops_when_told(world: World) -> None:

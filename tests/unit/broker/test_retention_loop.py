@@ -1,0 +1,62 @@
+"""Retention goes from partition to partition, in turns: what went meanwhile is left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from service.base.clock import ManualClock
+from service.base.purgatory import Purgatory
+from service.base.types import TopicIdPartition
+from service.broker import retention
+from service.broker.replicas import Replicas
+from service.config.settings import LogConfig
+from service.hot.log import LocalLog
+from service.partition.partition import Partition
+from tests.support.world import make_world
+
+
+class Watched(Partition):
+    """Says when it is looked at, and what is to happen then."""
+
+    def __init__(self, directory: Path, number: int) -> None:
+        tip = TopicIdPartition(UUID(int=number), f"t{number}", 0)
+        log = LocalLog.open(directory / tip.topic, tip, LogConfig(), world=make_world())
+        super().__init__(tip, log, None, 0, 1, 1 << 20, Purgatory(0))
+        self.looks = 0
+        self.then: Any = None
+
+    def apply_retention(self, now_ms: int) -> int:
+        self.looks += 1
+        if self.then is not None:
+            asyncio.get_running_loop().call_soon(self.then)
+        return super().apply_retention(now_ms)
+
+
+def test_a_partition_that_went_in_the_middle_of_a_round_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "_LOOK_US", 1 << 20)  # each look is a turn
+    first, second, third = (Watched(tmp_path, number) for number in (1, 2, 3))
+    replicas = Replicas()
+    for one in (first, second, third):
+        replicas.add(one)
+    first.then = lambda: replicas.remove(second)
+    config = SimpleNamespace(log_retention_check_interval_ms=1)
+    broker = SimpleNamespace(config=config, replicas=replicas, clock=ManualClock())
+
+    async def scenario() -> None:
+        task = asyncio.create_task(retention.retention_loop(cast("Any", broker)))
+        async with asyncio.timeout(20):
+            while third.looks < 2:
+                await asyncio.sleep(0.001)
+        task.cancel()
+
+    asyncio.run(scenario())
+    assert first.looks >= 2
+    assert second.looks == 0
