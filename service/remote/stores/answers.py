@@ -131,14 +131,19 @@ def no_credentials(place: str, detail: str) -> CredentialsMissing:
     return CredentialsMissing(f"{place}: {words}; {detail}")
 
 
+_WHOLE: Final = "non-partial response"
+
+
 def may_be_past_the_end(text: str) -> bool:
     """Whether a failed ranged GET may have been one of bytes that the object does not have.
 
-    Stores say so with 416, and folders in words of their own. What never got an answer says nothing of
-    ranges, whatever else went wrong with S3.
+    Stores say so with 416, of an empty object with the whole of it, and folders in words of their own. What
+    never got an answer says nothing of ranges, whatever else went wrong with S3.
     """
     status = answer_in(text).status
-    return status == 416 or (status is None and not _OF_A_SERVER.search(text))
+    if status is None:
+        return _WHOLE in text or not _OF_A_SERVER.search(text)
+    return status == 416
 
 
 def is_timeout(text: str) -> bool:
