@@ -275,7 +275,7 @@ def test_a_peer_that_leaves_in_the_last_turn_of_a_long_fetch_is_no_error(
             turns += 1
             if turns == last:
                 # As when the connection is lost: callbacks come in the turn after this one.
-                assert task.get_coro().cr_frame.f_locals["self"]._future.cancel()  # type: ignore[union-attr]
+                assert task.get_coro().cr_frame.f_locals["self"]._future.cancel()
 
     monkeypatch.setattr(Slice, "next_turn", leaving)
     asked = {(topic_id, index): 0 for index in range(600)}
