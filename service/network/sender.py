@@ -33,7 +33,7 @@ from service.base.types import Buffer
 SMALL_SLICE_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10
 TURN_BYTES = 2 << 20
-"""So much of files is sent in one turn of the loop, to all readers together: about 2 ms."""
+"""So much of what is large is sent in one turn of the loop, to all readers together: about 2 ms."""
 
 
 class PeerLost(FirnError):
@@ -65,7 +65,7 @@ Part = Buffer | Slice
 
 
 class Outlet:
-    """What all connections send of files in one turn of the loop. Those that find no room wait in a row."""
+    """What all connections send of large parts in one turn of the loop. Who finds no room waits in a row."""
 
     __slots__ = ("_is_used", "_loop", "_waiting", "room")
 
@@ -196,23 +196,24 @@ class Sender:
             if self._paused or self._in_row:
                 return False
             part = self._parts[0]
-            if isinstance(part, (bytes, bytearray, memoryview)):
-                self._write_memory()
-                continue
-            if part.size - self._at <= self._small_bytes:
+            size = len(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.size
+            if size - self._at <= SMALL_SLICE_BYTES:
                 self._write_memory()
                 continue
             if self._outlet.room <= 0:
                 self._in_row = True
                 self._outlet.wait(self)
                 return False
+            if isinstance(part, (bytes, bytearray, memoryview)) or self._socket is None:
+                self._outlet.used(self._write_memory())
+                continue
             if self._send_slice(part) == 0:
                 self._watch()
                 return False
         return not self._paused
 
-    def _write_memory(self) -> None:
-        """Write the memory at the front of the queue, joined with small neighbours, in one piece."""
+    def _write_memory(self) -> int:
+        """Write the memory at the front of the queue, joined with small neighbours, in one piece: its size."""
         piece: list[Buffer] = []
         room = PIECE_BYTES
         while self._parts and room > 0:
@@ -231,6 +232,7 @@ class Sender:
             room -= len(data)
             self._advance(len(data), size)
         self._transport.write(piece[0] if len(piece) == 1 else b"".join(piece))
+        return PIECE_BYTES - room
 
     def _send_slice(self, part: Slice) -> int:
         assert self._socket is not None
