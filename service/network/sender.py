@@ -213,7 +213,7 @@ class Sender:
         return not self._paused
 
     def _write_memory(self) -> int:
-        """Write the memory at the front of the queue, joined with small neighbours, in one piece: its size."""
+        """Write the memory at the front of the queue, with its small neighbours, in one piece: its size."""
         piece: list[Buffer] = []
         room = PIECE_BYTES
         while self._parts and room > 0:
