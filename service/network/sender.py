@@ -104,7 +104,7 @@ class Sender:
 
     __slots__ = (
         "_at", "_in_row", "_loop", "_on_progress", "_on_sent", "_outlet", "_parts", "_paused",
-        "_small_bytes", "_socket", "_transport", "_watched", "taken_bytes",
+        "_refused_at", "_small_bytes", "_socket", "_transport", "_watched", "taken_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +125,8 @@ class Sender:
         self._at = 0
         self.taken_bytes = 0
         """bytes that the kernel or the transport has taken so far"""
+        self._refused_at = -1
+        """`taken_bytes` when it first had no room for more of this response; -1: it always had"""
         self._paused = False
         self._socket: socket.socket | None = transport.get_extra_info("socket")
         # Without a socket there is nothing for `sendfile`: every slice is read and handed over.
@@ -141,6 +143,7 @@ class Sender:
         """Start sending; True when all of it is already with the kernel. Raises `StorageError` when a file
         is short.
         """
+        self._refused_at = -1
         if len(parts) == 1 and not self._paused and not self._parts:
             part = parts[0]
             if isinstance(part, (bytes, bytearray)) and len(part) <= PIECE_BYTES:
@@ -153,6 +156,7 @@ class Sender:
     def paused(self) -> None:
         """The transport has a backlog."""
         self._paused = True
+        self._refused()
 
     def resumed(self) -> None:
         """The transport's backlog is gone."""
@@ -168,6 +172,16 @@ class Sender:
         if watched is not None:
             self._loop.remove_writer(watched)
             watched.close()
+
+    @property
+    def moved_bytes(self) -> int | None:
+        """What the peer has taken of the response, without what filled the kernel's buffer; None: it was
+        never full."""
+        return None if self._refused_at < 0 else self.taken_bytes - self._refused_at
+
+    def _refused(self) -> None:
+        if self._refused_at < 0:
+            self._refused_at = self.taken_bytes
 
     def _resume(self) -> None:
         self._on_progress()
@@ -259,6 +273,7 @@ class Sender:
 
     def _watch(self) -> None:
         assert self._socket is not None
+        self._refused()
         if self._watched is None:
             self._watched = self._socket.dup()
         self._loop.add_writer(self._watched, self._writable)
