@@ -358,8 +358,8 @@ class Peer(asyncio.BufferedProtocol):
         return self._connection.arrived_bytes
 
     @property
-    def taken_bytes(self) -> int:
-        return self._sender.taken_bytes
+    def moved_bytes(self) -> int | None:
+        return self._sender.moved_bytes
 
     @property
     def is_excused(self) -> bool:

@@ -33,7 +33,7 @@ from service.base.types import Buffer
 SMALL_SLICE_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10
 TURN_BYTES = 2 << 20
-"""So much of files is sent in one turn of the loop, to all readers together: about 2 ms."""
+"""So much of what is large is sent in one turn of the loop, to all readers together: about 2 ms."""
 
 
 class PeerLost(FirnError):
@@ -65,7 +65,7 @@ Part = Buffer | Slice
 
 
 class Outlet:
-    """What all connections send of files in one turn of the loop. Those that find no room wait in a row."""
+    """What all connections send of large parts in one turn of the loop. Who finds no room waits in a row."""
 
     __slots__ = ("_is_used", "_loop", "_waiting", "room")
 
@@ -104,7 +104,7 @@ class Sender:
 
     __slots__ = (
         "_at", "_in_row", "_loop", "_on_progress", "_on_sent", "_outlet", "_parts", "_paused",
-        "_small_bytes", "_socket", "_transport", "_watched", "taken_bytes",
+        "_refused_at", "_small_bytes", "_socket", "_transport", "_watched", "taken_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -125,6 +125,8 @@ class Sender:
         self._at = 0
         self.taken_bytes = 0
         """bytes that the kernel or the transport has taken so far"""
+        self._refused_at = -1
+        """`taken_bytes` when it first had no room for more of this response; -1: it always had"""
         self._paused = False
         self._socket: socket.socket | None = transport.get_extra_info("socket")
         # Without a socket there is nothing for `sendfile`: every slice is read and handed over.
@@ -141,6 +143,7 @@ class Sender:
         """Start sending; True when all of it is already with the kernel. Raises `StorageError` when a file
         is short.
         """
+        self._refused_at = -1
         if len(parts) == 1 and not self._paused and not self._parts:
             part = parts[0]
             if isinstance(part, (bytes, bytearray)) and len(part) <= PIECE_BYTES:
@@ -153,6 +156,7 @@ class Sender:
     def paused(self) -> None:
         """The transport has a backlog."""
         self._paused = True
+        self._refused()
 
     def resumed(self) -> None:
         """The transport's backlog is gone."""
@@ -168,6 +172,16 @@ class Sender:
         if watched is not None:
             self._loop.remove_writer(watched)
             watched.close()
+
+    @property
+    def moved_bytes(self) -> int | None:
+        """What the peer has taken of the response, without what filled the kernel's buffer; None: it was
+        never full."""
+        return None if self._refused_at < 0 else self.taken_bytes - self._refused_at
+
+    def _refused(self) -> None:
+        if self._refused_at < 0:
+            self._refused_at = self.taken_bytes
 
     def _resume(self) -> None:
         self._on_progress()
@@ -196,23 +210,24 @@ class Sender:
             if self._paused or self._in_row:
                 return False
             part = self._parts[0]
-            if isinstance(part, (bytes, bytearray, memoryview)):
-                self._write_memory()
-                continue
-            if part.size - self._at <= self._small_bytes:
+            size = len(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.size
+            if size - self._at <= SMALL_SLICE_BYTES:
                 self._write_memory()
                 continue
             if self._outlet.room <= 0:
                 self._in_row = True
                 self._outlet.wait(self)
                 return False
+            if isinstance(part, (bytes, bytearray, memoryview)) or self._socket is None:
+                self._outlet.used(self._write_memory())
+                continue
             if self._send_slice(part) == 0:
                 self._watch()
                 return False
         return not self._paused
 
-    def _write_memory(self) -> None:
-        """Write the memory at the front of the queue, joined with small neighbours, in one piece."""
+    def _write_memory(self) -> int:
+        """Write the memory at the front of the queue, with its small neighbours, in one piece: its size."""
         piece: list[Buffer] = []
         room = PIECE_BYTES
         while self._parts and room > 0:
@@ -231,6 +246,7 @@ class Sender:
             room -= len(data)
             self._advance(len(data), size)
         self._transport.write(piece[0] if len(piece) == 1 else b"".join(piece))
+        return PIECE_BYTES - room
 
     def _send_slice(self, part: Slice) -> int:
         assert self._socket is not None
@@ -257,6 +273,7 @@ class Sender:
 
     def _watch(self) -> None:
         assert self._socket is not None
+        self._refused()
         if self._watched is None:
             self._watched = self._socket.dup()
         self._loop.add_writer(self._watched, self._writable)

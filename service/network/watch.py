@@ -22,8 +22,8 @@ class Peer(Owner, Protocol):
     """A connection, as the watch sees it."""
 
     @property
-    def taken_bytes(self) -> int:
-        """Bytes of responses that have gone out."""
+    def moved_bytes(self) -> int | None:
+        """Bytes of the response that it has taken; None where it was not waited for yet."""
 
     def cut(self, reason: str) -> None:
         """End it now."""
@@ -44,7 +44,7 @@ class Watch:
         self._pool = pool
         self._read_timeout_s = read_timeout_s
         self._send_timeout_s = send_timeout_s
-        self._sending: dict[Peer, tuple[Pace, int]] = {}
+        self._sending: dict[Peer, Pace] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._cut: dict[Owner, None] = {}
         self._makes_room = False
@@ -57,7 +57,7 @@ class Watch:
 
     def sends(self, peer: Peer) -> None:
         """A response to `peer` has begun, and it did not take all of it at once."""
-        self._sending[peer] = Pace(self._loop.time()), peer.taken_bytes
+        self._sending[peer] = Pace(self._loop.time())
         self.begin()
 
     def sent(self, peer: Peer) -> None:
@@ -96,11 +96,14 @@ class Watch:
         for late in self._pool.look(now_s, self._read_timeout_s):
             self._metrics.late_requests += 1
             self._end(late, f"{late.arrived_bytes} bytes of a request have come, too slowly")
-        for peer, (pace, before) in list(self._sending.items()):
-            pace.look(now_s, peer.taken_bytes - before)
+        for peer, pace in list(self._sending.items()):
+            if (moved := peer.moved_bytes) is None:
+                self._sending[peer] = Pace(now_s)
+                continue
+            pace.look(now_s, moved)
             if pace.is_late(self._send_timeout_s):
                 self._metrics.late_responses += 1
-                self._end(peer, f"{peer.taken_bytes - before} bytes of a response were taken, too slowly")
+                self._end(peer, f"{moved} bytes of a response were taken, too slowly")
         self._make_room()
         if self._pool.holders or self._sending:
             self.begin()

@@ -119,3 +119,31 @@ def test_who_is_gone_when_there_is_room_again_is_passed_over(tmp_path: Path) -> 
                 one.close()
 
     asyncio.run(scenario())
+
+
+def test_what_fills_the_kernels_buffer_is_not_what_the_peer_has_taken(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(TURN_BYTES))
+    file = SegmentFile(SystemDisk(), path, TURN_BYTES)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        outlet = Outlet(loop)
+        outlet.used(TURN_BYTES)
+        own, other = socket.socketpair()
+        own.setblocking(False)
+        other.setblocking(False)
+        sender = Sender(loop, SocketTransport(own), lambda _: None, lambda: None, outlet)
+        assert not sender.send([FileSlice(file, 0, TURN_BYTES)])
+        assert sender.moved_bytes is None, "it waits for others"
+        await asyncio.sleep(0)
+        filled = sender.taken_bytes
+        assert 0 < filled < TURN_BYTES
+        assert sender.moved_bytes == 0
+        await _taken(other, filled + 1)
+        assert sender.moved_bytes == sender.taken_bytes - filled
+        sender.close()
+        own.close()
+        other.close()
+
+    asyncio.run(scenario())
