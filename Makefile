@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak sim sim-sweep sim-plant bench bench-cold bench-latency bench-offload bench-partitions bench-sessions bench-spark fetch-tools clean
+.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak sim sim-sweep sim-plant bench bench-cold bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -107,6 +107,9 @@ bench-latency: install ## An innocent client at 1,000 requests/s beside each nas
 
 bench-partitions: install ## 10,000 partitions: made, left alone, stopped, started, killed and started (two minutes)
 	@$(BIN)/python -m bench.partitions
+
+bench-restart: install ## Starts after kill -9: 5 GB flushed, 1 GB of single-record batches to recover (a minute)
+	@$(BIN)/python -m bench.restart $(BENCH)
 
 bench-spark: spark ## Planning of 100,000 segments; rows per second beside Spark's Kafka connector, hot partition, tail (ten minutes)
 	@$(BIN)/python -m bench.planning

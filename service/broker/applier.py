@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import ConfigError, CorruptionError, RequestError, StorageError
@@ -33,8 +33,10 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.image import ConfigResource, MetadataImage, PartitionImage, TopicImage
 from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
-from service.remote.reading.reader import RemoteReader
-from service.tiering.recovery import ArchivedPartition
+
+if TYPE_CHECKING:
+    from service.remote.reading.reader import RemoteReader
+    from service.tiering.recovery import ArchivedPartition
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from concurrent.futures import Future
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from kio.schema.errors import ErrorCode
 
@@ -19,10 +19,12 @@ from service.hot.files import FileSlice
 from service.network.sender import PIECE_BYTES, SMALL_SLICE_BYTES
 from service.partition.partition import Partition
 from service.partition.unified_log import NOTHING, LogRead
-from service.remote.reading.flight import Hold
-from service.remote.reading.reader import RemoteRead
 from service.wire.fetch import FetchPartition, FetchPartitionResult, FetchRequestView, RecordsPart
 from service.wire.produce import TopicKey
+
+if TYPE_CHECKING:
+    from service.remote.reading.flight import Hold
+    from service.remote.reading.reader import RemoteRead
 
 FIRST_VERSION_WITH_ZSTD: Final = 10
 READ_COMMITTED: Final = 1
@@ -32,7 +34,7 @@ CAREFUL_BYTES: Final = 1 << 20
 """Most bytes of a response while all of them are read before."""
 _NOBODYS: Final = frozenset({ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id})
 
-RemoteReads = dict[tuple[TopicKey, int, int], Future[RemoteRead]]
+RemoteReads: TypeAlias = "dict[tuple[TopicKey, int, int], Future[RemoteRead]]"
 """Downloads, by topic, partition and offset."""
 
 

@@ -19,12 +19,13 @@ from typing import Any, Final
 from service.base.turns import NOTICED_S, Turns
 
 LOOK_S: Final = 1.0
-YOUNG: Final = 1000
-"""Objects more than at the last collection that make Python look at the youngest."""
-MIDDLE: Final = 10
+YOUNG: Final = 5000
+"""Objects more than at the last collection that make Python look at the youngest. Its own 700 are fewer than a
+burst of requests makes and drops again: a third of an idle node's time beside thousands of waiting fetches."""
+MIDDLE: Final = 5
 """Looks at the youngest per look at the middle generation; what survives that is old."""
 NEVER: Final = 1 << 30
-SURELY_MANY: Final = 10
+SURELY_MANY: Final = 4
 """Looks at the middle generation that have made so many objects old that they are not even counted."""
 MOST_LOOKED_AT: Final = 50_000
 """Objects that are looked at in one go: 5 to 10 ms."""

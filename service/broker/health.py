@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from service.base.health import Check, State
 from service.broker.broker import Broker
-from service.broker.cold import ColdTier
 from service.hot.manager import LogManager
+
+if TYPE_CHECKING:
+    from service.broker.cold import ColdTier
 
 
 def checks(

@@ -24,7 +24,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 from service.base.clock import Clock
@@ -39,7 +39,6 @@ from service.base.world import World, system_world
 from service.broker import descriptors, health
 from service.broker.applier import Applier
 from service.broker.broker import Broker
-from service.broker.cold import ColdTier, OpenStore, open_configured_store
 from service.broker.config_rules import NodeConfigRules
 from service.broker.descriptors import Budget
 from service.broker.dispatch import Dispatcher
@@ -64,8 +63,10 @@ from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.partition.partition import Partition
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from service.broker.cold import ColdTier, OpenStore
 
+log = logging.getLogger(__name__)
 
 OpenConsole = Callable[["Node", Clock], AbstractAsyncContextManager[str]]
 """Shows a node to people over HTTP while the context lasts; gives the URL."""
@@ -149,11 +150,11 @@ class Node:
         world: World,
         *,
         open_files: int | None = None,
-        open_store: OpenStore = open_configured_store,
+        open_store: OpenStore | None = None,
         turns: Turns | None = None,
     ) -> None:
         """`open_files`: descriptors that this process may have; None: no bound is known. `open_store` makes a
-        client of the bucket. `turns` are told who holds the loop."""
+        client of the bucket, None: as the settings say. `turns` are told who holds the loop."""
         self._static_config = config
         self._supervisor = supervisor
         self._world = world
@@ -217,12 +218,7 @@ class Node:
         controller = await self._start_controller(stack, metadata, cluster_id, budget)
         config = dynamic_config(config, metadata.image)
         at_once(check_topics(metadata.image, config))
-        cold = None
-        if config.remote_url is not None:
-            self.cold = cold = ColdTier(config, self._world, cluster_id, self._open_store)
-        if cold is not None:
-            stack.push_async_callback(cold.close)
-            await cold.claim()
+        self.cold = cold = await self._open_cold_tier(stack, config, cluster_id)
         adopted = await cold.recover(controller) if cold is not None and config.remote_recover else {}
         replicas = Replicas()
         timers = Timers(asyncio.get_running_loop())
@@ -257,6 +253,20 @@ class Node:
         await self._bind(broker)
         broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)
         await self._serve(stack, broker, logs, applier, cold)
+
+    async def _open_cold_tier(
+        self, stack: AsyncExitStack, config: BrokerConfig, cluster_id: str
+    ) -> ColdTier | None:
+        """Only a node that has one carries the code of it: 50 ms of a start, and megabytes."""
+        if config.remote_url is None:
+            return None
+        from service.broker.cold import ColdTier, open_configured_store
+
+        cold = ColdTier(config, self._world, cluster_id, self._open_store or open_configured_store)
+        stack.push_async_callback(cold.close)
+        self.cold = cold
+        await cold.claim()
+        return cold
 
     async def _serve(
         self, stack: AsyncExitStack, broker: Broker, logs: LogManager, applier: Applier, cold: ColdTier | None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
 from uuid import UUID
 
 from service.base.errors import CorruptionError
@@ -19,11 +20,13 @@ from service.metadata.controller.controller import Controller
 from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import decode_snapshot
 from service.remote.catalog import CatalogEntry
-from service.tiering.recovery import Archive, ArchivedPartition
+
+if TYPE_CHECKING:
+    from service.tiering.recovery import Archive, ArchivedPartition
 
 log = logging.getLogger(__name__)
 
-Adopted = Mapping[tuple[UUID, int], ArchivedPartition]
+Adopted: TypeAlias = "Mapping[tuple[UUID, int], ArchivedPartition]"
 """The partitions whose entry was taken from the bucket."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import TYPE_CHECKING
 
 from kio.schema.errors import ErrorCode
 
@@ -19,7 +20,9 @@ from service.hot.log import AppendInfo, LocalLog
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.validation import ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
-from service.remote.reading.reader import RemoteReader
+
+if TYPE_CHECKING:
+    from service.remote.reading.reader import RemoteReader
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
@@ -24,8 +24,10 @@ from service.hot.search import Look
 from service.hot.segment import FileSlice
 from service.records.validation import ValidatedBatch
 from service.remote.catalog import CatalogEntry
-from service.remote.reading.flight import Hold
-from service.remote.reading.reader import RemoteRead, RemoteReader
+
+if TYPE_CHECKING:
+    from service.remote.reading.flight import Hold
+    from service.remote.reading.reader import RemoteRead, RemoteReader
 
 
 class LogRead(NamedTuple):

@@ -174,7 +174,7 @@ def test_only_s3_has_uploads_to_look_for(url: str, has_child: bool) -> None:
 
 
 def test_the_node_does_not_load_boto3() -> None:
-    text = "import sys, service.broker.node; print(sorted({'boto3', 'botocore'} & set(sys.modules)))"
+    text = "import sys, service.broker.cold; print(sorted({'boto3', 'botocore'} & set(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", text], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Generator, Hashable, Iterable
 from functools import partial
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from kio.schema.errors import ErrorCode
 
@@ -38,7 +38,6 @@ from service.partition.fetch_sessions import (
     next_epoch,
 )
 from service.partition.waits import Wait
-from service.remote.reading.flight import Hold
 from service.wire.fetch import (
     FetchPartitionResult,
     FetchRequestView,
@@ -46,6 +45,9 @@ from service.wire.fetch import (
     encode_fetch_response_in_steps,
 )
 from service.wire.produce import TopicKey
+
+if TYPE_CHECKING:
+    from service.remote.reading.flight import Hold
 
 FULL_FETCH_EPOCHS: Final = (INITIAL_EPOCH, FINAL_EPOCH)
 MOST_AT_ONCE: Final = 250

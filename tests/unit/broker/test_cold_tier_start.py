@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 
 import pytest
 
@@ -12,6 +13,7 @@ from service.base.types import Buffer
 from service.broker import cold
 from service.config.settings import BrokerConfig
 from service.remote.stores.memory_store import MemoryStore
+from tests.support.processes import PYTHON, REPOSITORY
 from tests.support.world import make_world
 
 
@@ -48,3 +50,13 @@ def test_a_store_that_ignores_conditions_is_refused_with_what_to_do() -> None:
 def test_and_used_when_the_operator_says_so() -> None:
     store = claim(**{"firn.remote.unfenced.allow": "true"})
     assert [info.key for info in store.list("")] == ["cluster.json"]
+
+
+def test_a_node_without_a_store_does_not_load_the_code_of_one() -> None:
+    code = (
+        "import sys; import service.cli.server, service.broker.node; "
+        "rooms = ('obstore', 'service.tiering', 'service.remote.reading', 'service.remote.stores'); "
+        "print([name for name in rooms if name in sys.modules])"
+    )
+    found = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert found.stdout.strip() == "[]"
