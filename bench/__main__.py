@@ -82,6 +82,7 @@ def _load(folder: Path, names: list[str], arguments: argparse.Namespace, figures
                     _note(figures, peer.name, measures.produce_bulk(peer, arguments.megabytes))
                 if "fetch" in names:
                     _note(figures, peer.name, measures.fetch(peer, arguments.megabytes, 4))
+                    _note(figures, peer.name, measures.consume(peer, arguments.megabytes, 4))
 
 
 def _cold(folder: Path, arguments: argparse.Namespace, figures: Figures) -> None:
@@ -99,7 +100,7 @@ def _print(figures: Figures) -> None:
     peers = list(dict.fromkeys(peer for found in figures.values() for peer in found))
     widths = [max(14, len(peer)) for peer in peers]
     head = "".join(f"{peer:>{width + 2}}" for peer, width in zip(peers, widths, strict=True))
-    print(f"{'median':<50}{'target':>12}{head}")
+    print(f"{'median':<55}{'target':>12}{head}")
     for what, found in figures.items():
         one = next(iter(found.values()))[0]
         target = "" if one.target is None else f"≤ {one.target:g} {one.unit}"
@@ -112,7 +113,7 @@ def _print(figures: Figures) -> None:
             over = peer == "Firn" and one.target is not None and value > one.target
             text = f"{'OVER ' if over else ''}{value:.{0 if value >= 100 else 2}f} {one.unit}"
             cells += f"{text:>{width + 2}}"
-        print(f"{what:<50}{target:>12}{cells}")
+        print(f"{what:<55}{target:>12}{cells}")
 
 
 if __name__ == "__main__":

