@@ -347,6 +347,8 @@ class SimWorld:
             error, epoch, offset = await self.client.end_of_epoch(topic.name, partition.index, asked)
             if error is not ErrorCode.none:
                 return self._unavailable(partition, error, final)
+            if records and await self._went_by(topic, partition, records[0].offset):
+                return True  # epochs begin and end elsewhere now
             partition.judge_epoch(asked, epoch, offset, end, records)
         return True
 
