@@ -74,6 +74,9 @@ def _load(folder: Path, names: list[str], arguments: argparse.Namespace, figures
         for peer in peers:
             load.create(peer.bootstrap, "warm")
             load.produce_single_records(peer.bootstrap, "warm", arguments.requests)
+            if "fetch" in names:  # a JVM needs some gigabytes until its code is compiled
+                for measure in (measures.fetch, measures.consume):
+                    measure(peer, arguments.megabytes, 4)
         for number in range(arguments.rounds):
             # Sides alternate, and take turns in going first.
             for peer in peers[:: 1 if number % 2 == 0 else -1]:
@@ -82,6 +85,7 @@ def _load(folder: Path, names: list[str], arguments: argparse.Namespace, figures
                     _note(figures, peer.name, measures.produce_bulk(peer, arguments.megabytes))
                 if "fetch" in names:
                     _note(figures, peer.name, measures.fetch(peer, arguments.megabytes, 4))
+                    _note(figures, peer.name, measures.consume(peer, arguments.megabytes, 4))
 
 
 def _cold(folder: Path, arguments: argparse.Namespace, figures: Figures) -> None:
@@ -99,20 +103,24 @@ def _print(figures: Figures) -> None:
     peers = list(dict.fromkeys(peer for found in figures.values() for peer in found))
     widths = [max(14, len(peer)) for peer in peers]
     head = "".join(f"{peer:>{width + 2}}" for peer, width in zip(peers, widths, strict=True))
-    print(f"{'median':<50}{'target':>12}{head}")
+    ratio = f"{'ratio':>10}" if len(peers) == 2 else ""
+    print(f"{'median':<55}{'target':>12}{head}{ratio}")
     for what, found in figures.items():
         one = next(iter(found.values()))[0]
         target = "" if one.target is None else f"≤ {one.target:g} {one.unit}"
         cells = ""
+        medians = {peer: statistics.median(one.value for one in measured) for peer, measured in found.items()}
         for peer, width in zip(peers, widths, strict=True):
             if peer not in found:
                 cells += f"{'':>{width + 2}}"
                 continue
-            value = statistics.median(measured.value for measured in found[peer])
+            value = medians[peer]
             over = peer == "Firn" and one.target is not None and value > one.target
             text = f"{'OVER ' if over else ''}{value:.{0 if value >= 100 else 2}f} {one.unit}"
             cells += f"{text:>{width + 2}}"
-        print(f"{what:<50}{target:>12}{cells}")
+        if len(medians) == 2 and medians["Apache Kafka"]:
+            cells += f"{medians['Firn'] / medians['Apache Kafka']:>8.2f} x"
+        print(f"{what:<55}{target:>12}{cells}")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 import struct
+import time
 from datetime import timedelta
 from typing import Any
 
+import confluent_kafka
 from kio.schema.errors import ErrorCode
 
 from tests.support.batches import batch
@@ -130,4 +132,25 @@ def fetch_all(
             assert got, f"a response of {size} bytes at {position * BATCH_RECORDS}"
             position += got
             total += got * batch_bytes
+    return total
+
+
+def consume_all(bootstrap: str, topic: str, records: int, seconds: float = 120) -> int:
+    """Reads a filled topic whole with librdkafka as it comes, 1 MiB of a partition a fetch; returns the bytes
+    of the values.
+    """
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "bench", "enable.auto.commit": False}
+    )
+    until, total = time.monotonic() + seconds, 0
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        while records > 0:
+            assert time.monotonic() < until, f"{records} records are missing after {seconds:.0f} s"
+            for message in consumer.consume(10_000, 0.5):
+                assert message.error() is None, message.error()
+                total += len(message)
+                records -= 1
+    finally:
+        consumer.close()
     return total

@@ -74,6 +74,22 @@ def fetch(peer: Peer, megabytes: int, times: int) -> list[Measured]:
     ]
 
 
+def consume(peer: Peer, megabytes: int, times: int) -> list[Measured]:
+    """As `fetch`, by a real consumer with librdkafka's defaults."""
+    topic = _topic(peer)
+    size, number = load.fill(peer.bootstrap, topic, megabytes)
+    records = number * load.BATCH_RECORDS
+    load.consume_all(peer.bootstrap, topic, records)
+    with Cpu(peer.pid) as cpu:
+        for _ in range(times):
+            load.consume_all(peer.bootstrap, topic, records)
+    gigabytes = times * size * number / 1e9
+    return [
+        Measured("CPU per fetched GB, hot, 1 MiB fetches (librdkafka)", "s", None, cpu.all / gigabytes),
+        Measured("consumed hot, one librdkafka consumer", "MB/s", None, gigabytes * 1e3 / cpu.wall),
+    ]
+
+
 def cold(folder: Path, store: Store, megabytes: int) -> list[Measured]:
     """All but the last segment from object storage, by a node that has nothing of it in its caches."""
     with firn(folder, store) as peer:

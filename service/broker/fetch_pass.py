@@ -191,6 +191,11 @@ class InHand:
 
     def take(self, topic: TopicKey, answer: FetchPartitionResult) -> FetchPartitionResult:
         """`answer`, which has records, with what could be read; or with the error instead."""
+        for part in answer.records:
+            if isinstance(part, FileSlice) and part.size <= self._largest:
+                break
+        else:
+            return answer
         parts: list[RecordsPart] = []
         try:
             for part in answer.records:

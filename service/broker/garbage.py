@@ -20,8 +20,11 @@ from service.base.turns import NOTICED_S, Turns
 
 LOOK_S: Final = 1.0
 YOUNG: Final = 5000
-"""Objects more than at the last collection that make Python look at the youngest. Its own 700 are fewer than a
-burst of requests makes and drops again: a third of an idle node's time beside thousands of waiting fetches."""
+"""Objects more than at the last collection that make Python look at the youngest.
+
+Its own 700 are fewer than a burst of requests makes and drops again: a third of an idle node's time beside
+thousands of waiting fetches.
+"""
 MIDDLE: Final = 5
 """Looks at the youngest per look at the middle generation; what survives that is old."""
 NEVER: Final = 1 << 30

@@ -29,9 +29,10 @@ class SegmentFile:
     """One file of a segment, opened for reading and writing at the first use of `fd`.
 
     ``size``: bytes of it that are valid; what lies beyond is never read. Every method raises `DiskError`.
+    ``kept``: entries of an index that were read last (`indexes`), gone with the file.
     """
 
-    __slots__ = ("__weakref__", "_fd", "_opened", "disk", "path", "size")
+    __slots__ = ("__weakref__", "_fd", "_opened", "disk", "kept", "path", "size")
 
     def __init__(self, disk: Disk, path: Path, size: int, fd: int = -1) -> None:
         self.disk = disk
@@ -39,6 +40,7 @@ class SegmentFile:
         self.size = size
         self._fd = fd
         self._opened: list[int] = []
+        self.kept: tuple[int, int, bytes] | None = None
 
     @property
     def fd(self) -> int:

@@ -40,7 +40,9 @@ class _Index:
     def truncate_entries(self, entries: int) -> None:
         """Keep the first `entries` entries and cut the file to them."""
         width = self.ENTRY.size
-        self.handle.get().truncate(entries * width)
+        file = self.handle.get()
+        file.kept = None
+        file.truncate(entries * width)
         self.entries = entries
         self.handle.resize(entries * width)
 
@@ -55,6 +57,7 @@ class _Index:
 
     def forget(self) -> None:
         """Have no entries for now, whatever the file holds."""
+        self.handle.peek().kept = None
         self.entries = 0
 
     def _append(self, *fields: int) -> None:
@@ -73,6 +76,35 @@ class _Index:
             raise CorruptionError(f"{file.path} ends before entry {slot} of {self.entries}")
         return self.ENTRY.unpack(data)
 
+    def _block(self, file: SegmentFile, field: int, target: int) -> tuple[int, int, bytes]:
+        """(low, high, bytes) of the entries ``[low, high)``: the last at or below `target` is among them.
+
+        Who reads on asks for the same ones again and again, so the file keeps those that were read last.
+        """
+        entries, width = self.entries, self.ENTRY.size
+        kept = file.kept
+        if kept is not None:
+            low, high, block = kept
+            unpack = self.ENTRY.unpack_from
+            if (
+                high <= entries
+                and unpack(block)[field] <= target
+                and (high == entries or target < unpack(block, (high - low - 1) * width)[field])
+            ):
+                return kept
+        low, high = 0, entries
+        while high - low > _BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            if self._entry(file, middle)[field] <= target:
+                low = middle
+            else:
+                high = middle
+        block = file.pread((high - low) * width, low * width)
+        if len(block) != (high - low) * width:
+            raise CorruptionError(f"{file.path} ends before entry {high} of {self.entries}")
+        file.kept = low, high, block
+        return low, high, block
+
     def _floor(self, field: int, target: int) -> tuple[int, tuple[int, ...], int] | None:
         """(slot, entry, second field of the one before it), for the last with ``entry[field] <= target``.
 
@@ -81,17 +113,8 @@ class _Index:
         if not self.entries:
             return None
         file = self.handle.get()
-        low, high = 0, self.entries
-        while high - low > _BLOCK_ENTRIES:
-            middle = (low + high) // 2
-            if self._entry(file, middle)[field] <= target:
-                low = middle
-            else:
-                high = middle
+        low, high, block = self._block(file, field, target)
         width = self.ENTRY.size
-        block = file.pread((high - low) * width, low * width)
-        if len(block) != (high - low) * width:
-            raise CorruptionError(f"{file.path} ends before entry {high} of {self.entries}")
         unpack = self.ENTRY.unpack_from
         begin, end = (
             0,

@@ -53,13 +53,13 @@ class LogReader:
         segments = self._segments
         slot = segments.slot_of(offset)
         segment = segments.all[slot]
-        start, position = self._locate(segment, offset)
+        start, position, first = self._locate(segment, offset)
         if position >= segment.size:
             slot += 1
             if slot == len(segments.all):
                 return ReadResult(None, offset)
             segment = segments.all[slot]
-            start, position = segment.base_offset, 0
+            start, position, first = segment.base_offset, 0, 0
             if start > offset and not self._may_have_gaps():
                 raise CorruptionError(f"{segment.log.path} begins at {start}, offset {offset} is nowhere")
         limit = self._limit(slot, segment, end_offset, log_end_offset)
@@ -68,7 +68,7 @@ class LogReader:
         file = segment.log.get()
         size = limit - position
         if size > max_bytes:
-            first = size_at(file.pread(LOG_OVERHEAD, position))
+            first = first or size_at(file.pread(LOG_OVERHEAD, position))
             if first > max_bytes and not min_one:
                 return ReadResult(None, offset)
             size = min(size, max(first, max_bytes))
@@ -100,15 +100,17 @@ class LogReader:
                 break
         return tuple(found)
 
-    def _locate(self, segment: Segment, offset: int) -> tuple[int, int]:
-        """(base offset, position) of the first batch that ends at or after `offset`;
-        the segment's end if none.
+    def _locate(self, segment: Segment, offset: int) -> tuple[int, int, int]:
+        """(base offset, position, size) of the first batch that ends at or after `offset`, 0 for a size that
+        was not looked at; the segment's end if there is none.
         """
         known = self._places.get(offset)
         if known is not None and known[0] is segment:
-            return offset, known[1]
+            return offset, known[1], 0
         place = segment.find(offset)
-        return (place.base_offset, place.position) if place is not None else (offset, segment.size)
+        if place is None:
+            return offset, segment.size, 0
+        return place.base_offset, place.position, place.size
 
     def _limit(self, slot: int, segment: Segment, end_offset: int, log_end_offset: int) -> int:
         """Position up to which a segment may be read, remembered as the place of `end_offset`."""

@@ -141,3 +141,32 @@ def test_a_read_goes_on_in_the_next_segments(tmp_path: Path) -> None:
                 assert wanted.startswith(got), (start, limit, end)
                 # Whatever is left out is less than one batch of the next segment.
                 assert len(wanted) - len(got) < size, (start, limit, end)
+
+
+def test_who_reads_on_asks_the_index_once_for_many_reads(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    log = open_log(tmp_path, world=make_world(disk=disk), index_interval_bytes=100)
+    for n in range(2000):
+        log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
+    disk.log.clear()
+    for offset in range(10, 1500, 10):
+        found = log.read(offset, 100)
+        assert found.start_offset == offset
+    asked = [path for call, path in disk.log if call == "pread"]
+    of_index = sum(path.suffix == ".index" for path in asked)
+    assert of_index <= 40, f"{of_index} reads of the index for 149 of the log"
+    assert len(asked) - of_index <= 149 + 5, "a batch's size is read with its place"
+
+
+def test_entries_that_were_cut_off_are_not_remembered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = open_log(tmp_path, index_interval_bytes=100)
+    for n in range(600):
+        log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
+    log.truncate_to(200)
+    for n in range(500):
+        log.append(batch(3, timestamp=START_MS + n), 0, START_MS)
+    for offset in (251, 290, 1000):
+        assert log.read(offset, 100).start_offset == 200 + (offset - 200) // 3 * 3
+    assert not caplog.records, "the index was taken for wrong"
