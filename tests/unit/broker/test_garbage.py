@@ -13,7 +13,7 @@ import pytest
 from service.base.turns import Turns
 from service.broker.garbage import MIDDLE, MOST_LOOKED_AT, YOUNG, Garbage
 
-LITTLE = 2 * YOUNG * (MIDDLE + 2)  # so that something has become old
+LITTLE = YOUNG * (MIDDLE + 3)  # so that something has become old
 MUCH = 2 * MOST_LOOKED_AT
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from service.network.sender import Sender
+from service.network.sender import Outlet, Sender
 
 if not hasattr(socket, "TCP_CORK"):
     pytest.skip("this system cannot hold packets back", allow_module_level=True)
@@ -73,7 +73,8 @@ async def _send_one_response() -> None:
     held: list[bool] = []
     file = Watched(os.urandom(SLICE_BYTES), lambda: held.append(_nothing_has_come(reader)))
     done: list[Exception | None] = []
-    sender = Sender(asyncio.get_running_loop(), transport, done.append, lambda: None)
+    loop = asyncio.get_running_loop()
+    sender = Sender(loop, transport, done.append, lambda: None, Outlet(loop))
     own = transport.get_extra_info("socket")
     try:
         for sent in (1, 2):
