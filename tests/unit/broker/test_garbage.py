@@ -70,7 +70,7 @@ def test_what_has_grown_a_little_is_collected(full_looks: list[int]) -> None:
 def test_what_has_grown_much_is_set_aside_until_there_may_be_as_much_garbage_as_life(
     full_looks: list[int],
 ) -> None:
-    garbage = Garbage(Turns(), time.monotonic, many=2 * MUCH)
+    garbage = Garbage(Turns(), time.monotonic, many=4 * MUCH)  # three blocks of memory each
     garbage.begin()
     full_looks.clear()
     thing = Thing()
