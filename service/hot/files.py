@@ -95,7 +95,8 @@ class SegmentFile:
             try:
                 self.close()
             except DiskError as e:  # nobody is left to hear it; what was written is fsync's business
-                _log.warning("%s", e)
+                # Its words alone: the error knows whatever was being handled when garbage was looked for.
+                _log.warning("%s", str(e))
 
 
 class FileSlice(NamedTuple):
