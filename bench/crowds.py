@@ -16,7 +16,7 @@ from bench import load
 from bench.stage import Act, Stage
 from tests.support.processes import wait_until
 from tests.support.tiers import EARLIEST_LOCAL, offset
-from tests.support.wire import encode_request, schema
+from tests.support.wire import connect_all, encode_request, schema
 
 CROWD = 1000
 SLOW_S = 12
@@ -31,17 +31,7 @@ SCANNERS = 4
 
 
 def _connected(stage: Stage, receive_bytes: int | None = None) -> list[socket.socket]:
-    host, _, port = stage.bootstrap.rpartition(":")
-    crowd = []
-    for _ in range(stage.of(CROWD)):
-        one = socket.socket()
-        if receive_bytes is not None:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        one.settimeout(30)
-        one.connect((host, int(port)))
-        one.setblocking(False)
-        crowd.append(one)
-    return crowd
+    return connect_all(stage.bootstrap, stage.of(CROWD), receive_bytes)
 
 
 def _send(one: socket.socket, data: bytes) -> None:

@@ -19,7 +19,13 @@ from uuid import UUID
 from service.base.steps import Steps, at_once
 from service.base.types import Buffer
 from service.wire.errors import MalformedMessage
-from service.wire.primitives import MAX_ELEMENTS, Cursor, write_compact_string, write_string, write_uvarint
+from service.wire.primitives import (
+    MAX_ELEMENTS,
+    Cursor,
+    write_compact_string,
+    write_count,
+    write_string,
+)
 from service.wire.produce import NodeEndpoint, TopicKey, write_endpoints_tag
 
 RESULT_US: Final = 3
@@ -325,12 +331,12 @@ def encode_fetch_response_in_steps(
     out += _I32.pack(throttle_ms)
     if version >= 7:
         out += struct.pack(">hi", error_code, session_id)
-    _write_count(out, len(topics), flexible)
+    write_count(out, len(topics), flexible)
     head, size = out, 0
     sent: list[RecordsPart] = [out]
     for key, results in topics:
         _write_topic_key(out, version, key)
-        _write_count(out, len(results), flexible)
+        write_count(out, len(results), flexible)
         for result in results:
             records_size = records_bytes(result.records)
             _write_result(out, version, result, records_size)
@@ -367,13 +373,6 @@ def records_bytes(records: Sequence[RecordsPart]) -> int:
     return total
 
 
-def _write_count(out: bytearray, count: int, flexible: bool) -> None:
-    if flexible:
-        write_uvarint(out, count + 1)
-    else:
-        out += _I32.pack(count)
-
-
 def _write_topic_key(out: bytearray, version: int, key: TopicKey) -> None:
     if version >= 13:
         assert isinstance(key, UUID), "this version knows topics by id"
@@ -396,14 +395,14 @@ def _write_result(out: bytearray, version: int, result: FetchPartitionResult, re
     if aborted is None:
         out += b"\x00" if flexible else b"\xff\xff\xff\xff"
     else:
-        _write_count(out, len(aborted), flexible)
+        write_count(out, len(aborted), flexible)
         for producer_id, first_offset in aborted:
             out += _ABORTED.pack(producer_id, first_offset)
             if flexible:
                 out.append(0)
     if version >= 11:
         out += _I32.pack(preferred)
-    _write_count(out, records_size, flexible)
+    write_count(out, records_size, flexible)
 
 
 def _write_result_tags(out: bytearray, result: FetchPartitionResult) -> None:

@@ -253,6 +253,14 @@ def write_uvarint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
+def write_count(out: bytearray, count: int, flexible: bool) -> None:
+    """The size of an array or of bytes, as `Cursor.count` reads it."""
+    if flexible:
+        write_uvarint(out, count + 1)
+    else:
+        out += _I32.pack(count)
+
+
 def uvarint(value: int) -> bytes:
     """`value` as an unsigned varint."""
     if value < 0x80:

@@ -26,6 +26,7 @@ from service.wire.primitives import (
     Cursor,
     uvarint,
     write_compact_string,
+    write_count,
     write_nullable_compact_string,
     write_nullable_string,
     write_string,
@@ -203,11 +204,11 @@ def encode_produce_response_in_steps(
     flexible = version >= 9
     if flexible:
         out.append(0)
-    _write_count(out, len(topics), flexible)
+    write_count(out, len(topics), flexible)
     left = RESULTS_AT_A_TIME
     for key, results in topics:
         _write_topic_key(out, version, key)
-        _write_count(out, len(results), flexible)
+        write_count(out, len(results), flexible)
         for at in range(0, len(results), RESULTS_AT_A_TIME):
             some = results[at : at + RESULTS_AT_A_TIME]
             left -= len(some)
@@ -226,13 +227,6 @@ def encode_produce_response_in_steps(
         out.append(0)
     struct.pack_into(">ii", out, 0, len(out) - 4, correlation_id)
     return out
-
-
-def _write_count(out: bytearray, count: int, flexible: bool) -> None:
-    if flexible:
-        write_uvarint(out, count + 1)
-    else:
-        out += _I32.pack(count)
 
 
 def _write_topic_key(out: bytearray, version: int, key: TopicKey) -> None:

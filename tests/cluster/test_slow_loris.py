@@ -15,7 +15,15 @@ import pytest
 from tests.support.batches import batch
 from tests.support.clients import Admin
 from tests.support.processes import Node, wait_until
-from tests.support.wire import RawConnection, encode_request, end_offset, produce, produce_request, schema
+from tests.support.wire import (
+    RawConnection,
+    connect_all,
+    encode_request,
+    end_offset,
+    produce,
+    produce_request,
+    schema,
+)
 
 CONNECTIONS = 1000
 ROUNDS = 200
@@ -40,17 +48,7 @@ def connected(node: Node, count: int, receive_bytes: int | None = None) -> list[
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    host, _, port = node.bootstrap.rpartition(":")
-    found = []
-    for _ in range(count):
-        one = socket.socket()
-        if receive_bytes is not None:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        one.settimeout(30)
-        one.connect((host, int(port)))
-        one.setblocking(False)
-        found.append(one)
-    return found
+    return connect_all(node.bootstrap, count, receive_bytes)
 
 
 class Slow:

@@ -17,6 +17,21 @@ class ConnectionLost(Exception):
     """The peer closed, or reset, the connection."""
 
 
+def connect_all(bootstrap: str, count: int, receive_bytes: int | None = None) -> list[socket.socket]:
+    """So many connections that do not block; `receive_bytes` is the size of their receive buffers."""
+    host, _, port = bootstrap.rpartition(":")
+    found = []
+    for _ in range(count):
+        one = socket.socket()
+        if receive_bytes is not None:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        one.settimeout(30)
+        one.connect((host, int(port)))
+        one.setblocking(False)
+        found.append(one)
+    return found
+
+
 def encode_request(request: Any, correlation_id: int = 1, client_id: str = "firn-test") -> bytes:
     """Header and body of a request, without the length in front."""
     header_type = request.__header_schema__
