@@ -59,8 +59,8 @@ def _positive(text: str) -> int:
 
 
 def _create(args: argparse.Namespace) -> int:
-    from service.cli.cluster import Cluster
     from service.hot.log_dir import encode_uuid
+    from service.network.cluster import Cluster
 
     with Cluster(args.bootstrap_server) as cluster:
         topic_id = cluster.create_topic(
@@ -71,7 +71,7 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from service.cli.cluster import Cluster
+    from service.network.cluster import Cluster
 
     with Cluster(args.bootstrap_server) as cluster:
         topics = cluster.topics()
@@ -87,8 +87,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    from service.cli.cluster import Cluster
     from service.hot.log_dir import encode_uuid
+    from service.network.cluster import Cluster
 
     with Cluster(args.bootstrap_server) as cluster:
         (topic,) = cluster.topics([args.topic])
@@ -112,7 +112,7 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    from service.cli.cluster import Cluster
+    from service.network.cluster import Cluster
 
     with Cluster(args.bootstrap_server) as cluster:
         cluster.delete_topic(args.topic)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from service.cli.top_table import Between, Figures, parse, table
+from service.cli.top_table import table
+from service.console.figures import Between, Figures, parse
 
 TEXT = """\
 # HELP firn_request_handling_seconds Requests.
