@@ -21,13 +21,9 @@ WAIVED = {
     ("CKV_AWS_135", "aws_instance"): f"EBS optimized: {TEMPLATE}",
     ("CKV2_AWS_41", "aws_instance"): f"instance profile: {TEMPLATE}",
     (
-        "CKV_AWS_189",
-        "aws_ebs_volume",
-    ): "encrypted with the account's key unless volume.kms_key_id names another",
-    (
-        "CKV2_AWS_9",
-        "aws_ebs_volume",
-    ): "what is to be kept is in the archive; a snapshot of one volume is a node of yesterday",
+        "CKV_AWS_24",
+        "aws_vpc_security_group_ingress_rule",
+    ): "SSH is let in from a security group alone; checkov knows no referenced_security_group_id",
     (
         "CKV_AWS_18",
         "aws_s3_bucket",
@@ -76,9 +72,9 @@ def failed(said: dict[str, Any]) -> dict[tuple[str, str], str]:
 @pytest.mark.timeout(300)
 def test_checkov_finds_nothing_that_is_not_waived() -> None:
     said = checked(TERRAFORM)
-    assert not said["results"]["parsing_errors"]
-    found = failed(said)
-    summary = said["summary"]
+    found, summary = failed(said), said["summary"]
+    # A file that it cannot read it passes over: with it whatever is wrong in there.
+    assert summary["parsing_errors"] == 0
     print(f"\ncheckov: {summary['passed']} checks passed, {summary['failed']} failed and are waived:")
     for (check, resource), reason in WAIVED.items():
         print(f"  {check} {resource}: {reason}")

@@ -39,9 +39,9 @@ locals {
 
   program = "${path.module}/../../../boot/firn_boot"
 
-  # JSON is YAML. cloud-init writes the program, its document and a unit that tries until it is done, and calls it.
-  user_data = {
-    for m, document in local.documents : m => "#cloud-config\n${jsonencode({
+  # cloud-init writes the program, its document and a unit that tries until it is done, and calls it.
+  first_start = {
+    for m, document in local.documents : m => {
       hostname          = "firn-${m}"
       fqdn              = document.host
       manage_etc_hosts  = true
@@ -69,8 +69,11 @@ locals {
         ],
       )
       runcmd = [["systemctl", "enable", "--now", "--no-block", "firn-boot.service"]]
-    })}\n"
+    }
   }
+
+  # JSON is YAML.
+  user_data = { for m, start in local.first_start : m => "#cloud-config\n${jsonencode(start)}\n" }
 }
 
 resource "aws_security_group" "node" {
