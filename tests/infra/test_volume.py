@@ -73,6 +73,10 @@ PLANTED = {
     ),
     "swap": "mkswap -q {0}",
     "a file system that is none of ours": "mkfs.ext4 -q {0} && mkfs.ext2 -q -F {0}",
+    "somebody's files": (
+        "mkfs.ext4 -q {0} && d=$(mktemp -d) && mount {0} $d && "
+        "mkdir $d/home && echo x >$d/home/kept && umount $d && rmdir $d"
+    ),
     "bytes at its beginning": "printf x | dd of={0} bs=1 seek=5000 conv=notrunc status=none",
     "bytes at its end": "printf x | dd of={0} bs=1 seek=67108000 conv=notrunc status=none",
 }
@@ -86,6 +90,35 @@ def test_a_volume_that_may_be_somebodys_is_left_as_it_is(where: Path, device: st
         mount(where, device)
     assert Path(device).read_bytes() == before
     assert not where.is_mount()
+
+
+def test_a_power_cut_while_formatting_is_gone_on_from(
+    where: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As mke2fs leaves a device that it did not finish: group descriptors, and no superblock yet."""
+    cut = "mkfs.ext4 -q {0} && dd if=/dev/zero of={0} bs=1024 seek=1 count=1 conv=notrunc status=none"
+    where.parents[2].mkdir()
+    machine = Machine(where.parents[2])
+    (where.parents[2] / "sys").symlink_to("/sys")
+    do = machine.run
+
+    def run_until_the_cut(*command: str, fine: tuple[int, ...] = (0,)) -> tuple[int, str]:
+        if command[0] != "mkfs.ext4":
+            return do(*command, fine=fine)
+        run("sh", "-c", cut.format(device))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(machine, "run", run_until_the_cut)
+    with pytest.raises(KeyboardInterrupt):
+        steps.step_mount(machine, asked(device))
+    assert type_of(device) == ""
+    (where.parents[2] / "var/lib/firn-boot/formatting").rename(where.parents[2] / "kept")
+    with pytest.raises(BootError, match="not empty"):  # nobody says that this was us
+        mount(where, device)
+    (where.parents[2] / "kept").rename(where.parents[2] / "var/lib/firn-boot/formatting")
+    mount(where, device)
+    assert type_of(device) == "ext4"
+    assert where.is_mount()
 
 
 def test_another_volume_where_the_data_belongs_is_refused(tmp_path: Path, where: Path, device: str) -> None:

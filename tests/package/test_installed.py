@@ -117,6 +117,7 @@ def test_a_node_serves_and_archives(package: Package, tmp_path: Path) -> None:
         package.run(
             "firn", "topic", "create", "topic", "--bootstrap-server", bootstrap,
             "--config", "remote.storage.enable=true", "--config", "internal.segment.bytes=20000",
+            "--config", "retention.ms=-1",  # the rows are years old
         )  # fmt: skip
         rows = make_rows(100, 1)
         for start in range(0, 100, 10):

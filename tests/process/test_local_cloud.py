@@ -66,7 +66,8 @@ def archived(folder: Path, *options: str) -> tuple[float, dict[str, str]]:
         "--bootstrap-server",
         bootstrap,
     ]
-    tiered = ["--config", "remote.storage.enable=true", "--config", "internal.segment.bytes=1000"]
+    configs = ("remote.storage.enable=true", "internal.segment.bytes=1000", "retention.ms=-1")
+    tiered = [word for config in configs for word in ("--config", config)]
     subprocess.run([*command, *tiered], cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL)
     rows = [Row(0, 1_700_000_000_000 + n, None, bytes(400)) for n in range(5)]
     for row in rows:

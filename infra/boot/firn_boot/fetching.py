@@ -22,9 +22,18 @@ def fetch(package: Package) -> Iterator[bytes]:
                 yield piece
         return
     request = urllib.request.Request(package.url) if package.url.startswith("https:") else s3_request(package)
+    yield from received(request)
+
+
+def received(request: urllib.request.Request) -> Iterator[bytes]:
     with urllib.request.urlopen(request, timeout=60) as answer:
+        promised, size = answer.headers.get("Content-Length", ""), 0
         while piece := answer.read(1 << 20):
+            size += len(piece)
             yield piece
+        # The library takes a connection that ends too early for the end of what was asked for.
+        if promised.isdecimal() and size != int(promised):
+            raise OSError(f"the connection ended after {size} of {promised} bytes")
 
 
 def credentials() -> dict[str, str]:

@@ -55,9 +55,10 @@ class Machine:
         return done.returncode, done.stdout
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Waits for another run of this program: at a start, `mount` and `install` come at the same time."""
-        path = self.path("run/firn-boot.lock")
+    def alone(self, what: str) -> Iterator[None]:
+        """Waits for another run that does `what`: at a start `mount` and `install` come at the same time, and
+        people come beside systemd."""
+        path = self.path(f"run/firn-boot-{what}.lock")
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -75,6 +76,12 @@ class Machine:
     def answers(self, port: int) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2):
             return True
+        return False
+
+    def has(self, name: str, text: str) -> bool:
+        """Whether a file is there, and is just that."""
+        with contextlib.suppress(FileNotFoundError):
+            return self.path(name).read_bytes() == text.encode()
         return False
 
     def write(self, name: str, text: str) -> None:
@@ -120,6 +127,19 @@ class Machine:
         folder = self.path(f"sys/dev/block/{os.major(number)}:{os.minor(number)}")
         partitions = [one.parent.name for one in folder.glob("*/partition")]
         return partitions + [one.name for one in folder.glob("holders/*")]
+
+    def names(self, where: str) -> list[str]:
+        return sorted(os.listdir(where))
+
+    def identity(self, device: str) -> str | None:
+        """What tells a device from any other that may come to its name; None where nothing does."""
+        number = os.stat(device).st_rdev
+        folder = self.path(f"sys/dev/block/{os.major(number)}:{os.minor(number)}")
+        for source in ("device/serial", "serial", "device/wwid", "wwid", "loop/backing_file"):
+            with contextlib.suppress(OSError):
+                if text := (folder / source).read_text("utf-8", "replace").strip():
+                    return f"{source} {text} {self.size(device)}\n"
+        return None
 
     def size(self, device: str) -> int:
         with open(device, "rb") as file:

@@ -37,6 +37,7 @@ def step_package(machine: Machine, document: Document, fetch: Callable[[Package]
             shutil.rmtree(work, ignore_errors=True)
         machine.sync()  # after a power cut, what is marked complete is
         (home / ".complete").touch()
+        machine.sync()  # and what `current` names is marked: else it would be removed under a node that runs
     current = machine.path("opt/firn/current")
     if not current.is_symlink() or os.readlink(current) != home.name:
         new = current.with_name(".current.new")
@@ -53,23 +54,36 @@ def download(
         digest, size = hashlib.sha256(), 0
         try:
             with open(target, "wb") as file:
-                for piece in fetch(package):
+                for piece in sent(fetch(package)):
                     size += len(piece)
                     if size > PACKAGE_LIMIT_BYTES:
                         raise BootError(f"{package.url}: larger than {PACKAGE_LIMIT_BYTES} bytes")
                     digest.update(piece)
                     file.write(piece)
-        except (OSError, http.client.HTTPException) as error:
+        except Unsent as error:
             if not pause_s or package.url.startswith("/"):
                 raise BootError(f"{package.url}: {error}") from None
             machine.say(f"{package.url}: {error}; trying again in {pause_s} s")
             machine.sleep(pause_s)
             continue
+        except OSError as error:  # a full disk is no fault of whoever sends
+            raise BootError(f"{target}: {error.strerror}") from None
         if digest.hexdigest() != package.sha256:
             raise BootError(
                 f"{package.url}: {size} bytes with SHA-256 {digest.hexdigest()}, not {package.sha256}"
             )
         return
+
+
+class Unsent(Exception):
+    """What kept a package from coming."""
+
+
+def sent(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    try:
+        yield from pieces
+    except (OSError, http.client.HTTPException) as error:
+        raise Unsent(str(error)) from error
 
 
 def unpack(archive: Path, target: Path) -> Path:

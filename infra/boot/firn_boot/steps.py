@@ -15,6 +15,8 @@ from .package import step_package
 from .volume import step_mount
 from .written import properties_of, units_of
 
+STAMPS = "var/lib/firn-boot"
+"""What each node was started with."""
 READY_WAIT_S = 900
 """A node that was killed looks through its logs before it serves."""
 
@@ -36,6 +38,11 @@ def step_user(machine: Machine) -> None:
 
 
 def step_directories(machine: Machine, document: Document) -> None:
+    found = [name for name in machine.names(str(machine.path("var/lib/firn"))) if name.startswith("node-")]
+    wanted = [f"node-{node.id}" for node in document.nodes]
+    # A node that began anew beside another's data would claim an archive that it knows nothing of.
+    if found and not set(found) & set(wanted):
+        raise BootError(f"/var/lib/firn has {', '.join(found)}, not {', '.join(wanted)}: another machine's")
     _, number = machine.run("id", "-u", "firn")
     for node in document.nodes:
         folder = machine.path(f"var/lib/firn/node-{node.id}")
@@ -49,14 +56,15 @@ def step_start(machine: Machine, document: Document, stamps: dict[int, str]) -> 
     """Nodes of today's files are left alone; others are restarted, each when the one before serves."""
     machine.run("systemctl", "daemon-reload")
     for node in document.nodes:
-        unit, stamp = f"firn@{node.id}.service", f"var/lib/firn-boot/node-{node.id}"
+        unit, stamp = f"firn@{node.id}.service", f"{STAMPS}/node-{node.id}"
         machine.run("systemctl", "enable", "--quiet", unit)
         active, _ = machine.run("systemctl", "is-active", "--quiet", unit, fine=(0, 3, 4))
-        with contextlib.suppress(FileNotFoundError):
-            if active == 0 and machine.path(stamp).read_bytes() == stamps[node.id].encode():
-                continue
-        machine.say(f"starting node {node.id}")
-        machine.run("systemctl", "restart", unit)
+        if active != 0 or not machine.has(stamp, stamps[node.id]):
+            machine.say(f"starting node {node.id}")
+            machine.run("systemctl", "restart", unit)
+            # Said now, and not once it serves: a node that takes longer than is waited for here must not be
+            # started over and over again.
+            machine.write(stamp, stamps[node.id])
         until = machine.now() + READY_WAIT_S
         while not machine.answers(node.port):
             if machine.now() >= until:
@@ -65,8 +73,23 @@ def step_start(machine: Machine, document: Document, stamps: dict[int, str]) -> 
                     f"journalctl --namespace=firn -u {unit}"
                 )
             machine.sleep(0.5)
-        machine.write(stamp, stamps[node.id])
         machine.say(f"node {node.id} serves on {document.host}:{node.port}")
+
+
+def keep_edited(machine: Machine, name: str, node: int) -> None:
+    """What somebody has written by hand is lost to the node, but not to whoever wrote it."""
+    path = machine.path(name)
+    with contextlib.suppress(FileNotFoundError):
+        text = path.read_bytes()
+        try:
+            ours = machine.path(f"{STAMPS}/node-{node}").read_bytes()
+        except FileNotFoundError:
+            ours = b""
+        if not ours.endswith(b"\n" + text):
+            path.replace(path.with_name(f"{path.name}.edited"))
+            machine.say(
+                f"/{name} was changed by hand: kept as {path.name}.edited; what stays is in machine.json"
+            )
 
 
 @contextlib.contextmanager
@@ -86,6 +109,13 @@ def everything(
     config: str,
     get: Callable[[Package], Iterator[bytes]] = fetch,
 ) -> None:
+    with machine.alone("install"):
+        every_step(machine, document, config, get)
+
+
+def every_step(
+    machine: Machine, document: Document, config: str, get: Callable[[Package], Iterator[bytes]]
+) -> None:
     with step("user"):
         step_user(machine)
     with step("data volume"):
@@ -97,8 +127,11 @@ def everything(
     with step("server.properties"):
         for node in document.nodes:
             text = properties_of(document, node, f"/var/lib/firn/node-{node.id}")
-            machine.write(f"etc/firn/server-{node.id}.properties", text)
             stamps[node.id] = f"{document.package.sha256}\n{text}"
+            name = f"etc/firn/server-{node.id}.properties"
+            if not machine.has(name, text):
+                keep_edited(machine, name, node.id)
+            machine.write(name, text)
     with step("units"):
         units = units_of(document, config)
         for module in Path(__file__).parent.glob("*.py"):

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from .document import Document
 from .errors import BootError
 from .machine import Machine
 
 LABEL = "firn-data"
+FORMATTING = "var/lib/firn-boot/formatting"
+"""Names the empty device that is being formatted, until that is done."""
 GROWTH_BYTES = 1 << 20
+UNTOUCHED = {"ext4": "noload", "xfs": "norecovery"}
+"""The file systems that are taken, and the option without which even mounting for reading writes to one."""
 DEVICE_WAIT_S = 600
 """A cloud attaches the volume after the machine has started."""
 
@@ -39,12 +43,14 @@ def step_mount(machine: Machine, document: Document) -> None:
     Path(where).mkdir(parents=True, exist_ok=True)
     if document.device is None:
         return
-    until = machine.now() + DEVICE_WAIT_S
+    begun = machine.now()
     while (device := find_device(machine, document.device)) is None:
-        if machine.now() >= until:
+        if machine.now() == begun:
+            machine.say(f"{document.device} is not there yet: waiting for it")
+        if machine.now() >= begun + DEVICE_WAIT_S:
             raise BootError(f"{document.device}: no such volume after {DEVICE_WAIT_S} s")
         machine.sleep(2)
-    with machine.alone():
+    with machine.alone("mount"):
         if not machine.mounted(where):
             mount(machine, device, where)
         elif not machine.same_device(device, where):
@@ -52,17 +58,46 @@ def step_mount(machine: Machine, document: Document) -> None:
 
 
 def mount(machine: Machine, device: str, where: str) -> None:
-    if os.listdir(where):
+    if machine.names(where):
         raise BootError(f"{where}: not empty, and {device} would hide what is in it")
-    kind = kind_of(machine, device)
-    if kind is None:
-        machine.say(f"{device} is empty: formatting it")
-        machine.run("mkfs.ext4", "-q", "-m", "0", "-L", LABEL, device)
-    elif kind == "ext4":
-        machine.run("e2fsck", "-p", device, fine=(0, 1))
-        grow(machine, device)
+    found = found_on(machine, device)
+    if found is None:
+        format(machine, device)
+    else:
+        machine.path(FORMATTING).unlink(missing_ok=True)
+        if found.label != LABEL:
+            refuse_somebodys(machine, device, found.kind, where)
+        if found.kind == "ext4":
+            machine.run("e2fsck", "-p", device, fine=(0, 1))
+            grow(machine, device)
     machine.run("mount", "-o", "noatime,nodev,nosuid,noexec", device, where)
     machine.say(f"{device} is mounted at {where}")
+
+
+def format(machine: Machine, device: str) -> None:
+    machine.say(f"{device} is empty: formatting it")
+    # A power cut here would leave a device that is neither empty nor a file system.
+    if identity := machine.identity(device):
+        machine.write(FORMATTING, identity)
+        machine.sync()
+    machine.run("mkfs.ext4", "-q", "-m", "0", "-L", LABEL, device)
+    machine.sync()
+    machine.path(FORMATTING).unlink(missing_ok=True)
+
+
+def refuse_somebodys(machine: Machine, device: str, kind: str, where: str) -> None:
+    """A file system that this did not make is looked at first, and then checked, grown and written to."""
+    machine.run("mount", "-o", f"ro,{UNTOUCHED[kind]},nodev,nosuid,noexec", device, where)
+    try:
+        names = machine.names(where)
+    finally:
+        machine.run("umount", where)
+    others = [name for name in names if name != "lost+found" and not re.fullmatch(r"node-\d+", name)]
+    if others:
+        raise BootError(
+            f"{device}: an {kind} with files that are no node's ({', '.join(others[:5])}); "
+            f"if it is to be used beside them: label it {LABEL}"
+        )
 
 
 def grow(machine: Machine, device: str) -> None:
@@ -78,7 +113,12 @@ def grow(machine: Machine, device: str) -> None:
         machine.run("resize2fs", device)
 
 
-def kind_of(machine: Machine, device: str) -> str | None:
+class Found(NamedTuple):
+    kind: str
+    label: str
+
+
+def found_on(machine: Machine, device: str) -> Found | None:
     """The file system of a device; None where it is surely empty. Anything else is refused."""
     if children := machine.children(device):
         raise BootError(f"{device}: in use, or partitioned ({', '.join(children)})")
@@ -88,12 +128,13 @@ def kind_of(machine: Machine, device: str) -> str | None:
     if code == 0:
         tags = dict(line.split("=", 1) for line in told.splitlines() if "=" in line)
         kind = tags.get("TYPE") or f"a partition table ({tags.get('PTTYPE', 'unknown')})"
-        if kind not in ("ext4", "xfs"):
+        if kind not in UNTOUCHED:
             raise BootError(
                 f"{device}: holds {kind}, neither ext4 nor xfs; if nothing on it is needed: wipefs -a"
             )
-        return kind
-    if any(machine.edges(device)):
+        return Found(kind, tags.get("LABEL", ""))
+    identity = machine.identity(device)
+    if any(machine.edges(device)) and not (identity and machine.has(FORMATTING, identity)):
         raise BootError(
             f"{device}: no file system, but not empty; "
             "if nothing on it is needed: zeros in its first and last MiB"

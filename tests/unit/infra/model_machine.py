@@ -19,6 +19,8 @@ EMPTY = bytes(64)
 class Volume:
     kind: str | None = None
     label: str = ""
+    names: list[str] = field(default_factory=list)
+    serial: str | None = "vol-1"
     edges: bytes = EMPTY
     children: list[str] = field(default_factory=list)
     several: bool = False
@@ -42,6 +44,7 @@ class ModelMachine(Machine):
         self.said: list[str] = []
         self.fail_at: int | None = None
         self.time = 0.0
+        self.cut_in_mkfs = False
         self.number = os.getuid()
 
     def sync(self) -> None:
@@ -74,6 +77,12 @@ class ModelMachine(Machine):
 
     def mounted(self, where: str) -> bool:
         return self.on is not None
+
+    def names(self, where: str) -> list[str]:
+        return [*super().names(where), *(self.volumes[self.on].names if self.on else [])]
+
+    def identity(self, device: str) -> str | None:
+        return self.volumes[device].serial
 
     def same_device(self, device: str, where: str) -> bool:
         return self.on == device
@@ -114,9 +123,13 @@ class ModelMachine(Machine):
                 volume = self.volumes[device]
                 if volume.several:
                     return 8, ""
-                return (0, f"DEVNAME={device}\nTYPE={volume.kind}\n") if volume.kind else (2, "")
+                told = f"DEVNAME={device}\nLABEL={volume.label}\nTYPE={volume.kind}\n"
+                return (0, told) if volume.kind else (2, "")
             case ["mkfs.ext4", *_, device]:
                 volume = self.volumes[device]
+                if self.cut_in_mkfs:
+                    volume.edges = b"half of it"
+                    raise BootError("mkfs.ext4: planted")
                 volume.kind, volume.label, volume.formatted = "ext4", "firn-data", volume.formatted + 1
             case ["dumpe2fs", "-h", device]:
                 blocks = self.volumes[device].used >> 12
@@ -125,6 +138,8 @@ class ModelMachine(Machine):
                 self.volumes[device].used = self.volumes[device].size
             case ["mount", *_, device, _]:
                 self.on = device
+            case ["umount", _]:
+                self.on = None
             case [_, "-m", "venv", "--without-pip", home]:
                 Path(home, "bin").mkdir(parents=True)
             case [python, _, "install", *_, "firn-log"]:

@@ -6,8 +6,11 @@ import ast
 import datetime
 import hashlib
 import json
+import socket
 import sys
-from collections.abc import Iterator
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ from infra.boot import firn_boot
 from infra.boot.firn_boot.__main__ import main
 from infra.boot.firn_boot.document import Document, Package, parse
 from infra.boot.firn_boot.errors import BootError
-from infra.boot.firn_boot.fetching import sign
+from infra.boot.firn_boot.fetching import received, sign
 from infra.boot.firn_boot.nvme import ebs_name
 from infra.boot.firn_boot.package import download, unpack
 from infra.boot.firn_boot.steps import everything
@@ -143,9 +146,13 @@ def test_an_upgrade_restarts_nodes_one_after_another(tmp_path: Path) -> None:
         everything(machine, upgrade, "/etc/firn/machine.json", lambda _: iter([new]))
     # The first does not come up, so the second stays on what it runs.
     assert machine.active == {"firn@1.service": 2, "firn@1001.service": 1}
+    # It may be looking through its logs: it is waited for again, and not started over.
+    with pytest.raises(BootError, match="start: node 1 does not serve"):
+        everything(machine, upgrade, "/etc/firn/machine.json", lambda _: iter([new]))
+    assert machine.active == {"firn@1.service": 2, "firn@1001.service": 1}
     machine.deaf.clear()
     everything(machine, upgrade, "/etc/firn/machine.json", lambda _: iter([new]))
-    assert machine.active == {"firn@1.service": 3, "firn@1001.service": 2}
+    assert machine.active == {"firn@1.service": 2, "firn@1001.service": 2}
     assert (tmp_path / "opt/firn/current").readlink() == Path(changed["sha256"][:16])
     assert (
         len(list((tmp_path / "opt/firn").glob("????????????????"))) == 2
@@ -161,11 +168,78 @@ def test_a_changed_property_restarts_nodes_and_a_new_one_leaves_the_others(tmp_p
     assert machine.active == {"firn@1.service": 2, "firn@1001.service": 2}
 
 
+def test_a_node_that_ended_meanwhile_is_started(tmp_path: Path) -> None:
+    machine = machine_with(tmp_path, Volume())
+    boot(machine)
+    del machine.active["firn@1.service"]
+    boot(machine)
+    assert machine.active == {"firn@1.service": 1, "firn@1001.service": 1}
+
+
+def test_what_was_edited_by_hand_is_put_aside_and_said(tmp_path: Path) -> None:
+    machine = machine_with(tmp_path, Volume())
+    boot(machine)
+    file = tmp_path / "etc/firn/server-1.properties"
+    ours = file.read_text()
+    file.write_text(ours + "num.partitions=7\n")
+    boot(machine)
+    assert file.read_text() == ours
+    assert (tmp_path / "etc/firn/server-1.properties.edited").read_text() == ours + "num.partitions=7\n"
+    assert "/etc/firn/server-1.properties was changed by hand" in "".join(machine.said)
+    machine.said.clear()
+    boot(machine, properties={"num.partitions": "3"})  # a change of the document is nobody's edit
+    assert "by hand" not in "".join(machine.said)
+
+
+def test_properties_that_were_there_before_firn_boot_are_kept(tmp_path: Path) -> None:
+    machine = machine_with(tmp_path, Volume())
+    (tmp_path / "etc/firn").mkdir(parents=True)
+    (tmp_path / "etc/firn/server-1.properties").write_text("node.id=1\n")
+    boot(machine)
+    assert (tmp_path / "etc/firn/server-1.properties.edited").read_text() == "node.id=1\n"
+
+
+def test_two_runs_at_a_time_come_one_after_the_other(tmp_path: Path) -> None:
+    """systemd tries every half minute; people do not ask it first."""
+    first, second = machine_with(tmp_path, Volume()), machine_with(tmp_path, Volume())
+    second.on = "/dev/sdf"  # it is one machine
+    inside: list[str] = []
+    reached, go_on = threading.Event(), threading.Event()
+
+    def slow(package: Package) -> Iterator[bytes]:
+        inside.append("first")
+        reached.set()
+        assert go_on.wait(60)
+        yield from get(package)
+        inside.append("first is done")
+
+    def other(package: Package) -> Iterator[bytes]:
+        inside.append("second")
+        return get(package)
+
+    def run(machine: ModelMachine, fetch: Callable[[Package], Iterator[bytes]]) -> threading.Thread:
+        thread = threading.Thread(
+            target=everything, args=(machine, read(), "/etc/firn/machine.json", fetch), daemon=True
+        )
+        thread.start()
+        return thread
+
+    one = run(first, slow)
+    assert reached.wait(60)
+    two = run(second, other)
+    two.join(0.2)
+    go_on.set()
+    one.join(60)
+    two.join(60)
+    assert inside == ["first", "first is done"]  # the second found it installed
+    assert (tmp_path / "opt/firn/current/bin/firn").exists()
+
+
 # -- the volume
 
 
 def test_a_volume_with_a_file_system_is_never_formatted(tmp_path: Path) -> None:
-    machine = machine_with(tmp_path, Volume("ext4", "firn-data", b"x"))
+    machine = machine_with(tmp_path, Volume("ext4", "firn-data", edges=b"x"))
     boot(machine)
     assert machine.volumes["/dev/sdf"].formatted == 0
     assert machine.on == "/dev/sdf"
@@ -237,6 +311,53 @@ def test_a_nodes_volume_is_found_under_another_name_by_its_label(tmp_path: Path)
         step_mount(two, read())
 
 
+@pytest.mark.parametrize("names", [[], ["lost+found"], ["lost+found", "node-1"]])
+def test_a_file_system_of_an_operators_making_is_taken(tmp_path: Path, names: list[str]) -> None:
+    machine = machine_with(tmp_path, Volume("xfs", names=names))
+    boot(machine)
+    assert machine.on == "/dev/sdf"
+    assert machine.volumes["/dev/sdf"].formatted == 0
+
+
+def test_a_file_system_with_somebodys_files_is_left_as_it_is(tmp_path: Path) -> None:
+    machine = machine_with(tmp_path, Volume("ext4", names=["home", "lost+found", "var"], size=2 << 30))
+    with pytest.raises(BootError, match=r"data volume: /dev/sdf: .* no node's \(home, var\).* label"):
+        boot(machine)
+    assert machine.on is None
+    assert not {"e2fsck", "resize2fs"} & {command[0] for command in machine.commands}
+    looked = [command for command in machine.commands if command[0] == "mount"]
+    assert [command[2].split(",")[:2] for command in looked] == [["ro", "noload"]]
+    machine.volumes["/dev/sdf"].label = "firn-data"  # an operator who means it says so
+    boot(machine)
+    assert machine.on == "/dev/sdf"
+
+
+def test_the_volume_of_another_machine_is_refused(tmp_path: Path) -> None:
+    """A new node beside it would be another cluster on the same prefix."""
+    machine = machine_with(tmp_path, Volume("ext4", "firn-data", names=["lost+found", "node-2", "node-1002"]))
+    with pytest.raises(BootError, match=r"has node-2, node-1002, not node-1, node-1001: another machine's"):
+        boot(machine)
+    assert not machine.active
+    more = machine_with(tmp_path / "more", Volume("ext4", "firn-data", names=["node-1"]))
+    boot(more)  # a second node on a machine that had one
+    assert len(more.active) == 2
+
+
+def test_a_power_cut_while_formatting_is_gone_on_from(tmp_path: Path) -> None:
+    machine = machine_with(tmp_path, Volume())
+    machine.cut_in_mkfs = True
+    with pytest.raises(BootError, match="planted"):
+        boot(machine)
+    machine.cut_in_mkfs = False
+    machine.volumes["/dev/sdf"].serial = "vol-2"  # another volume, with something on it that nobody knows
+    with pytest.raises(BootError, match="not empty"):
+        boot(machine)
+    machine.volumes["/dev/sdf"].serial = "vol-1"
+    boot(machine)
+    assert machine.volumes["/dev/sdf"].kind == "ext4"
+    assert not (tmp_path / "var/lib/firn-boot/formatting").exists()
+
+
 def test_files_that_a_mount_would_hide_are_refused(tmp_path: Path) -> None:
     machine = machine_with(tmp_path, Volume())
     (tmp_path / "var/lib/firn/node-1").mkdir(parents=True)
@@ -287,6 +408,30 @@ def test_a_download_is_tried_again_and_then_given_up(tmp_path: Path) -> None:
     with pytest.raises(BootError, match="timed out"):
         download(machine, read().package, tmp_path / "tar", away)
     assert machine.time < 300
+
+
+def test_a_full_disk_is_said_at_once(tmp_path: Path) -> None:
+    machine = ModelMachine(tmp_path)
+    with pytest.raises(BootError, match="/dev/full: No space left on device"):
+        download(machine, read().package, Path("/dev/full"), get)
+    assert machine.time == 0
+
+
+def test_a_connection_that_ends_too_early_is_no_whole_package() -> None:
+    """urllib takes it for the end."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + bytes(400))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(OSError, match="ended after 400 of 1000 bytes"):
+            list(received(urllib.request.Request(f"http://127.0.0.1:{server.getsockname()[1]}/firn.tar")))
+        thread.join()
 
 
 def test_other_bytes_than_promised_are_not_installed(tmp_path: Path) -> None:
