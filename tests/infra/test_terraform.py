@@ -9,10 +9,14 @@ import json
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.infra.tools import COMMAND, STANDIN, TERRAFORM, copied, need, terraform
+from infra.boot.firn_boot.document import OURS
+from service.inspect.bucket_create import OLD_VERSION_DAYS, UPLOAD_DAYS, lifecycle, tls_only
+from service.inspect.bucket_policy import least_policy
+from tests.infra.tools import COMMAND, STANDIN, TERRAFORM, Terraform, copied, need, terraform
 
 FOLDERS = sorted(str(path.parent.relative_to(TERRAFORM)) for path in TERRAFORM.glob("*/*/versions.tf"))
 TESTED = sorted({str(path.parents[1].relative_to(TERRAFORM)) for path in TERRAFORM.rglob("*.tftest.hcl")})
@@ -64,6 +68,76 @@ def test_an_environment_is_planned_from_its_example(tree: Path, environment: str
         assert not after.get("associate_public_ip_address"), change["address"]
         if change["type"] == "aws_vpc_security_group_ingress_rule":
             assert after.get("cidr_ipv4") != "0.0.0.0/0", change["address"]
+
+
+def planned_values(plan: dict[str, Any], address: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(
+        change["change"]["after"] for change in plan["resource_changes"] if change["address"] == address
+    )
+    return found
+
+
+def with_variables(folder: Path, **variables: Any) -> Terraform:
+    (folder / "given.auto.tfvars.json").write_text(json.dumps(variables))
+    (folder / "provider.tf").write_text('provider "aws" {\n  region = "eu-central-1"\n}\n')
+    return terraform(folder, STANDIN)
+
+
+@pytest.mark.parametrize("key", [None, "arn:aws:kms:eu-central-1:123456789012:key/1"])
+def test_machines_may_do_what_firn_says_that_it_needs(tmp_path: Path, key: str | None) -> None:
+    """One truth in two languages: `firn bucket policy`, and the module; besides packages to install."""
+    folder = copied(tmp_path) / "modules" / "identity"
+    arn = "arn:aws:s3:::example-firn-archive"
+    run = with_variables(
+        folder, name="firn", archive_arn=arn, prefix="some/firn", kms=key is not None, kms_key_arn=key
+    )
+    plan = run.planned()
+    statements = [
+        statement
+        for change in plan["resource_changes"]
+        if change["type"] == "aws_iam_role_policy"
+        for statement in json.loads(change["change"]["after"]["policy"])["Statement"]
+    ]
+    packages = [one for one in statements if one["Sid"] == "Packages"]
+    assert [(one["Action"], one["Resource"]) for one in packages] == [
+        (["s3:GetObject"], [f"{arn}/packages/*"])
+    ]
+    statements.remove(packages[0])
+    assert statements == least_policy("example-firn-archive", "some/firn", kms_key=key)["Statement"]
+
+
+def test_the_bucket_is_set_as_firn_bucket_create_sets_one(tmp_path: Path) -> None:
+    run = with_variables(copied(tmp_path) / "modules" / "archive", bucket="example-firn-archive")
+    plan = run.planned()
+    policy = planned_values(plan, "aws_s3_bucket_policy.archive")["policy"]
+    assert json.loads(policy) == json.loads(tls_only("example-firn-archive", "aws"))
+    made = lifecycle()["Rules"][0]
+    rules = planned_values(plan, "aws_s3_bucket_lifecycle_configuration.archive")["rule"]
+    assert [one["status"] for one in rules] == ["Enabled"] * 2
+    said = {
+        name: value[0] for rule in rules for name, value in rule.items() if value and isinstance(value, list)
+    }
+    assert set(said) == {
+        "abort_incomplete_multipart_upload",
+        "noncurrent_version_expiration",
+        "expiration",
+        "filter",
+    }
+    assert said["abort_incomplete_multipart_upload"]["days_after_initiation"] == UPLOAD_DAYS
+    assert said["noncurrent_version_expiration"]["noncurrent_days"] == OLD_VERSION_DAYS
+    # Of what is current, markers of deletes alone go, once nothing is behind them.
+    assert {name for name, value in said["expiration"].items() if value} == {"expired_object_delete_marker"}
+    assert made["Expiration"] == {"ExpiredObjectDeleteMarker": True}
+    blocked = planned_values(plan, "aws_s3_bucket_public_access_block.archive")
+    assert all(blocked[name] for name in ("block_public_acls", "block_public_policy", "ignore_public_acls"))
+
+
+def test_terraform_and_the_machine_refuse_the_same_properties() -> None:
+    """What the machine would refuse at its first start, when nobody looks."""
+    text = (TERRAFORM / "modules" / "nodes" / "variables.tf").read_text("utf-8")
+    refused = re.search(r"setintersection\(keys\(var\.properties\), (\[.*\])\)", text)
+    assert refused
+    assert json.loads(refused[1]) == list(OURS)
 
 
 MISTAKES = {

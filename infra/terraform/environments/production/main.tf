@@ -10,6 +10,7 @@ provider "aws" {
 
 locals {
   client_cidrs = var.client_cidrs == null ? [var.cidr] : var.client_cidrs
+  partition    = startswith(var.region, "cn-") ? "aws-cn" : startswith(var.region, "us-gov-") ? "aws-us-gov" : "aws"
 }
 
 module "network" {
@@ -25,8 +26,9 @@ module "network" {
 module "archive" {
   source = "../../modules/archive"
 
-  bucket = var.bucket
-  kms    = true
+  bucket    = var.bucket
+  partition = local.partition
+  kms       = true
 }
 
 module "identity" {
@@ -82,6 +84,7 @@ module "monitoring" {
 
   name          = var.name
   region        = var.region
+  partition     = local.partition
   instance_ids  = module.nodes.instance_ids
   load_balancer = module.bootstrap.load_balancer
   target_group  = module.bootstrap.target_group

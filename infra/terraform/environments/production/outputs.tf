@@ -27,6 +27,11 @@ output "tunnel_command" {
   ])
 }
 
+output "console_command" {
+  description = "Looks at the cluster in a browser of this computer, through that tunnel."
+  value       = "firn console --bootstrap 127.0.0.1:9092 --metrics http://127.0.0.1:9464 --url s3://${module.archive.bucket}/firn --region ${var.region}"
+}
+
 output "scrape_config" {
   description = "For scrape_configs of prometheus.yml."
   value       = module.monitoring.scrape_config

@@ -19,8 +19,8 @@ variable "zones" {
   type        = list(string)
 
   validation {
-    condition     = length(var.zones) == 3 && alltrue([for zone in var.zones : startswith(zone, var.region)])
-    error_message = "Three zones of the region, as eu-central-1a."
+    condition     = length(var.zones) == 3 && length(distinct(var.zones)) == 3 && alltrue([for zone in var.zones : startswith(zone, var.region)])
+    error_message = "Three different zones of the region, as eu-central-1a."
   }
 }
 
@@ -92,6 +92,11 @@ variable "ssh_user" {
   description = "The image's user: admin for Debian, ubuntu for Ubuntu."
   type        = string
   default     = "admin"
+
+  validation {
+    condition     = can(regex("^[a-z_][a-z0-9_-]*$", var.ssh_user))
+    error_message = "A user's name, as admin."
+  }
 }
 
 variable "volume" {

@@ -10,6 +10,7 @@ provider "aws" {
 
 locals {
   client_cidrs = var.client_cidrs == null ? [var.cidr] : var.client_cidrs
+  partition    = startswith(var.region, "cn-") ? "aws-cn" : startswith(var.region, "us-gov-") ? "aws-us-gov" : "aws"
 }
 
 module "network" {
@@ -25,7 +26,8 @@ module "network" {
 module "archive" {
   source = "../../modules/archive"
 
-  bucket = var.bucket
+  bucket    = var.bucket
+  partition = local.partition
 }
 
 module "identity" {

@@ -22,6 +22,11 @@ output "tunnel_command" {
   ])
 }
 
+output "console_command" {
+  description = "Looks at the cluster in a browser of this computer, through that tunnel."
+  value       = "firn console --bootstrap 127.0.0.1:9092 --metrics http://127.0.0.1:9464 --url s3://${module.archive.bucket}/firn --region ${var.region}"
+}
+
 output "user_data" {
   description = "The first-start document of each machine; marked sensitive for its length alone."
   sensitive   = true

@@ -74,6 +74,11 @@ variable "ssh_user" {
   description = "The image's user: admin for Debian, ubuntu for Ubuntu."
   type        = string
   default     = "admin"
+
+  validation {
+    condition     = can(regex("^[a-z_][a-z0-9_-]*$", var.ssh_user))
+    error_message = "A user's name, as admin."
+  }
 }
 
 variable "volume" {

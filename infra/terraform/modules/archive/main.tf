@@ -75,7 +75,7 @@ resource "aws_s3_bucket_policy" "archive" {
   policy = jsonencode({
     Version = "2012-10-17"
     Statement = [{
-      Sid       = "EncryptedConnectionsAlone"
+      Sid       = "TlsOnly"
       Effect    = "Deny"
       Principal = "*"
       Action    = "s3:*"

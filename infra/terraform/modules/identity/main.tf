@@ -1,4 +1,5 @@
 # What a machine may do: read and write the archive, list it, look after its unfinished uploads, read packages. Nothing else.
+# But for the packages it is what `firn bucket policy` prints; a test compares the two.
 
 resource "aws_iam_role" "node" {
   name        = "${var.name}-node"
@@ -28,30 +29,29 @@ resource "aws_iam_role_policy" "archive" {
           "s3:AbortMultipartUpload",
           "s3:DeleteObject",
           "s3:GetObject",
-          "s3:ListMultipartUploadParts",
           "s3:PutObject",
         ]
-        Resource = "${var.archive_arn}/${var.prefix}/*"
+        Resource = ["${var.archive_arn}/${var.prefix}/*"]
       },
       {
-        Sid       = "List"
+        Sid       = "ListPrefix"
         Effect    = "Allow"
-        Action    = "s3:ListBucket"
-        Resource  = var.archive_arn
-        Condition = { StringLike = { "s3:prefix" = [var.prefix, "${var.prefix}/*"] } }
+        Action    = ["s3:ListBucket"]
+        Resource  = [var.archive_arn]
+        Condition = { StringLike = { "s3:prefix" = ["${var.prefix}/*"] } }
       },
       {
         # S3 has no condition on the prefix for this one.
         Sid      = "UnfinishedUploads"
         Effect   = "Allow"
-        Action   = "s3:ListBucketMultipartUploads"
-        Resource = var.archive_arn
+        Action   = ["s3:ListBucketMultipartUploads"]
+        Resource = [var.archive_arn]
       },
       {
         Sid      = "Packages"
         Effect   = "Allow"
-        Action   = "s3:GetObject"
-        Resource = "${var.archive_arn}/${var.packages_prefix}/*"
+        Action   = ["s3:GetObject"]
+        Resource = ["${var.archive_arn}/${var.packages_prefix}/*"]
       },
     ]
   })
@@ -66,9 +66,10 @@ resource "aws_iam_role_policy" "key" {
   policy = jsonencode({
     Version = "2012-10-17"
     Statement = [{
+      Sid      = "Key"
       Effect   = "Allow"
       Action   = ["kms:Decrypt", "kms:GenerateDataKey"]
-      Resource = var.kms_key_arn
+      Resource = [var.kms_key_arn]
     }]
   })
 }

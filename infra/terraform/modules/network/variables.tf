@@ -11,6 +11,11 @@ variable "name" {
 variable "region" {
   description = "Region of the network, for the names of AWS's services in it."
   type        = string
+
+  validation {
+    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    error_message = "A region looks like eu-central-1."
+  }
 }
 
 variable "zones" {
@@ -29,7 +34,7 @@ variable "cidr" {
   default     = "10.20.0.0/16"
 
   validation {
-    condition     = can(cidrsubnet(var.cidr, 4, 15)) && tonumber(split("/", var.cidr)[1]) >= 16 && tonumber(split("/", var.cidr)[1]) <= 24
+    condition     = can(cidrsubnet(var.cidr, 4, 15)) && can(regex("^[0-9.]+/(1[6-9]|2[0-4])$", var.cidr))
     error_message = "An IPv4 network of /16 to /24, as 10.20.0.0/16."
   }
 }
@@ -37,4 +42,9 @@ variable "cidr" {
 variable "archive_arn" {
   description = "ARN of the archive's bucket: the only one that the way to S3 leads to."
   type        = string
+
+  validation {
+    condition     = can(regex("^arn:aws(-[a-z]+)*:s3:::[a-z0-9][a-z0-9-]{1,61}[a-z0-9]$", var.archive_arn))
+    error_message = "A bucket's ARN looks like arn:aws:s3:::example-firn-archive."
+  }
 }

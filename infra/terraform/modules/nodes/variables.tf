@@ -1,6 +1,11 @@
 variable "name" {
   description = "What machines, volumes and the private zone are named after."
   type        = string
+
+  validation {
+    condition     = can(regex("^[a-z][a-z0-9-]{0,18}[a-z0-9]$", var.name))
+    error_message = "A name begins with a letter, has lower-case letters, digits and dashes, and 2 to 20 characters."
+  }
 }
 
 variable "machines" {
@@ -27,6 +32,11 @@ variable "processes" {
 variable "zones" {
   description = "Availability zones in the order of machines."
   type        = list(string)
+
+  validation {
+    condition     = length(var.zones) >= 1 && alltrue([for zone in var.zones : contains(keys(var.subnets), zone)])
+    error_message = "One zone at least, and a subnet for each."
+  }
 }
 
 variable "vpc_id" {
@@ -44,8 +54,8 @@ variable "client_cidrs" {
   type        = list(string)
 
   validation {
-    condition     = alltrue([for cidr in var.client_cidrs : can(cidrhost(cidr, 0)) && cidr != "0.0.0.0/0"])
-    error_message = "IPv4 networks, and not all of the Internet: there is no login and no encryption."
+    condition     = alltrue([for cidr in var.client_cidrs : can(cidrhost(cidr, 0)) && can(regex("^[0-9.]+/([89]|[12][0-9]|3[0-2])$", cidr))])
+    error_message = "IPv4 networks of /8 to /32, and so not all of the Internet: there is no login and no encryption."
   }
 }
 
@@ -55,8 +65,8 @@ variable "metrics_cidrs" {
   default     = []
 
   validation {
-    condition     = alltrue([for cidr in var.metrics_cidrs : can(cidrhost(cidr, 0)) && cidr != "0.0.0.0/0"])
-    error_message = "IPv4 networks, and not all of the Internet: there is no login."
+    condition     = alltrue([for cidr in var.metrics_cidrs : can(cidrhost(cidr, 0)) && can(regex("^[0-9.]+/([89]|[12][0-9]|3[0-2])$", cidr))])
+    error_message = "IPv4 networks of /8 to /32, and so not all of the Internet: there is no login."
   }
 }
 
@@ -105,6 +115,11 @@ variable "instance_type" {
 variable "instance_profile" {
   description = "Instance profile that lets machines use the archive."
   type        = string
+
+  validation {
+    condition     = can(regex("^[A-Za-z0-9_+=,.@-]{1,128}$", var.instance_profile))
+    error_message = "The name of an instance profile, not its ARN."
+  }
 }
 
 variable "volume" {
@@ -118,16 +133,20 @@ variable "volume" {
   })
 
   validation {
-    condition     = var.volume.size >= 8 && var.volume.size <= 65536
-    error_message = "A volume has 8 to 65,536 GiB."
+    condition     = var.volume.size >= 8 && var.volume.size <= 65536 && floor(var.volume.size) == var.volume.size
+    error_message = "A volume has 8 to 65,536 whole GiB."
   }
   validation {
-    condition     = var.volume.iops >= 3000 && var.volume.iops <= 80000
-    error_message = "gp3 does 3,000 to 80,000 operations per second."
+    condition     = var.volume.iops >= 3000 && var.volume.iops <= min(80000, max(3000, 500 * var.volume.size))
+    error_message = "gp3 does 3,000 to 80,000 operations per second, and 500 for each GiB at most."
   }
   validation {
     condition     = var.volume.throughput >= 125 && var.volume.throughput <= 2000 && var.volume.throughput <= var.volume.iops / 4
     error_message = "gp3 does 125 to 2,000 MiB per second, and a quarter MiB for each operation at most."
+  }
+  validation {
+    condition     = var.volume.kms_key_id == null || can(regex("^arn:aws[a-z-]*:kms:", var.volume.kms_key_id))
+    error_message = "A key by its ARN."
   }
 }
 
@@ -139,8 +158,8 @@ variable "package" {
   })
 
   validation {
-    condition     = can(regex("^(s3|https)://[^/]+/.+", var.package.url))
-    error_message = "s3://bucket/key or https://host/path."
+    condition     = can(regex("^(s3://[a-z0-9.-]+|https://[^/@[:space:]]+)/[[:graph:]]+$", var.package.url))
+    error_message = "s3://bucket/key or https://host/path, without a password in it."
   }
   validation {
     condition     = can(regex("^[0-9a-f]{64}$", var.package.sha256))
@@ -151,17 +170,40 @@ variable "package" {
 variable "region" {
   description = "Region of the bucket."
   type        = string
+
+  validation {
+    condition     = can(regex("^[a-z]{2}(-[a-z]+)+-[0-9]$", var.region))
+    error_message = "A region looks like eu-central-1."
+  }
 }
 
 variable "remote_url" {
   description = "Where the archive lies: s3://bucket/prefix."
   type        = string
+
+  validation {
+    condition     = can(regex("^s3://[a-z0-9][a-z0-9-]{1,61}[a-z0-9](/[A-Za-z0-9_.-]+)*$", var.remote_url))
+    error_message = "A URL looks like s3://example-firn-archive/firn."
+  }
 }
 
 variable "properties" {
   description = "More of server.properties, stronger than what is set here."
   type        = map(string)
   default     = {}
+
+  validation {
+    condition     = alltrue([for key in keys(var.properties) : can(regex("^[A-Za-z0-9._-]+$", key))])
+    error_message = "Keys have letters, digits, dots, dashes and underscores."
+  }
+  validation {
+    condition     = length(setintersection(keys(var.properties), ["node.id", "listeners", "advertised.listeners", "log.dirs", "log.dir", "firn.http.listener"])) == 0
+    error_message = "node.id, listeners, log.dirs and firn.http.listener are made of what else is said here."
+  }
+  validation {
+    condition     = !anytrue([for value in values(var.properties) : can(regex("[[:cntrl:]]", value))])
+    error_message = "Values have no line breaks and no other control characters."
+  }
 }
 
 variable "stop_timeout_s" {
@@ -170,7 +212,7 @@ variable "stop_timeout_s" {
   default     = 180
 
   validation {
-    condition     = var.stop_timeout_s >= 10 && var.stop_timeout_s <= 3600
-    error_message = "10 to 3,600 seconds."
+    condition     = var.stop_timeout_s >= 10 && var.stop_timeout_s <= 3600 && floor(var.stop_timeout_s) == var.stop_timeout_s
+    error_message = "A whole number of 10 to 3,600 seconds."
   }
 }

@@ -111,7 +111,7 @@ run "identity" {
 
   assert {
     condition = toset(flatten([for statement in jsondecode(aws_iam_role_policy.archive.policy).Statement : statement.Action])) == toset([
-      "s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:ListBucketMultipartUploads", "s3:ListMultipartUploadParts", "s3:PutObject",
+      "s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket", "s3:ListBucketMultipartUploads", "s3:PutObject",
     ])
     error_message = "What Firn needs of S3, and no more."
   }
@@ -121,7 +121,7 @@ run "identity" {
   }
   assert {
     condition = alltrue([for statement in jsondecode(aws_iam_role_policy.archive.policy).Statement :
-      statement.Resource == "arn:aws:s3:::example-firn-archive/firn/*" || !anytrue([for action in flatten([statement.Action]) : contains(["s3:DeleteObject", "s3:PutObject"], action)])
+      statement.Resource == ["arn:aws:s3:::example-firn-archive/firn/*"] || !anytrue([for action in flatten([statement.Action]) : contains(["s3:DeleteObject", "s3:PutObject"], action)])
     ])
     error_message = "Written and deleted is below the prefix alone."
   }
@@ -166,4 +166,20 @@ run "zones_of_another_region_are_refused" {
     zones = ["us-east-1a", "us-east-1b", "us-east-1c"]
   }
   expect_failures = [var.zones]
+}
+
+run "one_zone_three_times_is_refused" {
+  command = plan
+  variables {
+    zones = ["eu-central-1a", "eu-central-1a", "eu-central-1a"]
+  }
+  expect_failures = [var.zones]
+}
+
+run "a_user_with_a_command_in_it_is_refused" {
+  command = plan
+  variables {
+    ssh_user = "admin; reboot"
+  }
+  expect_failures = [var.ssh_user]
 }

@@ -137,3 +137,179 @@ run "a_package_without_encryption_is_refused" {
   }
   expect_failures = [var.package]
 }
+
+run "a_name_in_capitals_is_refused" {
+  command = plan
+  variables {
+    name = "Firn"
+  }
+  expect_failures = [var.name]
+}
+
+run "no_machine_is_refused" {
+  command = plan
+  variables {
+    machines = 0
+  }
+  expect_failures = [var.machines]
+}
+
+run "half_a_machine_is_refused" {
+  command = plan
+  variables {
+    machines = 1.5
+  }
+  expect_failures = [var.machines]
+}
+
+run "a_hundred_processes_is_refused" {
+  command = plan
+  variables {
+    processes = 100
+  }
+  expect_failures = [var.processes]
+}
+
+run "a_zone_without_a_subnet_is_refused" {
+  command = plan
+  variables {
+    zones = ["eu-central-1a", "eu-central-1d"]
+  }
+  expect_failures = [var.zones]
+}
+
+run "the_internet_by_another_name_as_clients_is_refused" {
+  command = plan
+  variables {
+    client_cidrs = ["10.0.0.0/0"]
+  }
+  expect_failures = [var.client_cidrs]
+}
+
+run "addresses_of_version_6_as_clients_is_refused" {
+  command = plan
+  variables {
+    client_cidrs = ["::/0"]
+  }
+  expect_failures = [var.client_cidrs]
+}
+
+run "the_internet_as_scrapers_is_refused" {
+  command = plan
+  variables {
+    metrics_cidrs = ["0.0.0.0/0"]
+  }
+  expect_failures = [var.metrics_cidrs]
+}
+
+run "an_image_that_is_none_is_refused" {
+  command = plan
+  variables {
+    image_id = "debian-12"
+  }
+  expect_failures = [var.image_id]
+}
+
+run "a_root_disk_of_another_name_is_refused" {
+  command = plan
+  variables {
+    root_device = "/dev/sdf"
+  }
+  expect_failures = [var.root_device]
+}
+
+run "a_type_that_is_none_is_refused" {
+  command = plan
+  variables {
+    instance_type = "large"
+  }
+  expect_failures = [var.instance_type]
+}
+
+run "a_profile_by_its_arn_is_refused" {
+  command = plan
+  variables {
+    instance_profile = "arn:aws:iam::000000000000:instance-profile/firn-node"
+  }
+  expect_failures = [var.instance_profile]
+}
+
+run "more_operations_than_so_small_a_volume_has_is_refused" {
+  command = plan
+  variables {
+    volume = { size = 10, iops = 6000, throughput = 500 }
+  }
+  expect_failures = [var.volume]
+}
+
+run "a_volume_of_half_a_gib_is_refused" {
+  command = plan
+  variables {
+    volume = { size = 500.5, iops = 6000, throughput = 500 }
+  }
+  expect_failures = [var.volume]
+}
+
+run "a_key_by_its_alias_is_refused" {
+  command = plan
+  variables {
+    volume = { size = 500, kms_key_id = "alias/firn" }
+  }
+  expect_failures = [var.volume]
+}
+
+run "a_package_with_a_password_in_its_url_is_refused" {
+  command = plan
+  variables {
+    package = { url = "https://me:secret@example.com/firn.tar", sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef" }
+  }
+  expect_failures = [var.package]
+}
+
+run "a_region_that_is_none_is_refused" {
+  command = plan
+  variables {
+    region = "eu-central-1a"
+  }
+  expect_failures = [var.region]
+}
+
+run "an_archive_that_is_no_bucket_is_refused" {
+  command = plan
+  variables {
+    remote_url = "file:///tmp"
+  }
+  expect_failures = [var.remote_url]
+}
+
+run "a_property_that_is_made_of_the_rest_is_refused" {
+  command = plan
+  variables {
+    properties = { "log.dirs" = "/tmp" }
+  }
+  expect_failures = [var.properties]
+}
+
+run "a_property_without_a_name_is_refused" {
+  command = plan
+  variables {
+    properties = { "" = "1" }
+  }
+  expect_failures = [var.properties]
+}
+
+run "a_property_of_two_lines_is_refused" {
+  command = plan
+  variables {
+    properties = { "num.partitions" = "1\nnode.id=7" }
+  }
+  expect_failures = [var.properties]
+}
+
+run "a_stop_without_time_is_refused" {
+  command = plan
+  variables {
+    stop_timeout_s = 0
+  }
+  expect_failures = [var.stop_timeout_s]
+}
