@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
+import http.client
 import json
 import os
 import shlex
@@ -133,23 +135,35 @@ def fail_with(words: str, log: Path) -> NoReturn:
     raise Failure("\n".join([f"{words}; its log, {log}, ends:", *lines]))
 
 
-def free_port(family: socket.AddressFamily, host: str) -> int:
+def free_port(family: socket.AddressFamily, host: str, port: int) -> int:
+    """`port`, if nobody has it; another that nobody has, if it is 0."""
     with socket.socket(family) as one:
-        one.bind((host, 0))
-        port: int = one.getsockname()[1]
-        return port
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((host, port))
+        except OSError as e:
+            raise Failure(
+                f"{host} port {port}: {e.strerror}; choose another, or 0 for a free one "
+                "(--s3-port, --port, --http-port)"
+            ) from e
+        found: int = one.getsockname()[1]
+        return found
 
 
 # -- S3 servers
 
 
-def serve_s3(moto: bool, port: int, folder: Path) -> tuple[Started, str]:
-    """Start moto or LocalStack on `port`, 0 for a free one; returns it and its URL once it answers."""
+def serve_s3(moto: bool, port: int, folder: Path) -> Cloud:
+    """Start moto or LocalStack on `port`, 0 for a free one; returns a cloud of it alone once it answers.
+
+    What was started is written down in `folder` at once: whoever is killed while it waits leaves nothing
+    that nobody knows of.
+    """
     env = {name: value for name, value in os.environ.items() if name not in FOREIGN}
     folder.mkdir(parents=True, exist_ok=True)
     if moto:
         what, address = "moto", "127.0.0.1"
-        port = port or free_port(socket.AF_INET, address)
+        port = free_port(socket.AF_INET, address, port)
         command = [sys.executable, "-m", "moto.server", "-H", address, "-p", str(port)]
         endpoint, health = f"http://{address}:{port}", "/moto-api/"
     else:
@@ -157,7 +171,7 @@ def serve_s3(moto: bool, port: int, folder: Path) -> tuple[Started, str]:
         python = subprocess.run(
             [ROOT / "localstack" / "install"], check=True, text=True, stdout=subprocess.PIPE
         ).stdout.strip()
-        port = port or free_port(socket.AF_INET6, address)
+        port = free_port(socket.AF_INET6, address, port)
         # -P: or the folder localstack/ of whoever calls would stand before the package of that name.
         command = [python, "-P", "-m", "localstack.runtime.main"]
         # An IPv4 host in GATEWAY_LISTEN is ignored and every interface opened, so it is [::1].
@@ -169,16 +183,12 @@ def serve_s3(moto: bool, port: int, folder: Path) -> tuple[Started, str]:
         env.pop("PYTHONPATH", None)
         endpoint, health = f"http://[{address}]:{port}", "/_localstack/health"
     began, log = time.monotonic(), folder / "s3.log"
-    if answers(endpoint + health):
-        raise Failure(f"something listens on {endpoint} already; choose another with --s3-port")
     started, process = start(what, command, env, log)
-    try:
-        wait_for(what, process, log, lambda: answers(endpoint + health))
-    except BaseException:
-        end(started)
-        raise
+    cloud = Cloud(endpoint, processes=[started])
+    write_state(folder, cloud)
+    wait_for(what, process, log, lambda: answers(endpoint + health))
     say(f"{what} on {endpoint} after {time.monotonic() - began:.1f} s")
-    return started, endpoint
+    return cloud
 
 
 def answers(url: str) -> bool:
@@ -186,7 +196,7 @@ def answers(url: str) -> bool:
         urllib.request.urlopen(url, timeout=5).close()
     except urllib.error.HTTPError:
         return True
-    except OSError:
+    except (OSError, http.client.HTTPException):
         return False
     return True
 
@@ -194,7 +204,28 @@ def answers(url: str) -> bool:
 # -- up, down, run
 
 
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """One `up` or `down` at a time."""
+    folder.mkdir(parents=True, exist_ok=True)
+    one = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(one, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another up or down")
+            fcntl.flock(one, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(one)
+
+
 def up(args: argparse.Namespace) -> int:
+    with alone(args.dir):
+        return up_alone(args)
+
+
+def up_alone(args: argparse.Namespace) -> int:
     began = time.monotonic()
     cloud = read_state(args.dir)
     if cloud.processes and all(map(is_up, cloud.processes)):
@@ -203,7 +234,7 @@ def up(args: argparse.Namespace) -> int:
         return 0
     take_down(args.dir)
     try:
-        bring_up(cloud := Cloud(), args)
+        cloud = bring_up(args)
     except BaseException:
         take_down(args.dir)
         raise
@@ -212,12 +243,11 @@ def up(args: argparse.Namespace) -> int:
     return 0
 
 
-def bring_up(cloud: Cloud, args: argparse.Namespace) -> None:
+def bring_up(args: argparse.Namespace) -> Cloud:
     folder: Path = args.dir
-    folder.mkdir(parents=True, exist_ok=True)
-    s3, cloud.endpoint = serve_s3(args.moto, args.s3_port, folder)
-    cloud.processes.append(s3)
-    write_state(folder, cloud)
+    for port in (args.port, args.http_port):
+        free_port(socket.AF_INET, "127.0.0.1", port)
+    cloud = serve_s3(args.moto, args.s3_port, folder)
     env = {**{name: value for name, value in os.environ.items() if name not in FOREIGN}, **CREDENTIALS}
     made = subprocess.run(
         [*_FIRN, "bucket", "create", URL, "--endpoint", cloud.endpoint],
@@ -245,6 +275,7 @@ def bring_up(cloud: Cloud, args: argparse.Namespace) -> None:
     cloud.bootstrap = said(log, "ready: node ").rpartition(" ")[2]
     cloud.http = said(log, "metrics and health on ").rpartition(" ")[2]
     write_state(folder, cloud)
+    return cloud
 
 
 def said(log: Path, words: str) -> str:
@@ -268,9 +299,23 @@ def show(cloud: Cloud, folder: Path) -> None:
 
 
 def down(args: argparse.Namespace) -> int:
-    ended = take_down(args.dir)
+    ended = []
+    if args.dir.exists():
+        with alone(args.dir):
+            ended = take_down(args.dir) + take_down_runs(args.dir)
     say(f"ended: {', '.join(ended)}" if ended else "nothing of it is up")
     return 0
+
+
+def take_down_runs(folder: Path) -> list[str]:
+    """End the servers of `run`s that were killed."""
+    ended = []
+    for left in folder.glob("run-*"):
+        number = left.name.removeprefix("run-")
+        if number.isdecimal() and since(int(number)) is None:
+            ended += take_down(left)
+            shutil.rmtree(left, ignore_errors=True)
+    return ended
 
 
 def take_down(folder: Path) -> list[str]:
@@ -295,12 +340,13 @@ def run(args: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def s3_for_a_while(moto: bool, folder: Path) -> Iterator[str]:
-    started, endpoint = serve_s3(moto, 0, folder / f"run-{os.getpid()}")
+    take_down_runs(folder)
+    own = folder / f"run-{os.getpid()}"
     try:
-        yield endpoint
+        yield serve_s3(moto, 0, own).endpoint
     finally:
-        end(started)
-        shutil.rmtree(folder / f"run-{os.getpid()}", ignore_errors=True)
+        take_down(own)
+        shutil.rmtree(own, ignore_errors=True)
 
 
 def read_state(folder: Path) -> Cloud:

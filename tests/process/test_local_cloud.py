@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -107,9 +109,57 @@ def test_a_port_that_is_taken_is_said_and_nothing_stays(folder: Path, moto_endpo
     port = moto_endpoint.rpartition(":")[2]
     done = call("up", folder, "--moto", "--s3-port", port)
     assert done.returncode == 1
-    assert "something listens" in done.stderr
+    assert f"127.0.0.1 port {port}: Address already in use" in done.stderr
+    assert "--s3-port" in done.stderr
     assert "Traceback" not in done.stderr
     assert "nothing of it is up" in call("down", folder).stderr
+
+
+@pytest.mark.parametrize("option", ["--port", "--http-port"])
+def test_a_port_of_the_node_that_is_taken_is_said_before_anything_starts(folder: Path, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # takes connections and says nothing
+        port = str(taken.getsockname()[1])
+        done = call("up", folder, "--moto", *FREE_PORTS, option, port)
+    assert done.returncode == 1
+    assert f"127.0.0.1 port {port}: Address already in use" in done.stderr
+    assert "nothing of it is up" in call("down", folder).stderr
+
+
+def killed_while_it_waits(*arguments: str) -> int:
+    """`up` or `run`, killed between the start of its server and the server's first answer; its process id."""
+    code = (
+        "import os, sys; from localstack import cloud; "
+        "cloud.wait_for = lambda *_: (print(os.getpid(), flush=True), os.kill(os.getpid(), 9)); "
+        "cloud.main(sys.argv[1:])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == -9, done.stderr
+    return int(done.stdout)
+
+
+def test_up_that_was_killed_leaves_nothing_that_down_does_not_know(folder: Path) -> None:
+    killed_while_it_waits("up", "--dir", str(folder), "--moto", *FREE_PORTS)
+    assert "ended: moto" in call("down", folder).stderr
+    assert "nothing of it is up" in call("down", folder).stderr
+
+
+def test_a_run_that_was_killed_is_ended_by_the_next(folder: Path) -> None:
+    killed_while_it_waits("run", "--dir", str(folder), "--moto", "true")
+    (left,) = folder.glob("run-*")
+    assert call("run", folder, "--moto", "true").returncode == 0
+    assert not left.exists()
+    killed_while_it_waits("run", "--dir", str(folder), "--moto", "true")
+    assert "ended: moto" in call("down", folder).stderr
+
+
+def test_two_at_a_time_bring_one_up(folder: Path) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: call("up", folder, "--moto", *FREE_PORTS), range(2)))
+    assert [done.returncode for done in both] == [0, 0], both
+    assert exports(both[0].stdout) == exports(both[1].stdout)
+    assert sum("it is up already" in done.stderr for done in both) == 1
 
 
 def test_a_node_that_does_not_start_takes_the_rest_along(folder: Path) -> None:
