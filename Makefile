@@ -62,7 +62,7 @@ test-localstack: install ## The object-store contract, and clients over both tie
 	@rm -rf .cache/infra/package && .ci/package .cache/infra/package && touch $@
 
 test-infra: install fetch-infra .cache/infra/package/.complete ## Terraform on plans and on moto, checkov, machines that boot (root, for these)
-	$(PYTEST) tests/infra -s
+	@.ci/test-infra $(PYTEST)
 
 .venv/.spark: .venv/.installed .ci/install-spark tests/java/spark-connector/pom.xml
 	@.ci/install-spark

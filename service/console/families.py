@@ -206,7 +206,9 @@ STORE: Final = (
     _counter("store_sent_bytes", "Bytes sent to the store.", "client", "call"),
     _counter("store_received_bytes", "Bytes received from the store.", "client", "call"),
     _counter(
-        "store_errors", "Calls of the store that failed, by kind of error.", "client", "call", "error",
+        "store_errors",
+        "Calls of the store that failed, by kind of error; ObjectNotFound, PreconditionFailed are answers.",
+        "client", "call", "error",
         kafka=_TOPICS.format("RemoteFetchErrorsPerSec"),
     ),
     _gauge("store_reachable", "1 where the last call of the store found it.", "client"),

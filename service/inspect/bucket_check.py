@@ -321,6 +321,8 @@ def looked_at(bucket: Unfinished) -> Iterator[Finding]:
         yield Finding(what, Outcome.FINE if advice is None else Outcome.ADVICE, advice or "")
 
 
+_ASLEEP: Final = {"GLACIER", "DEEP_ARCHIVE"}
+"""Storage classes out of which nothing is read (GLACIER_IR is not one)."""
 _NO_UPLOAD_RULE: Final = f"no rule ends unfinished uploads after some days ({_UPLOAD_DAYS} are recommended)"
 _PUBLIC: Final = "public access is not blocked"
 _NOT_SET: Final = {
@@ -351,6 +353,14 @@ def lifecycle_advice(answer: dict[str, Any]) -> str | None:
         if {"Days", "Date"} & set(rule.get("Expiration", {})):
             name = rule.get("ID", "?")
             return f"the rule {name!r} deletes objects by age: live ones too, where it covers the prefix"
+    for rule in rules:
+        asleep = {one.get("StorageClass") for one in rule.get("Transitions", ())} & _ASLEEP
+        if asleep:
+            name = rule.get("ID", "?")
+            return (
+                f"the rule {name!r} moves objects to {', '.join(sorted(asleep))}, where they cannot be read "
+                "until somebody brings them back: cold reads fail, where it covers the prefix"
+            )
     if any(rule.get("AbortIncompleteMultipartUpload") for rule in rules):
         return None
     return _NO_UPLOAD_RULE

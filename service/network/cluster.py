@@ -264,6 +264,9 @@ class Cluster:
                 self.describe()
             if broker not in self._addresses:
                 raise StorageError(f"node {broker} is not there")
+            if len(self._addresses) == 1:
+                # It is who answered; the name that it tells may be for others, as at the end of a tunnel.
+                return self._first
             host, port = self._addresses[broker]
             self._by_id[broker] = self._connect(host, port)
         return self._by_id[broker]

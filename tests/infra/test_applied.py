@@ -9,6 +9,7 @@ import base64
 import gzip
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import boto3
 import pytest
 
+from service.cli.main import build_parser
 from tests.infra.older_provider import LACKS, copy
 from tests.infra.tools import AWS_1_60, BOOT, TERRAFORM, terraform
 from tests.support.stores import moto_server
@@ -97,6 +99,17 @@ def as_planned(endpoint: str, outputs: dict[str, Any]) -> None:
     packed = base64.b64decode(got["UserData"]["Value"])
     assert len(packed) <= 16384
     assert gzip.decompress(packed).decode() == outputs["user_data"]["value"]["1"]
+
+    # Both are what a shell would make of them.
+    tunnel = shlex.split(outputs["tunnel_command"]["value"])
+    assert tunnel[:2] == ["ssh", "-N"]
+    assert tunnel[-1] == f"admin@{machine['instance_id']}"
+    proxy = next(word for word in tunnel if word.startswith("ProxyCommand="))
+    assert proxy.endswith(f"open-tunnel --region {REGION} --instance-id {machine['instance_id']}")
+    console = shlex.split(outputs["console_command"]["value"])
+    given = build_parser().parse_args(console[1:])
+    assert (given.bootstrap, given.url) == ("127.0.0.1:9092", "s3://example-firn-archive/firn")
+    assert given.metrics == [(None, "http://127.0.0.1:9464")]
 
     s3 = client(endpoint, "s3")
     bucket = outputs["bucket"]["value"]

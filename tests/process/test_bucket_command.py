@@ -221,6 +221,16 @@ class TestMaking:
         why = {step["what"]: step["why"] for step in document["steps"]}
         assert "'old' deletes objects by age" in why["lifecycle"]
 
+    def test_a_rule_that_puts_objects_out_of_reach_is_warned_of(self, moto_store: Store) -> None:
+        client = s3_client(moto_store.endpoint or "")
+        bucket = moto_store.url.removeprefix("s3://").partition("/")[0]
+        moves = [{"Days": 30, "StorageClass": "GLACIER_IR"}, {"Days": 90, "StorageClass": "DEEP_ARCHIVE"}]
+        rule = {"ID": "cheap", "Status": "Enabled", "Filter": {"Prefix": ""}, "Transitions": moves}
+        client.put_bucket_lifecycle_configuration(Bucket=bucket, LifecycleConfiguration={"Rules": [rule]})
+        _, document = check(moto_store.url, moto_store.endpoint)
+        why = {step["what"]: step["why"] for step in document["steps"]}
+        assert "'cheap' moves objects to DEEP_ARCHIVE, where they cannot be read" in why["lifecycle"]
+
     @pytest.mark.versitygw
     def test_settings_that_a_store_lacks_are_said_and_the_bucket_will_do(
         self, versitygw_endpoint: str

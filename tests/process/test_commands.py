@@ -127,6 +127,19 @@ class TestTopics:
         assert captured.err == ""
 
 
+def test_a_node_at_the_end_of_a_tunnel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The name that it tells its clients is known in its own network alone (docs/deploy.md has a tunnel)."""
+    node = Node(tmp_path, {"advertised.listeners": "PLAINTEXT://firn-1.invalid:9092"})
+    try:
+        node.start()
+        there = ("--bootstrap-server", node.bootstrap)
+        assert main(["topic", "create", "far", *there]) == 0
+        assert main(["topic", "describe", "far", *there]) == 0
+        assert main(["tiers", "far", *there]) == 0, capsys.readouterr().err
+    finally:
+        node.close()
+
+
 def test_the_tiers_as_a_table() -> None:
     rows = (
         PartitionTiers(0, 80, 100, 2_000, 1, 0, 90, 12_500_000, 6),
