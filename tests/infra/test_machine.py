@@ -17,7 +17,7 @@ import subprocess
 import tarfile
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -376,9 +376,8 @@ def test_a_machine_that_lost_its_volume_takes_its_archive_over(world: World) -> 
 
     with volume(world.folder / "wheels", 256) as device:
         world.device = device
-        world.user_data = with_properties(
-            world.user_data, {"firn.cluster.id": cluster, "firn.remote.recover": "true"}
-        )
+        recover = {"firn.cluster.id": cluster, "firn.remote.recover": "true"}
+        world.user_data = changed(world.user_data, lambda document: document["properties"].update(recover))
         replaced = world.machine()
         found = values()
         assert len(found) >= 300
@@ -402,13 +401,40 @@ def archive(written: int) -> None:
     wait_until("segments in the archive", enough, 60, every=0.3)
 
 
-def with_properties(user_data: bytes, more: dict[str, str]) -> bytes:
-    """The document with more properties, as terraform's variable `properties` renders them."""
+def test_a_machine_of_several_cores_runs_several_nodes(world: World) -> None:
+    """Each for itself as yet: they share no bucket, and one goes on when the other is killed."""
+
+    def several(document: dict[str, Any]) -> None:
+        document["nodes"].append({"id": 1001, "port": 9093, "http_port": 9465})
+        del document["properties"]["firn.remote.url"]
+
+    world.user_data = changed(world.user_data, several)
+    machine = world.machine()
+    machine.wait_for(9093)
+    ids = [process(machine, node) for node in (1, 1001)]
+    create(TOPIC)
+    write(0, 100)
+    machine.run("kill", "-9", ids[1])
+    wait_until("another process", lambda: process(machine, 1001) not in ("0", ids[1]))
+    machine.wait_for(9093)
+    assert process(machine, 1) == ids[0]
+    assert values() == list(range(100))
+    assert machine.run("stat", "-c", "%U %a", "/var/lib/firn/node-1", "/var/lib/firn/node-1001").split() == [
+        "firn", "750", "firn", "750",
+    ]  # fmt: skip
+
+
+def process(machine: Machine, node: int) -> str:
+    return machine.run("systemctl", "show", "-P", "MainPID", f"firn@{node}.service").strip()
+
+
+def changed(user_data: bytes, change: Callable[[dict[str, Any]], None]) -> bytes:
+    """What terraform renders, with another document."""
     first, _, text = gzip.decompress(user_data).decode().partition("\n")
     whole = json.loads(text)
     for file in whole["write_files"]:
         if file["path"] == "/etc/firn/machine.json":
             document = json.loads(file["content"])
-            document["properties"] |= more
+            change(document)
             file["content"] = json.dumps(document)
     return gzip.compress(f"{first}\n{json.dumps(whole)}\n".encode())

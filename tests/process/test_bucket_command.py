@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import os
 import subprocess
@@ -9,12 +10,14 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from service.inspect.bucket_policy import least_policy
-from tests.support.faults import Fault, fault_proxy
-from tests.support.processes import FIRN
+from tests.conftest import BRISK
+from tests.support.faults import Fault, FaultProxy, fault_proxy
+from tests.support.processes import FIRN, Node, wait_until
 from tests.support.stores import ACCESS, CREDENTIALS, SECRET, Store, moto_server, s3_client
 
 REGION = "us-east-1"
@@ -110,6 +113,32 @@ class TestPermissions:
         assert "made:" not in done.stdout
         assert done.stderr.startswith("firn bucket: s3://another: ")
         assert "Traceback" not in done.stderr
+
+
+def test_what_is_listed_lies_where_the_least_policy_has_it(moto_store: Store, tmp_path: Path) -> None:
+    """AWS judges listings by `s3:prefix`, and moto does not; of a command's and of a node's."""
+    bucket, _, prefix = moto_store.url.removeprefix("s3://").partition("/")
+    (listing,) = (one for one in least_policy(bucket, prefix)["Statement"] if one["Sid"] == "ListPrefix")
+    (pattern,) = listing["Condition"]["StringLike"]["s3:prefix"]
+    with fault_proxy(moto_store.endpoint or "") as proxy:
+        check(moto_store.url, proxy.endpoint)
+        checked = len(listed(proxy))
+        store = moto_store.through(proxy.endpoint)
+        node = Node(tmp_path, {**BRISK, **store.node_settings}, store.env)
+        try:
+            node.start()
+            wait_until("the node to list", lambda: len(listed(proxy)) > checked)
+        finally:
+            node.close()
+        asked = listed(proxy)
+    assert checked > 0
+    assert [one for one in asked if not fnmatch.fnmatchcase(one, pattern)] == []
+
+
+def listed(proxy: FaultProxy) -> list[str]:
+    """The prefixes of all listings that passed."""
+    queries = [parse_qs(urlsplit(seen.path).query) for seen in proxy.seen if seen.method == "GET"]
+    return [query.get("prefix", [""])[0] for query in queries if query.get("list-type") == ["2"]]
 
 
 class Guarded:
