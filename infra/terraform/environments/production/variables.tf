@@ -112,11 +112,16 @@ variable "volume" {
 }
 
 variable "package" {
-  description = "What machines install: a tar of wheels (`make package`), as s3://bucket/key or https://…, and its SHA-256."
+  description = "What machines install: a tar of wheels (`make package`) under packages/ in the bucket, as s3://bucket/packages/…, and its SHA-256."
   type = object({
     url    = string
     sha256 = string
   })
+
+  validation {
+    condition     = startswith(var.package.url, "s3://${var.bucket}/packages/")
+    error_message = "s3://${var.bucket}/packages/…: machines reach the bucket and nothing else, and may read nothing else there."
+  }
 }
 
 variable "properties" {

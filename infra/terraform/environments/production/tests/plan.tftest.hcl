@@ -183,3 +183,14 @@ run "a_user_with_a_command_in_it_is_refused" {
   }
   expect_failures = [var.ssh_user]
 }
+
+run "a_package_out_of_reach_is_refused" {
+  command = plan
+  variables {
+    package = {
+      url    = "https://example.com/firn-0.1.0.tar"
+      sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+    }
+  }
+  expect_failures = [var.package]
+}

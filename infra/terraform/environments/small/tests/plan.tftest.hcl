@@ -18,3 +18,13 @@ run "everything" {
   }
 }
 
+run "a_package_out_of_reach_is_refused" {
+  command = plan
+  variables {
+    package = {
+      url    = "https://example.com/firn-0.1.0.tar"
+      sha256 = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+    }
+  }
+  expect_failures = [var.package]
+}
