@@ -322,6 +322,7 @@ class SimWorld:
                 return False
             if found.error is not ErrorCode.none:
                 return self._unavailable(partition, found.error, final)
+            partition.noticed(at, found.records)
             records += found.records
             if found.records:
                 at = found.records[-1].offset + 1
