@@ -169,7 +169,7 @@ async def lose_power(world: SimWorld, random: Random) -> None:
         await _after_a_failed_fsync(world, random)
     elif before < 0.5:
         await _as_epochs_begin(world, random)
-        loss = random.choice((loss, Loss.ANY))
+        loss = Loss.SHORT
     else:
         await _in_the_middle(world, random)
     await world.lose_power(loss)
