@@ -49,8 +49,9 @@ class Window:
         self.page.on("dialog", self._dialog)
 
     def _told(self, message: Any) -> None:
-        # A page that is served with 503 says so in its own words.
-        if message.type == "error" and "503" not in message.text:
+        # A page that is served with these says so in its own words.
+        is_status = any(f"status of {status}" in message.text for status in (400, 404, 503))
+        if message.type == "error" and not is_status:
             self.troubles.append(f"{message.type}: {message.text}")
 
     def _dialog(self, dialog: Any) -> None:

@@ -15,6 +15,7 @@ from service.base.clock import Clock
 from service.base.errors import FirnError, StorageError
 from service.base.threads import Threads
 from service.base.world import World
+from service.console.web.read_only_store import ReadOnlyStore
 from service.console.web.s3_desk import BucketFacts, S3Desk, is_installed
 from service.console.web.strata import BUCKET, Block, Published
 from service.console.web.survey import Findings, Group, Listed, Survey
@@ -59,8 +60,8 @@ class BucketDesk:
         threads: Threads = world.threads
         self._lock = threads.lock()
         self._pool = pool
-        self._store: ObjectStore = open_store(
-            url, world=world, endpoint=endpoint, region=region, options=PATIENCE
+        self._store: ObjectStore = ReadOnlyStore(
+            open_store(url, world=world, endpoint=endpoint, region=region, options=PATIENCE)
         )
         self.s3: S3Desk | None = None
         if is_s3(url) and is_installed():

@@ -24,7 +24,7 @@ KINDS: Final = {
 
 
 class Configuration(NamedTuple):
-    """The keys of one resource: a node by its id, or a topic (`topic` is not None)."""
+    """The keys of one resource: a node by its id, or a topic (`topic` is not None). `status` is HTTP's."""
 
     nodes: Sequence[int]
     node: int | None
@@ -33,6 +33,7 @@ class Configuration(NamedTuple):
     wanted: str
     only_set: bool
     problem: str | None
+    status: int = 200
 
 
 def render(context: Context, found: Configuration) -> str:

@@ -123,7 +123,7 @@ def some_records(words: str) -> str:
         Record(2, -1, 0, None, b"", ()),
     )
     found = records.Found(rows, (records.Turn("bucket", 0, 5, 1.5),), 0, 5, 9, 1, 3, 2, True, words)
-    form = records.Form(words, 0, "offset", words, 50, words, "auto")
+    form = records.Form(words, words, "offset", words, 50, words, "auto")
     return records.render(context(words), records.Records(form, [words], found, None))
 
 

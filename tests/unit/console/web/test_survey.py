@@ -70,8 +70,10 @@ def test_prices_are_per_class_month_and_thousand() -> None:
     found = prices(
         [("storage-gb-month", "0.03"), ("storage-gb-month.COLD", "0.003"), ("write-1000", "1")], "EUR"
     )
-    assert found.month({"STANDARD": 2 * 10**9, "COLD": 10**9}) == pytest.approx(0.063)
-    assert found.day({"STANDARD": 10**9}) == pytest.approx(0.001)
+    gb = 2**30  # as S3 bills it
+    assert found.month({"STANDARD": 2 * gb, "COLD": gb}) == pytest.approx(0.063)
+    assert found.day({"STANDARD": gb}) == pytest.approx(0.001)
+    assert found.unpriced({"STANDARD": gb, "COLD": gb, "GLACIER_IR": 1, "ONEZONE_IA": 0}) == ["GLACIER_IR"]
     assert found.writes(2500) == pytest.approx(2.5)
     assert found.currency == "EUR"
     assert Prices().reads(1000) == pytest.approx(0.0004)
