@@ -113,42 +113,42 @@ class S3Desk:
                         for one in page.get("Contents", ())
                     ]
         except Exception as e:
-            raise _translated(e, "s3:ListBucket") from e
+            raise translated(e, "s3:ListBucket") from e
 
     async def facts(self) -> BucketFacts:
         """What there is to know; what cannot be asked is a problem in words. Raises nothing of S3's."""
         found = BucketFacts()
         try:
             async with await self._client() as client:
-                for ask in (_uploads, _rules, _versioning, _encryption):
+                for ask in QUESTIONS:
                     try:
                         await ask(client, self._address.bucket, self._prefix, found)
                     except Exception as e:
-                        found.problems.append(str(_translated(e, _PERMISSIONS[ask.__name__])))
+                        found.problems.append(str(translated(e, PERMISSIONS[ask.__name__])))
         except Exception as e:
-            found.problems.append(str(_translated(e, "")))
+            found.problems.append(str(translated(e, "")))
         return found
 
 
-_PERMISSIONS: Final = {
-    "_uploads": "s3:ListBucketMultipartUploads",
-    "_rules": "s3:GetLifecycleConfiguration",
-    "_versioning": "s3:GetBucketVersioning",
-    "_encryption": "s3:GetEncryptionConfiguration",
+PERMISSIONS: Final = {
+    "ask_uploads": "s3:ListBucketMultipartUploads",
+    "ask_rules": "s3:GetLifecycleConfiguration",
+    "ask_versioning": "s3:GetBucketVersioning",
+    "ask_encryption": "s3:GetEncryptionConfiguration",
 }
 _NONSENSE: Final = (LookupError, TypeError, AttributeError, ValueError)
 """What comes of an answer that lacks what it must have."""
 _ABSENT: Final = ("NoSuchLifecycleConfiguration", "ServerSideEncryptionConfigurationNotFoundError")
 
 
-async def _uploads(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
+async def ask_uploads(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
     page = await client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, MaxUploads=MOST_UPLOADS)
     begun = [int(one["Initiated"].timestamp() * 1000) for one in page.get("Uploads", ())]
     found.uploads, found.oldest_upload_ms = len(begun), min(begun, default=None)
     found.more_uploads = bool(page.get("IsTruncated"))
 
 
-async def _rules(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
+async def ask_rules(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
     try:
         answer = await client.get_bucket_lifecycle_configuration(Bucket=bucket)
     except Exception as e:
@@ -193,12 +193,12 @@ def _rule(rule: Mapping[str, Any]) -> str:
     return f"{name}{where}: {', '.join(does) or 'nothing known'}"
 
 
-async def _versioning(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
+async def ask_versioning(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
     answer = await client.get_bucket_versioning(Bucket=bucket)
     found.versioning = answer.get("Status", "off")
 
 
-async def _encryption(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
+async def ask_encryption(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
     try:
         answer = await client.get_bucket_encryption(Bucket=bucket)
     except Exception as e:
@@ -211,12 +211,15 @@ async def _encryption(client: Any, bucket: str, prefix: str, found: BucketFacts)
     found.encryption = ", ".join(kind for kind in kinds if kind) or "none of the bucket's own"
 
 
+QUESTIONS: Final = (ask_uploads, ask_rules, ask_versioning, ask_encryption)
+
+
 def _code(error: Exception) -> str:
     response = getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
-def _translated(error: Exception, permission: str) -> StorageError:
+def translated(error: Exception, permission: str) -> StorageError:
     """What went wrong with S3 as one of our errors, in one line; anything else is raised as it is."""
     if isinstance(error, StorageError):
         return error

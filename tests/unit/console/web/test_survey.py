@@ -10,6 +10,7 @@ from service.base.errors import ConfigError
 from service.console.web.costs import DAY_MS, PART_BYTES, Prices, prices, write_requests
 from service.console.web.survey import Group, Listed, Survey, by_day
 from service.remote.format.keys import ManifestKey, SegmentKey, head_key, manifest_key, segment_key
+from service.remote.stores.obstore_store import StoreOptions
 
 TOPIC, OTHER = UUID(int=7), UUID(int=8)
 NOW = 100 * DAY_MS
@@ -85,6 +86,10 @@ def test_prices_are_per_class_month_and_thousand() -> None:
 def test_prices_that_are_none_are_refused(pair: tuple[str, str]) -> None:
     with pytest.raises(ConfigError):
         prices([pair])
+
+
+def test_a_part_is_what_the_store_makes_of_it() -> None:
+    assert StoreOptions().part_bytes == PART_BYTES
 
 
 def test_large_objects_take_a_request_for_each_part() -> None:
