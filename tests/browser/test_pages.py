@@ -139,7 +139,27 @@ def test_charts_are_drawn_and_go_on(browser: Any, shown: Shown) -> None:
         page = looking.open("/")
         page.wait_for_selector(".uplot canvas")
         assert page.locator(".uplot").count() == 6
-        looking.until("document.getElementById('live').textContent === 'live'")
+        looking.until_live(page)
+
+
+HIDE = """hidden => {
+    Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});
+    document.dispatchEvent(new Event('visibilitychange')); }"""
+
+
+def test_pages_that_nobody_sees_hold_no_connection(browser: Any, shown: Shown) -> None:
+    """A browser opens six to one place, and a stream for each tab would take them all."""
+    with window(browser, shown.url) as looking:
+        tabs = [looking.open("/topics")]
+        for _ in range(8):
+            looking.until_live(tabs[-1])
+            tabs[-1].evaluate(HIDE, True)
+            tabs.append(looking.context.new_page())
+            tabs[-1].goto(f"{shown.url}/topics", wait_until="load", timeout=10_000)
+        first = tabs[0]
+        first.evaluate("document.getElementById('live').textContent = ''")
+        first.evaluate(HIDE, False)
+        looking.until_live(first)
 
 
 def test_a_page_renews_itself(browser: Any, shown: Shown) -> None:

@@ -72,6 +72,10 @@ class Window:
         """Waits for something to be true in the page; the page's own policy forbids it to look by itself."""
         wait_until(expression, lambda: self.page.evaluate(expression), seconds, 0.1)
 
+    def until_live(self, page: Any) -> None:
+        """Waits until a page has heard of a look at the nodes."""
+        wait_until("live", lambda: page.inner_text("#live") == "live", 30, 0.1)
+
     def until_it_says(self, words: str) -> None:
         wait_until(words, lambda: words in self.page.inner_text("main"), 30, 0.1)
 

@@ -69,8 +69,7 @@ class KafkaDesk:
         try:
             cluster = Cluster(self.bootstrap, CLIENT_ID, TIMEOUT_S)
         except OSError as e:
-            self._failed(e, began)
-            raise
+            raise StorageError(self._failed(e, began)) from e
         with self._lock:
             self._problem = None
         return self._answer(cluster, question)
@@ -82,8 +81,7 @@ class KafkaDesk:
         try:
             return self.ask(question)
         except TimeoutError as e:
-            self._failed(e, began)
-            raise
+            raise StorageError(self._failed(e, began)) from e
 
     def _refuse_in_vain(self) -> None:
         """Who could not be reached a moment ago is not tried by every page anew."""
@@ -91,13 +89,14 @@ class KafkaDesk:
             if self._problem is not None and self._clock.monotonic_ms() < self._problem_until_ms:
                 raise StorageError(self._problem)
 
-    def _failed(self, error: OSError, began_ms: int) -> None:
-        """Remember it for as long as finding out took."""
+    def _failed(self, error: OSError, began_ms: int) -> str:
+        """Remember it for as long as finding out took; returns it in words."""
         now = self._clock.monotonic_ms()
         words = f"{self.bootstrap} does not answer in time" if isinstance(error, TimeoutError) else str(error)
         with self._lock:
             self._problem = words
             self._problem_until_ms = now + max(PROBLEM_AGE_MS, now - began_ms)
+        return words
 
     def _answer(self, cluster: Cluster, question: Callable[[Cluster], T]) -> T:
         try:

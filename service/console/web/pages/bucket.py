@@ -92,10 +92,10 @@ def render(context: Context, found: Bucket) -> str:
     if found.problem is not None:
         if found.found is None:
             parts.append(
-                failed("The store does not answer", found.problem, "The console asks again by itself.")
+                failed("The bucket cannot be read", found.problem, "The console asks again by itself.")
             )
         else:
-            parts.append(notice("bad", f"The store does not answer: {found.problem}. What follows is older."))
+            parts.append(notice("bad", f"The bucket cannot be read: {found.problem}. What follows is older."))
     if found.found is not None:
         parts += _survey(context, found, found.found)
     elif found.problem is None:

@@ -211,7 +211,7 @@ def test_what_there_is_not_is_said() -> None:
     found = PAGES["nothing, overview"]("why not")
     assert "The cluster does not answer" in found
     assert "why not" in found
-    assert "The store does not answer" in PAGES["nothing, bucket"]("down")
+    assert "The bucket cannot be read" in PAGES["nothing, bucket"]("down")
     assert "cannot be shown" in PAGES["nothing, topic"]("gone")
 
 
