@@ -151,7 +151,7 @@ def test_pages_that_nobody_sees_hold_no_connection(browser: Any, shown: Shown) -
     """A browser opens six to one place, and a stream for each tab would take them all."""
     with window(browser, shown.url) as looking:
         tabs = [looking.open("/topics")]
-        for _ in range(8):
+        for _ in range(6):
             looking.until_live(tabs[-1])
             tabs[-1].evaluate(HIDE, True)
             tabs.append(looking.context.new_page())

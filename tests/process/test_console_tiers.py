@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,6 +57,14 @@ def ask(url: str, path: str) -> Answer:
         return Answer(answer.status, answer.read().decode("utf-8", "replace"), time.monotonic() - began)
     finally:
         connection.close()
+
+
+def says(url: str, path: str, words: str) -> bool:
+    return words in ask(url, path).text
+
+
+def is_a_page(url: str, path: str) -> bool:
+    return ask(url, path).status == 200
 
 
 class Place(NamedTuple):
@@ -152,7 +161,8 @@ def test_records_of_every_kind_are_shown_and_come_down_as_they_are(place: Place)
         Row(0, 1_700_000_000_004, b"k", large),
         Row(0, 1_700_000_000_005, b"k", b"v", tuple((f"h{n}", b"") for n in range(500))),
     ]
-    Confluent().produce(place.bootstrap, "kinds", rows, **{"message.max.bytes": 20 << 20})
+    large_too: dict[str, Any] = {"message.max.bytes": 20 << 20}
+    Confluent().produce(place.bootstrap, "kinds", rows, **large_too)
     codecs = ("gzip", "snappy", "lz4", "zstd")
     for codec in codecs:
         packed = f"packed-{codec} ".encode() * 50
@@ -237,7 +247,7 @@ def test_a_bucket_without_permission_says_which_one_is_needed(healthy: Place) ->
     healthy.proxy.mode = Fault.DENIED
     for permission in ("s3:GetObject", "s3:GetLifecycleConfiguration", "s3:ListBucketMultipartUploads"):
         words = f"{permission} is needed"
-        wait_until(words, lambda words=words: words in ask(healthy.url, "/bucket").text)
+        wait_until(words, partial(says, healthy.url, "/bucket", words))
     topic = "/topic?name=readings"  # what it has read it shows for some seconds
     wait_until("the topic", lambda: "s3:GetObject is needed" in ask(healthy.url, topic).text)
     healthy.proxy.plan = lambda seen: Fault.DENIED if "list-type" in seen.path else Fault.PASS
@@ -286,7 +296,7 @@ def test_a_node_that_dies_while_pages_are_drawn(tmp_path: Path) -> None:
             assert statuses == {200, 503}
             node.start()
             for path in paths:
-                wait_until(path, lambda path=path: ask(url, path).status == 200)
+                wait_until(path, partial(is_a_page, url, path))
         assert "Traceback" not in (tmp_path / "console.log").read_text()
     finally:
         node.close()
@@ -366,7 +376,7 @@ def test_a_node_that_talks_nonsense_is_named(tmp_path: Path) -> None:
             folder = tmp_path / str(number)
             folder.mkdir()
             with console_of(f"127.0.0.1:{free_port()}", folder, "--metrics", listener) as url:
-                wait_until(words, lambda url=url, words=words: words in ask(url, "/").text)
+                wait_until(words, partial(says, url, "/", words))
                 assert ask(url, "/cold").status == 200
     finally:
         server.shutdown()
