@@ -115,7 +115,7 @@ def _row(one: ConfigEntry) -> list[Child]:
             el("code", words.NOTHING if value is None else value),
             f" ({SOURCES.get(source, ('?', ''))[0]})",
         )
-        for name, value, source in one.synonyms[1:]
+        for name, value, source in (() if one.is_sensitive else one.synonyms[1:])
     ]
     return [
         [el("code", one.name), el("span", KINDS.get(one.kind, ""), class_="kind")],

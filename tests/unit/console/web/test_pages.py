@@ -219,3 +219,15 @@ def test_days_and_costs_are_of_what_is_chosen() -> None:
     words = Checked(a_bucket("orders")).words
     assert "Days of orders" in words
     assert "Named by nothing" in words
+
+
+def test_what_is_secret_is_shown_nowhere() -> None:
+    """Neither as the value nor among the settings that it comes before."""
+    one = ConfigEntry(
+        "a.key", "s3cret", 4, 9, True, True, "", (("a.key", "s3cret", 4), ("b", "old-s3cret", 5))
+    )
+    text = configuration.render(
+        context(""), configuration.Configuration([1], 1, None, [one], "", False, None)
+    )
+    assert "s3cret" not in text
+    assert "hidden" in text
