@@ -163,12 +163,26 @@ async def kill(world: SimWorld, random: Random) -> None:
 
 async def lose_power(world: SimWorld, random: Random) -> None:
     world.troubled = True
-    if random.random() < 0.3:
+    loss = random.choice((Loss.ALL, Loss.LATEST, Loss.LATEST, Loss.ANY, Loss.NONE))
+    before = random.random()
+    if before < 0.25:
         await _after_a_failed_fsync(world, random)
+    elif before < 0.5:
+        await _as_epochs_begin(world, random)
+        loss = Loss.SHORT
     else:
         await _in_the_middle(world, random)
-    await world.lose_power(random.choice((Loss.ALL, Loss.LATEST, Loss.LATEST, Loss.ANY, Loss.NONE)))
+    await world.lose_power(loss)
     await _again(world, random)
+
+
+async def _as_epochs_begin(world: SimWorld, random: Random) -> None:
+    """Every partition has the first record of a leader epoch, and its file of epochs is not durable yet."""
+    await _stop(world, random)
+    if await world.ensure_running():
+        for topic, partition in list(world.partitions()):
+            world.spawn(send(world, topic, partition, [values_of(world, 1, 90)], Codec.NONE))
+        await asyncio.sleep(random.random() * 0.05)
 
 
 async def _in_the_middle(world: SimWorld, random: Random) -> None:

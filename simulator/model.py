@@ -140,12 +140,17 @@ class PartitionModel:
                 f"and by the records from {least} to {most}"
             )
 
+    def noticed(self, at: int, records: Iterable[Record]) -> None:
+        """`CorruptionError` where a reader who asked for `at` sees that a log with a flipped bit is wrong."""
+        if self.is_rotten:
+            for expected, record in enumerate(records, at):
+                if record.offset != expected:
+                    raise CorruptionError(f"{self}: offset {record.offset} follows {expected - 1}")
+
     def _distinct(self, log_start: int, end_offset: int, records: Iterable[Record]) -> dict[int, Record]:
         found: dict[int, Record] = {}
         expected = log_start
         for record in records:
-            if record.offset != expected and self.is_rotten:
-                raise CorruptionError(f"{self}: offset {record.offset} follows {expected - 1}")
             if record.offset != expected:
                 raise Violation(f"{self}: offset {record.offset} follows {expected - 1}")
             found[record.offset] = record

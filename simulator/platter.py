@@ -129,6 +129,7 @@ class Loss(Enum):
     ALL = "all of it is lost"
     LATEST = "what came last is lost, and torn where it begins"
     ANY = "some of each file is lost, and torn where it begins"
+    SHORT = "names stay, and what each file but the logs was given last is torn"
     NONE = "none of it is lost"
 
 
@@ -233,22 +234,26 @@ class Platter:
         def until(choices: list[int]) -> int:
             if mode is Loss.ALL:
                 return -1
-            return never if mode is Loss.NONE else random.choice([*choices, never])
+            return never if mode in (Loss.NONE, Loss.SHORT) else random.choice([*choices, never])
 
         for_all = until(numbers)
         seen: set[int] = set()
 
-        def visit(node: Node) -> None:
+        def visit(node: Node, name: str = "") -> None:
             if id(node) in seen:
                 return
             seen.add(id(node))
-            own = until([entry[0] for entry in node.pending]) if mode is Loss.ANY else for_all
+            own = for_all
+            if mode is Loss.ANY:
+                own = until([entry[0] for entry in node.pending])
+            elif mode is Loss.SHORT and isinstance(node, File) and node.pending and not name.endswith(".log"):
+                own = node.pending[-1][0]
             if isinstance(node, File):
                 node.lose_power(random, own)
                 return
             node.lose_power(own)
             for name in sorted(node.names):
-                visit(node.names[name])
+                visit(node.names[name], name)
 
         visit(self.root)
         self.locks.clear()

@@ -383,6 +383,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m simulator.sweep", description=__doc__)
     parser.add_argument("--kinds", default="disk,store,bit", help="of disk, store, bit")
     parser.add_argument("--every", type=int, default=1, help="one case of so many; 1: all")
+    parser.add_argument("--first", type=int, default=0, help="and the first of them, from 0 on")
     parser.add_argument("--bits", type=int, default=16, help="bits of each file and object")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--show", type=int, default=10, help="broken promises that are told")
@@ -395,7 +396,7 @@ def main(arguments: list[str] | None = None) -> int:
         f"store, {len(workload.files)} files, {len(workload.objects)} objects; {len(cases)} cases",
         flush=True,
     )
-    chosen = cases[:: given.every]
+    chosen = cases[given.first :: given.every]
     count = max(given.jobs, len(chosen) // _CASES_AT_A_TIME)
     pieces = [chosen[len(chosen) * at // count : len(chosen) * (at + 1) // count] for at in range(count)]
     results: list[Result] = []

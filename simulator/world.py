@@ -322,6 +322,7 @@ class SimWorld:
                 return False
             if found.error is not ErrorCode.none:
                 return self._unavailable(partition, found.error, final)
+            partition.noticed(at, found.records)
             records += found.records
             if found.records:
                 at = found.records[-1].offset + 1
@@ -342,8 +343,8 @@ class SimWorld:
         records: list[Record],
         final: bool,
     ) -> bool:
-        """Where the current epoch ends, and those of the records that were read."""
-        for asked in {current, *(one.leader_epoch for one in records[:1] + records[-1:])}:
+        """Where the current epoch ends, and each of the records that were read."""
+        for asked in sorted({current, *(one.leader_epoch for one in records)}):
             error, epoch, offset = await self.client.end_of_epoch(topic.name, partition.index, asked)
             if error is not ErrorCode.none:
                 return self._unavailable(partition, error, final)

@@ -57,11 +57,13 @@ class LogReader:
         if position >= segment.size:
             slot += 1
             if slot == len(segments.all):
+                if offset < log_end_offset:
+                    self._missing(offset, f"{segment.log.path} ends before it")
                 return ReadResult(None, offset)
             segment = segments.all[slot]
             start, position, first = segment.base_offset, 0, 0
-            if start > offset and not self._may_have_gaps():
-                raise CorruptionError(f"{segment.log.path} begins at {start}, offset {offset} is nowhere")
+            if start > offset:
+                self._missing(offset, f"{segment.log.path} begins at {start}")
         limit = self._limit(slot, segment, end_offset, log_end_offset)
         if limit <= position:
             return ReadResult(None, offset)
@@ -110,7 +112,16 @@ class LogReader:
         place = segment.find(offset)
         if place is None:
             return offset, segment.size, 0
+        if place.base_offset > offset:  # no checksum covers a batch's base offset
+            self._missing(
+                offset, f"{segment.log.path} goes on with {place.base_offset} at position {place.position}"
+            )
         return place.base_offset, place.position, place.size
+
+    def _missing(self, offset: int, why: str) -> None:
+        """`CorruptionError`, but where compaction may have taken `offset`."""
+        if not self._may_have_gaps():
+            raise CorruptionError(f"offset {offset} is nowhere: {why}")
 
     def _limit(self, slot: int, segment: Segment, end_offset: int, log_end_offset: int) -> int:
         """Position up to which a segment may be read, remembered as the place of `end_offset`."""

@@ -151,6 +151,26 @@ def test_a_damaged_replica_is_offline_and_the_others_are_opened(tmp_path: Path) 
     close(logs)
 
 
+@pytest.mark.parametrize(("number", "bit"), [(5, 16), (5, 4), (19, 8), (19, 16)])
+def test_a_base_offset_that_changed_under_a_running_node_is_noticed_by_who_reads_there(
+    tmp_path: Path, number: int, bit: int
+) -> None:
+    """No checksum covers it: up or down, in the middle of the log or at its end."""
+    logs = manager(FaultDisk(), tmp_path)
+    fill(logs, A)
+    log = get_or_create(logs, A, CONFIG)
+    found = log.read(number, 1).slice
+    assert found is not None
+    path, position = found.file.path, found.position
+    data = bytearray(path.read_bytes())
+    assert int.from_bytes(data[position : position + 8], "big") == number
+    data[position + 7] ^= bit
+    path.write_bytes(data)
+    with pytest.raises(LogOffline, match=f"offset {number} is nowhere"):
+        log.read(number, 1 << 20)
+    close(logs)
+
+
 def test_a_damaged_replica_keeps_its_recovery_point(tmp_path: Path) -> None:
     disk = FaultDisk()
     logs = manager(disk, tmp_path)
