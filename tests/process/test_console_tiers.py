@@ -278,22 +278,24 @@ def test_a_node_that_dies_while_pages_are_drawn(tmp_path: Path) -> None:
         Confluent().produce(node.bootstrap, "some", rows)
         with console_of(node.bootstrap, tmp_path) as url:
             paths = ("/", "/topics", "/topic?name=some", "/records?topic=some&where=start", "/configuration")
-            done = threading.Event()
+            done, statuses = threading.Event(), dict[str, set[int]]()
 
-            def look(path: str) -> set[int]:
-                found = set()
+            def look(path: str) -> None:
                 while not done.is_set():
-                    found.add(ask(url, path).status)
-                return found
+                    statuses.setdefault(path, set()).add(ask(url, path).status)
 
             with ThreadPoolExecutor(10) as pool:
                 looking = [pool.submit(look, path) for path in paths * 2]
-                time.sleep(0.5)
-                node.kill()
-                time.sleep(1)
-                done.set()
-                statuses = set().union(*(one.result() for one in looking))
-            assert statuses == {200, 503}
+                try:
+                    wait_until("a page of each", lambda: all(200 in statuses.get(path, ()) for path in paths))
+                    node.kill()
+                    is_told = [path for path in paths if path != "/"]  # which has figures of its own
+                    wait_until("its end", lambda: all(503 in statuses[path] for path in is_told))
+                finally:
+                    done.set()
+                for one in looking:
+                    one.result()
+            assert set().union(*statuses.values()) == {200, 503}
             node.start()
             for path in paths:
                 wait_until(path, partial(is_a_page, url, path))
