@@ -134,6 +134,7 @@ def serve(settings: ConsoleSettings, *, until_eof: bool = False) -> int:
 
 async def _serve(settings: ConsoleSettings, until_eof: bool) -> int:
     import asyncio
+    import os
     import signal
     import sys
     import threading
@@ -145,9 +146,11 @@ async def _serve(settings: ConsoleSettings, until_eof: bool) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     if until_eof:
+        descriptor = sys.stdin.fileno()
 
         def read() -> None:
-            while sys.stdin.buffer.read(1 << 10):
+            # Not through sys.stdin: whoever is inside its lock at the end of the process has Python abort.
+            while os.read(descriptor, 1 << 10):
                 pass
             loop.call_soon_threadsafe(ended.set)
 

@@ -60,9 +60,9 @@ def _positive(text: str) -> int:
 
 def _create(args: argparse.Namespace) -> int:
     from service.hot.log_dir import encode_uuid
-    from service.network.cluster import Cluster
+    from service.network.cluster import ChangingCluster
 
-    with Cluster(args.bootstrap_server) as cluster:
+    with ChangingCluster(args.bootstrap_server) as cluster:
         topic_id = cluster.create_topic(
             args.topic, args.partitions, args.replication_factor, dict(args.config)
         )
@@ -112,9 +112,9 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    from service.network.cluster import Cluster
+    from service.network.cluster import ChangingCluster
 
-    with Cluster(args.bootstrap_server) as cluster:
+    with ChangingCluster(args.bootstrap_server) as cluster:
         cluster.delete_topic(args.topic)
     print(f"deleted {args.topic}")
     return 0

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from math import isfinite, isnan
 from typing import Any, Final, NamedTuple
 
 _SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
+_OF_PARTITION: Final = re.compile(r"^firn_partition_.*\n", re.MULTILINE)
 _LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 _ESCAPED: Final = re.compile(r"\\(.)")
 
 Labels = tuple[tuple[str, str], ...]
 
 
+def without_partitions(text: str) -> str:
+    """`text` without what goes with each partition, which may be most of it."""
+    return _OF_PARTITION.sub("", text)
+
+
 def parse(text: str) -> dict[str, dict[Labels, float]]:
-    """Samples by name and labels. Lines that are none are left out."""
+    """Samples by name and labels. Lines that are none, or no number that counts, are left out."""
     found: dict[str, dict[Labels, float]] = {}
     for line in text.splitlines():
         match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
@@ -24,6 +31,8 @@ def parse(text: str) -> dict[str, dict[Labels, float]]:
             value = float(match[3])
         except ValueError:
             continue
+        if not isfinite(value):
+            continue
         labels = tuple((name, _plain(words)) for name, words in _LABEL.findall(match[2] or ""))
         found.setdefault(match[1], {})[labels] = value
     return found
@@ -32,6 +41,15 @@ def parse(text: str) -> dict[str, dict[Labels, float]]:
 def _plain(words: str) -> str:
     """A label's value without the escapes of the text."""
     return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], words)
+
+
+def _bound(written: str) -> float | None:
+    """The bound of a histogram's bucket; None where it is none."""
+    try:
+        found = float(written)
+    except ValueError:
+        return None
+    return None if isnan(found) else found
 
 
 class Figures:
@@ -87,10 +105,9 @@ class Between(NamedTuple):
         wanted = set(labels.items())
         for sign, look in ((1, self.now), (-1, self.before)):
             for key, value in look.samples.get(f"{name}_bucket", {}).items() if look is not None else ():
-                if wanted <= set(key):
-                    bound = float(dict(key)["le"])
+                if wanted <= set(key) and (bound := _bound(dict(key).get("le", ""))) is not None:
                     counts[bound] = counts.get(bound, 0.0) + sign * value
         most = max(counts.values(), default=0.0)
         if most <= 0:
             return 0.0
-        return next(bound for bound, count in sorted(counts.items()) if count >= share * most)
+        return next((bound for bound, count in sorted(counts.items()) if count >= share * most), 0.0)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -22,6 +22,7 @@ from service.network.told import (
     TopicInfo,
 )
 from service.wire.api import ApiKey, request_module
+from service.wire.errors import MalformedMessage
 
 CLIENT_ID: Final = "firn-cli"
 TIMEOUT: Final = timedelta(seconds=30)
@@ -37,7 +38,10 @@ MAX_TIMESTAMP: Final = -3
 
 
 class Cluster:
-    """A cluster by one or more of its addresses. Raises `RequestError`, `StorageError` and `OSError`."""
+    """A cluster by one or more of its addresses; what it is asked changes nothing there.
+
+    Raises `RequestError`, `StorageError` and `OSError`.
+    """
 
     def __init__(
         self, bootstrap: str, client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT.total_seconds()
@@ -48,7 +52,7 @@ class Cluster:
         self._by_id: dict[int, Client] = {}
         self._addresses: dict[int, tuple[str, int]] = {}
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -79,26 +83,41 @@ class Cluster:
 
     def partitions(self, topic: str, first: int, most: int) -> PartitionPage:
         """`most` partitions of a topic from number `first` on: little work however many it has (KIP-966)."""
-        module = request_module(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
-        response = self._first.request(
-            ApiKey.DESCRIBE_TOPIC_PARTITIONS,
-            module.DescribeTopicPartitionsRequest(
-                topics=(module.TopicRequest(name=topic),),
-                response_partition_limit=most,
-                cursor=module.Cursor(topic_name=topic, partition_index=first) if first else None,
-            ),
-        )
+        response = self._described((topic,), (topic, first) if first else None, most)
         if not response.topics:
             _raise_for(ErrorCode.unknown_topic_or_partition, None, f"topic {topic}")
         found = response.topics[0]
         _raise_for(found.error_code, None, f"topic {topic}")
-        partitions = tuple(
-            PartitionInfo(p.partition_index, p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
-            for p in found.partitions
+        return PartitionPage(_topic_info(found), response.next_cursor is not None)
+
+    def every_topic(self, at_once: int = 2_000) -> Iterator[TopicInfo]:
+        """All topics in the order of their names, `at_once` partitions to an answer.
+
+        A topic may come in several parts, one after the other.
+        """
+        at: tuple[str, int] | None = None
+        while True:
+            response = self._described((), at, at_once)
+            for topic in response.topics:
+                _raise_for(topic.error_code, None, f"topic {topic.name}")
+                yield _topic_info(topic)
+            cursor = response.next_cursor
+            if cursor is None:
+                return
+            after = (cursor.topic_name, cursor.partition_index)
+            if at is not None and after <= at:
+                raise MalformedMessage(f"the topics after {at} go on at {after}")
+            at = after
+
+    def _described(self, topics: Sequence[str], at: tuple[str, int] | None, most: int) -> Any:
+        """Partitions of these topics, or of all, from a topic and partition on."""
+        module = request_module(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+        request = module.DescribeTopicPartitionsRequest(
+            topics=tuple(module.TopicRequest(name=name) for name in topics),
+            response_partition_limit=most,
+            cursor=module.Cursor(topic_name=at[0], partition_index=at[1]) if at is not None else None,
         )
-        return PartitionPage(
-            TopicInfo(found.name, found.topic_id, partitions), response.next_cursor is not None
-        )
+        return self._first.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, request)
 
     def topics(self, names: Sequence[str] | None = None) -> list[TopicInfo]:
         """The topics of these names, or all, sorted by name."""
@@ -122,31 +141,6 @@ class Cluster:
             )
             found.append(TopicInfo(topic.name, topic.topic_id, partitions))
         return sorted(found)
-
-    def create_topic(
-        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
-    ) -> UUID | None:
-        """Create a topic; -1 for numbers that the broker is to choose. Returns its id."""
-        module = request_module(ApiKey.CREATE_TOPICS)
-        topic = module.CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=replication_factor,
-            assignments=(),
-            configs=tuple(module.CreatableTopicConfig(name=k, value=v) for k, v in configs.items()),
-        )
-        request = module.CreateTopicsRequest(topics=(topic,), timeout=TIMEOUT, validate_only=False)
-        (result,) = self._first.request(ApiKey.CREATE_TOPICS, request).topics
-        _raise_for(result.error_code, result.error_message, f"topic {name}")
-        topic_id: UUID | None = result.topic_id
-        return topic_id
-
-    def delete_topic(self, name: str) -> None:
-        module = request_module(ApiKey.DELETE_TOPICS)
-        state = module.DeleteTopicState(name=name, topic_id=None)
-        request = module.DeleteTopicsRequest(topics=(state,), timeout=TIMEOUT)
-        (result,) = self._first.request(ApiKey.DELETE_TOPICS, request).responses
-        _raise_for(result.error_code, result.error_message, f"topic {name}")
 
     def topic_overrides(self, name: str) -> dict[str, str]:
         """What is set on the topic itself."""
@@ -290,6 +284,43 @@ class Cluster:
             return Client(host, port, self._client_id, timeout_s=self._timeout_s)
         except OSError as e:
             raise ConnectionError(f"cannot connect to {host}:{port}: {e.strerror or e}") from e
+
+
+class ChangingCluster(Cluster):
+    """A cluster that can be changed, too: for the commands that do so."""
+
+    def create_topic(
+        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> UUID | None:
+        """Create a topic; -1 for numbers that the broker is to choose. Returns its id."""
+        module = request_module(ApiKey.CREATE_TOPICS)
+        topic = module.CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=(),
+            configs=tuple(module.CreatableTopicConfig(name=k, value=v) for k, v in configs.items()),
+        )
+        request = module.CreateTopicsRequest(topics=(topic,), timeout=TIMEOUT, validate_only=False)
+        (result,) = self._first.request(ApiKey.CREATE_TOPICS, request).topics
+        _raise_for(result.error_code, result.error_message, f"topic {name}")
+        topic_id: UUID | None = result.topic_id
+        return topic_id
+
+    def delete_topic(self, name: str) -> None:
+        module = request_module(ApiKey.DELETE_TOPICS)
+        state = module.DeleteTopicState(name=name, topic_id=None)
+        request = module.DeleteTopicsRequest(topics=(state,), timeout=TIMEOUT)
+        (result,) = self._first.request(ApiKey.DELETE_TOPICS, request).responses
+        _raise_for(result.error_code, result.error_message, f"topic {name}")
+
+
+def _topic_info(topic: Any) -> TopicInfo:
+    partitions = tuple(
+        PartitionInfo(p.partition_index, p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
+        for p in topic.partitions
+    )
+    return TopicInfo(topic.name, topic.topic_id, partitions)
 
 
 def _raise_for(code: ErrorCode, message: str | None, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import urllib.request
 from typing import Any
 
@@ -79,8 +80,8 @@ def test_light_and_dark_differ_and_can_be_read(browser: Any, shown: Shown) -> No
 
 
 def _luminance(colour: str) -> float:
-    red, green, blue = (int(part) / 255 for part in colour.strip("rgb()").split(",")[:3])
-    return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+    red, green, blue = (math.pow(int(part) / 255, 2.2) for part in colour.strip("rgb()").split(",")[:3])
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 def test_a_line_goes_from_ice_to_water(browser: Any, shown: Shown) -> None:
@@ -138,7 +139,27 @@ def test_charts_are_drawn_and_go_on(browser: Any, shown: Shown) -> None:
         page = looking.open("/")
         page.wait_for_selector(".uplot canvas")
         assert page.locator(".uplot").count() == 6
-        looking.until("document.getElementById('live').textContent === 'live'")
+        looking.until_live(page)
+
+
+HIDE = """hidden => {
+    Object.defineProperty(document, 'hidden', {value: hidden, configurable: true});
+    document.dispatchEvent(new Event('visibilitychange')); }"""
+
+
+def test_pages_that_nobody_sees_hold_no_connection(browser: Any, shown: Shown) -> None:
+    """A browser opens six to one place, and a stream for each tab would take them all."""
+    with window(browser, shown.url) as looking:
+        tabs = [looking.open("/topics")]
+        for _ in range(6):
+            looking.until_live(tabs[-1])
+            tabs[-1].evaluate(HIDE, True)
+            tabs.append(looking.context.new_page())
+            tabs[-1].goto(f"{shown.url}/topics", wait_until="load", timeout=10_000)
+        first = tabs[0]
+        first.evaluate("document.getElementById('live').textContent = ''")
+        first.evaluate(HIDE, False)
+        looking.until_live(first)
 
 
 def test_a_page_renews_itself(browser: Any, shown: Shown) -> None:

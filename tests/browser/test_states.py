@@ -46,13 +46,20 @@ def test_a_broker_that_comes_back_is_shown_again(browser: Any, tmp_path: Path) -
     node = console_node(tmp_path / "node", None)
     try:
         node.start()
-        with console_of(node.bootstrap, tmp_path) as url, window(browser, url) as looking:
+        with (
+            console_of(node.bootstrap, tmp_path) as url,
+            window(browser, url) as looking,
+            window(browser, url) as beside,
+        ):
             page = looking.open("/")
             looking.until_it_says("ready")
             node.stop()
             looking.until_it_says("does not answer")
+            # A page without a part that renews itself, too.
+            assert "cannot be had" in beside.text("/configuration")
             node.start()
             wait_until("it is back", lambda: "does not answer" not in page.inner_text("main"))
+            beside.until_it_says("log.dirs")
     finally:
         node.close()
 
@@ -75,7 +82,7 @@ def test_a_store_that_is_down_is_named_and_lines_are_drawn_by_offsets(browser: A
                 assert "The bucket cannot be read" in page.inner_text("main")
                 assert page.locator(".strata .piece").count() >= 2
                 looking.open("/bucket")
-                looking.until_it_says("The store does not answer")
+                looking.until_it_says("The bucket cannot be read")
                 looking.open("/")
                 looking.until_it_says("not reachable")
         finally:

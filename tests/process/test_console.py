@@ -140,6 +140,9 @@ def test_a_form_of_somebody_else_is_not_taken(locked: str) -> None:
     status, headers, _ = ask(locked, "/login", "POST", wanted, Content_Type=kind["Content_Type"])
     assert (status, headers["location"]) == (303, "/")
     assert ask(locked, "/login", "POST", "x" * 10_000, Content_Type=kind["Content_Type"])[0] == 400
+    for charset, form in (("nonsense", "token=x"), ("utf-16", "token"), ("utf-8", "token=\xff")):
+        named = {"Content_Type": f"{kind['Content_Type']}; charset={charset}"}
+        assert ask(locked, "/login", "POST", form, **named)[0] == 400
 
 
 def test_others_than_this_machine_need_a_token(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,8 +49,9 @@ class Window:
         self.page.on("dialog", self._dialog)
 
     def _told(self, message: Any) -> None:
-        # A page that is served with 503 says so in its own words.
-        if message.type == "error" and "503" not in message.text:
+        # A page that is served with these says so in its own words.
+        is_status = any(f"status of {status}" in message.text for status in (400, 404, 503))
+        if message.type == "error" and not is_status:
             self.troubles.append(f"{message.type}: {message.text}")
 
     def _dialog(self, dialog: Any) -> None:
@@ -70,6 +71,10 @@ class Window:
     def until(self, expression: str, seconds: float = 30) -> None:
         """Waits for something to be true in the page; the page's own policy forbids it to look by itself."""
         wait_until(expression, lambda: self.page.evaluate(expression), seconds, 0.1)
+
+    def until_live(self, page: Any) -> None:
+        """Waits until a page has heard of a look at the nodes."""
+        wait_until("live", lambda: page.inner_text("#live") == "live", 30, 0.1)
 
     def until_it_says(self, words: str) -> None:
         wait_until(words, lambda: words in self.page.inner_text("main"), 30, 0.1)

@@ -55,8 +55,9 @@ def readings(count: int, partitions: int, now_ms: int, span_ms: int, seed: int =
     rows = []
     for number in range(count):
         city = source.choice(CITIES)
+        sensor = f"{city.lower()}-{source.randrange(40):02d}"
         value = {
-            "sensor": f"{city.lower()}-{source.randrange(40):02d}",
+            "sensor": sensor,
             "city": city,
             "celsius": round(source.gauss(14, 9), 2),
             "sequence": number,
@@ -66,7 +67,7 @@ def readings(count: int, partitions: int, now_ms: int, span_ms: int, seed: int =
             Row(
                 number % partitions,
                 now_ms - span_ms + number * span_ms // count,
-                value["sensor"].encode(),
+                sensor.encode(),
                 json.dumps(value).encode(),
                 (("schema", b"reading/2"), ("trace", source.randbytes(8).hex().encode())),
             )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import aclosing
+from contextlib import aclosing, contextmanager
 from itertools import islice
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -15,6 +15,7 @@ from service.base.clock import Clock
 from service.base.errors import FirnError, StorageError
 from service.base.threads import Threads
 from service.base.world import World
+from service.console.web.read_only_store import ReadOnlyStore
 from service.console.web.s3_desk import BucketFacts, S3Desk, is_installed
 from service.console.web.strata import BUCKET, Block, Published
 from service.console.web.survey import Findings, Group, Listed, Survey
@@ -22,7 +23,7 @@ from service.remote.format.keys import HeadKey
 from service.remote.format.manifest import Manifest, Page, PageRef, live_segments
 from service.remote.format.manifest_codec import Head, Topics
 from service.remote.reading.object_reader import Chain, open_page, open_published, open_topics
-from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.errors import ObjectNotFound, StoreRefused
 from service.remote.stores.obstore_store import StoreOptions, open_store
 from service.remote.stores.s3_address import is_s3
 from service.remote.stores.store import ObjectStore
@@ -59,8 +60,8 @@ class BucketDesk:
         threads: Threads = world.threads
         self._lock = threads.lock()
         self._pool = pool
-        self._store: ObjectStore = open_store(
-            url, world=world, endpoint=endpoint, region=region, options=PATIENCE
+        self._store: ObjectStore = ReadOnlyStore(
+            open_store(url, world=world, endpoint=endpoint, region=region, options=PATIENCE)
         )
         self.s3: S3Desk | None = None
         if is_s3(url) and is_installed():
@@ -90,7 +91,8 @@ class BucketDesk:
             if self._problem is not None and now - self._problem_at_ms < PROBLEM_AGE_MS:
                 raise StorageError(str(self._problem))
         try:
-            chain = open_published(self._store, HeadKey(topic_id, partition), _remembered(known))
+            with permitted():
+                chain = open_published(self._store, HeadKey(topic_id, partition), _remembered(known))
         except ObjectNotFound:
             raise
         except StorageError as e:
@@ -135,10 +137,11 @@ class BucketDesk:
         return None if self.s3 is None else await self.s3.facts()
 
     def _topics(self) -> Topics | None:
-        try:
-            return open_topics(self._store)
-        except ObjectNotFound:
-            return None
+        with permitted():
+            try:
+                return open_topics(self._store)
+            except ObjectNotFound:
+                return None
 
     async def _listing(self) -> AsyncGenerator[list[Listed], None]:
         if self.s3 is not None:
@@ -185,6 +188,17 @@ class BucketDesk:
         live.update(segment.key for segment in live_segments(manifest, load))
         live.update(ref.key for ref in manifest.pages)
         return live
+
+
+@contextmanager
+def permitted() -> Iterator[None]:
+    """Names the permission that reading an object takes, where that is what lacks."""
+    try:
+        yield
+    except StoreRefused as e:
+        if "AccessDenied" in str(e):
+            raise StoreRefused(f"{e}; s3:GetObject is needed") from e
+        raise
 
 
 def _remembered(known: _Known | None) -> Callable[[Head], Manifest | None]:

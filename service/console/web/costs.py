@@ -1,7 +1,7 @@
 """What objects and requests cost, at prices that the operator gives. [P]
 
-Prices are per unit as stores bill them: a GB (10^9 bytes) for a month of 30 days, and a thousand requests.
-The defaults are those of S3 Standard in us-east-1 in 2025; they are nobody's offer.
+Prices are per unit as stores bill them: a GB (2^30 bytes, as S3 counts them) for a month, here of 30 days,
+and a thousand requests. The defaults are those of S3 Standard in us-east-1 in 2025; they are nobody's offer.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Final
 
 from service.base.errors import ConfigError
 
-GB: Final = 1e9
+GB: Final = 2**30
 MONTH_DAYS: Final = 30
 PART_BYTES: Final = 8 << 20
 """What is larger goes up in parts of this size: one request each, one to begin and one to end."""
 DAY_MS: Final = 86_400_000
+
+USUAL_CLASS: Final = "STANDARD"
 
 DEFAULTS: Final[Mapping[str, float]] = MappingProxyType(
     {
@@ -46,6 +48,10 @@ class Prices:
         return sum(
             self.classes.get(kind, self.storage_gb_month) * bytes_ / GB for kind, bytes_ in sizes.items()
         )
+
+    def unpriced(self, sizes: Mapping[str, int]) -> list[str]:
+        """Storage classes in use that are billed otherwise, and for which no price was given."""
+        return [kind for kind, size in sizes.items() if size and kind not in (*self.classes, USUAL_CLASS)]
 
     def day(self, sizes: Mapping[str, int]) -> float:
         return self.month(sizes) / MONTH_DAYS

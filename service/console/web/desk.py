@@ -10,9 +10,12 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
 
 from service.base.disk import Open
-from service.base.errors import FirnError, RequestError, StorageError
+from service.base.errors import ConfigError, FirnError, RequestError, StorageError
 from service.base.world import World
 from service.console.web import strata
 from service.console.web.asking import Ask
@@ -26,7 +29,7 @@ from service.console.web.record_desk import RecordDesk
 from service.console.web.settings import ConsoleSettings
 from service.console.web.strata import SCALES, Published
 from service.console.web.survey import Findings
-from service.console.web.topic_rows import Offsets, TopicRow
+from service.console.web.topic_rows import Offsets, TopicList, TopicRow
 from service.console.web.watch import Listener, Watch
 from service.network.limited_log import RateLimitedLog
 from service.network.told import ClusterInfo, ConfigEntry
@@ -35,14 +38,39 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 THREADS: Final = 8
+STORE_THREADS: Final = 8
+"""Of their own: a store that hangs holds up nobody who asks the cluster."""
+READERS: Final = 2
+"""Each may hold some hundred megabytes of inflated batches for a moment."""
 MAX_PARTITION: Final = 2**31 - 1
+NO_NODE: Final = -1
 MOST_PAGES: Final = 10**8
 STORE_WAIT_S: Final = 1.5
 """So long does a page wait for the bucket; what comes later is there at the next look."""
+MOST_PENDING: Final = 200
+TOPICS_WAIT_S: Final = 0.15
+"""So long does a page wait for a newer list of all topics than the last one."""
+TOPICS_MOST_AGE_MS: Final = 60_000
 MOST_FSCK_BYTES: Final = 64 << 20
 URL_KEY, ENDPOINT_KEY, REGION_KEY = "firn.remote.url", "firn.remote.s3.endpoint", "firn.remote.s3.region"
 HTTP_KEY, DIRS_KEY = "firn.http.listener", "log.dirs"
 TROUBLE: Final = (FirnError, OSError)
+
+
+_NOT_THERE: Final = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception, ErrorCode.unknown_topic_id,
+        ErrorCode.invalid_request,
+    }
+)  # fmt: skip
+
+
+def status_of(error: BaseException) -> int:
+    """HTTP's status for what went wrong: 404 where what was asked for is not there."""
+    is_asker = isinstance(error, ConfigError) or (
+        isinstance(error, RequestError) and error.code in _NOT_THERE
+    )
+    return 404 if is_asker else 503
 
 
 def words_of(error: BaseException) -> str:
@@ -58,10 +86,16 @@ class Desk:
         self.settings = settings
         self._world = world
         self._pool = world.threads.pool("console", THREADS)
+        self._store_pool = world.threads.pool("console-store", STORE_THREADS)
+        self._readers = world.threads.pool("console-records", READERS)
         self._kafka = KafkaDesk(settings.bootstrap, world.clock, world.threads)
         self._records = RecordDesk(self._kafka, world.clock)
         self.watch = Watch(self._find_listeners, world.clock)
+        self._topics: TopicList | None = None
+        self._newer_topics: asyncio.Future[TopicList] | None = None
+        self._chains: dict[tuple[UUID, int], asyncio.Future[Published]] = {}
         self._bucket: BucketDesk | None = None
+        self._opening = asyncio.Lock()
         self._bucket_problem: str | None = None
         self._has_bucket: bool | None = None if settings.url is None else True
         self._findings: Findings | None = None
@@ -92,10 +126,36 @@ class Desk:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._kafka.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._store_pool, self._readers):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _call(self, question: Callable[[], T]) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._pool, question)
+
+    async def _all_topics(self) -> Sequence[TopicRow]:
+        """All topics; some seconds old where a newer list takes long, as with many partitions."""
+        rows = await self._known_topics(waits=True)
+        assert rows is not None
+        return rows
+
+    async def _known_topics(self, *, waits: bool) -> Sequence[TopicRow] | None:
+        """As `_all_topics`; None where they are not known yet, and nobody `waits` for that."""
+        known = self._topics
+        if self._newer_topics is None and (known is None or self._kafka.is_old(known)):
+            self._newer_topics = self._call(self._kafka.topics)
+            self._newer_topics.add_done_callback(self._topics_found)
+        if (newer := self._newer_topics) is not None:
+            # `wait`, because one page that is not waited for any more must not end it for the others.
+            is_known = known is not None and not self._kafka.is_old(known, TOPICS_MOST_AGE_MS)
+            await asyncio.wait([newer], timeout=TOPICS_WAIT_S if is_known or not waits else None)
+            if newer.done():
+                return newer.result().rows
+        return None if known is None else known.rows
+
+    def _topics_found(self, future: asyncio.Future[TopicList]) -> None:
+        self._newer_topics = None
+        is_found = not future.cancelled() and future.exception() is None
+        self._topics = future.result() if is_found else None
 
     # -- what it finds out by itself
 
@@ -120,12 +180,13 @@ class Desk:
 
     async def bucket_desk(self) -> BucketDesk | None:
         """The bucket; None where there is none, or it is not known yet (`_bucket_problem`)."""
-        if self._bucket is None and self._has_bucket is not False:
-            try:
-                self._bucket = await self._call(self._open_bucket)
-                self._bucket_problem = None
-            except TROUBLE as e:
-                self._bucket_problem = words_of(e)
+        async with self._opening:
+            if self._bucket is None and self._has_bucket is not False:
+                try:
+                    self._bucket = await self._call(self._open_bucket)
+                    self._bucket_problem = None
+                except TROUBLE as e:
+                    self._bucket_problem = words_of(e)
         return self._bucket
 
     def _open_bucket(self) -> BucketDesk | None:
@@ -141,7 +202,7 @@ class Desk:
             self._has_bucket = url is not None
             if url is None:
                 return None
-        return BucketDesk(url, endpoint, region, self._world, self._pool)
+        return BucketDesk(url, endpoint, region, self._world, self._store_pool)
 
     async def _surveys(self) -> None:
         while True:
@@ -156,7 +217,7 @@ class Desk:
                     if facts is not None:
                         self._facts = bucket.Settings(
                             facts.uploads, facts.oldest_upload_ms, facts.rules, facts.versioning,
-                            facts.encryption, facts.problems,
+                            facts.encryption, facts.problems, facts.more_uploads, facts.expires,
                         )  # fmt: skip
                     self._findings = await desk.survey(self.settings.survey_most)
                     self._survey_problem = None
@@ -178,7 +239,7 @@ class Desk:
         problem: str | None = None
         try:
             cluster = await self._call(self._kafka.describe)
-            rows = (await self._call(self._kafka.topics)).rows
+            rows = await self._known_topics(waits=False)
         except TROUBLE as e:
             problem = words_of(e)
         return overview.Overview(
@@ -194,7 +255,7 @@ class Desk:
 
     async def find_topics(self, wanted: str, number: int) -> topics.Topics:
         try:
-            rows = (await self._call(self._kafka.topics)).rows
+            rows = await self._all_topics()
             matching = [one for one in rows if wanted.lower() in one.name.lower()] if wanted else list(rows)
             pages = max(-(-len(matching) // topics.PER_PAGE), 1)
             number = min(max(number, 1), pages)
@@ -222,7 +283,7 @@ class Desk:
             page = await self._call(lambda: self._kafka.partitions(name, first, most))
             here = page.topic.partitions
             if partition is not None and [one.partition for one in here] != [partition]:
-                return topic.Topic(name, problem=f"{name} has no partition {partition}.")
+                return topic.Topic(name, problem=f"{name} has no partition {partition}.", status=404)
             leaders = {one.partition: one.leader for one in here}
             borders, settings, dirs = await asyncio.gather(
                 self._call(lambda: self._kafka.borders(name, leaders)),
@@ -230,7 +291,7 @@ class Desk:
                 self._call(lambda: self._dirs_of(set(leaders.values()))),
             )
         except TROUBLE as e:
-            return topic.Topic(name, problem=words_of(e))
+            return topic.Topic(name, problem=words_of(e), status=status_of(e))
         topic_id = page.topic.topic_id
         published, store_problem, pending = await self._published(topic_id, borders)
         on_disk = await self._call(
@@ -268,15 +329,18 @@ class Desk:
         desk = await self.bucket_desk() if tiered else None
         if desk is None:
             return {}, self._bucket_problem if tiered else None, 0
-        asked = {p: self._call(partial(desk.published, topic_id, p, borders[p].bucket_end)) for p in tiered}
-        await asyncio.wait(asked.values(), timeout=STORE_WAIT_S)
+        asked: dict[int, asyncio.Future[Published]] = {}
+        for p in tiered:
+            if (future := self._chain(desk, topic_id, p, borders[p].bucket_end)) is not None:
+                asked[p] = future
+        if asked:
+            await asyncio.wait(asked.values(), timeout=STORE_WAIT_S)
         found: dict[int, Published] = {}
         problem: str | None = None
-        pending = 0
+        pending = len(tiered) - len(asked)
         for p, future in asked.items():
             if not future.done():
                 pending += 1
-                future.add_done_callback(_looked_at)
             elif (error := future.exception()) is None:
                 found[p] = future.result()
             elif isinstance(error, TROUBLE):
@@ -285,18 +349,42 @@ class Desk:
                 raise error
         return found, problem, pending
 
+    def _chain(
+        self, desk: BucketDesk, topic_id: UUID, partition: int, end: int | None
+    ) -> asyncio.Future[Published] | None:
+        """One chain, asked for once however many pages want it; None where enough is being waited for."""
+        place = (topic_id, partition)
+        if (known := self._chains.get(place)) is not None:
+            return known
+        if len(self._chains) >= MOST_PENDING:
+            return None
+        question = partial(desk.published, topic_id, partition, end)
+        future = asyncio.get_running_loop().run_in_executor(self._store_pool, question)
+        self._chains[place] = future
+
+        def done(future: asyncio.Future[Published]) -> None:
+            del self._chains[place]
+            if not future.cancelled():
+                future.exception()  # pages that still wait find it, nobody has to
+
+        future.add_done_callback(done)
+        return future
+
     async def find_records(self, form: records.Form, ask: Ask | None, problem: str | None) -> records.Records:
         names: Sequence[str] = ()
         try:
-            names = [one.name for one in (await self._call(self._kafka.topics)).rows]
-            found = await self._call(lambda: self._records.read(ask)) if ask is not None else None
+            names = [one.name for one in await self._all_topics()]
+            found = await self._read(lambda: self._records.read(ask)) if ask is not None else None
         except TROUBLE as e:
-            return records.Records(form, names, None, words_of(e))
-        return records.Records(form, names, found, problem)
+            return records.Records(form, names, None, words_of(e), status_of(e))
+        return records.Records(form, names, found, problem, 200 if problem is None else 400)
 
-    async def read(self, ask: Ask) -> records.Found:
-        """For downloads. Raises `FirnError` and `OSError`."""
-        return await self._call(lambda: self._records.read(ask))
+    async def download(self, ask: Ask, part: str) -> tuple[bytes, str] | None:
+        """Bytes and a name for them; None where there is no such record. Raises `FirnError` and `OSError`."""
+        return await self._read(lambda: self._records.download(ask, part))
+
+    def _read(self, question: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._readers, question)
 
     async def find_bucket(self, chosen: str | None) -> bucket.Bucket:
         desk = await self.bucket_desk()
@@ -350,24 +438,20 @@ class Desk:
     ) -> configuration.Configuration:
         nodes: Sequence[int] = ()
         entries: Sequence[ConfigEntry] = ()
-        problem: str | None = None
+        problem, status = None, 200
         try:
             nodes = [one.node_id for one in (await self._call(self._kafka.describe)).nodes]
             if name is not None:
                 entries = await self._call(lambda: self._kafka.topic_entries(name))
+            elif node is not None and node not in nodes:
+                problem, status = "There is no such node.", 404
             elif nodes:
-                chosen = nodes[0] if node is None or node not in nodes else node
+                chosen = nodes[0] if node is None else node
                 entries = await self._call(lambda: self._kafka.broker_entries(chosen))
                 node = chosen
         except TROUBLE as e:
-            problem = words_of(e)
-        return configuration.Configuration(nodes, node, name, entries, wanted, only_set, problem)
-
-
-def _looked_at(future: asyncio.Future[Any]) -> None:
-    """Takes the outcome of what nobody waits for any more; the next page finds it, or asks again."""
-    if not future.cancelled():
-        future.exception()
+            problem, status = words_of(e), status_of(e)
+        return configuration.Configuration(nodes, node, name, entries, wanted, only_set, problem, status)
 
 
 def _listener(node_id: int, node_host: str, listener: str | None) -> Listener:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 from service.base.disk import Disk, Open
@@ -11,6 +12,9 @@ from service.console.web.strata import DISK, Block
 from service.hot.log_dir import read_topic_id
 from service.hot.names import LOG, TIME_INDEX, offset_file, parse_offset_file, partition_dir
 from service.records.segment_indexes import TIME_ENTRY
+
+MOST_TIMED: Final = 100
+"""Of so many of the newest segments, and of about as many others, the time index is read."""
 
 
 def blocks_on_disk(
@@ -38,11 +42,13 @@ def blocks_on_disk(
 
 def _blocks(disk: Disk, directory: Path, found: list[tuple[int, int]], end: int) -> list[Block]:
     blocks: list[Block] = []
+    step = -(-len(found) // MOST_TIMED) or 1
     for number, (first, size) in enumerate(found):
         is_last = number == len(found) - 1
         block_end = end if is_last else found[number + 1][0]
         if block_end <= first and not is_last:
             continue
+        is_timed = number % step == 0 or number >= len(found) - MOST_TIMED
         blocks.append(
             Block(
                 tier=DISK,
@@ -51,7 +57,7 @@ def _blocks(disk: Disk, directory: Path, found: list[tuple[int, int]], end: int)
                 size=size,
                 segments=1,
                 min_ms=None,
-                max_ms=_newest_ms(disk, directory / offset_file(first, TIME_INDEX)),
+                max_ms=_newest_ms(disk, directory / offset_file(first, TIME_INDEX)) if is_timed else None,
                 name=offset_file(first, LOG),
                 is_active=is_last,
             )

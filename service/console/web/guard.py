@@ -12,7 +12,7 @@ import hmac
 from collections import OrderedDict
 from collections.abc import Callable
 from enum import Enum
-from ipaddress import ip_address
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Final
 
 MOST_WRONG: Final = 5
@@ -57,6 +57,7 @@ class Guard:
             return Verdict.WELCOME
         if token is None:
             return Verdict.UNKNOWN
+        address = _source(address)
         begin, wrong = self._wrong.get(address, (0, 0))
         now = self._now_ms()
         if wrong and now - begin >= WINDOW_MS:
@@ -103,6 +104,19 @@ def _bare(host: str) -> str:
     if host.startswith("["):
         return host[1:].partition("]")[0]
     return host.partition(":")[0].lower()
+
+
+def _source(address: str) -> str:
+    """Who is counted as one: an IPv4 address, or the 2^64 addresses of one IPv6 network."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, IPv4Address):
+        return str(found)
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(IPv6Address(int(found) >> 64 << 64))
 
 
 def is_loopback(host: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -22,7 +22,7 @@ from service.network.cluster import (
     TOPIC_RESOURCE,
     Cluster,
 )
-from service.network.told import ClusterInfo, ConfigEntry, PartitionPage
+from service.network.told import ClusterInfo, ConfigEntry, PartitionPage, TopicInfo
 from service.wire.errors import MalformedMessage
 
 T = TypeVar("T")
@@ -47,10 +47,8 @@ class KafkaDesk:
         self._clock = clock
         self._lock = threads.lock()
         self._kept: list[Cluster] = []
-        self._topics: TopicList | None = None
-        self._topics_cost_ms = 0
         self._problem: str | None = None
-        self._problem_at_ms = 0
+        self._problem_until_ms = 0
 
     def close(self) -> None:
         with self._lock:
@@ -66,23 +64,39 @@ class KafkaDesk:
             # It may have died since: the broker was away, and may be back.
             with contextlib.suppress(ConnectionError, StorageError):
                 return self._answer(cluster, question)
-        return self._answer(self._connected(), question)
-
-    def _connected(self) -> Cluster:
-        """A new connection. Who could not be reached a moment ago is not tried by every page anew."""
-        now = self._clock.monotonic_ms()
-        with self._lock:
-            if self._problem is not None and now - self._problem_at_ms < PROBLEM_AGE_MS:
-                raise StorageError(self._problem)
+        self._refuse_in_vain()
+        began = self._clock.monotonic_ms()
         try:
             cluster = Cluster(self.bootstrap, CLIENT_ID, TIMEOUT_S)
         except OSError as e:
-            with self._lock:
-                self._problem, self._problem_at_ms = str(e), self._clock.monotonic_ms()
-            raise
+            raise StorageError(self._failed(e, began)) from e
         with self._lock:
             self._problem = None
-        return cluster
+        return self._answer(cluster, question)
+
+    def _ask_first(self, question: Callable[[Cluster], T]) -> T:
+        """As `ask`, for what the first broker that answers is asked: where it hangs, all pages would."""
+        self._refuse_in_vain()
+        began = self._clock.monotonic_ms()
+        try:
+            return self.ask(question)
+        except TimeoutError as e:
+            raise StorageError(self._failed(e, began)) from e
+
+    def _refuse_in_vain(self) -> None:
+        """Who could not be reached a moment ago is not tried by every page anew."""
+        with self._lock:
+            if self._problem is not None and self._clock.monotonic_ms() < self._problem_until_ms:
+                raise StorageError(self._problem)
+
+    def _failed(self, error: OSError, began_ms: int) -> str:
+        """Remember it for as long as finding out took; returns it in words."""
+        now = self._clock.monotonic_ms()
+        words = f"{self.bootstrap} does not answer in time" if isinstance(error, TimeoutError) else str(error)
+        with self._lock:
+            self._problem = words
+            self._problem_until_ms = now + max(PROBLEM_AGE_MS, now - began_ms)
+        return words
 
     def _answer(self, cluster: Cluster, question: Callable[[Cluster], T]) -> T:
         try:
@@ -104,32 +118,21 @@ class KafkaDesk:
         cluster.close()
 
     def describe(self) -> ClusterInfo:
-        return self.ask(Cluster.describe)
+        return self._ask_first(Cluster.describe)
+
+    def is_old(self, found: TopicList, age_ms: int = TOPICS_AGE_MS) -> bool:
+        """Whether it is time to ask for all topics anew: seldom where asking takes long."""
+        return self._clock.monotonic_ms() - found.at_ms >= max(age_ms, _COST_FACTOR * found.took_ms)
 
     def topics(self) -> TopicList:
-        """All topics, sorted by name; may be some seconds old, more where asking takes long."""
-        with self._lock:
-            known = self._topics
+        """All topics, sorted by name. Memory for a page of partitions at a time, however many there are."""
+        began = self._clock.monotonic_ms()
+        rows = self._ask_first(lambda cluster: list(_rows(cluster.every_topic())))
         now = self._clock.monotonic_ms()
-        if known is not None and now - known.at_ms < max(TOPICS_AGE_MS, _COST_FACTOR * self._topics_cost_ms):
-            return known
-        rows = tuple(
-            TopicRow(
-                one.name,
-                str(one.topic_id),
-                len(one.partitions),
-                sum(p.leader < 0 for p in one.partitions),
-                sum(len(p.isr) < len(p.replicas) for p in one.partitions),
-            )
-            for one in self.ask(lambda cluster: cluster.topics())
-        )
-        found = TopicList(rows, self._clock.monotonic_ms())
-        with self._lock:
-            self._topics, self._topics_cost_ms = found, found.at_ms - now
-        return found
+        return TopicList(tuple(rows), now, now - began)
 
     def partitions(self, topic: str, first: int, most: int) -> PartitionPage:
-        return self.ask(lambda cluster: cluster.partitions(topic, first, most))
+        return self._ask_first(lambda cluster: cluster.partitions(topic, first, most))
 
     def borders(self, topic: str, leaders: Mapping[int, int]) -> dict[int, Offsets]:
         """Where the tiers of these partitions begin and end; `leaders` by partition, -1 for none."""
@@ -157,6 +160,23 @@ class KafkaDesk:
 
     def broker_entries(self, broker: int) -> list[ConfigEntry]:
         return self.ask(lambda cluster: cluster.entries(BROKER_RESOURCE, str(broker)))
+
+
+def _rows(parts: Iterable[TopicInfo]) -> Iterator[TopicRow]:
+    """Topics summed up; one that comes in parts comes with its parts in a row."""
+    row: TopicRow | None = None
+    for one in parts:
+        if row is not None and row.name != one.name:
+            yield row
+            row = None
+        before = row or TopicRow(one.name, str(one.topic_id), 0, 0, 0)
+        row = before._replace(
+            partitions=before.partitions + len(one.partitions),
+            leaderless=before.leaderless + sum(p.leader < 0 for p in one.partitions),
+            short_isr=before.short_isr + sum(len(p.isr) < len(p.replicas) for p in one.partitions),
+        )
+    if row is not None:
+        yield row
 
 
 def _offsets(answers: Sequence[Any]) -> Offsets:

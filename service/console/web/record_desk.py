@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 from uuid import UUID
 
 from service.base.clock import Clock
-from service.base.errors import ConfigError, CorruptionError
+from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.console.web.asking import FROM_END, FROM_OFFSET, FROM_START, Ask
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.pages.records import Found, Turn
+from service.console.web.rows import as_json_line
 from service.network.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, Cluster
 from service.network.told import PartitionInfo
-from service.records.batch import complete_headers, verify_crc
+from service.records.batch import BatchHeader, complete_headers, verify_crc
+from service.records.compression import InflatedTooLarge
 from service.records.decode import Record, records_of
 
 FETCH_BYTES: Final = 1 << 20
 SCAN_BYTES: Final = 32 << 20
 """So many bytes of batches does one page look through."""
+HELD_BYTES: Final = 32 << 20
+"""So many bytes of records are kept; one record is, however large."""
 DEADLINE_MS: Final = 8_000
 WAIT_MS: Final = 2_000
 MOST_INFLATED: Final = 64 << 20
+"""A batch that inflates to more is passed over, and named."""
 
 
 class RecordDesk:
@@ -35,10 +39,23 @@ class RecordDesk:
         """The records from where `ask` says on."""
         return self._kafka.ask(lambda cluster: _Reading(cluster, self._clock, ask).run())
 
-    def one(self, topic: str, partition: int, offset: int) -> Record | None:
-        """The record at `offset`; None where there is none (any more, or it was compacted away)."""
-        found = self.read(Ask(topic, partition, FROM_OFFSET, offset, 1))
-        return found.records[0] if found.records and found.records[0].offset == offset else None
+    def download(self, ask: Ask, part: str) -> tuple[bytes, str] | None:
+        """A key, a value or lines of JSON (`part`), and a name for the file; None where there is none such.
+
+        Lines go as far as a page does: their name says from which offset to which.
+        """
+        found = self.read(ask)
+        if not found.records and found.problem is not None:
+            raise StorageError(found.problem)
+        if part == "lines":
+            lines = [as_json_line(ask.partition, record) for record in found.records]
+            text = "".join(f"{line}\n" for line in lines)
+            return text.encode(), f"records-{ask.partition}-{found.begin}-to-{found.next_offset}.jsonl"
+        record = found.records[0] if found.records else None
+        if record is None or record.offset != ask.value:
+            return None
+        data = record.key if part == "key" else record.value
+        return None if data is None else (data, f"{part}-{ask.partition}-{record.offset}.bin")
 
 
 class _Reading:
@@ -50,7 +67,9 @@ class _Reading:
         self._found: list[Record] = []
         self._scanned = 0
         self._bytes = 0
+        self._held = 0
         self._problem: str | None = None
+        self._deadline = 0
 
     def run(self) -> Found:
         ask = self._ask
@@ -64,16 +83,22 @@ class _Reading:
             for which in (EARLIEST, EARLIEST_LOCAL, LATEST)
         )
         begin = at = min(max(self._begin(leaders, start, end), start), end)
-        deadline = self._clock.monotonic_ms() + DEADLINE_MS
-        while at < end and len(self._found) < ask.most and self._problem is None:
-            if self._clock.monotonic_ms() > deadline or self._bytes > SCAN_BYTES:
-                break
+        self._deadline = self._clock.monotonic_ms() + DEADLINE_MS
+        while at < end and not self._is_enough() and self._bytes <= SCAN_BYTES:
             at = self._fetch(here[0], page.topic.topic_id, at, end, local_start)
         is_cut = at < end and len(self._found) < ask.most
         return Found(
             tuple(self._found), tuple(self._turns), start, local_start, end, begin, at, self._scanned, is_cut,
             self._problem,
         )  # fmt: skip
+
+    def _is_enough(self) -> bool:
+        return (
+            len(self._found) >= self._ask.most
+            or self._held >= HELD_BYTES
+            or self._problem is not None
+            or self._clock.monotonic_ms() > self._deadline
+        )
 
     def _begin(self, leaders: dict[int, int], start: int, end: int) -> int:
         ask = self._ask
@@ -95,30 +120,42 @@ class _Reading:
         took = self._clock.monotonic_ms() - began
         self._turns.append(Turn("bucket" if at < local_start else "disk", at, len(fetched.records), took))
         self._bytes += len(fetched.records)
+        data = fetched.records
         try:
-            for record, next_offset in _records(fetched.records):
-                if record is None:
-                    at = max(at, next_offset)
-                    continue
+            for header in complete_headers(data):
+                if at >= end or self._is_enough():
+                    break
+                at = self._batch(data, header, at, end)
+        except CorruptionError as e:
+            self._problem = f"What the node sent from offset {at} on is damaged: {e}"
+        return at
+
+    def _batch(self, data: bytes, header: BatchHeader, at: int, end: int) -> int:
+        """One batch from offset `at` on; where to go on. A batch that cannot be read is passed over."""
+        after = max(at, header.next_offset)  # behind a batch there may be a gap
+        if header.is_control:
+            return after
+        try:
+            if not verify_crc(data, header):
+                raise CorruptionError("its checksum is wrong")
+            for record in records_of(data, header, max_inflated_bytes=MOST_INFLATED):
                 if record.offset < at:
                     continue
-                if len(self._found) >= self._ask.most or record.offset >= end:
+                if record.offset >= end or len(self._found) >= self._ask.most or self._held >= HELD_BYTES:
                     return record.offset
                 self._scanned += 1
                 if self._ask.filter.wants(record):
                     self._found.append(record)
+                    self._held += _size(record)
                 at = record.offset + 1
+        except InflatedTooLarge as e:
+            self._problem = f"The batch at offset {header.base_offset} is too large to be shown: {e}"
         except CorruptionError as e:
-            self._problem = f"the batch at offset {at} is damaged: {e}"
-        return at
+            self._problem = f"The batch at offset {header.base_offset} is damaged: {e}"
+        return after
 
 
-def _records(data: bytes) -> Iterator[tuple[Record | None, int]]:
-    """Each record, and after each batch None with the offset that follows it (it may end in a gap)."""
-    for header in complete_headers(data):
-        if not verify_crc(data, header):
-            raise CorruptionError(f"the checksum of the batch at offset {header.base_offset} is wrong")
-        if not header.is_control:
-            for record in records_of(data, header, max_inflated_bytes=MOST_INFLATED):
-                yield record, 0
-        yield None, header.next_offset
+def _size(record: Record) -> int:
+    """Bytes that a record holds."""
+    size = len(record.key or b"") + len(record.value or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in record.headers)

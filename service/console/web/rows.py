@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import re
 from typing import Any, Final, NamedTuple
 
 from service.records.decode import Record
@@ -17,6 +19,14 @@ PREVIEW: Final = 400
 """Characters that a row shows at once."""
 MOST_SHOWN: Final = 16_384
 """Bytes of a key or value that a page shows at all; the whole is to be downloaded."""
+PAGE_BYTES: Final = 2 << 20
+"""Bytes of all keys and values together that a page shows, about."""
+MOST_INDENT: Final = 32
+_SPREAD: Final = 4
+"""So many times its size may JSON become by being spread over lines."""
+_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\],:]|[^\s"{}\[\],:]+', re.DOTALL)
+
+_CONTROLS: Final = bytes(n for n in range(32) if n not in b"\t\n\r")
 
 
 class Shown(NamedTuple):
@@ -43,11 +53,19 @@ class Filter(NamedTuple):
         return any(needle in field.lower() for field in fields if field)
 
 
-def shown(data: bytes | None, form: str) -> Shown:
-    """`data` in the form that is asked for; ``auto`` takes JSON, else text, else hex, whichever it is."""
+def most_shown(records: int) -> int:
+    """Bytes of each key and value on a page of so many records."""
+    return min(max(PAGE_BYTES // max(2 * records, 1), 2 * PREVIEW), MOST_SHOWN)
+
+
+def shown(data: bytes | None, form: str, most: int = MOST_SHOWN) -> Shown:
+    """`data` in the form that is asked for; ``auto`` takes JSON, else text, else hex, whichever it is.
+
+    Of what is longer, `most` bytes are shown.
+    """
     if data is None:
         return Shown("null", "null", None, False)
-    part, is_cut = data[:MOST_SHOWN], len(data) > MOST_SHOWN
+    part, is_cut = data[:most], len(data) > most
     if form in (AUTO, JSON) and not is_cut and (pretty := _pretty(data)) is not None:
         return Shown(pretty, "JSON", len(data), False)
     if form in (AUTO, TEXT, JSON) and (words := _text(part, is_cut, form != AUTO)) is not None:
@@ -61,9 +79,35 @@ def _pretty(data: bytes) -> str | None:
     if head not in (b"{", b"["):
         return None
     try:
-        return json.dumps(json.loads(data), indent=2, ensure_ascii=False)
+        written = data.decode("utf-8")
+        # For its judgement alone: numbers, doubled names and escapes stand as they were written.
+        json.loads(written)
     except (ValueError, RecursionError):
         return None
+    found = _spread(written)
+    return found if len(found) <= _SPREAD * max(len(data), PREVIEW) else None
+
+
+def _spread(written: str) -> str:
+    """Sound JSON with a line for each member."""
+    parts: list[str] = []
+    depth, before = 0, ""
+    for token in _TOKEN.findall(written):
+        if token in ("}", "]"):
+            depth -= 1
+            if before not in ("{", "["):
+                parts.append(_line(depth))
+        elif before in ("{", "[", ","):
+            parts.append(_line(depth))
+        parts.append(": " if token == ":" else token)
+        if token in ("{", "["):
+            depth += 1
+        before = token
+    return "".join(parts)
+
+
+def _line(depth: int) -> str:
+    return "\n" + "  " * min(depth, MOST_INDENT)
 
 
 def _text(data: bytes, is_cut: bool, anyway: bool) -> str | None:
@@ -88,7 +132,7 @@ def hex_lines(data: bytes) -> str:
 
 
 def as_json_line(partition: int, record: Record) -> str:
-    """One record as a line of JSON; what is not UTF-8 is base64, and says so."""
+    """One record as a line of JSON; what is not text is base64, and says so."""
     row: dict[str, Any] = {
         "partition": partition,
         "offset": record.offset,
@@ -105,7 +149,8 @@ def as_json_line(partition: int, record: Record) -> str:
 def _plain(data: bytes | None) -> object:
     if data is None:
         return None
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode("ascii")}
+    with contextlib.suppress(UnicodeDecodeError):
+        # Of what does not print each byte would be six characters.
+        if len(data) - len(data.translate(None, _CONTROLS)) <= len(data) // 10:
+            return data.decode("utf-8")
+    return {"base64": base64.b64encode(data).decode("ascii")}

@@ -31,9 +31,14 @@ class S3Unavailable(StorageError):
 
 @dataclass(slots=True)
 class BucketFacts:
-    """Settings of the bucket in words; `problems` are what could not be asked, and which permission lacks."""
+    """Settings of the bucket in words; `problems` are what could not be asked, and which permission lacks.
+
+    `more_uploads`: there are more than `uploads`. `expires`: a rule in force deletes what Firn has written.
+    """
 
     uploads: int | None = None
+    more_uploads: bool = False
+    expires: bool = False
     oldest_upload_ms: int | None = None
     rules: list[str] = field(default_factory=list)
     versioning: str | None = None
@@ -108,46 +113,66 @@ class S3Desk:
                         for one in page.get("Contents", ())
                     ]
         except Exception as e:
-            raise _translated(e, "s3:ListBucket") from e
+            raise translated(e, "s3:ListBucket") from e
 
     async def facts(self) -> BucketFacts:
         """What there is to know; what cannot be asked is a problem in words. Raises nothing of S3's."""
         found = BucketFacts()
         try:
             async with await self._client() as client:
-                for ask in (_uploads, _rules, _versioning, _encryption):
+                for ask in QUESTIONS:
                     try:
                         await ask(client, self._address.bucket, self._prefix, found)
                     except Exception as e:
-                        found.problems.append(str(_translated(e, _PERMISSIONS[ask.__name__])))
+                        found.problems.append(str(translated(e, PERMISSIONS[ask.__name__])))
         except Exception as e:
-            found.problems.append(str(_translated(e, "")))
+            found.problems.append(str(translated(e, "")))
         return found
 
 
-_PERMISSIONS: Final = {
-    "_uploads": "s3:ListBucketMultipartUploads",
-    "_rules": "s3:GetLifecycleConfiguration",
-    "_versioning": "s3:GetBucketVersioning",
-    "_encryption": "s3:GetEncryptionConfiguration",
+PERMISSIONS: Final = {
+    "ask_uploads": "s3:ListBucketMultipartUploads",
+    "ask_rules": "s3:GetLifecycleConfiguration",
+    "ask_versioning": "s3:GetBucketVersioning",
+    "ask_encryption": "s3:GetEncryptionConfiguration",
 }
+_NONSENSE: Final = (LookupError, TypeError, AttributeError, ValueError)
+"""What comes of an answer that lacks what it must have."""
 _ABSENT: Final = ("NoSuchLifecycleConfiguration", "ServerSideEncryptionConfigurationNotFoundError")
 
 
-async def _uploads(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
+async def ask_uploads(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
     page = await client.list_multipart_uploads(Bucket=bucket, Prefix=prefix, MaxUploads=MOST_UPLOADS)
     begun = [int(one["Initiated"].timestamp() * 1000) for one in page.get("Uploads", ())]
     found.uploads, found.oldest_upload_ms = len(begun), min(begun, default=None)
+    found.more_uploads = bool(page.get("IsTruncated"))
 
 
-async def _rules(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
+async def ask_rules(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
     try:
         answer = await client.get_bucket_lifecycle_configuration(Bucket=bucket)
     except Exception as e:
         if _code(e) in _ABSENT:
             return
         raise
-    found.rules = [_rule(one) for one in answer.get("Rules", ())]
+    rules = answer.get("Rules", ())
+    found.rules = [_rule(one) for one in rules]
+    found.expires = any(_expires(one, prefix) for one in rules)
+
+
+def _expires(rule: Mapping[str, Any], prefix: str) -> bool:
+    """Whether a rule in force deletes current objects below `prefix`, or some of them."""
+    expiry = rule.get("Expiration") or {}
+    if rule.get("Status") != "Enabled" or not (expiry.get("Days") or expiry.get("Date")):
+        return False
+    below = _below(rule)
+    return below.startswith(prefix) or prefix.startswith(below)
+
+
+def _below(rule: Mapping[str, Any]) -> str:
+    """The prefix that a rule is for, "" for the whole bucket."""
+    wanted = rule.get("Filter") or {}
+    return str((wanted.get("And") or wanted).get("Prefix") or rule.get("Prefix") or "")
 
 
 def _rule(rule: Mapping[str, Any]) -> str:
@@ -155,22 +180,25 @@ def _rule(rule: Mapping[str, Any]) -> str:
     if abort := rule.get("AbortIncompleteMultipartUpload"):
         does.append(f"aborts unfinished uploads after {abort.get('DaysAfterInitiation')} days")
     if (expiry := rule.get("Expiration")) and (expiry.get("Days") or expiry.get("Date")):
-        does.append(f"DELETES objects after {expiry.get('Days') or expiry.get('Date')} days")
+        days, date = expiry.get("Days"), expiry.get("Date")
+        does.append(f"DELETES objects {f'after {days} days' if days else f'from {date} on'}")
     if old := rule.get("NoncurrentVersionExpiration"):
         does.append(f"deletes old versions after {old.get('NoncurrentDays')} days")
     does += [
-        f"moves objects to {one.get('StorageClass')} after {one.get('Days')} days"
+        f"moves objects to {one.get('StorageClass')} after {one.get('Days') or 0} days"
         for one in rule.get("Transitions", ())
     ]
-    return f"{rule.get('ID', 'a rule')} ({rule.get('Status')}): {', '.join(does) or 'nothing known'}"
+    where = f" below {_below(rule)}" if _below(rule) else ""
+    name = f"{rule.get('ID', 'a rule')} ({rule.get('Status')})"
+    return f"{name}{where}: {', '.join(does) or 'nothing known'}"
 
 
-async def _versioning(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
+async def ask_versioning(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
     answer = await client.get_bucket_versioning(Bucket=bucket)
     found.versioning = answer.get("Status", "off")
 
 
-async def _encryption(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
+async def ask_encryption(client: Any, bucket: str, prefix: str, found: BucketFacts) -> None:
     try:
         answer = await client.get_bucket_encryption(Bucket=bucket)
     except Exception as e:
@@ -183,17 +211,24 @@ async def _encryption(client: Any, bucket: str, prefix: str, found: BucketFacts)
     found.encryption = ", ".join(kind for kind in kinds if kind) or "none of the bucket's own"
 
 
+QUESTIONS: Final = (ask_uploads, ask_rules, ask_versioning, ask_encryption)
+
+
 def _code(error: Exception) -> str:
     response = getattr(error, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
-def _translated(error: Exception, permission: str) -> StorageError:
-    """botocore's errors as one of ours, in one line; anything else is a bug and is raised as it is."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
+def translated(error: Exception, permission: str) -> StorageError:
+    """What went wrong with S3 as one of our errors, in one line; anything else is raised as it is."""
     if isinstance(error, StorageError):
         return error
+    if isinstance(error, ImportError):
+        return S3Unavailable(f"aioboto3 cannot be loaded: {error}")
+    if isinstance(error, _NONSENSE):
+        return S3Unavailable(f"the store's answer makes no sense ({type(error).__name__}: {error})")
+    from botocore.exceptions import BotoCoreError, ClientError
+
     if not isinstance(error, BotoCoreError | ClientError | OSError | TimeoutError):
         raise error
     if _code(error) in ("AccessDenied", "403"):

@@ -1,7 +1,8 @@
 """The console over HTTP: routes, who may look, what every answer says to a browser.
 
 Everything is GET but the two forms of the token. A handler answers from desks that are bounded in time; the
-connections are bounded in number, age and size of their heads, and bodies are read from forms alone.
+connections are bounded in number, age and size of their heads, bodies are read from forms alone, and so many
+are answered at a time: whoever comes then is told to come again.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import asyncio
 import json
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from typing import Final
 
@@ -24,13 +25,12 @@ from service.base.world import World
 from service.console.connections import Connections
 from service.console.quiet import QuietLog
 from service.console.web.assets import Assets
-from service.console.web.desk import Desk, words_of
+from service.console.web.desk import NO_NODE, Desk, status_of, words_of
 from service.console.web.frame import Context, failed, login_page, page
 from service.console.web.guard import Guard, Verdict
 from service.console.web.history import SERIES
 from service.console.web.pages import bucket, cold, configuration, overview, records, topic, topics
-from service.console.web.query import RecordQuery, number_of
-from service.console.web.rows import as_json_line
+from service.console.web.query import MOST_PARTITION, RecordQuery, exact_number_of, number_of
 from service.console.web.settings import ConsoleSettings
 from service.network.limited_log import RateLimitedLog
 
@@ -40,6 +40,11 @@ MOST_CONNECTIONS: Final = 128
 CONNECTION_S: Final = 120.0
 """A connection that is older is cut; a stream of events begins again by itself."""
 MOST_STREAMS: Final = 32
+STREAM_S: Final = 100.0
+"""A stream of events ends by itself before its connection is cut."""
+MOST_ANSWERED: Final = 32
+MOST_DOWNLOADS: Final = 4
+_PIECE_BYTES: Final = 256 << 10
 _LINE_BYTES: Final = 4096
 _FIELD_BYTES: Final = 4096
 _FORM_BYTES: Final = 4096
@@ -63,6 +68,28 @@ HEADERS: Final = {
 Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
 
 
+class _Busy(Exception):
+    """So many are inside as may be."""
+
+
+class _Room:
+    """Where `most` may be at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._inside = 0
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        if self._inside >= self._most:
+            raise _Busy
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+
+
 class ConsoleServer:
     """Serves one console. Owned by the event loop."""
 
@@ -78,7 +105,9 @@ class ConsoleServer:
             settings.token, lambda: world.new_uuid().hex + world.new_uuid().hex, world.clock.monotonic_ms
         )
         self._warnings = RateLimitedLog(_log, now=self._loop.time)
-        self._streams = 0
+        self._quiet = QuietLog(_log, self._loop.time)
+        self._answered, self._streams = _Room(MOST_ANSWERED), _Room(MOST_STREAMS)
+        self._downloads = _Room(MOST_DOWNLOADS)
         self._listening: asyncio.Server | None = None
         self._routes: dict[str, Handler] = {
             "/": self._overview,
@@ -97,7 +126,9 @@ class ConsoleServer:
             most=MOST_CONNECTIONS,
             age_s=CONNECTION_S,
             access_log=None,
-            logger=QuietLog(_log, self._loop.time),
+            logger=self._quiet,
+            # Who has left is not worked for any more.
+            handler_cancellation=True,
             max_line_size=_LINE_BYTES,
             max_field_size=_FIELD_BYTES,
             lingering_time=0,
@@ -131,6 +162,15 @@ class ConsoleServer:
             response = await self._answer(request)
         except web_exceptions.HTTPException as e:
             response = Response(status=e.status, text=e.text or "")
+        except _Busy:
+            response = Response(
+                status=503, headers={"Retry-After": "2"}, text="many are asking: again in a moment\n"
+            )
+        except ConnectionError:
+            raise  # whoever asked has left
+        except Exception as e:
+            self._quiet.exception("%s cannot be answered", request.path, exc_info=e)
+            response = Response(status=500, text="A bug of the console: its log has more of it.\n")
         if not response.prepared:
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
@@ -157,7 +197,10 @@ class ConsoleServer:
                 failed("No such page", "It is not one of this console's."),
             )
             return _html(text, 404)
-        return await handler(request)
+        if handler in (self._events, self._download):
+            return await handler(request)
+        with self._answered.entered():
+            return await handler(request)
 
     def _context(self, request: BaseRequest) -> Context:
         return Context(
@@ -194,7 +237,10 @@ class ConsoleServer:
         size = request.content_length
         if size is None or size > _FORM_BYTES or request.content_type != _FORM or not self._is_ours(request):
             return Response(status=400, text="not a form of this console\n")
-        form = await request.post()
+        try:
+            form = await request.post()
+        except (ValueError, LookupError):
+            return Response(status=400, text="not a form of this console\n")
         token, to = form.get("token"), form.get("to")
         verdict = self._guard.judge_token(request.remote or "", token if isinstance(token, str) else "")
         if verdict is not Verdict.WELCOME:
@@ -230,37 +276,37 @@ class ConsoleServer:
 
     async def _topic(self, request: BaseRequest) -> Response:
         query = request.query
-        partition = number_of(query["partition"], -1) if query.get("partition") else None
-        found = await self.desk.find_topic(
-            query.get("name", "")[:249], number_of(query.get("page"), 1), partition, query.get("scale", "")
-        )
-        return _html(topic.render(self._context(request), found), 503 if found.problem else 200)
+        written = query.get("partition")
+        partition = exact_number_of(written, MOST_PARTITION) if written else None
+        name = query.get("name", "")[:249]
+        if not name:
+            found = topic.Topic("A topic", problem="The address names no topic.", status=404)
+        elif written and partition is None:
+            found = topic.Topic(name, problem=f"{written[:40]!r} is no partition.", status=404)
+        else:
+            page_number = number_of(query.get("page"), 1)
+            found = await self.desk.find_topic(name, page_number, partition, query.get("scale", ""))
+        return _html(topic.render(self._context(request), found), found.status)
 
     async def _records(self, request: BaseRequest) -> Response:
         query = RecordQuery(request.query)
         found = await self.desk.find_records(query.form, query.ask, query.problem)
-        is_down = found.problem is not None and query.problem is None
-        return _html(records.render(self._context(request), found), 503 if is_down else 200)
+        return _html(records.render(self._context(request), found), found.status)
 
-    async def _download(self, request: BaseRequest) -> Response:
-        query = RecordQuery(request.query)
+    async def _download(self, request: BaseRequest) -> StreamResponse:
+        query, part = RecordQuery(request.query), request.query.get("part")
         if query.ask is None:
             return Response(status=400, text=f"{query.problem or 'which topic?'}\n")
-        try:
-            found = await self.desk.read(query.download)
-        except (FirnError, OSError) as e:
-            return Response(status=503, text=f"{words_of(e)}\n")
-        part, offset = request.query.get("part"), query.download.value
-        if part == "lines":
-            lines = [as_json_line(query.ask.partition, record) for record in found.records]
-            return _file(
-                "\n".join(lines).encode() + b"\n", f"records-{query.ask.partition}-{found.begin}.jsonl"
-            )
-        if part not in ("key", "value") or not found.records or found.records[0].offset != offset:
+        if query.download is None or part not in ("key", "value", "lines"):
             return Response(status=404, text="no such record\n")
-        record = found.records[0]
-        data = record.key if part == "key" else record.value
-        return _file(data or b"", f"{part}-{query.ask.partition}-{offset}.bin")
+        with self._downloads.entered():
+            try:
+                found = await self.desk.download(query.download, part)
+            except (FirnError, OSError) as e:
+                return Response(status=status_of(e), text=f"{words_of(e)}\n")
+            if found is None:
+                return Response(status=404, text="no such record\n")
+            return await _send_file(request, *found)
 
     async def _bucket(self, request: BaseRequest) -> Response:
         found = await self.desk.find_bucket(request.query.get("topic"))
@@ -271,12 +317,12 @@ class ConsoleServer:
 
     async def _configuration(self, request: BaseRequest) -> Response:
         query = request.query
-        node = number_of(query["node"], -1) if query.get("node") else None
+        node = number_of(query["node"], NO_NODE) if query.get("node") else None
         name = query["topic"][:249] if query.get("topic") else None
         found = await self.desk.find_configuration(
             node, name, query.get("q", "")[:100], query.get("set") == "1"
         )
-        return _html(configuration.render(self._context(request), found), 503 if found.problem else 200)
+        return _html(configuration.render(self._context(request), found), found.status)
 
     # -- live
 
@@ -287,22 +333,19 @@ class ConsoleServer:
         """A stream of looks: the newest point of the charts, and that pages may be asked for again."""
         if request.method != "GET":
             return Response(status=405, headers={"Allow": "GET"})
-        if self._streams >= MOST_STREAMS:
-            return Response(status=503, headers={"Retry-After": "30"}, text="too many streams\n")
-        response = StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
-        self._streams += 1
-        try:
-            await response.prepare(request)
-            await response.write(b"retry: 3000\n\n")
-            while True:
-                await self.desk.watch.next_tick()
-                point = self.desk.watch.newest
-                said = None if point is None else dict(zip(SERIES, point, strict=True))
-                await response.write(b"event: look\ndata: " + json.dumps(said).encode() + b"\n\n")
-        except ConnectionError:
-            return response  # whoever listened has left
-        finally:
-            self._streams -= 1
+        with self._streams.entered():
+            response = StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
+            try:
+                await response.prepare(request)
+                await response.write(b"retry: 1000\n\n")
+                async with asyncio.timeout(STREAM_S):
+                    while True:
+                        await self.desk.watch.next_tick()
+                        point = self.desk.watch.newest
+                        said = None if point is None else dict(zip(SERIES, point, strict=True))
+                        await response.write(b"event: look\ndata: " + json.dumps(said).encode() + b"\n\n")
+            except (ConnectionError, TimeoutError):
+                return response  # whoever listened has left, or comes again
 
 
 def _html(text: str, status: int = 200) -> Response:
@@ -313,15 +356,22 @@ def _json(value: object) -> Response:
     return Response(text=json.dumps(value), content_type="application/json")
 
 
-def _file(data: bytes, name: str) -> Response:
-    """Bytes that no browser shows: `name` is ours alone."""
-    return Response(
-        body=data,
+async def _send_file(request: BaseRequest, data: bytes, name: str) -> StreamResponse:
+    """Bytes that no browser shows, as fast as they are taken: `name` is ours alone."""
+    response = StreamResponse(
         headers={
+            **HEADERS,
             "Content-Type": "application/octet-stream",
             "Content-Disposition": f'attachment; filename="{name}"',
-        },
+        }
     )
+    response.content_length = len(data)
+    await response.prepare(request)
+    if request.method == "GET":
+        for at in range(0, len(data), _PIECE_BYTES):
+            await response.write(data[at : at + _PIECE_BYTES])
+    await response.write_eof()
+    return response
 
 
 @asynccontextmanager

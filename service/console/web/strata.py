@@ -252,15 +252,22 @@ def _merged(
     cut: Iterable[tuple[int, int, Block]], lane: str, place: Callable[[float], float], thinnest: float
 ) -> list[Piece]:
     pieces: list[Piece] = []
+    begin = until = 0.0
+    held: list[Block] = []
+
+    def end_piece() -> None:
+        if held:
+            pieces.append(Piece(begin, max(until, begin), lane, tuple(held)))
+            held.clear()
+
     for first, end, block in cut:
         x, x_end = place(first), place(end)
-        last = pieces[-1] if pieces else None
-        if (
-            last is not None
-            and not block.is_active
-            and (x_end - last.x < thinnest or last.x_end - last.x < thinnest)
-        ):
-            pieces[-1] = Piece(last.x, x_end, lane, (*last.blocks, block))
-        else:
-            pieces.append(Piece(x, max(x_end, x), lane, (block,)))
+        is_thin = x_end - begin < thinnest or until - begin < thinnest
+        if block.is_active or not is_thin:
+            end_piece()
+        if not held:
+            begin = x
+        until = x_end
+        held.append(block)
+    end_piece()
     return pieces

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from service.console.web.costs import DAY_MS, write_requests
+from service.console.web.costs import DAY_MS, USUAL_CLASS, write_requests
 from service.remote.format.keys import (
     HeadKey,
     ManifestKey,
@@ -27,7 +27,7 @@ MOST_KEYS: Final = 200_000
 """Of one partition; one with more is counted, and not judged."""
 MOST_ORPHANS: Final = 100
 DAYS: Final = 14
-STANDARD: Final = "STANDARD"
+STANDARD: Final = USUAL_CLASS
 
 
 class Listed(NamedTuple):

@@ -16,10 +16,11 @@ class TopicRow(NamedTuple):
 
 
 class TopicList(NamedTuple):
-    """All topics, as they were at `at_ms` of the monotonic clock."""
+    """All topics, as they were at `at_ms` of the monotonic clock; `took_ms` is how long asking took."""
 
     rows: tuple[TopicRow, ...]
     at_ms: int
+    took_ms: int = 0
 
 
 class Offsets(NamedTuple):

@@ -12,7 +12,7 @@ import aiohttp
 
 from service.base.clock import Clock
 from service.base.errors import FirnError
-from service.console.figures import Between, Figures
+from service.console.figures import Between, Figures, without_partitions
 from service.console.web.history import History, NodeLook, Point
 from service.network.limited_log import RateLimitedLog
 
@@ -22,6 +22,7 @@ EVERY_S: Final = 2.0
 TIMEOUT_S: Final = 4.0
 MOST_BYTES: Final = 64 << 20
 MOST_TURNS: Final = 20
+FIND_WAIT_S: Final = 1.0
 _FIND_EVERY: Final = 15
 """Looks between two questions to the cluster for where its nodes' listeners are."""
 
@@ -34,6 +35,7 @@ class Listener(NamedTuple):
     problem: str | None = None
 
 
+_NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 Find = Callable[[], Awaitable[Sequence[Listener]]]
 
 
@@ -44,6 +46,7 @@ class Watch:
         self._find = find
         self._clock = clock
         self._listeners: Sequence[Listener] = ()
+        self._finding: asyncio.Future[Sequence[Listener]] | None = None
         self._looks: dict[str, Figures] = {}
         self._versions: dict[str, str] = {}
         self._warnings = RateLimitedLog(_log, now=asyncio.get_running_loop().time)
@@ -56,18 +59,28 @@ class Watch:
     async def run(self) -> None:
         """Look until cancelled."""
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
-        async with aiohttp.ClientSession(timeout=timeout) as session:
-            while True:
-                await self.look(session)
-                await asyncio.sleep(EVERY_S)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session:
+                while True:
+                    await self.look(session)
+                    await asyncio.sleep(EVERY_S)
+        finally:
+            if self._finding is not None:
+                self._finding.cancel()
 
     async def look(self, session: aiohttp.ClientSession) -> None:
         """One look at all nodes."""
-        if self.ticks % _FIND_EVERY == 0 or not self._listeners:
-            try:
-                self._listeners = await self._find()
-            except (FirnError, OSError) as e:
-                self._warnings.warning("the nodes cannot be asked for: %s", e)
+        if self._finding is None and (self.ticks % _FIND_EVERY == 0 or not self._listeners):
+            self._finding = asyncio.ensure_future(self._find())
+        if self._finding is not None:
+            # Brokers that hang do not keep us from looking at those that are known.
+            await asyncio.wait([self._finding], timeout=FIND_WAIT_S)
+            if self._finding.done():
+                done, self._finding = self._finding, None
+                try:
+                    self._listeners = done.result()
+                except (FirnError, OSError) as e:
+                    self._warnings.warning("the nodes cannot be asked for: %s", e)
         self.nodes = await asyncio.gather(*(self._node(session, one) for one in self._listeners))
         self.newest = self.history.add(self._clock.now_ms(), self.nodes)
         self.ticks += 1
@@ -84,9 +97,13 @@ class Watch:
             return NodeLook(listener.node_id, None, None, None, listener.problem)
         try:
             now = await self._figures(session, url)
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, KeyError, TypeError) as e:
+        except (aiohttp.ClientError, TimeoutError, OSError) as e:
             self._looks.pop(url, None)
             return NodeLook(listener.node_id, url, None, None, f"{url}: {e or type(e).__name__}")
+        except _NONSENSE as e:
+            self._looks.pop(url, None)
+            words = f"{url}: not what a node says ({type(e).__name__}: {e})"
+            return NodeLook(listener.node_id, url, None, None, words)
         between = Between(self._looks.get(url), now)
         self._looks[url] = now
         return NodeLook(listener.node_id, url, self._versions.get(url), between, None)
@@ -97,6 +114,7 @@ class Watch:
         turns = _turns(json.loads(await _get(session, f"{url}/turns")))
         if url not in self._versions or self.ticks % _FIND_EVERY == 0:
             self._versions[url] = str(json.loads(await _get(session, f"{url}/version"))["version"])
+        text = without_partitions(text)  # no page shows them, and there may be a hundred thousand
         return Figures(asyncio.get_running_loop().time(), text, health, turns)
 
 
@@ -121,7 +139,7 @@ async def _get(session: aiohttp.ClientSession, url: str, also: int = 200) -> str
     async with session.get(url, allow_redirects=False) as answer:
         if answer.status not in (200, also):
             raise ValueError(f"{answer.status} {answer.reason}")
-        data = await answer.content.read(MOST_BYTES + 1)
+        data = bytearray()
         while len(data) <= MOST_BYTES and (more := await answer.content.read(1 << 20)):
             data += more
         if len(data) > MOST_BYTES:

@@ -25,7 +25,7 @@ from service.console.web.frame import (
 )
 from service.console.web.history import NodeLook
 from service.console.web.markup import Child, Markup, el, link
-from service.console.web.survey import Findings, TopicSum, by_day
+from service.console.web.survey import STANDARD, Findings, TopicSum, by_day
 
 MOST_TOPICS: Final = 200
 
@@ -39,6 +39,8 @@ class Settings(NamedTuple):
     versioning: str | None
     encryption: str | None
     problems: Sequence[str]
+    more_uploads: bool = False
+    expires: bool = False
 
 
 class Fsck(NamedTuple):
@@ -90,10 +92,10 @@ def render(context: Context, found: Bucket) -> str:
     if found.problem is not None:
         if found.found is None:
             parts.append(
-                failed("The store does not answer", found.problem, "The console asks again by itself.")
+                failed("The bucket cannot be read", found.problem, "The console asks again by itself.")
             )
         else:
-            parts.append(notice("bad", f"The store does not answer: {found.problem}. What follows is older."))
+            parts.append(notice("bad", f"The bucket cannot be read: {found.problem}. What follows is older."))
     if found.found is not None:
         parts += _survey(context, found, found.found)
     elif found.problem is None:
@@ -127,6 +129,9 @@ def _survey(context: Context, shown: Bucket, found: Findings) -> list[Child]:
     ]  # fmt: skip
     if not found.is_whole:
         parts.append(notice("warn", f"Only the first {words.count(found.listed)} objects were looked at."))
+    if unpriced := sorted(prices.unpriced(found.by_class)):
+        words_ = f"{', '.join(unpriced)}: reckoned at the price of {STANDARD}, as --price names no other."
+        parts.append(notice("warn", words_))
     parts += [notice("warn", problem) for problem in found.problems]
     topics = sorted(found.topics.values(), key=lambda one: -one.size)
     parts.append(_topics(shown, topics))
@@ -140,7 +145,7 @@ def _survey(context: Context, shown: Bucket, found: Findings) -> list[Child]:
             f"Prices: {prices.storage_gb_month:g} {prices.currency} for a GB and month"
             + "".join(f" ({kind}: {price:g})" for kind, price in prices.classes.items())
             + f", {prices.write_1000:g} for a thousand writes, {prices.read_1000:g} for a thousand reads"
-            + "; other ones are given with --price.",
+            + "; other ones are given with --price. A GB is 2^30 bytes, a month has 30 days.",
             class_="note after",
         )
     )
@@ -320,10 +325,9 @@ def _settings(context: Context, shown: Bucket) -> Markup | None:
     if found is None:
         return None
     rules: Child = el("ul", [el("li", rule) for rule in found.rules]) if found.rules else "none"
-    uploads: Child = words.NOTHING if found.uploads is None else words.count(found.uploads)
+    uploads = words.count(found.uploads) + (" and more" if found.more_uploads else "")
     if found.oldest_upload_ms is not None:
-        begun = words.ago(found.oldest_upload_ms, context.now_ms)
-        uploads = f"{words.count(found.uploads)}, the oldest begun {begun}"
+        uploads += f", the oldest begun {words.ago(found.oldest_upload_ms, context.now_ms)}"
     return section(
         "The bucket's settings",
         [notice("warn", problem) for problem in found.problems],
@@ -334,7 +338,10 @@ def _settings(context: Context, shown: Bucket) -> Markup | None:
             ("Encryption", found.encryption or words.NOTHING),
         ),
         notice("bad", "A lifecycle rule deletes objects: Firn's own must not expire.")
-        if any("DELETES" in rule for rule in found.rules)
+        if found.expires
+        else None,
+        notice("", "Old versions of objects are billed, too; they are in no figure of this page.")
+        if found.versioning == "Enabled"
         else None,
     )
 

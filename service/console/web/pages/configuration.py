@@ -24,7 +24,7 @@ KINDS: Final = {
 
 
 class Configuration(NamedTuple):
-    """The keys of one resource: a node by its id, or a topic (`topic` is not None)."""
+    """The keys of one resource: a node by its id, or a topic (`topic` is not None). `status` is HTTP's."""
 
     nodes: Sequence[int]
     node: int | None
@@ -33,6 +33,7 @@ class Configuration(NamedTuple):
     wanted: str
     only_set: bool
     problem: str | None
+    status: int = 200
 
 
 def render(context: Context, found: Configuration) -> str:
@@ -114,7 +115,7 @@ def _row(one: ConfigEntry) -> list[Child]:
             el("code", words.NOTHING if value is None else value),
             f" ({SOURCES.get(source, ('?', ''))[0]})",
         )
-        for name, value, source in one.synonyms[1:]
+        for name, value, source in (() if one.is_sensitive else one.synonyms[1:])
     ]
     return [
         [el("code", one.name), el("span", KINDS.get(one.kind, ""), class_="kind")],

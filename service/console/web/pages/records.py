@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from service.console.web import words
 from service.console.web.frame import Context, badge, empty, failed, field, notice, page, select
 from service.console.web.markup import Child, Markup, el, link
-from service.console.web.rows import FORMATS, PREVIEW, Shown, shown
+from service.console.web.rows import FORMATS, PREVIEW, Shown, most_shown, shown
 from service.records.decode import Record
 
 LIMITS: Final = (20, 50, 100, 500)
@@ -19,6 +19,11 @@ WHERE: Final = (
     ("time", "from time"),
 )
 _FORM_WORDS: Final = {"auto": "as it is", "text": "text", "json": "JSON", "hex": "hex"}
+
+
+MOST_HEADERS: Final = 100
+MOST_NAME: Final = 200
+_EMPTY: Final = el("code", "empty", class_="none")
 
 
 class Turn(NamedTuple):
@@ -49,7 +54,7 @@ class Form(NamedTuple):
     """What the reader of the page has asked for, as written."""
 
     topic: str = ""
-    partition: int = 0
+    partition: str = "0"
     where: str = "end"
     at: str = ""
     most: int = 50
@@ -58,12 +63,13 @@ class Form(NamedTuple):
 
 
 class Records(NamedTuple):
-    """`found` is None where nothing was asked for yet, or could not be had: `problem`."""
+    """`found` is None where nothing was asked for yet, or could not be had: `problem`. `status` is HTTP's."""
 
     form: Form
     topics: Sequence[str]
     found: Found | None = None
     problem: str | None = None
+    status: int = 200
 
 
 def render(context: Context, asked: Records) -> str:
@@ -143,9 +149,13 @@ def _found(form: Form, found: Found) -> list[Child]:
         if found.end == found.start:
             parts.append(empty("No records", "This partition is empty."))
         else:
-            parts.append(empty("No records here", f"Offsets {found.start:,} to {found.end - 1:,} are there."))
+            words_ = f"Offsets {found.start:,} to {found.end - 1:,} are there."
+            if form.holds:
+                words_ = f"Of {found.scanned:,} records looked through none holds {form.holds!r}. {words_}"
+            parts.append(empty("No records here", words_))
     else:
-        rows = [_row(form, found, record) for record in found.records]
+        most = most_shown(len(found.records))
+        rows = [_row(form, found, record, most) for record in found.records]
         parts.append(el("ol", rows, class_="records"))
     parts.append(_pager(form, found))
     return parts
@@ -179,7 +189,7 @@ def _answered(found: Found) -> Markup:
     return el("ul", items, class_="answered")
 
 
-def _row(form: Form, found: Found, record: Record) -> Markup:
+def _row(form: Form, found: Found, record: Record, most: int) -> Markup:
     cold = record.offset < found.local_start
     where: dict[str, str | int | None] = {
         "topic": form.topic,
@@ -187,13 +197,7 @@ def _row(form: Form, found: Found, record: Record) -> Markup:
         "offset": record.offset,
     }
     total = len(record.key or b"") + len(record.value or b"")
-    headers = None
-    if record.headers:
-        pairs = [
-            el("div", el("dt", _name(name)), el("dd", _short(shown(value, form.form))))
-            for name, value in record.headers[:100]
-        ]
-        headers = el("dl", pairs, class_="headers")
+    headers = _headers(form, record, most) if record.headers else None
     return el(
         "li",
         el(
@@ -215,19 +219,47 @@ def _row(form: Form, found: Found, record: Record) -> Markup:
             else None,
             class_="record-head",
         ),
-        el("div", el("span", "key", class_="label"), _body(shown(record.key, form.form)), class_="part"),
-        el("div", el("span", "value", class_="label"), _body(shown(record.value, form.form)), class_="part"),
+        el(
+            "div", el("span", "key", class_="label"), _body(shown(record.key, form.form, most)), class_="part"
+        ),
+        el(
+            "div",
+            el("span", "value", class_="label"),
+            _body(shown(record.value, form.form, most)),
+            class_="part",
+        ),
         el("div", el("span", "headers", class_="label"), headers, class_="part") if headers else None,
         class_="record",
     )
+
+
+def _headers(form: Form, record: Record, most: int) -> list[Markup]:
+    """Headers as they come, repeated names and all, as far as there is room for them."""
+    pairs: list[Markup] = []
+    room = most
+    for name, value in record.headers[:MOST_HEADERS]:
+        one = shown(value, form.form, PREVIEW)
+        written = _cut(_name(name), MOST_NAME, is_cut=False)
+        room -= len(written) + len(one.text)
+        if room < 0 and pairs:
+            break
+        words_ = el("code", _cut(one.text, PREVIEW, is_cut=one.is_cut), class_=None if value else "none")
+        pairs.append(el("div", el("dt", written), el("dd", words_ if value != b"" else _EMPTY)))
+    parts = [el("dl", pairs, class_="headers")]
+    if rest := len(record.headers) - len(pairs):
+        parts.append(
+            el("p", f"and {rest:,} more headers, which the download of these lines has", class_="note")
+        )
+    return parts
 
 
 def _name(name: str | bytes) -> str:
     return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
 
 
-def _short(one: Shown) -> Markup:
-    return el("code", one.text[:PREVIEW], class_="none" if one.size is None else None)
+def _cut(text: str, most: int, *, is_cut: bool) -> str:
+    """At most `most` characters, and an ellipsis where something is missing."""
+    return f"{text[:most]}…" if is_cut or len(text) > most else text
 
 
 def _body(one: Shown) -> Markup:
@@ -235,7 +267,7 @@ def _body(one: Shown) -> Markup:
     if one.size is None:
         return el("code", "null", class_="none")
     if one.size == 0:
-        return el("code", "empty", class_="none")
+        return _EMPTY
     more = "" if not one.is_cut else f"\n… {words.size(one.size)} in all"
     if len(one.text) <= PREVIEW and one.text.count("\n") <= 12 and not more:
         return el("pre", one.text, class_=one.what.lower())

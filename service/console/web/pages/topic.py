@@ -39,7 +39,8 @@ class Topic(NamedTuple):
     """What is shown: a page of partitions, or a single one with its segments (`single`).
 
     `pending` partitions had not been read from the bucket when the page was due; `store_problem` is why the
-    bucket cannot be read; `disk_is_here` says whether log directories are on this machine.
+    bucket cannot be read; `disk_is_here` says whether log directories are on this machine; `status` is
+    HTTP's.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Topic(NamedTuple):
     store_problem: str | None = None
     pending: int = 0
     disk_is_here: bool = True
+    status: int = 200
 
 
 def render(context: Context, found: Topic) -> str:

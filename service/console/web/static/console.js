@@ -101,8 +101,9 @@
       const answer = await fetch(location.href, { headers: { "X-Firn-Live": "1" } });
       if (answer.status === 401 || answer.status === 429) { location.reload(); return; }
       const found = new DOMParser().parseFromString(await answer.text(), "text/html");
-      const ids = (page) => [...page.querySelectorAll("[data-live]")].map((one) => one.id).join();
-      if (ids(found) !== ids(document) && !document.querySelector("main :focus")) {
+      if (!found.querySelector("main")) { say(false); return; }  // not a page, say that many are asking
+      const shape = (page) => [page.querySelector("main .failed") !== null, ...[...page.querySelectorAll("[data-live]")].map((one) => one.id)].join();
+      if (shape(found) !== shape(document) && !document.querySelector("main :focus")) {
         // Something has come or gone as a whole, say the broker.
         document.querySelector("main").replaceChildren(...document.importNode(found.querySelector("main"), true).childNodes);
         restyle();
@@ -119,9 +120,15 @@
 
   const say = (isLive) => { if (status) status.textContent = isLive ? "live" : "the console does not answer"; };
 
+  // A browser opens six connections to one place: a page that nobody sees holds none of them.
+  let events = null, silence = 0;
+
   const listen = () => {
-    const events = new EventSource("/events");
+    if (events || document.hidden) return;
+    events = new EventSource("/events");
     events.addEventListener("look", (event) => {
+      clearTimeout(silence);
+      silence = 0;
       say(true);
       const point = JSON.parse(event.data);
       if (point !== null) {
@@ -129,8 +136,23 @@
       }
       if (looks++ % 2 === 0) renew();
     });
-    events.addEventListener("error", () => say(false));
+    events.addEventListener("error", () => {
+      if (!silence) silence = setTimeout(() => say(false), 8000);
+      if (events.readyState !== EventSource.CLOSED) return;  // it tries again by itself
+      // Refused: too many look, or the session has ended, which the page finds out.
+      events = null;
+      setTimeout(listen, 5000);
+      renew();
+    });
   };
+
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden) { restyle(); listen(); renew(); return; }
+    if (events) events.close();
+    events = null;
+    clearTimeout(silence);
+    silence = 0;
+  });
 
   // -- what a piece of a line is
 

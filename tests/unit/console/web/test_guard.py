@@ -38,6 +38,19 @@ def test_who_guesses_is_not_compared_any_more_for_a_while() -> None:
     assert found.judge_token("a", "right-token") is Verdict.WELCOME
 
 
+def test_one_ipv6_network_is_one_guesser() -> None:
+    """Else each of its 2^64 addresses had tries of its own."""
+    found = guard("right-token", ManualClock())
+    for n in range(MOST_WRONG):
+        assert found.judge_token(f"2001:db8:1:2::{n}", "wrong") is Verdict.UNKNOWN
+    assert found.judge_token("2001:db8:1:2:ffff::1", "right-token") is Verdict.TOO_OFTEN
+    assert found.judge_token("2001:db8:1:3::1", "right-token") is Verdict.WELCOME
+    for _ in range(MOST_WRONG):
+        assert found.judge_token("10.0.0.1", "wrong") is Verdict.UNKNOWN
+    assert found.judge_token("::ffff:10.0.0.1", "right-token") is Verdict.TOO_OFTEN
+    assert found.judge_token("10.0.0.2", "right-token") is Verdict.WELCOME
+
+
 def test_no_token_is_no_try() -> None:
     found = guard("right-token", ManualClock())
     for _ in range(10 * MOST_WRONG):

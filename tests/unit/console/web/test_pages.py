@@ -123,7 +123,7 @@ def some_records(words: str) -> str:
         Record(2, -1, 0, None, b"", ()),
     )
     found = records.Found(rows, (records.Turn("bucket", 0, 5, 1.5),), 0, 5, 9, 1, 3, 2, True, words)
-    form = records.Form(words, 0, "offset", words, 50, words, "auto")
+    form = records.Form(words, words, "offset", words, 50, words, "auto")
     return records.render(context(words), records.Records(form, [words], found, None))
 
 
@@ -211,7 +211,7 @@ def test_what_there_is_not_is_said() -> None:
     found = PAGES["nothing, overview"]("why not")
     assert "The cluster does not answer" in found
     assert "why not" in found
-    assert "The store does not answer" in PAGES["nothing, bucket"]("down")
+    assert "The bucket cannot be read" in PAGES["nothing, bucket"]("down")
     assert "cannot be shown" in PAGES["nothing, topic"]("gone")
 
 
@@ -219,3 +219,15 @@ def test_days_and_costs_are_of_what_is_chosen() -> None:
     words = Checked(a_bucket("orders")).words
     assert "Days of orders" in words
     assert "Named by nothing" in words
+
+
+def test_what_is_secret_is_shown_nowhere() -> None:
+    """Neither as the value nor among the settings that it comes before."""
+    one = ConfigEntry(
+        "a.key", "s3cret", 4, 9, True, True, "", (("a.key", "s3cret", 4), ("b", "old-s3cret", 5))
+    )
+    text = configuration.render(
+        context(""), configuration.Configuration([1], 1, None, [one], "", False, None)
+    )
+    assert "s3cret" not in text
+    assert "hidden" in text

@@ -10,6 +10,7 @@ from service.base.errors import ConfigError
 from service.console.web.costs import DAY_MS, PART_BYTES, Prices, prices, write_requests
 from service.console.web.survey import Group, Listed, Survey, by_day
 from service.remote.format.keys import ManifestKey, SegmentKey, head_key, manifest_key, segment_key
+from service.remote.stores.obstore_store import StoreOptions
 
 TOPIC, OTHER = UUID(int=7), UUID(int=8)
 NOW = 100 * DAY_MS
@@ -70,8 +71,10 @@ def test_prices_are_per_class_month_and_thousand() -> None:
     found = prices(
         [("storage-gb-month", "0.03"), ("storage-gb-month.COLD", "0.003"), ("write-1000", "1")], "EUR"
     )
-    assert found.month({"STANDARD": 2 * 10**9, "COLD": 10**9}) == pytest.approx(0.063)
-    assert found.day({"STANDARD": 10**9}) == pytest.approx(0.001)
+    gb = 2**30  # as S3 bills it
+    assert found.month({"STANDARD": 2 * gb, "COLD": gb}) == pytest.approx(0.063)
+    assert found.day({"STANDARD": gb}) == pytest.approx(0.001)
+    assert found.unpriced({"STANDARD": gb, "COLD": gb, "GLACIER_IR": 1, "ONEZONE_IA": 0}) == ["GLACIER_IR"]
     assert found.writes(2500) == pytest.approx(2.5)
     assert found.currency == "EUR"
     assert Prices().reads(1000) == pytest.approx(0.0004)
@@ -83,6 +86,10 @@ def test_prices_are_per_class_month_and_thousand() -> None:
 def test_prices_that_are_none_are_refused(pair: tuple[str, str]) -> None:
     with pytest.raises(ConfigError):
         prices([pair])
+
+
+def test_a_part_is_what_the_store_makes_of_it() -> None:
+    assert StoreOptions().part_bytes == PART_BYTES
 
 
 def test_large_objects_take_a_request_for_each_part() -> None:
