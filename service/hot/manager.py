@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from service.base.disk import DiskError, MissingFile
@@ -39,7 +39,7 @@ from service.hot.log_dir import LogDir, MetaProperties
 from service.hot.log_io import LogIo
 from service.hot.metrics import HotMetrics
 from service.hot.opening import NO_TOPIC_ID, Found, NewLog, OfflineReplica, Opener, look_into
-from service.hot.removals import MayGo, Removals, remove
+from service.hot.removals import MayGo, Removals, Retired, remove, rename_all
 from service.hot.state import LogOffline
 
 _log = logging.getLogger(__name__)
@@ -59,13 +59,6 @@ IsNew = Callable[[TopicIdPartition], bool]
 
 Made = LocalLog | StorageError | CorruptionError
 """A log, or why there is none."""
-
-
-class _Retired(NamedTuple):
-    """A log that is not in use any more, and what its directory is to be called."""
-
-    log: LocalLog
-    target: Path
 
 
 class LogManager:
@@ -196,10 +189,19 @@ class LogManager:
     def _adopt(self, log: LocalLog, home: LogDir) -> None:
         tip = log.tip
         other = self._logs.get((tip.topic_id, tip.partition))
-        if other is not None:
+        if other is not None and other.log_end_offset and log.log_end_offset:
             other.fail(StorageError(f"{log.dir} and {other.dir} hold the same replica"))
             log.close(clean=False)
             return
+        if other is not None:
+            # Made in a directory that failed just then, and made again in another one.
+            spare, kept = (other, log) if log.log_end_offset else (log, other)
+            _log.warning("%s is left alone: it holds nothing, %s is the replica", spare.dir, kept.dir)
+            if spare is other:
+                self._retire(other, names.STRAY_DIR)
+            spare.close(clean=False)
+            if spare is log:
+                return
         self._logs[tip.topic_id, tip.partition] = log
         self._homes[log] = home
         self._by_name[tip.topic, tip.partition] = log
@@ -369,7 +371,7 @@ class LogManager:
                 await piece.next_turn()
             retired.append(self._retire(log, suffix))
         await self._removals.let_be(set(logs))
-        found = await self._io.run_all(self._rename_all, retired)
+        found = await self._io.run_all(partial(rename_all, self._disk), retired)
         for (log, target), path in zip(retired, found, strict=True):
             if piece.charge(_ADOPT_US):
                 await piece.next_turn()
@@ -378,7 +380,7 @@ class LogManager:
             log.close(clean=False)
         return found
 
-    def _retire(self, log: LocalLog, suffix: str) -> _Retired:
+    def _retire(self, log: LocalLog, suffix: str) -> Retired:
         tip = log.tip
         del self._logs[tip.topic_id, tip.partition]
         home = self._homes.pop(log)
@@ -389,19 +391,7 @@ class LogManager:
         self._checkpoint_soon = True
         log.retire()
         name = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), suffix)
-        return _Retired(log, home.path / name)
-
-    def _rename_all(self, retired: Sequence[_Retired]) -> list[Path | DiskError]:
-        """On a `log-io` thread."""
-        found: list[Path | DiskError] = []
-        for log, target in retired:
-            try:
-                self._disk.rename(log.dir, target)
-            except DiskError as e:
-                found.append(e)
-            else:
-                found.append(target)
-        return found
+        return Retired(log, home.path / name)
 
     # What logs tell
 
