@@ -121,6 +121,14 @@ class Broker:
         """
         await self._logs.flush(log)
 
+    def durable_start(self, log: LocalLog) -> int:
+        """Where the log begins at the latest after a crash; -1 where it is not here any more."""
+        return self._logs.durable_start(log)
+
+    async def checkpoint_starts(self) -> None:
+        """Have the disk tell where all logs begin now; `durable_start` says what came of it."""
+        await self._logs.checkpoint_starts()
+
     async def records_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Validate a batch that would hold the loop for longer than a slice."""
         return await self.loop.run_in_executor(self._records_pool, partial(call, *args, **kwargs))

@@ -18,6 +18,7 @@ from service.broker.broker import Broker
 from service.broker.handlers import (
     api_versions,
     create_topics,
+    delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
@@ -79,6 +80,7 @@ BROKER_APIS: Final[dict[int, Served]] = {
     ApiKey.API_VERSIONS: Served(api_versions.handle),
     ApiKey.CREATE_TOPICS: Served(create_topics.handle),
     ApiKey.DELETE_TOPICS: Served(delete_topics.handle),
+    ApiKey.DELETE_RECORDS: Served(delete_records.handle),
     ApiKey.INIT_PRODUCER_ID: Served(init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(offset_for_leader_epoch.handle),
     ApiKey.DESCRIBE_CONFIGS: Served(describe_configs.handle),

@@ -462,6 +462,16 @@ class LocalLog:
         self.state.check()
         return self._trimming.advance_log_start(offset)
 
+    def move_log_start(self, offset: int) -> None:
+        """As `advance_log_start`, but what lies below goes with `delete_below_start`."""
+        self.state.check()
+        self._trimming.move_log_start(offset)
+
+    def delete_below_start(self) -> int:
+        """Delete sealed segments wholly below the log's start, up to `retention.MOST_AT_ONCE`; how many."""
+        self.state.check()
+        return self._trimming.delete_below_start()
+
     def take_removals(self, now_ms: int) -> list[Path]:
         """Files of deleted segments whose delay is over, for the caller to unlink in this order.
 

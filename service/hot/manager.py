@@ -20,17 +20,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from service.base.disk import DiskError, MissingFile
 from service.base.errors import CorruptionError, StorageError
 from service.base.slices import Slice
-from service.base.types import TopicIdPartition
+from service.base.types import NO_OFFSET, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names
-from service.hot.checkpoints import AllOffsets, Checkpoints, Name, OffsetTable
+from service.hot.checkpoints import AllOffsets, Checkpoints, Name, OffsetTable, Rounds
 from service.hot.directories import LogDirs
 from service.hot.files import FileCache
 from service.hot.flusher import Flusher
@@ -39,7 +39,7 @@ from service.hot.log_dir import LogDir, MetaProperties
 from service.hot.log_io import LogIo
 from service.hot.metrics import HotMetrics
 from service.hot.opening import NO_TOPIC_ID, Found, NewLog, OfflineReplica, Opener, look_into
-from service.hot.removals import MayGo, Removals, remove
+from service.hot.removals import MayGo, Removals, Retired, remove, rename_all
 from service.hot.state import LogOffline
 
 _log = logging.getLogger(__name__)
@@ -59,13 +59,6 @@ IsNew = Callable[[TopicIdPartition], bool]
 
 Made = LocalLog | StorageError | CorruptionError
 """A log, or why there is none."""
-
-
-class _Retired(NamedTuple):
-    """A log that is not in use any more, and what its directory is to be called."""
-
-    log: LocalLog
-    target: Path
 
 
 class LogManager:
@@ -101,6 +94,7 @@ class LogManager:
         self._by_name: dict[Name, LocalLog] = {}
         self._offline: dict[Name, list[OfflineReplica]] = {}
         self._checkpoints = Checkpoints(world.threads)
+        self._rounds = Rounds(self._checkpoint_now)
         self._checkpoint_soon = False
         self._wake: asyncio.Event | None = None
         self._removing: asyncio.Task[None] | None = None
@@ -277,7 +271,7 @@ class LogManager:
                 found.append((tip, e))
         if any((one.tip.topic, one.tip.partition) in self._checkpoints.names for one in new):
             # They speak of a predecessor, whose offsets would make this log a damaged one after a crash.
-            failed = await self._write_checkpoints()
+            failed = await self._rounds.next()
             for one in new:
                 self._counts[one.home] -= one.home in failed
             found += [(one.tip, _unwritten(failed[one.home])) for one in new if one.home in failed]
@@ -369,7 +363,7 @@ class LogManager:
                 await piece.next_turn()
             retired.append(self._retire(log, suffix))
         await self._removals.let_be(set(logs))
-        found = await self._io.run_all(self._rename_all, retired)
+        found = await self._io.run_all(partial(rename_all, self._disk), retired)
         for (log, target), path in zip(retired, found, strict=True):
             if piece.charge(_ADOPT_US):
                 await piece.next_turn()
@@ -378,7 +372,7 @@ class LogManager:
             log.close(clean=False)
         return found
 
-    def _retire(self, log: LocalLog, suffix: str) -> _Retired:
+    def _retire(self, log: LocalLog, suffix: str) -> Retired:
         tip = log.tip
         del self._logs[tip.topic_id, tip.partition]
         home = self._homes.pop(log)
@@ -389,19 +383,7 @@ class LogManager:
         self._checkpoint_soon = True
         log.retire()
         name = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), suffix)
-        return _Retired(log, home.path / name)
-
-    def _rename_all(self, retired: Sequence[_Retired]) -> list[Path | DiskError]:
-        """On a `log-io` thread."""
-        found: list[Path | DiskError] = []
-        for log, target in retired:
-            try:
-                self._disk.rename(log.dir, target)
-            except DiskError as e:
-                found.append(e)
-            else:
-                found.append(target)
-        return found
+        return Retired(log, home.path / name)
 
     # What logs tell
 
@@ -484,9 +466,8 @@ class LogManager:
             await self._flusher.flush_due()
             now_ms = self._clock.monotonic_ms()
             if self._checkpoint_soon or (now_ms >= checkpoint_at and self._offsets.is_changed):
-                self._checkpoint_soon = False
                 checkpoint_at = now_ms + self._checkpoint_interval_ms
-                await self._write_checkpoints()
+                await self._rounds.next()
             self._remove_due()
             if now_ms >= open_at:
                 open_at = now_ms + _OPEN_AGAIN_MS
@@ -502,7 +483,17 @@ class LogManager:
             for log in again:
                 self._flusher.wants(log)
 
-    async def _write_checkpoints(self) -> Mapping[LogDir, Exception]:
+    def durable_start(self, log: LocalLog) -> int:
+        """Where the log begins at the latest after a crash; -1 where it is not here any more."""
+        home, name = self._homes.get(log), (log.tip.topic, log.tip.partition)
+        return NO_OFFSET if home is None else self._checkpoints.durable_start(name, home)
+
+    async def checkpoint_starts(self) -> None:
+        """Have checkpoints tell where all logs begin now; `durable_start` says what came of it."""
+        await self._rounds.next()
+
+    async def _checkpoint_now(self) -> Mapping[LogDir, Exception]:
+        self._checkpoint_soon = False
         failed = await self._io.run(self._checkpoints.write, self._offsets.take())
         self._take_directories_offline()
         if any(home not in self._dirs.failed for home in failed):
@@ -524,7 +515,7 @@ class LogManager:
 
         async def checkpoint() -> None:
             nonlocal failed
-            failed = await self._write_checkpoints()
+            failed = await self._rounds.next()
 
         def may_go(log: LocalLog) -> MayGo:
             home = self._homes.get(log)
@@ -555,6 +546,7 @@ class LogManager:
 
         End `run` first. A directory gets no marker where anything in it is offline or could not be closed.
         """
+        await self._rounds.finish()
         try:
             closed = await self._io.run_all(partial(self._close_all, clean), list(self._logs.values()))
             unclean = {*closed, *(one.home for found in self._offline.values() for one in found)}

@@ -130,6 +130,21 @@ class Trimming:
         self._move_start(offset)
         return self.advance_local_start(max(offset, self._state.local_start))
 
+    def move_log_start(self, offset: int) -> None:
+        """As `LocalLog.move_log_start`."""
+        self._check_end(offset)
+        if offset > self._state.start:
+            self._move_start(offset)
+            self._state.local_start = max(self._state.local_start, offset)
+
+    def delete_below_start(self) -> int:
+        """As `LocalLog.delete_below_start`."""
+        state = self._state
+        count = min(state.segments.whole_below(state.start), retention.MOST_AT_ONCE)
+        if count:
+            self._remove_oldest(count, "they lie below the log's start", copied=True)
+        return count
+
     def _check_end(self, offset: int) -> None:
         if offset > self._state.end_offset:
             raise RequestError(

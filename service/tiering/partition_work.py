@@ -31,7 +31,7 @@ from service.remote.stores.errors import ObjectNotFound
 from service.tiering.agenda import Priority
 from service.tiering.chain import HeadMoved, SeenHead
 from service.tiering.copier import copy_segment
-from service.tiering.expiry import UNLIMITED, Expiry, Retention, plan_expiry
+from service.tiering.expiry import UNLIMITED, ChainSpan, Expiry, Retention, plan_expiry
 from service.tiering.judgement import MAY_GO_ON, Verdict, judge, judge_damaged, problem
 from service.tiering.lifecycle import SegmentState, move
 from service.tiering.metrics import note
@@ -476,6 +476,7 @@ class PartitionWork:
         return (
             plan_expiry(
                 [oldest.segment],
+                ChainSpan(entry.start_offset, entry.end_offset),
                 self._retention(),
                 now_ms=self._tools.clock.now_ms(),
                 log_start_offset=self.partition.log.log_start_offset,
@@ -544,6 +545,7 @@ class PartitionWork:
         def plan(retention: Retention) -> Expiry | None:
             return plan_expiry(
                 live_segments(chain.manifest, load),
+                ChainSpan(entry.start_offset, entry.end_offset),
                 retention,
                 now_ms=now_ms,
                 log_start_offset=log_start,
