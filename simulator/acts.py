@@ -397,8 +397,8 @@ async def store_heals(world: SimWorld, random: Random) -> None:
 ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
     one.__name__: one
     for one in (
-        create_topic, produce, produce_idempotent, delete_topic, delete_records, alter_topic, alter_cluster, wait,
-        examine,
+        create_topic, produce, produce_idempotent, delete_topic, delete_records, alter_topic, alter_cluster,
+        wait, examine,
         kill, lose_power, stop, read_cold, pause, jump_clock, disk_faults, disk_heals, store_faults,
         store_heals, damage_shared, repair,
         pasts.copy_disk, pasts.restore_disk, pasts.lose_partition, pasts.lose_metadata, pasts.flip_bit,

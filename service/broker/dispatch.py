@@ -17,6 +17,7 @@ from service.base.slices import Slice
 from service.broker.broker import Broker
 from service.broker.handlers import (
     api_versions,
+    create_partitions,
     create_topics,
     delete_records,
     delete_topics,
@@ -84,6 +85,7 @@ BROKER_APIS: Final[dict[int, Served]] = {
     ApiKey.INIT_PRODUCER_ID: Served(init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(offset_for_leader_epoch.handle),
     ApiKey.DESCRIBE_CONFIGS: Served(describe_configs.handle),
+    ApiKey.CREATE_PARTITIONS: Served(create_partitions.handle),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(incremental_alter_configs.handle),
     ApiKey.DESCRIBE_CLUSTER: Served(describe_cluster.handle),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(describe_topic_partitions.handle),

@@ -25,6 +25,7 @@ from service.metadata.controller import (
     catalog_control,
     cluster_control,
     configs_control,
+    partitions_control,
     producer_ids_control,
     topics_control,
 )
@@ -34,6 +35,8 @@ from service.metadata.controller.requests import (
     AlterResource,
     AlterResourceResult,
     ConfigRules,
+    CreatePartitions,
+    CreatePartitionsResult,
     CreateTopic,
     CreateTopicResult,
     DeleteTopic,
@@ -129,6 +132,16 @@ class Controller:
                 new_uuid=self._new_uuid,
                 limit=self._options.partition_limit,
                 validate_only=validate_only,
+            )
+        )
+
+    async def create_partitions(
+        self, requests: Sequence[CreatePartitions], *, validate_only: bool = False
+    ) -> list[CreatePartitionsResult]:
+        """Have topics grow; see `partitions_control.create_partitions` for the order of the answers."""
+        return await self._run(
+            lambda image: partitions_control.create_partitions(
+                image, requests, limit=self._options.partition_limit, validate_only=validate_only
             )
         )
 

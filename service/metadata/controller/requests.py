@@ -64,6 +64,21 @@ class CreateTopicResult(NamedTuple):
     """the overrides that were given"""
 
 
+class CreatePartitions(NamedTuple):
+    """A topic is to have `count` partitions. `assignments`: broker ids of each that is new, the preferred
+    leader first; None: the controller chooses."""
+
+    name: str
+    count: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+
+
+class CreatePartitionsResult(NamedTuple):
+    name: str
+    error: ErrorCode
+    message: str | None = None
+
+
 class DeleteTopic(NamedTuple):
     """A topic by name or by id, never both."""
 
