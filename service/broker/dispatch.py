@@ -16,6 +16,7 @@ from service.base.printable import printable
 from service.base.slices import Slice
 from service.broker.broker import Broker
 from service.broker.handlers import (
+    alter_configs,
     api_versions,
     create_partitions,
     create_topics,
@@ -27,6 +28,7 @@ from service.broker.handlers import (
     fetch,
     incremental_alter_configs,
     init_producer_id,
+    list_config_resources,
     list_offsets,
     metadata,
     offset_for_leader_epoch,
@@ -85,9 +87,11 @@ BROKER_APIS: Final[dict[int, Served]] = {
     ApiKey.INIT_PRODUCER_ID: Served(init_producer_id.handle),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(offset_for_leader_epoch.handle),
     ApiKey.DESCRIBE_CONFIGS: Served(describe_configs.handle),
+    ApiKey.ALTER_CONFIGS: Served(alter_configs.handle),
     ApiKey.CREATE_PARTITIONS: Served(create_partitions.handle),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(incremental_alter_configs.handle),
     ApiKey.DESCRIBE_CLUSTER: Served(describe_cluster.handle),
+    ApiKey.LIST_CONFIG_RESOURCES: Served(list_config_resources.handle),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(describe_topic_partitions.handle),
 }
 """One row per API, as in `wire.api.APIS`, which says in which versions it is spoken and advertised."""

@@ -43,6 +43,14 @@ class ConfigAdmin(Protocol):
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]: ...
 
+    async def alter_configs(
+        self,
+        resources: Sequence[AlterResource],
+        *,
+        validate_only: bool = False,
+        via_broker: int | None = None,
+    ) -> list[AlterResourceResult]: ...
+
 
 class ProducerIdSource(Protocol):
     """Gives a broker ids that nobody else will ever get."""

@@ -164,6 +164,20 @@ class Controller:
             )
         )
 
+    async def alter_configs(
+        self,
+        resources: Sequence[AlterResource],
+        *,
+        validate_only: bool = False,
+        via_broker: int | None = None,
+    ) -> list[AlterResourceResult]:
+        """As `incremental_alter_configs`; what is set of a resource and not named is deleted."""
+        return await self._run(
+            lambda image: configs_control.alter_configs(
+                image, resources, self._rules, validate_only=validate_only, via_broker=via_broker
+            )
+        )
+
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
         """A block of producer ids that nobody else will ever get."""
         return await self._run(

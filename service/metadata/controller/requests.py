@@ -29,6 +29,8 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    """not the controller's, but each broker's own"""
 
 
 class ConfigOperation(IntEnum):
