@@ -77,6 +77,11 @@ class LogDirs:
         for path, why in self._unusable.items():
             raise LogOffline(f"its files may be in {path}, which cannot be used: {why}")
 
+    def check_online(self, path: Path) -> None:
+        """`LogOffline` for a directory that was left out, or has failed."""
+        if all(home.path != path or home in self.failed for home in self.in_use):
+            raise LogOffline(f"log directory {path} is offline")
+
     def newly_failed(self) -> list[tuple[LogDir, StorageError]]:
         """Those that have failed since this was asked last, and how."""
         found: list[tuple[LogDir, StorageError]] = []

@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
-from service.base.disk import DiskError, MissingFile
+from service.base.disk import DiskError, MissingFile, Space
 from service.base.errors import CorruptionError, StorageError
 from service.base.slices import Slice
 from service.base.types import NO_OFFSET, TopicIdPartition
@@ -117,6 +117,15 @@ class LogManager:
     def logs(self) -> Mapping[LogKey, LocalLog]:
         """All logs, offline ones among them, by topic id and partition; a live view."""
         return MappingProxyType(self._logs)
+
+    def by_directory(self) -> list[tuple[LocalLog, Path]]:
+        """All logs, offline ones among them, each with its log directory."""
+        return [(log, home.path) for log, home in self._homes.items()]
+
+    async def space(self, path: Path) -> Space:
+        """What a log directory's file system holds; `StorageError` where the directory is offline."""
+        self._dirs.check_online(path)
+        return await self._io.run(self._disk.space, path)
 
     # Opening
 
