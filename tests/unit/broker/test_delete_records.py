@@ -225,6 +225,21 @@ def test_a_request_of_many_partitions_is_answered_for_each_of_them(talk: Talk) -
     assert talk.fetch(topic_id, 29).error_code == OUT_OF_RANGE
 
 
+def test_offsets_by_time_pass_over_what_was_deleted(talk: Talk) -> None:
+    topic_id = talk.create("t").topic_id
+    times = [50, 90, 10, 70, 40, 70, 30]
+    for time in times:
+        talk.produce(topic_id, [b"x"], NOW_MS + time)
+    for start in range(len(times)):
+        assert delete(talk, start) == (OK, start)
+        newest = max(times[start:])
+        found = list_offset(talk, -3)
+        assert (found.offset, found.timestamp) == (times.index(newest, start), NOW_MS + newest)
+        assert list_offset(talk, NOW_MS).offset == start
+    assert delete(talk, HIGH_WATERMARK) == (OK, 7)
+    assert (list_offset(talk, -3).offset, list_offset(talk, NOW_MS).offset) == (-1, -1)
+
+
 class TestBothTiers:
     @pytest.fixture
     def bucket(self, tmp_path: Path) -> Path:
@@ -262,7 +277,9 @@ class TestBothTiers:
         with node.client() as client:
             talk = Talk(client)
             topic_id = self.fill(talk)
+            assert list_offset(talk, -3).offset == 9
             error, start = delete(talk, offset)
+            assert list_offset(talk, -3).offset == {37: 39, 155: 159, -1: -1}[offset]
             assert (error, start) == (OK, 200 if offset == HIGH_WATERMARK else offset)
             assert start_offset(talk) == start
             assert talk.fetch(topic_id, start - 1).error_code == OUT_OF_RANGE
