@@ -90,7 +90,7 @@ def encoded_loggers(levels: Sequence[tuple[str, str]], flavour: Flavour) -> Sett
             name=name,
             value=level,
             read_only=False,
-            config_source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,  # type: ignore[arg-type]
+            config_source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
             is_sensitive=False,
             synonyms=(),
             documentation=None,

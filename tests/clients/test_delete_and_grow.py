@@ -49,7 +49,7 @@ def test_confluent_deletes_records(broker: Broker, filled: str) -> None:
     assert bounds(broker, filled, 1) == (ROWS, ROWS)
     rows = [row for row in make_rows(2 * ROWS, 2) if row.partition == 0]
     for client in CLIENTS:
-        assert digest(client.read(broker.bootstrap, filled, 0, 40, ROWS - 40)) == digest(rows[40:])
+        assert digest(client.read(broker.bootstrap, filled, 0, 40, ROWS)) == digest(rows[40:])
 
 
 def test_kafka_python_deletes_records(broker: Broker, filled: str) -> None:
@@ -76,14 +76,11 @@ def test_aiokafka_deletes_records(broker: Broker, filled: str) -> None:
 
 
 def test_what_cannot_be_deleted_is_refused(broker: Broker, filled: str) -> None:
-    for partition, offset, code in (
-        (0, ROWS + 1, confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE),
-        (9, 1, confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART),
-    ):
-        where = confluent_kafka.TopicPartition(filled, partition, offset)
+    for offset in (ROWS + 1, 1 << 40):
+        where = confluent_kafka.TopicPartition(filled, 0, offset)
         with pytest.raises(confluent_kafka.KafkaException) as refused:
             broker.admin.client.delete_records([where])[where].result(20)
-        assert refused.value.args[0].code() in (code, confluent_kafka.KafkaError._UNKNOWN_PARTITION)
+        assert refused.value.args[0].code() == confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE
     assert bounds(broker, filled) == (0, ROWS)
 
 
@@ -99,7 +96,7 @@ def test_records_of_both_tiers_are_deleted(broker: Broker, new_topic: NewTopic) 
         assert deleted.low_watermark == offset
         assert bounds(broker, topic) == (offset, 4000)
         for client in CLIENTS:
-            found = client.read(broker.bootstrap, topic, 0, offset, 4000 - offset)
+            found = client.read(broker.bootstrap, topic, 0, offset, 4000)
             assert digest(found) == digest(rows[offset:])
 
 
@@ -127,7 +124,7 @@ def test_confluent_has_a_topic_grow(broker: Broker, filled: str) -> None:
     rows = [row._replace(partition=4) for row in make_rows(20, 1)]
     for number, client in enumerate(CLIENTS):
         client.produce(broker.bootstrap, filled, rows)
-        assert digest(client.read(broker.bootstrap, filled, 4, 20 * number, 20)) == digest(rows)
+        assert digest(client.read(broker.bootstrap, filled, 4, 20 * number, 20 * number + 20)) == digest(rows)
     with pytest.raises(confluent_kafka.KafkaException) as refused:
         broker.admin.client.create_partitions([confluent_admin.NewPartitions(filled, 3)])[filled].result(20)
     assert refused.value.args[0].code() == confluent_kafka.KafkaError.INVALID_PARTITIONS

@@ -64,11 +64,11 @@ def _partition(broker: Broker, topic: str, index: int, room: int) -> Steps[Parti
             producers.append(
                 ProducerState(
                     producer_id=producer_id,
-                    producer_epoch=entry.epoch,  # type: ignore[arg-type]
-                    last_sequence=entry.last_sequence,  # type: ignore[arg-type]
-                    last_timestamp=entry.last_timestamp,  # type: ignore[arg-type]
-                    coordinator_epoch=entry.coordinator_epoch,  # type: ignore[arg-type]
-                    current_txn_start_offset=entry.txn_first_offset,  # type: ignore[arg-type]
+                    producer_epoch=entry.epoch,
+                    last_sequence=entry.last_sequence,
+                    last_timestamp=entry.last_timestamp,
+                    coordinator_epoch=entry.coordinator_epoch,
+                    current_txn_start_offset=entry.txn_first_offset,
                 )
             )
     except RequestError as e:
@@ -76,7 +76,7 @@ def _partition(broker: Broker, topic: str, index: int, room: int) -> Steps[Parti
     except StorageError as e:
         error, message = ErrorCode.kafka_storage_error, str(e)
     return PartitionResponse(
-        partition_index=index,  # type: ignore[arg-type]
+        partition_index=index,
         error_code=error,
         error_message=message,
         active_producers=tuple(producers),

@@ -47,7 +47,7 @@ def _steps(
     for kind in (one for one in KINDS if one in asked):
         for name in _names(broker, kind):
             yield RESOURCE_US
-            found.append(ConfigResource(resource_name=name, resource_type=int(kind)))  # type: ignore[arg-type]
+            found.append(ConfigResource(resource_name=name, resource_type=int(kind)))
     return ListConfigResourcesResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, config_resources=tuple(found)
     )

@@ -87,15 +87,15 @@ def _check_count(image: MetadataImage, request: CreatePartitions) -> tuple[Topic
     if topic is None:
         raise RequestError(ErrorCode.unknown_topic_or_partition)
     present = len(topic.partitions)
-    if request.count == present:
+    if request.total == present:
         raise RequestError(ErrorCode.invalid_partitions, f"Topic already has {present} partition(s).")
-    if request.count < present:
+    if request.total < present:
         raise RequestError(
             ErrorCode.invalid_partitions,
-            f"The topic {request.name} currently has {present} partition(s); {request.count} would not be an "
+            f"The topic {request.name} currently has {present} partition(s); {request.total} would not be an "
             f"increase.",
         )
-    added = range(present, request.count)
+    added = range(present, request.total)
     if request.assignments is not None and len(request.assignments) != len(added):
         raise bad_assignment(
             f"Attempted to add {len(added)} additional partition(s), but only {len(request.assignments)} "

@@ -67,11 +67,11 @@ class CreateTopicResult(NamedTuple):
 
 
 class CreatePartitions(NamedTuple):
-    """A topic is to have `count` partitions. `assignments`: broker ids of each that is new, the preferred
+    """A topic is to have `total` partitions. `assignments`: broker ids of each that is new, the preferred
     leader first; None: the controller chooses."""
 
     name: str
-    count: int
+    total: int
     assignments: tuple[tuple[int, ...], ...] | None = None
 
 
