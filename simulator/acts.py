@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from service.records.batch import Codec
 from simulator import pasts
 from simulator.client import NoAnswer
+from simulator.durable import segment_bases
 from simulator.faults import (
     DISK_KINDS,
     SEGMENT_FSYNC,
@@ -106,7 +107,10 @@ async def delete_records(world: SimWorld, random: Random) -> None:
     topic, partition = random.choice(there)
     await world.settle()
     end = max(partition.end_offset, partition.log_start)
-    offset = random.choice((-1, random.randint(0, end), random.randint(0, end), end, end + 100))
+    machine = world.machine
+    borders = segment_bases(machine.platter, machine.log_dirs, topic.name, partition.index) or [0]
+    anywhere, border = random.randint(0, end), random.choice(borders)
+    offset = random.choice((-1, anywhere, anywhere, border, border, end, end + 100))
     await delete_up_to(world, topic, partition, offset)
     ending = random.random()
     if ending < 0.3:

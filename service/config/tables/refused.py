@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from service.config.tables.unserved import UNSERVED
+
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "broker.id": "use node.id",
@@ -38,7 +40,7 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
 
 def refusal(name: str) -> str | None:
     """Why a well-known key is not accepted, or `None` when it is simply unknown."""
-    for known, reason in REFUSED.items():
+    for known, reason in (*REFUSED.items(), *UNSERVED.items()):
         if name == known or (known.endswith((".", "access", "secret")) and name.startswith(known)):
             return reason
     return None

@@ -10,6 +10,7 @@ from service.config.docs import markdown
 from service.config.keys import ConfigType, to_text
 from service.config.settings import BrokerConfig, LogConfig, topic_config, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
+from service.config.tables.refused import refusal
 
 ROOT = Path(__file__).parents[3]
 PLAIN = BrokerConfig.from_properties({})
@@ -441,3 +442,13 @@ def test_what_hadoop_calls_s3_is_s3(scheme: str) -> None:
     url = f"{scheme}://bucket/prefix"
     node = BrokerConfig.from_properties({"firn.remote.url": url, "firn.remote.s3.region": "eu-west-1"})
     assert (node.remote_url, node.remote_s3_region) == (url, "eu-west-1")
+
+
+@pytest.mark.parametrize(("kind", "keys"), [("broker", BROKER_KEYS), ("topic", TOPIC_KEYS)])
+def test_every_key_of_apache_kafka_is_known_or_refused_with_a_reason(
+    kind: str, keys: dict[str, object]
+) -> None:
+    """As Kafka 4.3.1's own documentation of its keys lists them."""
+    listed = (ROOT / "tests" / "golden" / "config" / f"{kind}_keys.txt").read_text().split()
+    assert len(listed) > 30
+    assert not [name for name in listed if name not in keys and refusal(name) is None]
