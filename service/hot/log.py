@@ -427,16 +427,18 @@ class LocalLog:
         high_watermark: int | None = None,
         *,
         is_tiered: bool = False,
+        is_archive_empty: bool = False,
     ) -> int:
         """Delete the segments that retention lets go, up to `retention.MOST_AT_ONCE`; returns how many.
 
         `remote_end_offset`: the bucket holds all offsets below it (None: nothing). `is_tiered`: part of the
-        log is committed in the bucket, so that nothing goes from here that is not there.
+        log is committed in the bucket, so that nothing goes from here that is not there. `is_archive_empty`:
+        nothing of it is live there.
         """
         self.state.check()
         try:
             return self._trimming.apply_retention(
-                self.roll, now_ms, remote_end_offset, high_watermark, is_tiered
+                self.roll, now_ms, remote_end_offset, high_watermark, is_tiered, is_archive_empty
             )
         except CorruptionError as e:
             raise self.state.corrupt(e) from e

@@ -163,11 +163,15 @@ class Partition:
 
     def apply_retention(self, now_ms: int) -> int:
         """Let go of local segments whose time has come; returns how many. Nothing goes before the bucket has
-        it.
+        it, unless the bucket does not take it and it is beyond the retention of both tiers.
         """
-        is_tiered = self.unified.remote is not None
+        remote = self.unified.remote
         gone = self.log.apply_local_retention(
-            now_ms, self.published_offset, self.high_watermark, is_tiered=is_tiered
+            now_ms,
+            self.published_offset,
+            self.high_watermark,
+            is_tiered=remote is not None,
+            is_archive_empty=remote is None or not remote.segments,
         )
         if gone:
             self._changed()
