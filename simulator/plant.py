@@ -195,20 +195,6 @@ def half_a_line_believed() -> None:
     _swap(epochs, "encode_epochs", without_checksum)
 
 
-def start_at_a_border_not_told() -> None:
-    """Where a log begins is not told where its oldest segment begins there, whatever files are there yet."""
-
-    def make(update: Any) -> Any:
-        def updating(log: Any, said: Any) -> None:
-            update(log, said)
-            if not log.config.remote_storage_enable and log.log_start_offset == log.first_base_offset:
-                said.log_starts.pop((log.tip.topic, log.tip.partition), None)
-
-        return staticmethod(updating)
-
-    _swap(hot_checkpoints.OffsetTable, "_update", make)
-
-
 def deletion_acknowledged_at_once() -> None:
     """DeleteRecords is answered before a checkpoint tells of it."""
     _swap(LogManager, "durable_start", lambda _: lambda self, log: log.log_start_offset)
@@ -435,7 +421,7 @@ DEFECTS: Final[tuple[Defect, ...]] = (
     fsync_error_ignored, fsync_forgotten, flush_messages_ignored, index_error_after_the_write,
     append_error_swallowed, recovery_loses_the_last_batch, recovery_forgets_producers, clean_marker_stays,
     duplicates_accepted, epoch_not_noted, names_not_flushed, partition_metadata_not_flushed,
-    half_a_line_believed, files_go_in_any_order, start_at_a_border_not_told, deletion_acknowledged_at_once,
+    half_a_line_believed, files_go_in_any_order, deletion_acknowledged_at_once,
     deletion_goes_too_far, retention_ten_times_too_early,
     local_retention_ignores_the_bucket, checkpoint_ahead,
     judged_without_head, unknown_topics_swept, head_unconditional, told_before_the_commit,
