@@ -33,6 +33,7 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "aws.": "credentials come from the environment, never from a configuration key",
         "firn.remote.s3.access": "credentials come from the environment, never from a configuration key",
         "firn.remote.s3.secret": "credentials come from the environment, never from a configuration key",
+        **UNSERVED,
     }
 )
 """Names and prefixes (those with a dot at the end, and the S3 secrets) that people bring from elsewhere."""
@@ -40,7 +41,7 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
 
 def refusal(name: str) -> str | None:
     """Why a well-known key is not accepted, or `None` when it is simply unknown."""
-    for known, reason in (*REFUSED.items(), *UNSERVED.items()):
+    for known, reason in REFUSED.items():
         if name == known or (known.endswith((".", "access", "secret")) and name.startswith(known)):
             return reason
     return None

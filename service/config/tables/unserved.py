@@ -16,7 +16,6 @@ _NO_LEVELS: Final = "codecs compress at their usual level"
 _NO_COMPACTION: Final = "compacted topics are not supported"
 _COUNTERS: Final = "what a node counts is at /metrics of firn.http.listener, without samples or reporters"
 _PURGATORY: Final = "what waits is let go of at once when it is done; there is nothing to purge"
-_NO_RATES: Final = "the cold tier is bounded by its threads and its memory, not by rates"
 _KERNEL_CHOOSES: Final = "the system sizes the buffers of each socket as it needs them"
 
 UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
@@ -99,15 +98,9 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "quota.window.num": _NO_QUOTAS,
         "quota.window.size.seconds": _NO_QUOTAS,
         "remote.log.index.file.cache.total.size.bytes": "indexes count as firn.remote.cache.bytes",
-        "remote.log.manager.copy.max.bytes.per.second": _NO_RATES,
-        "remote.log.manager.copy.quota.window.num": _NO_RATES,
-        "remote.log.manager.copy.quota.window.size.seconds": _NO_RATES,
         "remote.log.manager.expiration.thread.pool.size": (
             "what expires shares remote.log.manager.copier.thread.pool.size"
         ),
-        "remote.log.manager.fetch.max.bytes.per.second": _NO_RATES,
-        "remote.log.manager.fetch.quota.window.num": _NO_RATES,
-        "remote.log.manager.fetch.quota.window.size.seconds": _NO_RATES,
         "remote.log.manager.follower.thread.pool.size": _ONE_REPLICA,
         "remote.log.manager.thread.pool.size": "use remote.log.manager.copier.thread.pool.size",
         "remote.log.reader.max.pending.tasks": "cold reads are bounded by firn.remote.cache.bytes",
