@@ -168,7 +168,7 @@ class PartitionWork:
             await self._publish(entry, None)
         elif entry is None or not self._may_expire(entry) or not await self._expire(entry):
             plan = self._plan(entry)
-            if plan.copies:
+            if plan.copies and not self._copies_wait_ms():
                 await self._copy(entry, plan.copies)
 
     def failed(self, why: str, not_before_ms: int) -> None:

@@ -23,6 +23,7 @@ from service.network.exchange import RequestContext
 
 PARTITION_US: Final = 8
 PRODUCER_US: Final = 3
+UNKNOWN: Final = "This server does not host this topic-partition."
 MOST_PRODUCERS: Final = 500_000
 """Of one answer; partitions beyond are refused."""
 
@@ -72,7 +73,8 @@ def _partition(broker: Broker, topic: str, index: int, room: int) -> Steps[Parti
                 )
             )
     except RequestError as e:
-        error, message = e.code, e.message
+        error = e.code
+        message = UNKNOWN if error is ErrorCode.unknown_topic_or_partition else e.message
     except StorageError as e:
         error, message = ErrorCode.kafka_storage_error, str(e)
     return PartitionResponse(

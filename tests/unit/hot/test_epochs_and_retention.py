@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,7 +193,7 @@ class TestBeyondTotalRetention:
     """Of a tiered log whose bucket takes nothing."""
 
     @staticmethod
-    def filled(directory: Path, clock: ManualClock, **options: int) -> LocalLog:
+    def filled(directory: Path, clock: ManualClock, **options: Any) -> LocalLog:
         log = open_log(directory, clock, segment_bytes=400, remote_storage_enable=True, **options)
         for _ in range(20):
             log.append(batch(2), 0, START_MS)
