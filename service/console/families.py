@@ -147,6 +147,10 @@ LOGS: Final = (
         kafka="kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
     ),
     _counter("log_flush_errors", "Flushes that failed."),
+    _gauge(
+        "log_dir_free_bytes", "Bytes that are free in the file system of a log directory.", "directory",
+    ),
+    _gauge("log_dir_size_bytes", "Bytes of the file system of a log directory.", "directory"),
 )  # fmt: skip
 
 TIERING: Final = (
@@ -202,7 +206,9 @@ STORE: Final = (
     _counter("store_sent_bytes", "Bytes sent to the store.", "client", "call"),
     _counter("store_received_bytes", "Bytes received from the store.", "client", "call"),
     _counter(
-        "store_errors", "Calls of the store that failed, by kind of error.", "client", "call", "error",
+        "store_errors",
+        "Calls of the store that failed, by kind of error; ObjectNotFound, PreconditionFailed are answers.",
+        "client", "call", "error",
         kafka=_TOPICS.format("RemoteFetchErrorsPerSec"),
     ),
     _gauge("store_reachable", "1 where the last call of the store found it.", "client"),
@@ -216,6 +222,7 @@ STORE: Final = (
     _counter("cache_refused", "Downloads that were not begun because the store is left alone for a while."),
     _counter("cache_retries", "Downloads that were tried again."),
     _counter("cache_failures", "Downloads that were given up."),
+    _gauge("cache_streams", "Readers of the bucket that go on where they ended, for whom is read ahead."),
     _gauge(
         "cache_downloads", "Downloads under way or waiting for room.",
         kafka="org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,name=RemoteLogReaderTaskQueueSize",
@@ -257,6 +264,10 @@ PARTITION: Final = (
 PROCESS: Final = (
     Family("process_cpu_seconds", COUNTER, "User and system CPU time of the process."),
     Family("process_resident_memory_bytes", GAUGE, "Resident memory of the process."),
+    _gauge(
+        "memory_limit_bytes",
+        "Memory that the process may have: the least limit of its control groups, else the machine's.",
+    ),
 )
 
 GROUPS: Final = MappingProxyType(

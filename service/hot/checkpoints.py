@@ -84,10 +84,10 @@ class OffsetTable:
 
     @staticmethod
     def _update(log: LocalLog, said: DirOffsets) -> None:
-        """A log's start is told once it has moved: files below it that a crash brings back do not count."""
+        """A log's start is told wherever it may not be plain from the files: those before it go later."""
         name = log.tip.topic, log.tip.partition
         said.recovery_points[name] = log.recovery_point
-        if log.config.remote_storage_enable or log.log_start_offset > 0:
+        if log.config.remote_storage_enable or log.log_start_offset:
             said.log_starts[name] = log.log_start_offset
         else:
             said.log_starts.pop(name, None)

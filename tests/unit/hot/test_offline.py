@@ -7,6 +7,7 @@ import contextlib
 import errno
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -169,6 +170,21 @@ def test_a_base_offset_that_changed_under_a_running_node_is_noticed_by_who_reads
     with pytest.raises(LogOffline, match=f"offset {number} is nowhere"):
         log.read(number, 1 << 20)
     close(logs)
+
+
+def test_a_start_that_moved_is_told_while_the_files_before_it_are_still_there(tmp_path: Path) -> None:
+    logs = manager(FaultDisk(), tmp_path)
+    fill(logs, A)
+    log = get_or_create(logs, A, CONFIG)
+    log.config = replace(CONFIG, file_delete_delay_ms=60_000)
+    segment = log.sealed_segments()[0]
+    assert log.delete_segments(segment.last_offset + 1, "test") == 1
+    assert log.log_start_offset == segment.last_offset + 1
+    close(logs)
+    assert (tmp_path / "a-0" / f"{0:020d}.log").exists()
+    again = manager(FaultDisk(), tmp_path)
+    assert get_or_create(again, A, CONFIG).log_start_offset == segment.last_offset + 1
+    close(again)
 
 
 def test_a_damaged_replica_keeps_its_recovery_point(tmp_path: Path) -> None:
