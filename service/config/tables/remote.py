@@ -62,12 +62,12 @@ REMOTE: Final = (
         "remote.fetch.max.wait.ms", INT, 500,
         "How long a fetch waits for object storage before it answers without; the download "
         "goes on.",
-        at_least=1,
+        at_least=1, dynamic=True,
     ),
     key(
         "remote.list.offsets.request.timeout.ms", LONG, 30_000,
         "How long a search for an offset by time may take in object storage, unless the client says.",
-        at_least=1,
+        at_least=1, dynamic=True,
     ),
     key(
         "firn.remote.url", STRING, None,
