@@ -38,7 +38,8 @@ from service.records.scan import scan_batches
 from service.remote.format.keys import topic_prefix
 from service.remote.reading import chunk as chunks
 from service.remote.reading import resources
-from service.tiering import eraser, partition_work, sweeper
+from service.tiering import chain as tiering_chain
+from service.tiering import eraser, sweeper
 from service.tiering import manager as tiering_manager
 from service.tiering.chain import ChainStore
 from service.tiering.fence import Fence
@@ -275,7 +276,7 @@ def judged_without_head() -> None:
 
     for module in (sweeper, eraser):
         _swap(module, "judge", lambda _: lambda entry, head: Verdict.EQUAL)
-    _swap(partition_work, "judge", lambda _: ours)
+    _swap(tiering_chain, "judge", lambda _: ours)
 
 
 def unknown_topics_swept() -> None:
