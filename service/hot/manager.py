@@ -592,17 +592,8 @@ class LogManager:
         return None if clean else self._homes.get(log)
 
     def _mark_clean(self, offsets: AllOffsets, broker_epoch: int, unclean: set[LogDir | None]) -> None:
-        failed = self._checkpoints.write(offsets)
-        for home in self._dirs.in_use:
-            if home in failed or home in unclean:
-                _log.warning(
-                    "%s is not marked clean: its logs are looked through at the next start", home.path
-                )
-                continue
-            try:
-                home.write_clean_marker(broker_epoch)
-            except DiskError as e:
-                _log.error("%s is not marked clean: %s", home.path, e)
+        """On a `log-io` thread."""
+        self._dirs.mark_clean(broker_epoch, unclean | self._checkpoints.write(offsets).keys())
 
 
 def _unwritten(error: Exception) -> LogOffline:
