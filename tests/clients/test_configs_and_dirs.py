@@ -87,3 +87,16 @@ def test_what_has_settings_is_listed(broker: Broker, new_topic: NewTopic) -> Non
     ):
         found = tool("configs", *at, "--entity-type", kind, "--entity-name", name)
         assert key in found
+
+
+@pytest.mark.java
+def test_kafka_transactions_tells_who_has_written(broker: Broker, new_topic: NewTopic) -> None:
+    topic = new_topic(1)
+    idempotent: dict[str, Any] = {"enable.idempotence": True}
+    CLIENTS[0].produce(broker.bootstrap, topic, make_rows(20, 1), **idempotent)
+    at = ("--bootstrap-server", broker.bootstrap, "describe-producers", "--topic", topic, "--partition", "0")
+    found = tool("org.apache.kafka.tools.TransactionsCommand", *at).splitlines()
+    head, row = found[0].split(), found[1].split()
+    assert head[:4] == ["ProducerId", "ProducerEpoch", "LatestCoordinatorEpoch", "LastSequence"]
+    assert int(row[0]) >= 0
+    assert row[1:4] == ["0", "-1", "19"]
