@@ -17,7 +17,7 @@ from kio.schema.incremental_alter_configs.v1.response import (
 )
 
 from service.base.errors import RequestError
-from service.base.slices import each_in_slices
+from service.base.slices import Slice, each_in_slices
 from service.broker import loggers
 from service.broker.broker import NO_THROTTLE, Broker
 from service.metadata.controller.configs_control import TWICE
@@ -84,7 +84,12 @@ async def _alter(
             error, message = e.code, e.message
         return AlterResourceResult(one.resource_type, one.resource_name, error, message)
 
-    return await each_in_slices(result, asked, RESOURCE_US)
+    piece, answers = Slice(), []
+    for one in asked:
+        if piece.charge(RESOURCE_US + (len(one.configs) if one.resource_name in times else 0)):
+            await piece.next_turn()
+        answers.append(result(one))
+    return answers
 
 
 def _asked(one: AlterConfigsResource) -> AlterResource:

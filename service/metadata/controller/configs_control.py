@@ -10,8 +10,9 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import ConfigError, RequestError
 from service.base.steps import Steps, at_once
-from service.metadata.controller.decision import Decision, decided_in_steps
+from service.metadata.controller.decision import EXCESSIVE, Decision, decided_in_steps
 from service.metadata.controller.requests import (
+    MAX_RECORDS_PER_OPERATION,
     AlterConfig,
     AlterResource,
     AlterResourceResult,
@@ -70,7 +71,7 @@ def alter_configs(
     """As `incremental_alter_configs`, but what is set of a resource and not named is deleted."""
     whole = []
     for one in resources:
-        yield CHANGE_US
+        yield CHANGE_US + len(one.configs)
         named = {change.name for change in one.configs}
         others = [key for key in image.config(*one[:2]) if key not in named]
         deleted = tuple(AlterConfig(key, ConfigOperation.DELETE, None) for key in others)
@@ -135,7 +136,12 @@ def validate_in_steps(
 
 
 def check_changes(changes: Sequence[AlterConfig]) -> None:
-    """What no kind of resource can be asked for: `RequestError` INVALID_REQUEST."""
+    """What no kind of resource can be asked for: `RequestError` INVALID_REQUEST.
+
+    POLICY_VIOLATION for more changes of one resource than an operation may write records.
+    """
+    if len(changes) > MAX_RECORDS_PER_OPERATION:
+        raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
     if len({change.name for change in changes}) < len(changes):
         raise _invalid("Error due to duplicate config keys")
     without_value = [c.name for c in changes if c.value is None and c.operation != ConfigOperation.DELETE]

@@ -41,6 +41,8 @@ LOOK_US: Final = 2
 TOPIC_US: Final = 15
 CONFIGS_US: Final = 60
 PARTITION_US: Final = 8
+_SORTED: Final = 100
+"""Replicas of one partition that are looked at all the same, so that errors are Kafka's."""
 
 _UNKNOWN_NAME: Final = "This server does not host this topic-partition."
 _UNKNOWN_ID: Final = "This server does not host this topic ID."
@@ -248,7 +250,8 @@ def check_replicas(
     if not replicas:
         raise bad_assignment(f"{given}an empty replica list.")
     previous: int | None = None
-    for broker in sorted(replicas):
+    # Of more than there are brokers one is wrong among any so many: a million are not sorted for that.
+    for broker in sorted(replicas[: max(_SORTED, len(brokers) + 1)]):
         if broker not in brokers:
             raise bad_assignment(f"{given}broker {broker}, but no such broker is registered.")
         if broker == previous:

@@ -185,6 +185,12 @@ class TestLoggers:
         assert words in answer.error_message
         assert self.levels(talk, QUIET) == before
 
+    def test_more_changes_than_an_operation_may_write_are_refused(self, talk: Talk) -> None:
+        many = [(f"service.{number}", SET, "INFO") for number in range(10_001)]
+        assert self.change(talk, *many).error_code is ErrorCode.policy_violation
+        talk.create("t")
+        assert alter(talk, "t", *many).error_code is ErrorCode.policy_violation
+
     def test_asking_for_a_logger_does_not_make_it(self, talk: Talk) -> None:
         self.change(talk, ("service.nobody", SET, "INFO"))
         assert "service.nobody" not in logging.root.manager.loggerDict
