@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from service.records.batch import Codec
 from simulator import pasts
 from simulator.client import NoAnswer
+from simulator.durable import segment_bases
 from simulator.faults import (
     DISK_KINDS,
     SEGMENT_FSYNC,
@@ -95,6 +96,42 @@ async def delete_topic(world: SimWorld, random: Random) -> None:
     except NoAnswer:
         error = ErrorCode.request_timed_out
     world.tell(f"delete {topic.name}: {error.name}")
+
+
+async def delete_records(world: SimWorld, random: Random) -> None:
+    """Up to an offset somewhere, the border of a segment more often than not by chance, or all there is; now
+    and then the process, or the machine, ends right after the answer."""
+    there = list(world.partitions())
+    if not there or not await world.ensure_running():
+        return
+    topic, partition = random.choice(there)
+    await world.settle()
+    end = max(partition.end_offset, partition.log_start)
+    machine = world.machine
+    borders = segment_bases(machine.platter, machine.log_dirs, topic.name, partition.index) or [0]
+    anywhere, border = random.randint(0, end), random.choice(borders)
+    offset = random.choice((-1, anywhere, anywhere, border, border, end, end + 100))
+    await delete_up_to(world, topic, partition, offset)
+    ending = random.random()
+    if ending < 0.3:
+        world.tell("kill -9 after a deletion")
+        world.machine.kill()
+        await _again(world, random)
+    elif ending < 0.45:
+        world.troubled = True
+        await world.lose_power(random.choice((Loss.ALL, Loss.LATEST, Loss.ANY)))
+        await _again(world, random)
+
+
+async def delete_up_to(world: SimWorld, topic: TopicModel, partition: PartitionModel, offset: int) -> None:
+    """DeleteRecords, and what the model is to know of it."""
+    partition.delete_asked(offset)
+    try:
+        error, low_watermark = await world.client.delete_records(topic.name, partition.index, offset)
+    except NoAnswer:
+        error, low_watermark = ErrorCode.request_timed_out, -1
+    world.tell(f"delete {partition} up to {offset}: {error.name}, {low_watermark}")
+    partition.delete_answered(offset, error, low_watermark)
 
 
 async def alter_topic(world: SimWorld, random: Random) -> None:
@@ -364,7 +401,8 @@ async def store_heals(world: SimWorld, random: Random) -> None:
 ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
     one.__name__: one
     for one in (
-        create_topic, produce, produce_idempotent, delete_topic, alter_topic, alter_cluster, wait, examine,
+        create_topic, produce, produce_idempotent, delete_topic, delete_records, alter_topic, alter_cluster,
+        wait, examine,
         kill, lose_power, stop, read_cold, pause, jump_clock, disk_faults, disk_heals, store_faults,
         store_heals, damage_shared, repair,
         pasts.copy_disk, pasts.restore_disk, pasts.lose_partition, pasts.lose_metadata, pasts.flip_bit,

@@ -187,6 +187,15 @@ class Client:
         found = (await self.ask(ApiKey.LIST_OFFSETS, request)).topics[0].partitions[0]
         return found.error_code, found.offset, found.leader_epoch
 
+    async def delete_records(self, name: str, partition: int, offset: int) -> tuple[ErrorCode, int]:
+        """Error and low watermark of DeleteRecords; -1: up to the high watermark."""
+        m = request_module(ApiKey.DELETE_RECORDS)
+        asked = m.DeleteRecordsPartition(partition_index=partition, offset=offset)
+        topic = m.DeleteRecordsTopic(name=name, partitions=(asked,))
+        request = m.DeleteRecordsRequest(topics=(topic,), timeout=_TIMEOUT)
+        found = (await self.ask(ApiKey.DELETE_RECORDS, request)).topics[0].partitions[0]
+        return found.error_code, found.low_watermark
+
     async def end_of_epoch(self, name: str, partition: int, epoch: int) -> tuple[ErrorCode, int, int]:
         """Error, epoch and end offset of OffsetForLeaderEpoch."""
         m = request_module(ApiKey.OFFSET_FOR_LEADER_EPOCH)

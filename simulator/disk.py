@@ -8,7 +8,7 @@ from errno import EACCES, EAGAIN, EBADF, EIO, EMFILE, ENOSPC, ENOTSOCK
 from pathlib import Path
 from typing import Final, Protocol
 
-from service.base.disk import DiskError, Entry, LockHeld, Open, disk_error
+from service.base.disk import DiskError, Entry, LockHeld, Open, Space, disk_error
 from service.base.types import Buffer
 from simulator.platter import Directory, File, Platter
 from simulator.process import Life, Process
@@ -166,6 +166,11 @@ class SimDisk:
     def stat(self, path: Path) -> Entry:
         with self._call("stat", "looking at", path):
             return _entry(path.name, self.platter.find(path))
+
+    def space(self, path: Path) -> Space:
+        with self._call("stat", "looking at", path):
+            self.platter.find(path)
+            return Space(1 << 40, 1 << 39)
 
     def list(self, path: Path) -> list[Entry]:
         with self._call("list", "listing", path):

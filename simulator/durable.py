@@ -20,14 +20,26 @@ def whole_end(platter: Platter, log_dirs: Iterable[Path], topic: str, partition:
     return _end_of(platter, log_dirs, topic, partition, durable=False)
 
 
+def segment_bases(platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int) -> list[int]:
+    """Where the segments begin whose files are there, ascending."""
+    names = _files(platter, log_dirs, topic, partition, durable=False)
+    return sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
+
+
 def _end_of(platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int, *, durable: bool) -> int:
+    return _end(_files(platter, log_dirs, topic, partition, durable=durable), durable)
+
+
+def _files(
+    platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int, *, durable: bool
+) -> dict[str, Node]:
     for log_dir in log_dirs:
         node: Node | None = platter.root
         for name in (*[part for part in log_dir.parts if part != "/"], f"{topic}-{partition}"):
             node = _names(node, durable).get(name) if isinstance(node, Directory) else None
         if isinstance(node, Directory):
-            return _end(_names(node, durable), durable)
-    return 0
+            return _names(node, durable)
+    return {}
 
 
 def _names(directory: Directory, durable: bool) -> dict[str, Node]:

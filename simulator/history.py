@@ -25,6 +25,7 @@ ALWAYS: Final = {"create_topic": 4, "produce": 30, "wait": 10, "examine": 6}
 SOMETIMES: Final = {
     "produce_idempotent": 20,
     "delete_topic": 2,
+    "delete_records": 6,
     "alter_topic": 3,
     "alter_cluster": 3,
     "kill": 6,

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from uuid import UUID
 
+from kio.schema.errors import ErrorCode
+
 from service.base.errors import CorruptionError
 from simulator.client import Record
 
@@ -60,6 +62,13 @@ class PartitionModel:
     answered_end: int = 0
     """up to which an answer acknowledged records, rather than a read, as far as they may not be lost"""
     log_start: int = 0
+    asked_start: int = 0
+    """below it records may be gone: somebody asked for their deletion, and it may have been done"""
+    deleted_below: int = 0
+    """below it records are gone for good: their deletion was acknowledged"""
+    _asked_before: int = 0
+    is_deletion_doubtful: bool = False
+    """whether a crash decided what became of the deletions that nobody has acknowledged"""
     leader_epoch: int = -1
     archived_below: int = 0
     """offsets that the bucket held when a past came back: never given out again"""
@@ -103,8 +112,34 @@ class PartitionModel:
         self.answered_end = min(self.answered_end, offset)
         return len(lost)
 
+    def delete_asked(self, offset: int) -> None:
+        """Records below `offset` may be gone from now on; -1: all that were ever sent."""
+        self._asked_before = self.asked_start
+        most = self.end_offset + len(self.unknown) if offset < 0 else offset
+        self.asked_start = max(self.asked_start, most)
+
+    def delete_answered(self, offset: int, error: ErrorCode, low_watermark: int) -> None:
+        """What became of `delete_asked`. Raises `Violation`."""
+        if error is ErrorCode.none:
+            least = self.answered_end if offset < 0 else offset
+            if low_watermark < least:
+                raise Violation(f"{self}: deleted up to {least}, and the low watermark is {low_watermark}")
+            self.deleted_below = max(self.deleted_below, low_watermark if offset < 0 else offset)
+            self.asked_start = max(self._asked_before, self.deleted_below)
+        elif error is ErrorCode.offset_out_of_range:
+            if offset <= self.end_offset and not self.excused:
+                raise Violation(f"{self}: {offset} is out of range, and its end was {self.end_offset} before")
+            self.asked_start = self._asked_before
+
+    def crashed(self) -> None:
+        """What expired may be there again: where a log begins is noted some time after it has moved. What was
+        deleted on demand is gone, if that was acknowledged."""
+        self.log_start = 0
+        self.is_deletion_doubtful = True
+
     def past_returns(self) -> None:
         """What was gone may be there again: the disk is one of before it went."""
+        self.deleted_below = 0
         self.refused = {value: why for value, why in self.refused.items() if why != GONE}
         self.log_start = 0
         self.leader_epoch = -1
@@ -115,6 +150,13 @@ class PartitionModel:
         """
         if log_start < self.log_start:
             raise Violation(f"{self}: its log start went back from {self.log_start} to {log_start}")
+        if log_start < self.deleted_below:
+            raise Violation(
+                f"{self}: deleted up to {self.deleted_below}, as acknowledged, and begins at {log_start}"
+            )
+        if self.is_deletion_doubtful:
+            self.is_deletion_doubtful = False
+            self.asked_start = max(min(self.asked_start, log_start), self.deleted_below)
         if end_offset < self.end_offset:
             raise Violation(f"{self}: its end went back from {self.end_offset} to {end_offset}")
         found = self._distinct(log_start, end_offset, records)
@@ -177,10 +219,10 @@ class PartitionModel:
                 raise Violation(
                     f"{self}: {brief(value)} at {offset} was acknowledged, and the log ends at {end_offset}"
                 )
-            elif expired is None or self.timestamps[offset] > expired:
+            elif offset >= self.asked_start and (expired is None or self.timestamps[offset] > expired):
                 raise Violation(
                     f"{self}: {brief(value)} at {offset} was acknowledged, and the log begins at {log_start}"
-                    f" without any retention that allows it"
+                    f" without any retention or deletion that allows it"
                 )
 
     def _nothing_refused(self, found: dict[int, Record]) -> None:

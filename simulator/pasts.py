@@ -152,6 +152,7 @@ async def lose_partition(world: SimWorld, random: Random) -> None:
     partition.may_lose_from(archived)
     if not topic.tiered:
         partition.log_start = partition.end_offset = 0
+    partition.deleted_below = 0  # where it begins was lost with it, but for what the archive says
     world.troubled = True
     world.tell(f"{partition} is lost from the disk; archived below {archived}")
     await _and_then(world, random)

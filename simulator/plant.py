@@ -28,6 +28,7 @@ from service.hot import producers as hot_producers
 from service.hot import segment as hot_segment
 from service.hot.epochs import LeaderEpochs
 from service.hot.log_dir import LogDir
+from service.hot.manager import LogManager
 from service.hot.names import LEADER_EPOCHS
 from service.metadata import snapshot_codec
 from service.metadata.raft.log import MetadataLog
@@ -37,7 +38,8 @@ from service.records.scan import scan_batches
 from service.remote.format.keys import topic_prefix
 from service.remote.reading import chunk as chunks
 from service.remote.reading import resources
-from service.tiering import eraser, partition_work, sweeper
+from service.tiering import chain as tiering_chain
+from service.tiering import eraser, sweeper
 from service.tiering import manager as tiering_manager
 from service.tiering.chain import ChainStore
 from service.tiering.fence import Fence
@@ -194,6 +196,25 @@ def half_a_line_believed() -> None:
     _swap(epochs, "encode_epochs", without_checksum)
 
 
+def deletion_acknowledged_at_once() -> None:
+    """DeleteRecords is answered before a checkpoint tells of it."""
+    _swap(LogManager, "durable_start", lambda _: lambda self, log: log.log_start_offset)
+
+
+def deletion_goes_too_far() -> None:
+    """DeleteRecords takes the segment along that the offset lies in."""
+
+    def make(delete: Any) -> Any:
+        def generous(self: Any, offset: int) -> Any:
+            start = delete(self, offset)
+            sealed = [base for base in self.log.state.segments.bases if base > start]
+            return delete(self, sealed[0]) if sealed and start else start
+
+        return generous
+
+    _swap(Partition, "delete_records", make)
+
+
 def files_go_in_any_order() -> None:
     """A segment that cannot be unlinked stays, and those behind it go."""
 
@@ -255,7 +276,7 @@ def judged_without_head() -> None:
 
     for module in (sweeper, eraser):
         _swap(module, "judge", lambda _: lambda entry, head: Verdict.EQUAL)
-    _swap(partition_work, "judge", lambda _: ours)
+    _swap(tiering_chain, "judge", lambda _: ours)
 
 
 def unknown_topics_swept() -> None:
@@ -401,7 +422,8 @@ DEFECTS: Final[tuple[Defect, ...]] = (
     fsync_error_ignored, fsync_forgotten, flush_messages_ignored, index_error_after_the_write,
     append_error_swallowed, recovery_loses_the_last_batch, recovery_forgets_producers, clean_marker_stays,
     duplicates_accepted, epoch_not_noted, names_not_flushed, partition_metadata_not_flushed,
-    half_a_line_believed, files_go_in_any_order, retention_ten_times_too_early,
+    half_a_line_believed, files_go_in_any_order, deletion_acknowledged_at_once,
+    deletion_goes_too_far, retention_ten_times_too_early,
     local_retention_ignores_the_bucket, checkpoint_ahead,
     judged_without_head, unknown_topics_swept, head_unconditional, told_before_the_commit,
     dropped_objects_go_before_the_commit, lost_answer_erases, chunks_not_verified, appends_not_held,

@@ -64,6 +64,13 @@ async def _delete(world: SimWorld) -> None:
             return
 
 
+async def _delete_records(world: SimWorld, name: str, offset: int) -> None:
+    if await world.ensure_running():
+        for topic, partition in list(world.partitions()):
+            if topic.name == name:
+                await acts.delete_up_to(world, topic, partition, offset)
+
+
 async def _restart(world: SimWorld) -> None:
     await world.stop()
     world.machine.kill()
@@ -84,6 +91,8 @@ STEPS: Final[Sequence[Callable[[SimWorld], Awaitable[None]]]] = (
     lambda world: _produce(world, "cold", idempotent=True),
     _settle,
     _delete,
+    lambda world: _delete_records(world, "sure", 7),
+    lambda world: _delete_records(world, "cold", 10),
     _restart,
     lambda world: _produce(world, "sure"),
     lambda world: _produce(world, "cold"),

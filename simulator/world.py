@@ -15,6 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError
 from service.broker.descriptors import budget
+from service.hot.log_dir import LOG_START_OFFSETS
 from simulator.archive import Archive
 from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
 from simulator.durable import durable_end, whole_end
@@ -160,9 +161,8 @@ class SimWorld:
         """A process of the node; where it is waited for, until it is ready or has ended."""
         last = self.machine.run
         if last is not None and last.state is not State.STOPPED:
-            # What expired may be there again: where a log begins is noted some time after it has moved.
             for _, partition in self.partitions():
-                partition.log_start = 0
+                partition.crashed()
         run = self.machine.start(self.settings)
         self.client.close()
         if wait:
@@ -250,6 +250,8 @@ class SimWorld:
         if shared or path.name == "partition.metadata":
             self.excuse = why
         for topic, partition in self.partitions():
+            if path.name == LOG_START_OFFSETS:
+                partition.deleted_below = 0  # a checkpoint that cannot be read counts as empty
             if str(partition) == name:
                 partition.excused = why
                 if path.suffix == ".log":

@@ -66,6 +66,13 @@ class Open(Enum):
     """for reading and writing, empty"""
 
 
+class Space(NamedTuple):
+    """Bytes of a file system: all of them, and those that this process may still fill."""
+
+    total: int
+    usable: int
+
+
 class Entry(NamedTuple):
     """What a directory says of one of its names. Symbolic links are neither file nor directory."""
 
@@ -115,6 +122,9 @@ class Disk(Protocol):
 
     def stat(self, path: Path) -> Entry:
         """What is at `path`, links not followed. `MissingFile` where nothing is."""
+
+    def space(self, path: Path) -> Space:
+        """How large the file system is that `path` lies in, and what is left of it."""
 
     def list(self, path: Path) -> list[Entry]:
         """What the directory holds, in the order of the names."""
@@ -230,6 +240,11 @@ class SystemDisk:
     def stat(self, path: Path) -> Entry:
         with _saying("looking at", path):
             return _entry(path.name, os.lstat(path))
+
+    def space(self, path: Path) -> Space:
+        with _saying("looking at", path):
+            found = os.statvfs(path)
+        return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize)
 
     def list(self, path: Path) -> list[Entry]:
         with _saying("listing", path), os.scandir(path) as entries:

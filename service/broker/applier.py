@@ -368,9 +368,9 @@ class Applier:
                     "%s ends at %d, its archive at %d: it goes on from there",
                     tip, local.log_end_offset, remote.end_offset,
                 )  # fmt: skip
-                local.restart_at(
-                    remote.end_offset, remote.start_offset, epochs=end.epochs, producers=producers
-                )
+                # Deleted records stay deleted, though the archive had not let go of them yet.
+                start = min(max(remote.start_offset, local.log_start_offset), remote.end_offset)
+                local.restart_at(remote.end_offset, start, epochs=end.epochs, producers=producers)
             else:
                 log.warning("%s takes the leader epochs that its disk has lost from its archive", tip)
                 local.epochs.learn_earlier(end.epochs, local.log_start_offset)

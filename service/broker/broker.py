@@ -7,10 +7,12 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 from uuid import UUID
 
 from service.base.clock import Clock
+from service.base.disk import Space
 from service.base.errors import RequestError
 from service.base.printable import printable
 from service.base.threads import Threads
@@ -120,6 +122,22 @@ class Broker:
         nothing is promised of it any more.
         """
         await self._logs.flush(log)
+
+    def durable_start(self, log: LocalLog) -> int:
+        """Where the log begins at the latest after a crash; -1 where it is not here any more."""
+        return self._logs.durable_start(log)
+
+    async def checkpoint_starts(self) -> None:
+        """Have the disk tell where all logs begin now; `durable_start` says what came of it."""
+        await self._logs.checkpoint_starts()
+
+    def logs_by_directory(self) -> list[tuple[LocalLog, Path]]:
+        """All logs, offline ones among them, each with its log directory."""
+        return self._logs.by_directory()
+
+    async def space(self, log_dir: Path) -> Space:
+        """What its file system holds; `StorageError` where the directory is offline."""
+        return await self._logs.space(log_dir)
 
     async def records_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Validate a batch that would hold the loop for longer than a slice."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from service.base.errors import ConfigError, CorruptionError, StorageError, UnknownVersion
+from service.base.rate import RateLimit
 from service.base.world import World
 from service.broker.abandoned_uploads import UploadsChild
 from service.broker.broker import Broker
@@ -88,6 +89,8 @@ class ColdTier:
     ) -> None:
         """Raises `ConfigError` for a URL that names no store. Nothing is sent yet."""
         self._config = config
+        self._current: Callable[[], BrokerConfig] = lambda: config
+        """the settings as they are now"""
         self._world = world
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
@@ -118,6 +121,7 @@ class ColdTier:
             threads=config.remote_log_reader_threads,
             cache_bytes=config.remote_cache_bytes,
             chunk_bytes=config.remote_chunk_bytes,
+            limit=lambda: _fetch_limit(self._current()),
         )
 
     async def claim(self) -> None:
@@ -193,6 +197,7 @@ class ColdTier:
             await asyncio.sleep(CLAIM_AGAIN_S)
             self._claim = asyncio.ensure_future(self._ask())
         config = self._config
+        self._current = lambda: broker.config
         manager = TieringManager(
             self._store,
             broker.controller,
@@ -213,6 +218,7 @@ class ColdTier:
                 metadata_interval_ms=config.metadata_log_max_snapshot_interval_ms or NEVER_MS,
                 sweep_interval_ms=max(config.remote_object_grace_ms, SWEEP_AT_MOST_EVERY_MS),
             ),
+            copy_limit=lambda: _copy_limit(broker.config),
         )
 
         self.tiering = manager.metrics
@@ -248,6 +254,22 @@ def open_configured_store(config: BrokerConfig, world: World, options: StoreOpti
         endpoint=config.remote_s3_endpoint,
         region=config.remote_s3_region,
         options=options,
+    )
+
+
+def _copy_limit(config: BrokerConfig) -> RateLimit:
+    return RateLimit(
+        config.remote_log_manager_copy_max_bytes_per_second,
+        config.remote_log_manager_copy_quota_window_num
+        * config.remote_log_manager_copy_quota_window_size_seconds,
+    )
+
+
+def _fetch_limit(config: BrokerConfig) -> RateLimit:
+    return RateLimit(
+        config.remote_log_manager_fetch_max_bytes_per_second,
+        config.remote_log_manager_fetch_quota_window_num
+        * config.remote_log_manager_fetch_quota_window_size_seconds,
     )
 
 

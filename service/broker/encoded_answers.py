@@ -17,6 +17,7 @@ from service.config.describing import (
     describe_broker_default,
     describe_topic,
 )
+from service.config.keys import ConfigSource
 from service.config.settings import BrokerConfig
 from service.metadata.image import PartitionImage, TopicImage
 from service.wire.api import ApiKey, encode_element
@@ -79,6 +80,25 @@ class EncodedSettings:
         )
         self._known[key] = made
         return made
+
+
+def encoded_loggers(levels: Sequence[tuple[str, str]], flavour: Flavour) -> Settings:
+    """Loggers and their levels, as settings of a BROKER_LOGGER."""
+    encode, version = encode_element, flavour.version
+    entries = (
+        DescribeConfigsResourceResult(
+            name=name,
+            value=level,
+            read_only=False,
+            config_source=ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG,
+            is_sensitive=False,
+            synonyms=(),
+            documentation=None,
+        )
+        for name, level in levels
+    )
+    path = ("results", "configs")
+    return tuple((one.name, encode(ApiKey.DESCRIBE_CONFIGS, version, path, one)) for one in entries)
 
 
 def _entry(entry: ConfigEntry, flavour: Flavour) -> DescribeConfigsResourceResult:

@@ -8,6 +8,8 @@ from typing import Protocol
 from service.metadata.controller.requests import (
     AlterResource,
     AlterResourceResult,
+    CreatePartitions,
+    CreatePartitionsResult,
     CreateTopic,
     CreateTopicResult,
     DeleteTopic,
@@ -17,11 +19,15 @@ from service.metadata.controller.requests import (
 
 
 class TopicAdmin(Protocol):
-    """Creates and deletes topics; each has its own outcome."""
+    """Creates topics, has them grow, and deletes them; each has its own outcome."""
 
     async def create_topics(
         self, requests: Sequence[CreateTopic], *, validate_only: bool = False
     ) -> list[CreateTopicResult]: ...
+
+    async def create_partitions(
+        self, requests: Sequence[CreatePartitions], *, validate_only: bool = False
+    ) -> list[CreatePartitionsResult]: ...
 
     async def delete_topics(self, requests: Sequence[DeleteTopic]) -> list[DeleteTopicResult]: ...
 
@@ -30,6 +36,14 @@ class ConfigAdmin(Protocol):
     """Changes settings, each resource wholly or not at all."""
 
     async def incremental_alter_configs(
+        self,
+        resources: Sequence[AlterResource],
+        *,
+        validate_only: bool = False,
+        via_broker: int | None = None,
+    ) -> list[AlterResourceResult]: ...
+
+    async def alter_configs(
         self,
         resources: Sequence[AlterResource],
         *,

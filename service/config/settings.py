@@ -120,6 +120,12 @@ class BrokerConfig:
     metadata_log_max_snapshot_interval_ms: int
     remote_log_manager_task_interval_ms: int
     remote_log_manager_copier_thread_pool_size: int
+    remote_log_manager_copy_max_bytes_per_second: int
+    remote_log_manager_copy_quota_window_num: int
+    remote_log_manager_copy_quota_window_size_seconds: int
+    remote_log_manager_fetch_max_bytes_per_second: int
+    remote_log_manager_fetch_quota_window_num: int
+    remote_log_manager_fetch_quota_window_size_seconds: int
     remote_log_reader_threads: int
     remote_fetch_max_wait_ms: int
     remote_list_offsets_request_timeout_ms: int

@@ -5,9 +5,10 @@ What they are to say is kept as logs change, so a checkpoint looks at those alon
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 from service.base.disk import DiskError
@@ -101,14 +102,23 @@ class Checkpoints:
     def __init__(self, threads: Threads) -> None:
         self.names: set[Name] = set()
         self._number = -1
+        self._failed: Mapping[LogDir, Exception] = {}
+        self._durable_starts: dict[LogDir, Offsets] = {}
         self._lock = threads.lock()
 
+    def durable_start(self, name: Name, home: LogDir) -> int:
+        """Where the log begins after a crash, as far as this process has written it."""
+        return self._durable_starts.get(home, {}).get(name, 0)
+
     def write(self, offsets: AllOffsets) -> Mapping[LogDir, Exception]:
-        """Make the offsets durable; the directories where that failed, each with its error."""
+        """Make the offsets durable; the directories where that failed, each with its error.
+
+        Where newer ones were written before, it is theirs that failed.
+        """
         failed: dict[LogDir, Exception] = {}
         with self._lock:
             if offsets.number < self._number:
-                return {}
+                return self._failed
             self._number = offsets.number
             for home, points, starts in offsets.homes:
                 if home.latch.failure is not None:
@@ -122,5 +132,37 @@ class Checkpoints:
                         home.latch.fail(e)
                     failed[home] = e
                     _log.error("checkpoints of %s: %s", home.path, e)
+                else:
+                    self._durable_starts[home] = starts
             self.names = {name for _, points, _ in offsets.homes for name in points}
+            self._failed = failed
         return failed
+
+
+class Rounds:
+    """Checkpoints one after the other: who asks while one is under way shares the next. Owned by the loop."""
+
+    def __init__(self, write: Callable[[], Awaitable[Mapping[LogDir, Exception]]]) -> None:
+        """`write` looks at the offsets before it gives way for the first time."""
+        self._write = write
+        self._turn = asyncio.Lock()
+        self._next: asyncio.Task[Mapping[LogDir, Exception]] | None = None
+        self._tasks: set[asyncio.Task[Mapping[LogDir, Exception]]] = set()
+
+    async def next(self) -> Mapping[LogDir, Exception]:
+        """Write what is so now; the directories where that failed. Goes on when nobody waits any more."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._round(), name="checkpoint")
+            self._tasks.add(self._next)
+            self._next.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(self._next)
+
+    async def _round(self) -> Mapping[LogDir, Exception]:
+        async with self._turn:
+            self._next = None
+            return await self._write()
+
+    async def finish(self) -> None:
+        """Wait for those that are under way."""
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))

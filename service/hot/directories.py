@@ -7,7 +7,7 @@ place elsewhere.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from service.base.disk import DiskError
@@ -77,6 +77,11 @@ class LogDirs:
         for path, why in self._unusable.items():
             raise LogOffline(f"its files may be in {path}, which cannot be used: {why}")
 
+    def check_online(self, path: Path) -> None:
+        """`LogOffline` for a directory that was left out, or has failed."""
+        if all(home.path != path or home in self.failed for home in self.in_use):
+            raise LogOffline(f"log directory {path} is offline")
+
     def newly_failed(self) -> list[tuple[LogDir, StorageError]]:
         """Those that have failed since this was asked last, and how."""
         found: list[tuple[LogDir, StorageError]] = []
@@ -86,6 +91,19 @@ class LogDirs:
                 self.failed.add(home)
                 found.append((home, failure))
         return found
+
+    def mark_clean(self, broker_epoch: int, unclean: Collection[LogDir | None]) -> None:
+        """The next start needs no recovery but in those that are `unclean`. Blocks."""
+        for home in self.in_use:
+            if home in unclean:
+                _log.warning(
+                    "%s is not marked clean: its logs are looked through at the next start", home.path
+                )
+                continue
+            try:
+                home.write_clean_marker(broker_epoch)
+            except DiskError as e:
+                _log.error("%s is not marked clean: %s", home.path, e)
 
     def close(self) -> None:
         """Give them up."""

@@ -427,16 +427,18 @@ class LocalLog:
         high_watermark: int | None = None,
         *,
         is_tiered: bool = False,
+        is_archive_empty: bool = False,
     ) -> int:
         """Delete the segments that retention lets go, up to `retention.MOST_AT_ONCE`; returns how many.
 
         `remote_end_offset`: the bucket holds all offsets below it (None: nothing). `is_tiered`: part of the
-        log is committed in the bucket, so that nothing goes from here that is not there.
+        log is committed in the bucket, so that nothing goes from here that is not there. `is_archive_empty`:
+        nothing of it is live there.
         """
         self.state.check()
         try:
             return self._trimming.apply_retention(
-                self.roll, now_ms, remote_end_offset, high_watermark, is_tiered
+                self.roll, now_ms, remote_end_offset, high_watermark, is_tiered, is_archive_empty
             )
         except CorruptionError as e:
             raise self.state.corrupt(e) from e
@@ -461,6 +463,16 @@ class LocalLog:
         """
         self.state.check()
         return self._trimming.advance_log_start(offset)
+
+    def move_log_start(self, offset: int) -> None:
+        """As `advance_log_start`, but what lies below goes with `delete_below_start`."""
+        self.state.check()
+        self._trimming.move_log_start(offset)
+
+    def delete_below_start(self) -> int:
+        """Delete sealed segments wholly below the log's start, up to `retention.MOST_AT_ONCE`; how many."""
+        self.state.check()
+        return self._trimming.delete_below_start()
 
     def take_removals(self, now_ms: int) -> list[Path]:
         """Files of deleted segments whose delay is over, for the caller to unlink in this order.

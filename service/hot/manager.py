@@ -23,14 +23,14 @@ from types import MappingProxyType
 from typing import Final
 from uuid import UUID
 
-from service.base.disk import DiskError, MissingFile
+from service.base.disk import DiskError, MissingFile, Space
 from service.base.errors import CorruptionError, StorageError
 from service.base.slices import Slice
-from service.base.types import TopicIdPartition
+from service.base.types import NO_OFFSET, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names
-from service.hot.checkpoints import AllOffsets, Checkpoints, Name, OffsetTable
+from service.hot.checkpoints import AllOffsets, Checkpoints, Name, OffsetTable, Rounds
 from service.hot.directories import LogDirs
 from service.hot.files import FileCache
 from service.hot.flusher import Flusher
@@ -94,6 +94,7 @@ class LogManager:
         self._by_name: dict[Name, LocalLog] = {}
         self._offline: dict[Name, list[OfflineReplica]] = {}
         self._checkpoints = Checkpoints(world.threads)
+        self._rounds = Rounds(self._checkpoint_now)
         self._checkpoint_soon = False
         self._wake: asyncio.Event | None = None
         self._removing: asyncio.Task[None] | None = None
@@ -116,6 +117,15 @@ class LogManager:
     def logs(self) -> Mapping[LogKey, LocalLog]:
         """All logs, offline ones among them, by topic id and partition; a live view."""
         return MappingProxyType(self._logs)
+
+    def by_directory(self) -> list[tuple[LocalLog, Path]]:
+        """All logs, offline ones among them, each with its log directory."""
+        return [(log, home.path) for log, home in self._homes.items()]
+
+    async def space(self, path: Path) -> Space:
+        """What a log directory's file system holds; `StorageError` where the directory is offline."""
+        self._dirs.check_online(path)
+        return await self._io.run(self._disk.space, path)
 
     # Opening
 
@@ -279,7 +289,7 @@ class LogManager:
                 found.append((tip, e))
         if any((one.tip.topic, one.tip.partition) in self._checkpoints.names for one in new):
             # They speak of a predecessor, whose offsets would make this log a damaged one after a crash.
-            failed = await self._write_checkpoints()
+            failed = await self._rounds.next()
             for one in new:
                 self._counts[one.home] -= one.home in failed
             found += [(one.tip, _unwritten(failed[one.home])) for one in new if one.home in failed]
@@ -474,9 +484,8 @@ class LogManager:
             await self._flusher.flush_due()
             now_ms = self._clock.monotonic_ms()
             if self._checkpoint_soon or (now_ms >= checkpoint_at and self._offsets.is_changed):
-                self._checkpoint_soon = False
                 checkpoint_at = now_ms + self._checkpoint_interval_ms
-                await self._write_checkpoints()
+                await self._rounds.next()
             self._remove_due()
             if now_ms >= open_at:
                 open_at = now_ms + _OPEN_AGAIN_MS
@@ -492,7 +501,17 @@ class LogManager:
             for log in again:
                 self._flusher.wants(log)
 
-    async def _write_checkpoints(self) -> Mapping[LogDir, Exception]:
+    def durable_start(self, log: LocalLog) -> int:
+        """Where the log begins at the latest after a crash; -1 where it is not here any more."""
+        home, name = self._homes.get(log), (log.tip.topic, log.tip.partition)
+        return NO_OFFSET if home is None else self._checkpoints.durable_start(name, home)
+
+    async def checkpoint_starts(self) -> None:
+        """Have checkpoints tell where all logs begin now; `durable_start` says what came of it."""
+        await self._rounds.next()
+
+    async def _checkpoint_now(self) -> Mapping[LogDir, Exception]:
+        self._checkpoint_soon = False
         failed = await self._io.run(self._checkpoints.write, self._offsets.take())
         self._take_directories_offline()
         if any(home not in self._dirs.failed for home in failed):
@@ -514,7 +533,7 @@ class LogManager:
 
         async def checkpoint() -> None:
             nonlocal failed
-            failed = await self._write_checkpoints()
+            failed = await self._rounds.next()
 
         def may_go(log: LocalLog) -> MayGo:
             home = self._homes.get(log)
@@ -545,6 +564,7 @@ class LogManager:
 
         End `run` first. A directory gets no marker where anything in it is offline or could not be closed.
         """
+        await self._rounds.finish()
         try:
             if clean:
                 failed = await self._write_checkpoints()
@@ -576,17 +596,8 @@ class LogManager:
         return None if clean else self._homes.get(log)
 
     def _mark_clean(self, offsets: AllOffsets, broker_epoch: int, unclean: set[LogDir | None]) -> None:
-        failed = self._checkpoints.write(offsets)
-        for home in self._dirs.in_use:
-            if home in failed or home in unclean:
-                _log.warning(
-                    "%s is not marked clean: its logs are looked through at the next start", home.path
-                )
-                continue
-            try:
-                home.write_clean_marker(broker_epoch)
-            except DiskError as e:
-                _log.error("%s is not marked clean: %s", home.path, e)
+        """On a `log-io` thread."""
+        self._dirs.mark_clean(broker_epoch, unclean | self._checkpoints.write(offsets).keys())
 
 
 def _unwritten(error: Exception) -> LogOffline:

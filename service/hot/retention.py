@@ -9,8 +9,9 @@ Kafka `UnifiedLog.deleteOldSegments`: from the oldest segment on, as long as one
 3. its greatest timestamp is older than the limit.
 
 and never a segment that reaches to the high watermark or beyond, nor, where segments are copied to the
-bucket, one that the bucket does not wholly hold (unless rule 1 takes it). The active segment is rolled first
-when its time has come.
+bucket, one that the bucket does not wholly hold: unless rule 1 takes it, or it is beyond the total retention
+of both tiers whatever the bucket holds, and the bucket does not take it (`is_overdue`). The active segment is
+rolled first when its time has come.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from service.config.settings import LogConfig
 
 MOST_AT_ONCE: Final = 50
 """Segments that go in one turn of the loop."""
+OVERDUE_MS: Final = 600_000
+"""For so long the bucket may fail to take what is beyond total retention. A clock that is wrong is no reason
+to delete what was never copied: where the store answers it is copied by then, and ages by the store's clock.
+"""
 
 
 class SegmentFacts(NamedTuple):
@@ -36,21 +41,27 @@ class SegmentFacts(NamedTuple):
 
 class RetentionLimits(NamedTuple):
     """Limits for the local log;
-    negative means none. ``remote``: segments are copied to the bucket before they go.
+    negative means none. ``remote``: segments are copied to the bucket before they go. ``total``: the limits
+    of both tiers, where a segment that was not copied may go by them (ms, bytes).
     """
 
     retention_ms: int
     retention_bytes: int
     remote: bool
+    total: tuple[int, int] = (-1, -1)
 
 
 class RetentionBounds(NamedTuple):
-    """Offsets that segments must not reach beyond (exclusive), the log's start and its size in bytes."""
+    """Offsets that segments must not reach beyond (exclusive), the log's start and its size in bytes.
+
+    ``is_archive_empty``: nothing that came before is in the bucket, and may be younger.
+    """
 
     start_offset: int
     high_watermark: int
     remote_end_offset: int
     size: int
+    is_archive_empty: bool = False
 
 
 class RetentionDecision(NamedTuple):
@@ -92,11 +103,13 @@ def decide(
     1
     """
     excess = bounds.size - limits.retention_bytes if limits.retention_bytes >= 0 else -1
+    following = bounds.size
     reasons: list[str] = []
     count = 0
     roll = False
     for slot in range(min(len(segments), most)):
         segment = segments[slot]
+        following -= segment.size
         active = slot == len(segments) - 1
         reason = _why(segment, limits, bounds, excess, now_ms, active=active)
         if reason is None or segment.end_offset > bounds.high_watermark or (active and segment.size == 0):
@@ -105,12 +118,28 @@ def decide(
             roll = True
         held = segment.end_offset <= bounds.remote_end_offset
         if limits.remote and not held and reason != "start offset":
-            break
+            if not _is_beyond_total(segment, limits, bounds, following, now_ms):
+                break
+            reason = "total retention"
         if reason not in reasons:
             reasons.append(reason)
         excess -= segment.size
         count += 1
     return RetentionDecision(count, tuple(reasons), roll)
+
+
+def _is_beyond_total(
+    segment: SegmentFacts, limits: RetentionLimits, bounds: RetentionBounds, following: int, now_ms: int
+) -> bool:
+    """Whether the log need not hold it, whatever the bucket holds. `following`: bytes behind it.
+
+    By size where those are enough alone. By time only where nothing in the bucket comes before it: the
+    old end goes first, and what is there may be younger.
+    """
+    total_ms, total_bytes = limits.total
+    if 0 <= total_bytes <= following:
+        return True
+    return bounds.is_archive_empty and 0 <= total_ms < now_ms - segment.largest_timestamp
 
 
 def _why(

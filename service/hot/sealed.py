@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from service.base.disk import MissingFile
+from service.base.errors import StorageError
 from service.base.files import read_file
 from service.hot import names
 from service.hot.files import FileHandle, SegmentFile
@@ -140,10 +141,12 @@ class SealedSegments:
         return segments.all[segments.slot_of(base_offset)].sealed_at_ms
 
     def describe(self, base_offset: int) -> SealedSegment:
-        """What an offload thread needs of the segment that begins there."""
+        """What an offload thread needs of the segment that begins there; `StorageError` where it is gone."""
         self._state.check()
         segments = self._state.segments
         slot = segments.slot_of(base_offset)
+        if slot < 0 or segments.bases[slot] != base_offset:
+            raise StorageError(f"{self._state.tip}: the segment at {base_offset} has been deleted")
         segment, end_offset = segments.all[slot], segments.bases[slot + 1]
         return SealedSegment(
             base_offset=segment.base_offset,

@@ -81,6 +81,8 @@ class Trimming:
         self._reader = reader
         self._facts = _Facts(state)
         self._removals: deque[_Removal] = deque()
+        self._overdue_since_ms: int | None = None
+        """since when something is beyond total retention and was not copied; monotonic"""
 
     def apply_retention(
         self,
@@ -89,6 +91,7 @@ class Trimming:
         remote_end_offset: int | None,
         high_watermark: int | None,
         is_tiered: bool,
+        is_archive_empty: bool,
     ) -> int:
         """As `LocalLog.apply_local_retention`; `roll` seals the active segment."""
         state = self._state
@@ -97,15 +100,39 @@ class Trimming:
             state.end_offset if high_watermark is None else high_watermark,
             remote_end_offset or 0,
             state.segments.size,
+            is_archive_empty,
         )
         limits = retention.limits_of(state.config, is_tiered=is_tiered)
         decision = retention.decide(self._facts, limits, bounds, now_ms)
+        if limits.remote:
+            decision = self._or_overdue(decision, limits, bounds, now_ms)
         if decision.roll:
             roll()
         count = min(decision.segments, len(state.segments) - 1)
         if count:
-            self._remove_oldest(count, "retention by " + ", ".join(decision.reasons), limits.remote)
+            copied = limits.remote and state.segments.bases[count] <= bounds.remote_end_offset
+            self._remove_oldest(count, "retention by " + ", ".join(decision.reasons), copied)
         return count
+
+    def _or_overdue(
+        self,
+        decision: retention.RetentionDecision,
+        limits: retention.RetentionLimits,
+        bounds: retention.RetentionBounds,
+        now_ms: int,
+    ) -> retention.RetentionDecision:
+        """`decision`, or what goes besides because the bucket does not take it for `OVERDUE_MS`."""
+        config, monotonic_ms = self._state.config, self._state.world.clock.monotonic_ms()
+        total = limits._replace(total=(config.retention_ms, config.retention_bytes))
+        overdue = retention.decide(self._facts, total, bounds, now_ms)
+        if overdue.segments <= decision.segments:
+            self._overdue_since_ms = None
+        elif self._overdue_since_ms is None:
+            self._overdue_since_ms = monotonic_ms
+        elif monotonic_ms - self._overdue_since_ms >= retention.OVERDUE_MS:
+            _log.warning("%s: what is beyond total retention goes before it was copied", self._state.tip)
+            return overdue
+        return decision
 
     def delete_segments(self, last_offset: int, reason: str) -> int:
         """As `LocalLog.delete_segments`."""
@@ -129,6 +156,21 @@ class Trimming:
             return 0
         self._move_start(offset)
         return self.advance_local_start(max(offset, self._state.local_start))
+
+    def move_log_start(self, offset: int) -> None:
+        """As `LocalLog.move_log_start`."""
+        self._check_end(offset)
+        if offset > self._state.start:
+            self._move_start(offset)
+            self._state.local_start = max(self._state.local_start, offset)
+
+    def delete_below_start(self) -> int:
+        """As `LocalLog.delete_below_start`."""
+        state = self._state
+        count = min(state.segments.whole_below(state.start), retention.MOST_AT_ONCE)
+        if count:
+            self._remove_oldest(count, "they lie below the log's start", copied=True)
+        return count
 
     def _check_end(self, offset: int) -> None:
         if offset > self._state.end_offset:

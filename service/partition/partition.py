@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from service.remote.reading.reader import RemoteReader
 
 _log = logging.getLogger(__name__)
+
+HIGH_WATERMARK: Final = -1
+"""The offset in a DeleteRecords that stands for the high watermark."""
 
 
 class Partition:
@@ -131,13 +134,44 @@ class Partition:
         self.published_offset = entry.end_offset
         self._changed()
 
+    def delete_records(self, offset: int) -> int:
+        """Have the log begin at `offset` at the earliest (`HIGH_WATERMARK`: there); where it begins now.
+
+        Nothing is durable by this, and segments go with `LocalLog.delete_below_start`. `RequestError`
+        POLICY_VIOLATION where records are compacted and never deleted, OFFSET_OUT_OF_RANGE beyond the high
+        watermark, KAFKA_STORAGE_ERROR while it is not known what of the log the bucket holds (Kafka
+        `Partition.deleteRecordsOnLeader`).
+        """
+        self.log.check()
+        policy = self.config.cleanup_policy
+        if "compact" in policy and "delete" not in policy:
+            raise RequestError(
+                ErrorCode.policy_violation,
+                f"Records of partition {self.tip} can not be deleted due to the configured policy",
+            )
+        wanted = self.high_watermark if offset == HIGH_WATERMARK else offset
+        if not 0 <= wanted <= self.high_watermark:
+            raise RequestError(
+                ErrorCode.offset_out_of_range,
+                f"{wanted} is not an offset up to {self.high_watermark}, the high watermark of {self.tip}",
+            )
+        self._check_held("loses no records")
+        if wanted > self.start_offset:
+            self.log.move_log_start(wanted)
+            self._changed()
+        return self.start_offset
+
     def apply_retention(self, now_ms: int) -> int:
         """Let go of local segments whose time has come; returns how many. Nothing goes before the bucket has
-        it.
+        it, unless the bucket does not take it and it is beyond the retention of both tiers.
         """
-        is_tiered = self.unified.remote is not None
+        remote = self.unified.remote
         gone = self.log.apply_local_retention(
-            now_ms, self.published_offset, self.high_watermark, is_tiered=is_tiered
+            now_ms,
+            self.published_offset,
+            self.high_watermark,
+            is_tiered=remote is not None,
+            is_archive_empty=remote is None or not remote.segments,
         )
         if gone:
             self._changed()
@@ -178,12 +212,16 @@ class Partition:
         (sequence numbers); nothing is written then.
         """
         if self._held is not None:
-            raise RequestError(ErrorCode.kafka_storage_error, f"{self.tip} takes no records: {self._held}")
+            self._check_held("takes no records")
         info = self.unified.append(batch, self._leader_epoch, now_ms)
         if not info.duplicate:
             self.high_watermark = self.unified.end_offset
             self._purgatory.happened(self, len(batch.data))
         return info
+
+    def _check_held(self, what: str) -> None:
+        if self._held is not None:
+            raise RequestError(ErrorCode.kafka_storage_error, f"{self.tip} {what}: {self._held}")
 
     def read(self, offset: int, max_bytes: int, *, min_one: bool, cold_bytes: int = sys.maxsize) -> LogRead:
         """Records that a consumer may see from `offset` on; see `UnifiedLog.read`."""

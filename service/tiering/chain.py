@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
 from service.base.world import World
+from service.remote.catalog import CatalogEntry
 from service.remote.format.keys import HeadKey, ManifestKey, head_key, manifest_prefix, parse_key
 from service.remote.format.manifest import (
     USUAL_LIMITS,
@@ -40,6 +41,7 @@ from service.remote.reading.object_reader import Chain, open_chain, open_page
 from service.remote.stores import conditional
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore, Tagged
+from service.tiering.judgement import Verdict, judge, judge_damaged
 
 MAX_CACHED_CHILDREN: Final = 8192
 
@@ -223,6 +225,11 @@ class ChainStore:
             while self._cached_children > self._max_cached_children and len(self._cache) > 1:
                 _, oldest = self._cache.popitem(last=False)
                 self._cached_children -= _children(oldest)
+
+
+def verdict_on(entry: CatalogEntry | None, seen: SeenHead) -> Verdict:
+    """How what was seen stands to `entry`."""
+    return judge(entry, seen.head) if seen.damage is None else judge_damaged(entry, seen.newest_version)
 
 
 def _children(item: Chain | Page) -> int:

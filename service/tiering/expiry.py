@@ -3,7 +3,7 @@
 Three reasons, as in Kafka's `RemoteLogManager.RLMExpirationTask`: the segment lies below the log start offset
 (DeleteRecords, or a start that moved), its youngest record is older than `retention.ms`, or the log would
 still hold `retention.bytes` without it. Only a prefix of the chain ever goes, so the chain stays
-contiguous.
+contiguous. A log that starts within a segment has its chain start there, too.
 
 >>> class Entry(NamedTuple):
 ...     base_offset: int
@@ -11,10 +11,13 @@ contiguous.
 ...     size: int
 ...     max_timestamp: int
 >>> chain = [Entry(0, 9, 100, 1_000), Entry(10, 19, 100, 9_000), Entry(20, 29, 100, 2_000)]
->>> plan_expiry(chain, Retention(5_000, -1), now_ms=10_000, log_start_offset=0, total_bytes=300)
+>>> span = ChainSpan(0, 30)
+>>> plan_expiry(chain, span, Retention(5_000, -1), now_ms=10_000, log_start_offset=0, total_bytes=300)
 Expiry(segments=1, start_offset=10, size_bytes=100)
->>> plan_expiry(chain, Retention(-1, 150), now_ms=10_000, log_start_offset=0, total_bytes=300).start_offset
-10
+>>> plan_expiry(chain, span, Retention(-1, 150), now_ms=10_000, log_start_offset=0, total_bytes=300)
+Expiry(segments=1, start_offset=10, size_bytes=100)
+>>> plan_expiry(chain, span, Retention(-1, -1), now_ms=10_000, log_start_offset=5, total_bytes=300)
+Expiry(segments=0, start_offset=5, size_bytes=0)
 """
 
 from __future__ import annotations
@@ -46,6 +49,13 @@ class Retention(NamedTuple):
     bytes: int
 
 
+class ChainSpan(NamedTuple):
+    """Where a chain begins, and the offset after its last one."""
+
+    start_offset: int
+    end_offset: int
+
+
 class Expiry(NamedTuple):
     """Drop the first `segments` of the chain (`size_bytes` in all); the log then starts at `start_offset`."""
 
@@ -56,6 +66,7 @@ class Expiry(NamedTuple):
 
 def plan_expiry(
     chain: Iterable[S],
+    span: ChainSpan,
     retention: Retention,
     *,
     now_ms: int,
@@ -69,7 +80,8 @@ def plan_expiry(
     log: remote segments plus the local ones that are not yet remote.
     """
     surplus = total_bytes - retention.bytes if retention.bytes != UNLIMITED else UNLIMITED
-    segments = size_bytes = start_offset = 0
+    segments = size_bytes = 0
+    start_offset = min(log_start_offset, span.end_offset)
     for segment in chain:
         surplus -= segment.size
         below_start = segment.last_offset < log_start_offset
@@ -78,8 +90,8 @@ def plan_expiry(
             break
         segments += 1
         size_bytes += segment.size
-        start_offset = segment.last_offset + 1
-    return Expiry(segments, start_offset, size_bytes) if segments else None
+        start_offset = max(start_offset, segment.last_offset + 1)
+    return Expiry(segments, start_offset, size_bytes) if start_offset > span.start_offset else None
 
 
 def _is_too_old(

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from service.base.backoff import backoff
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
+from service.base.rate import Rate, RateLimit
 from service.base.slices import Slice
 from service.base.world import World
 from service.remote.catalog import Catalog
@@ -83,6 +84,7 @@ class TieringManager:
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
         manifest_limits: Limits = USUAL_LIMITS,
         probe: Probe = no_probe,
+        copy_limit: Callable[[], RateLimit] = RateLimit,
     ) -> None:
         self.metrics = TieringMetrics()
         self.settings = settings
@@ -119,7 +121,7 @@ class TieringManager:
         self._eraser = Eraser(
             store, self._chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms
         )
-        self._tools = self._tools_of_partitions(world, probe)
+        self._tools = self._tools_of_partitions(world, probe, copy_limit)
         self._sweeper = self._new_sweeper(abandoned_uploads)
         self._works: dict[Key, PartitionWork] = {}
         self._busy: set[Key] = set()
@@ -140,7 +142,7 @@ class TieringManager:
         self._house_not_before_ms = 0
         self._task: asyncio.Task[None] | None = None
 
-    def _tools_of_partitions(self, world: World, probe: Probe) -> Tools:
+    def _tools_of_partitions(self, world: World, probe: Probe, copy_limit: Callable[[], RateLimit]) -> Tools:
         return Tools(
             cluster_id=self._cluster_id,
             store=self._store,
@@ -157,6 +159,7 @@ class TieringManager:
             probe=probe,
             fence=self._fence,
             store_clock=StoreClock(self._store, world),
+            copy_rate=Rate(copy_limit),
         )
 
     def _new_metadata_copies(

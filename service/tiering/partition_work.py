@@ -29,10 +29,10 @@ from service.remote.format.segment_object import SegmentIdentity
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.errors import ObjectNotFound
 from service.tiering.agenda import Priority
-from service.tiering.chain import HeadMoved, SeenHead
+from service.tiering.chain import HeadMoved, SeenHead, verdict_on
 from service.tiering.copier import copy_segment
-from service.tiering.expiry import UNLIMITED, Expiry, Retention, plan_expiry
-from service.tiering.judgement import MAY_GO_ON, Verdict, judge, judge_damaged, problem
+from service.tiering.expiry import UNLIMITED, ChainSpan, Expiry, Retention, plan_expiry
+from service.tiering.judgement import MAY_GO_ON, Verdict, problem
 from service.tiering.lifecycle import SegmentState, move
 from service.tiering.metrics import note
 from service.tiering.planner import Copy, CopyPlan, SegmentSpan, plan_copies, priority
@@ -99,7 +99,11 @@ class PartitionWork:
         if self._proposal is not None or self._is_unpublished(entry) or self._may_expire(entry):
             return MAINTENANCE
         if sealed_at_ms is not None:
-            return priority(plan, sealed_at_ms)
+            if not (wait_ms := self._copies_wait_ms()):
+                return priority(plan, sealed_at_ms)
+            due_ms = self._tools.clock.monotonic_ms() + wait_ms
+            self.due_ms = due_ms if self.due_ms is None else min(due_ms, self.due_ms)
+            return None
         self._note_due(entry, plan)
         return None
 
@@ -114,6 +118,8 @@ class PartitionWork:
         reason = self.stopped or plan.blocked or self.failure
         if reason is None and plan.copies and not self._tools.fence.is_ours:
             reason = self._tools.fence.displaced or "the prefix was not taken over yet"
+        elif reason is None and plan.copies and self._copies_wait_ms():
+            reason = "remote.log.manager.copy.max.bytes.per.second is reached"
         note(metrics.reasons, tip, reason)
         sealed_at_ms = None
         if plan.copies:
@@ -162,7 +168,7 @@ class PartitionWork:
             await self._publish(entry, None)
         elif entry is None or not self._may_expire(entry) or not await self._expire(entry):
             plan = self._plan(entry)
-            if plan.copies:
+            if plan.copies and not self._copies_wait_ms():
                 await self._copy(entry, plan.copies)
 
     def failed(self, why: str, not_before_ms: int) -> None:
@@ -285,7 +291,12 @@ class PartitionWork:
             raise failure
 
     def _is_enough(self, uploaded: Sequence[SegmentEntry]) -> bool:
-        return self.is_gone or sum(one.size for one in uploaded) >= self._tools.settings.commit_bytes
+        is_large = sum(one.size for one in uploaded) >= self._tools.settings.commit_bytes
+        return self.is_gone or is_large or self._copies_wait_ms() > 0
+
+    def _copies_wait_ms(self) -> int:
+        """How long ``remote.log.manager.copy.max.bytes.per.second`` has the next copy wait."""
+        return self._tools.copy_rate.wait_ms(self._tools.clock.monotonic_ms())
 
     async def _upload(self, copy: Copy[SegmentSpan], leader_epoch: int, attempt: Attempt) -> SegmentEntry:
         """One object. What fails was never proposed, and may go after the grace."""
@@ -294,6 +305,7 @@ class PartitionWork:
         identity = self._identity(copy, leader_epoch)
         alone = Attempt(tools.eraser)
         alone.writes(identity.key)
+        tools.copy_rate.spend(copy.segment.size, tools.clock.monotonic_ms())
         state = move(SegmentState.PLANNED, SegmentState.UPLOADING)
         try:
             tools.probe(Step.BEFORE_UPLOAD, tip)
@@ -476,6 +488,7 @@ class PartitionWork:
         return (
             plan_expiry(
                 [oldest.segment],
+                ChainSpan(entry.start_offset, entry.end_offset),
                 self._retention(),
                 now_ms=self._tools.clock.now_ms(),
                 log_start_offset=self.partition.log.log_start_offset,
@@ -544,6 +557,7 @@ class PartitionWork:
         def plan(retention: Retention) -> Expiry | None:
             return plan_expiry(
                 live_segments(chain.manifest, load),
+                ChainSpan(entry.start_offset, entry.end_offset),
                 retention,
                 now_ms=now_ms,
                 log_start_offset=log_start,
@@ -582,8 +596,3 @@ class PartitionWork:
 
     def _grace_over(self) -> int:
         return self._tools.clock.monotonic_ms() + self._tools.settings.grace_ms
-
-
-def verdict_on(entry: CatalogEntry | None, seen: SeenHead) -> Verdict:
-    """How what was seen stands to `entry`."""
-    return judge(entry, seen.head) if seen.damage is None else judge_damaged(entry, seen.newest_version)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from service.base.clock import Clock
 from service.base.errors import StorageError
+from service.base.rate import Rate
 from service.base.types import TopicIdPartition
 from service.remote.catalog import NO_VERSION, Catalog, CatalogCommit, CatalogEntry
 from service.remote.format.manifest import SegmentEntry
@@ -46,6 +47,7 @@ class Tools:
     probe: Probe
     fence: Fence
     store_clock: StoreClock
+    copy_rate: Rate
 
 
 @dataclass(slots=True)

@@ -77,11 +77,17 @@ class ApiKey(IntEnum):
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
     INCREMENTAL_ALTER_CONFIGS = 44
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
+    LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -181,11 +187,20 @@ APIS: dict[int, Api] = {
             ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4,
             own_shape_before=6, upgrade=_topics_of_names, downgrade=_names_of_topics,
         ),
+        _api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
         _api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
         _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
         _api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
+        _api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
+        _api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2),
+        _api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
         _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
         _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
+        _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
+        _api(
+            ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0,
+            ignorable=frozenset({"resource_types"}),
+        ),
         _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
     )
 }  # fmt: skip

@@ -16,7 +16,14 @@ from tests.support.clients import CLIENTS, EPOCH_MS, Row, make_rows
 from tests.support.kafka_tools import tool
 
 ROWS = 4000
-EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -2, -1, -3, -4, -5
+EARLIEST, LATEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -2,
+    -1,
+    -3,
+    -4,
+    -5,
+    -6,
+)
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,7 @@ def test_reading_before_the_start_and_after_the_end_is_out_of_range(broker: Brok
         (str(MAX_TIMESTAMP), lambda settled: ROWS - 1),
         (str(EARLIEST_LOCAL), lambda settled: settled.border),
         (str(LATEST_TIERED), lambda settled: settled.border - 1),
+        (str(EARLIEST_PENDING_UPLOAD), lambda settled: settled.border),
         (str(EPOCH_MS + 17), lambda settled: 17),
         (str(EPOCH_MS + ROWS - 2), lambda settled: ROWS - 2),
     ],

@@ -14,6 +14,6 @@ def test_a_defect_can_be_planted(defect: Defect) -> None:
 
 
 def test_a_planted_defect_is_found() -> None:
-    found = find(duplicates_accepted, 60)
+    found = find(duplicates_accepted, 60, first=60)
     assert found is not None
     assert "is at" in found[1]

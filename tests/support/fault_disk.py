@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from service.base.disk import Disk, DiskError, Entry, Open, SystemDisk, disk_error
+from service.base.disk import Disk, DiskError, Entry, Open, Space, SystemDisk, disk_error
 from service.base.types import Buffer
 
 T = TypeVar("T")
 
 CALLS = (
-    "open", "close", "pread", "pwrite", "fsync", "truncate", "size", "stat", "list",
+    "open", "close", "pread", "pwrite", "fsync", "truncate", "size", "stat", "space", "list",
     "rename", "unlink", "mkdir", "rmdir", "fsync_dir", "lock",
 )  # fmt: skip
 
@@ -150,6 +150,9 @@ class FaultDisk:
 
     def stat(self, path: Path) -> Entry:
         return self._do("stat", path, lambda: self.disk.stat(path))
+
+    def space(self, path: Path) -> Space:
+        return self._do("space", path, lambda: self.disk.space(path))
 
     def list(self, path: Path) -> list[Entry]:
         return self._do("list", path, lambda: self.disk.list(path))

@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.slices import each_in_slices
 from service.broker.broker import NO_THROTTLE, Broker
-from service.broker.handlers.incremental_alter_configs import EXCESSIVE
+from service.metadata.controller.decision import EXCESSIVE
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
     ZERO_UUID,

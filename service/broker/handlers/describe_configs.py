@@ -1,4 +1,4 @@
-"""DescribeConfigs (KIP-133, KIP-226, KIP-569) for topics and for this broker."""
+"""DescribeConfigs (KIP-133, KIP-226, KIP-412, KIP-569) for topics, for this broker and for its loggers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import in_slices
+from service.broker import loggers
 from service.broker.broker import NO_THROTTLE, Broker
-from service.broker.encoded_answers import Flavour, Settings
+from service.broker.encoded_answers import Flavour, Settings, encoded_loggers
 from service.metadata.controller.requests import ResourceType
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.network.exchange import RequestContext
@@ -59,7 +60,7 @@ def _steps(
 
 
 def _work_us(broker: Broker, asked: DescribeConfigsResource, flavour: Flavour) -> int:
-    if asked.resource_type == ResourceType.BROKER:
+    if asked.resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
         return SETTINGS_US
     overrides = broker.image.config(ResourceType.TOPIC, asked.resource_name)
     known = broker.encoded_settings.knows_topic(overrides, broker.config, flavour)
@@ -106,4 +107,13 @@ def _settings(broker: Broker, asked: DescribeConfigsResource, flavour: Flavour) 
                 f"Unexpected broker id, expected {node} or empty string, but received {name}",
             )
         return known.of_broker(broker.config, flavour, default=not name)
+    if asked.resource_type == ResourceType.BROKER_LOGGER:
+        if not name:
+            raise RequestError(ErrorCode.invalid_request, "Broker id must not be empty")
+        node = str(broker.config.node_id)
+        if name != node:
+            raise RequestError(
+                ErrorCode.invalid_request, f"Unexpected broker id, expected {node} but received {name}"
+            )
+        return encoded_loggers(loggers.levels(), flavour)
     raise RequestError(ErrorCode.invalid_request, f"Unsupported resource type: {asked.resource_type}")

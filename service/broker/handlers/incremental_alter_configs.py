@@ -1,7 +1,9 @@
-"""IncrementalAlterConfigs (KIP-339) for topics and brokers."""
+"""IncrementalAlterConfigs (KIP-339) for topics and brokers, and for this process's loggers (KIP-412)."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
@@ -15,18 +17,21 @@ from kio.schema.incremental_alter_configs.v1.response import (
 )
 
 from service.base.errors import RequestError
-from service.base.slices import each_in_slices
+from service.base.slices import Slice, each_in_slices
+from service.broker import loggers
 from service.broker.broker import NO_THROTTLE, Broker
+from service.metadata.controller.configs_control import TWICE
+from service.metadata.controller.decision import EXCESSIVE
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
     AlterConfig,
     AlterResource,
     AlterResourceResult,
+    ResourceType,
 )
 from service.network.exchange import RequestContext
 
 RESOURCE_US: Final = 4
-EXCESSIVE: Final = "Unable to perform excessively large batch operation."
 
 
 async def handle(
@@ -39,11 +44,8 @@ async def handle(
     try:
         if len(request.resources) > MAX_RECORDS_PER_OPERATION:
             raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
-        results = await broker.config_admin.incremental_alter_configs(
-            await each_in_slices(_asked, request.resources, RESOURCE_US),
-            validate_only=request.validate_only,
-            via_broker=broker.config.node_id,
-        )
+        asked = await each_in_slices(_asked, request.resources, RESOURCE_US)
+        results = await _alter(broker, asked, validate_only=request.validate_only)
     except RequestError as e:
         code, message = e.code, e.message
         results = await each_in_slices(
@@ -54,6 +56,40 @@ async def handle(
     return IncrementalAlterConfigsResponse(
         throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results, RESOURCE_US))
     )
+
+
+async def _alter(
+    broker: Broker, asked: Sequence[AlterResource], *, validate_only: bool
+) -> list[AlterResourceResult]:
+    """What is stored is for the controller, loggers are this process's; answers in the request's order."""
+    stored = [one for one in asked if one.resource_type != ResourceType.BROKER_LOGGER]
+    times = Counter(one.resource_name for one in asked if one.resource_type == ResourceType.BROKER_LOGGER)
+    results: Iterator[AlterResourceResult] = iter(())
+    if stored or not times:
+        results = iter(
+            await broker.config_admin.incremental_alter_configs(
+                stored, validate_only=validate_only, via_broker=broker.config.node_id
+            )
+        )
+
+    def result(one: AlterResource) -> AlterResourceResult:
+        if one.resource_type != ResourceType.BROKER_LOGGER:
+            return next(results)
+        error, message = ErrorCode.none, None
+        try:
+            if times[one.resource_name] > 1:
+                raise RequestError(ErrorCode.invalid_request, TWICE)
+            loggers.alter(one, broker.config.node_id, validate_only=validate_only)
+        except RequestError as e:
+            error, message = e.code, e.message
+        return AlterResourceResult(one.resource_type, one.resource_name, error, message)
+
+    piece, answers = Slice(), []
+    for one in asked:
+        if piece.charge(RESOURCE_US + (len(one.configs) if one.resource_name in times else 0)):
+            await piece.next_turn()
+        answers.append(result(one))
+    return answers
 
 
 def _asked(one: AlterConfigsResource) -> AlterResource:

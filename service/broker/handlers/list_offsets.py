@@ -179,12 +179,28 @@ class _Offsets:
         if timestamp == MAX_TIMESTAMP:
             local = await self._look(partition, log.looks_for_newest())
             remote = await self._remote(log.remote_max_timestamp()) or NOT_FOUND
-            return local if local.timestamp > remote.timestamp else remote
+            newest = local if local.timestamp > remote.timestamp else remote
+            is_gone = newest.offset < log.start_offset and newest.offset != NO_OFFSET
+            return await self._newest_since_start(partition, newest) if is_gone else newest
         found = await self._remote(log.search_remote(timestamp)) or NOT_FOUND
         # What retention dropped since the manifest was written is no longer part of the log.
         if log.start_offset <= found.offset < log.local_start_offset:
             return found
         return await self._look(partition, log.looks_by_time(timestamp))
+
+    async def _newest_since_start(self, partition: Partition, gone: TimestampedOffset) -> TimestampedOffset:
+        """The first record with the greatest timestamp, where `gone` has a greater one, and lies in a segment
+        that the log begins in: halving what lies between, as searches by time pass over what is gone."""
+        newest = NOT_FOUND
+        low, high = 0, gone.timestamp
+        while low <= high:
+            middle = (low + high + 1) // 2
+            found = await self._find(partition, middle)
+            if found.offset == NO_OFFSET:
+                high = middle - 1
+            else:
+                newest, low = found, found.timestamp + 1
+        return newest
 
     async def _look(self, partition: Partition, looks: Iterator[Look | None]) -> TimestampedOffset:
         """Segment by segment, until one has the record; the request's other searches wait."""

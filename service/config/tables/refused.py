@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from service.config.tables.unserved import UNSERVED
+
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "broker.id": "use node.id",
@@ -31,6 +33,7 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "aws.": "credentials come from the environment, never from a configuration key",
         "firn.remote.s3.access": "credentials come from the environment, never from a configuration key",
         "firn.remote.s3.secret": "credentials come from the environment, never from a configuration key",
+        **UNSERVED,
     }
 )
 """Names and prefixes (those with a dot at the end, and the S3 secrets) that people bring from elsewhere."""

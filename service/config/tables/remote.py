@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from service.config.keys import LONG_MAX
 from service.config.tables.checks import http_url_problem, store_url_problem
 from service.config.tables.columns import BOOLEAN, HOUR_MS, INT, LONG, MIB, STRING, key
 
@@ -26,15 +27,47 @@ REMOTE: Final = (
         at_least=1,
     ),
     key(
+        "remote.log.manager.copy.max.bytes.per.second", LONG, LONG_MAX,
+        "Bytes of segments that are copied to object storage per second, on average over the window below. "
+        "A segment is copied as a whole, and the next one waits.",
+        at_least=1, dynamic=True,
+    ),
+    key(
+        "remote.log.manager.copy.quota.window.num", INT, 11,
+        "How many windows of the size below the copies are averaged over, with the one that has begun.",
+        at_least=1,
+    ),
+    key(
+        "remote.log.manager.copy.quota.window.size.seconds", INT, 1,
+        "Length of such a window.",
+        at_least=1,
+    ),
+    key(
+        "remote.log.manager.fetch.max.bytes.per.second", LONG, LONG_MAX,
+        "Bytes that are downloaded from object storage for consumers per second, on average over the window "
+        "below. Beyond that a fetch of cold records is answered without any, and the client asks again.",
+        at_least=1, dynamic=True,
+    ),
+    key(
+        "remote.log.manager.fetch.quota.window.num", INT, 11,
+        "How many windows of the size below the downloads are averaged over, with the one that has begun.",
+        at_least=1,
+    ),
+    key(
+        "remote.log.manager.fetch.quota.window.size.seconds", INT, 1,
+        "Length of such a window.",
+        at_least=1,
+    ),
+    key(
         "remote.fetch.max.wait.ms", INT, 500,
         "How long a fetch waits for object storage before it answers without; the download "
         "goes on.",
-        at_least=1,
+        at_least=1, dynamic=True,
     ),
     key(
         "remote.list.offsets.request.timeout.ms", LONG, 30_000,
         "How long a search for an offset by time may take in object storage, unless the client says.",
-        at_least=1,
+        at_least=1, dynamic=True,
     ),
     key(
         "firn.remote.url", STRING, None,

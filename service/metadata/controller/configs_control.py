@@ -10,8 +10,9 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import ConfigError, RequestError
 from service.base.steps import Steps, at_once
-from service.metadata.controller.decision import Decision, decided_in_steps
+from service.metadata.controller.decision import EXCESSIVE, Decision, decided_in_steps
 from service.metadata.controller.requests import (
+    MAX_RECORDS_PER_OPERATION,
     AlterConfig,
     AlterResource,
     AlterResourceResult,
@@ -25,6 +26,7 @@ from service.metadata.records import ConfigRecord
 
 RESOURCE_US: Final = 60
 CHANGE_US: Final = 10
+TWICE: Final = "Each resource must appear at most once."
 
 _OPERATIONS: Final = frozenset(int(operation) for operation in ConfigOperation)
 
@@ -50,7 +52,7 @@ def incremental_alter_configs(
         error, message = ErrorCode.none, None
         try:
             if seen[resource.resource_type, resource.resource_name] > 1:
-                raise _invalid("Each resource must appear at most once.")
+                raise _invalid(TWICE)
             records += yield from _alter_resource(image, resource, rules, via_broker)
         except RequestError as e:
             error, message = e.code, e.message
@@ -58,10 +60,36 @@ def incremental_alter_configs(
     return (yield from decided_in_steps(() if validate_only else records, results))
 
 
+def alter_configs(
+    image: MetadataImage,
+    resources: Sequence[AlterResource],
+    rules: ConfigRules,
+    *,
+    validate_only: bool = False,
+    via_broker: int | None = None,
+) -> Steps[Decision[list[AlterResourceResult]]]:
+    """As `incremental_alter_configs`, but what is set of a resource and not named is deleted."""
+    whole = []
+    for one in resources:
+        yield CHANGE_US + len(one.configs)
+        named = {change.name for change in one.configs}
+        others = [key for key in image.config(*one[:2]) if key not in named]
+        deleted = tuple(AlterConfig(key, ConfigOperation.DELETE, None) for key in others)
+        whole.append(one._replace(configs=one.configs + deleted))
+    return (
+        yield from incremental_alter_configs(
+            image, whole, rules, validate_only=validate_only, via_broker=via_broker
+        )
+    )
+
+
 def _alter_resource(
     image: MetadataImage, resource: AlterResource, rules: ConfigRules, via_broker: int | None
 ) -> Steps[list[ConfigRecord]]:
-    _check_changes(resource.configs)
+    check_changes(resource.configs)
+    for change in resource.configs:
+        if change.operation not in _OPERATIONS:
+            raise _invalid(f"Unknown operations type {change.operation}")
     kind = _check_name(resource, via_broker)
     current = image.config(*resource[:2])
     values = dict(current)
@@ -107,15 +135,18 @@ def validate_in_steps(
         raise RequestError(code, str(e)) from e
 
 
-def _check_changes(changes: Sequence[AlterConfig]) -> None:
+def check_changes(changes: Sequence[AlterConfig]) -> None:
+    """What no kind of resource can be asked for: `RequestError` INVALID_REQUEST.
+
+    POLICY_VIOLATION for more changes of one resource than an operation may write records.
+    """
+    if len(changes) > MAX_RECORDS_PER_OPERATION:
+        raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
     if len({change.name for change in changes}) < len(changes):
         raise _invalid("Error due to duplicate config keys")
     without_value = [c.name for c in changes if c.value is None and c.operation != ConfigOperation.DELETE]
     if without_value:
         raise _invalid(f"Null value not supported for : {', '.join(without_value)}")
-    for change in changes:
-        if change.operation not in _OPERATIONS:
-            raise _invalid(f"Unknown operations type {change.operation}")
 
 
 def _check_name(resource: AlterResource, via_broker: int | None) -> ResourceType:

@@ -25,6 +25,7 @@ from service.metadata.controller import (
     catalog_control,
     cluster_control,
     configs_control,
+    partitions_control,
     producer_ids_control,
     topics_control,
 )
@@ -34,6 +35,8 @@ from service.metadata.controller.requests import (
     AlterResource,
     AlterResourceResult,
     ConfigRules,
+    CreatePartitions,
+    CreatePartitionsResult,
     CreateTopic,
     CreateTopicResult,
     DeleteTopic,
@@ -132,6 +135,16 @@ class Controller:
             )
         )
 
+    async def create_partitions(
+        self, requests: Sequence[CreatePartitions], *, validate_only: bool = False
+    ) -> list[CreatePartitionsResult]:
+        """Have topics grow; see `partitions_control.create_partitions` for the order of the answers."""
+        return await self._run(
+            lambda image: partitions_control.create_partitions(
+                image, requests, limit=self._options.partition_limit, validate_only=validate_only
+            )
+        )
+
     async def delete_topics(self, requests: Sequence[DeleteTopic]) -> list[DeleteTopicResult]:
         """Delete topics by name or id; the answers are in no particular order."""
         now_ms = self._clock.now_ms()
@@ -147,6 +160,20 @@ class Controller:
         """Change configurations; `via_broker` is the broker to which the client spoke."""
         return await self._run(
             lambda image: configs_control.incremental_alter_configs(
+                image, resources, self._rules, validate_only=validate_only, via_broker=via_broker
+            )
+        )
+
+    async def alter_configs(
+        self,
+        resources: Sequence[AlterResource],
+        *,
+        validate_only: bool = False,
+        via_broker: int | None = None,
+    ) -> list[AlterResourceResult]:
+        """As `incremental_alter_configs`; what is set of a resource and not named is deleted."""
+        return await self._run(
+            lambda image: configs_control.alter_configs(
                 image, resources, self._rules, validate_only=validate_only, via_broker=via_broker
             )
         )

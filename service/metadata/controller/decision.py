@@ -15,7 +15,7 @@ from service.metadata.frames import Frame, newest
 from service.metadata.records import MetadataRecord
 
 R = TypeVar("R")
-_EXCESSIVE: Final = "Unable to perform excessively large batch operation."
+EXCESSIVE: Final = "Unable to perform excessively large batch operation."
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ NEWEST_US: Final = 1
 def decided_in_steps(records: Sequence[MetadataRecord], response: R) -> Steps[Decision[R]]:
     """As `decided`."""
     if len(records) > MAX_RECORDS_PER_OPERATION:
-        raise RequestError(ErrorCode.policy_violation, _EXCESSIVE)
+        raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
     frames = []
     for record in records:
         yield NEWEST_US
@@ -48,5 +48,5 @@ def decided(records: Iterable[MetadataRecord], response: R) -> Decision[R]:
     """
     frames = tuple(map(newest, records))
     if len(frames) > MAX_RECORDS_PER_OPERATION:
-        raise RequestError(ErrorCode.policy_violation, _EXCESSIVE)
+        raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
     return Decision(frames, response)

@@ -18,9 +18,9 @@ class CannotPlace(Exception):
 
 
 def place_replicas(
-    brokers: Iterable[BrokerImage], partitions: int, replication_factor: int, topic_id: UUID
+    brokers: Iterable[BrokerImage], partitions: range, replication_factor: int, topic_id: UUID
 ) -> Iterator[tuple[int, ...]]:
-    """Replicas of each partition, the preferred leader first; it is never a fenced broker.
+    """Replicas of each of `partitions`, the preferred leader first; it is never a fenced broker.
 
     Raises `CannotPlace` where there are fewer brokers than replicas, or all are fenced.
     """
@@ -35,10 +35,7 @@ def place_replicas(
     leaders = _interleave_racks([b for b in usable if not b.fenced])
     fenced = _interleave_racks([b for b in usable if b.fenced])
     start = topic_id.int % len(leaders)
-    return (
-        _replicas_of(leaders, fenced, start + partition, replication_factor)
-        for partition in range(partitions)
-    )
+    return (_replicas_of(leaders, fenced, start + partition, replication_factor) for partition in partitions)
 
 
 def _replicas_of(

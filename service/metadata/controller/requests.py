@@ -29,6 +29,8 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
+    """not the controller's, but each broker's own"""
 
 
 class ConfigOperation(IntEnum):
@@ -62,6 +64,21 @@ class CreateTopicResult(NamedTuple):
     replication_factor: int = -1
     configs: Mapping[str, str] = {}
     """the overrides that were given"""
+
+
+class CreatePartitions(NamedTuple):
+    """A topic is to have `total` partitions. `assignments`: broker ids of each that is new, the preferred
+    leader first; None: the controller chooses."""
+
+    name: str
+    total: int
+    assignments: tuple[tuple[int, ...], ...] | None = None
+
+
+class CreatePartitionsResult(NamedTuple):
+    name: str
+    error: ErrorCode
+    message: str | None = None
 
 
 class DeleteTopic(NamedTuple):

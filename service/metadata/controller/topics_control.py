@@ -41,6 +41,8 @@ LOOK_US: Final = 2
 TOPIC_US: Final = 15
 CONFIGS_US: Final = 60
 PARTITION_US: Final = 8
+_SORTED: Final = 100
+"""Replicas of one partition that are looked at all the same, so that errors are Kafka's."""
 
 _UNKNOWN_NAME: Final = "This server does not host this topic-partition."
 _UNKNOWN_ID: Final = "This server does not host this topic ID."
@@ -69,7 +71,7 @@ def create_topics(
     times = Counter(request.name for request in requests)
     room = None
     if limit is not None:
-        room = limit.partitions - (yield from _partitions_of(image))
+        room = limit.partitions - (yield from partitions_of(image))
     records: list[MetadataRecord] = []
     results = []
     for request in requests:
@@ -79,7 +81,7 @@ def create_topics(
         try:
             new, result = yield from _create(image, request, defaults, rules, new_uuid)
             if limit is not None and room is not None:
-                room = _take_room(room, result.num_partitions, limit)
+                room = take_room(room, result.num_partitions, limit)
         except RequestError as e:
             results.append(_refusal(request.name, e.code, e.message))
             continue
@@ -96,7 +98,8 @@ def create_topics(
     return (yield from decided_in_steps(() if validate_only else records, results))
 
 
-def _partitions_of(image: MetadataImage) -> Steps[int]:
+def partitions_of(image: MetadataImage) -> Steps[int]:
+    """How many partitions there are, in steps."""
     count = 0
     for topic in image.topics_by_id.values():
         yield LOOK_US
@@ -104,7 +107,8 @@ def _partitions_of(image: MetadataImage) -> Steps[int]:
     return count
 
 
-def _take_room(room: int, partitions: int, limit: PartitionLimit) -> int:
+def take_room(room: int, partitions: int, limit: PartitionLimit) -> int:
+    """What is left of `room` with so many partitions more; `RequestError` POLICY_VIOLATION."""
     if partitions > room:
         raise RequestError(
             ErrorCode.policy_violation,
@@ -150,7 +154,7 @@ def _create(
     for count, replicas in enumerate(assignments, 1):
         yield PARTITION_US
         factor = len(replicas)
-        records.append(_partition(image.brokers, topic_id, count - 1, replicas))
+        records.append(new_partition(image.brokers, topic_id, count - 1, replicas))
     return records, CreateTopicResult(
         name=request.name,
         error=ErrorCode.none,
@@ -203,11 +207,16 @@ def _assign(
     partitions = defaults.num_partitions if request.num_partitions == -1 else request.num_partitions
     factor = defaults.replication_factor if request.replication_factor == -1 else request.replication_factor
     try:
-        return place_replicas(image.brokers.values(), partitions, factor, topic_id)
+        return place_replicas(image.brokers.values(), range(partitions), factor, topic_id)
     except CannotPlace as e:
-        raise RequestError(
-            ErrorCode.invalid_replication_factor, f"Unable to replicate the partition {factor} time(s): {e}"
-        ) from e
+        raise cannot_replicate(factor, e) from e
+
+
+def cannot_replicate(factor: int, why: CannotPlace) -> RequestError:
+    """There are too few brokers for so many replicas."""
+    return RequestError(
+        ErrorCode.invalid_replication_factor, f"Unable to replicate the partition {factor} time(s): {why}"
+    )
 
 
 def _check_manual(image: MetadataImage, request: CreateTopic) -> Steps[list[tuple[int, ...]]]:
@@ -221,45 +230,51 @@ def _check_manual(image: MetadataImage, request: CreateTopic) -> Steps[list[tupl
     for partition, replicas in request.assignments:
         yield PARTITION_US
         if partition in assignments:
-            raise _bad_assignment(f"Found multiple manual partition assignments for partition {partition}")
-        _check_replicas(image.brokers, replicas, factor)
+            raise bad_assignment(f"Found multiple manual partition assignments for partition {partition}")
+        check_replicas(image.brokers, partition, replicas, factor)
         factor = len(replicas)
-        if not any(image.brokers[broker].is_active for broker in replicas):
-            raise _bad_assignment(
-                "All brokers specified in the manual partition assignment for "
-                f"partition {partition} are fenced or in controlled shutdown."
-            )
         assignments[partition] = replicas
     if any(partition not in assignments for partition in range(len(assignments))):
-        raise _bad_assignment("partitions should be a consecutive 0-based integer sequence")
+        raise bad_assignment("partitions should be a consecutive 0-based integer sequence")
     return [assignments[partition] for partition in range(len(assignments))]
 
 
-def _check_replicas(
-    brokers: Mapping[int, BrokerImage], replicas: tuple[int, ...], factor: int | None
+def check_replicas(
+    brokers: Mapping[int, BrokerImage], partition: int, replicas: tuple[int, ...], factor: int | None
 ) -> None:
+    """Whether `replicas` can be those of a new partition; `factor`: how many the others have.
+
+    `RequestError` INVALID_REPLICA_ASSIGNMENT.
+    """
     given = "The manual partition assignment includes "
     if not replicas:
-        raise _bad_assignment(f"{given}an empty replica list.")
+        raise bad_assignment(f"{given}an empty replica list.")
     previous: int | None = None
-    for broker in sorted(replicas):
+    # Of more than there are brokers one is wrong among any so many: a million are not sorted for that.
+    for broker in sorted(replicas[: max(_SORTED, len(brokers) + 1)]):
         if broker not in brokers:
-            raise _bad_assignment(f"{given}broker {broker}, but no such broker is registered.")
+            raise bad_assignment(f"{given}broker {broker}, but no such broker is registered.")
         if broker == previous:
-            raise _bad_assignment(f"{given}the broker {broker} more than once.")
+            raise bad_assignment(f"{given}the broker {broker} more than once.")
         previous = broker
     if factor is not None and len(replicas) != factor:
-        raise _bad_assignment(
+        raise bad_assignment(
             f"{given}a partition with {len(replicas)} replica(s), but this is not consistent with previous "
             f"partitions, which have {factor} replica(s)."
         )
+    if not any(brokers[broker].is_active for broker in replicas):
+        raise bad_assignment(
+            "All brokers specified in the manual partition assignment for "
+            f"partition {partition} are fenced or in controlled shutdown."
+        )
 
 
-def _bad_assignment(message: str) -> RequestError:
+def bad_assignment(message: str) -> RequestError:
+    """An assignment that cannot be."""
     return RequestError(ErrorCode.invalid_replica_assignment, message)
 
 
-def _partition(
+def new_partition(
     brokers: Mapping[int, BrokerImage], topic_id: UUID, partition: int, replicas: tuple[int, ...]
 ) -> PartitionRecord:
     """A new partition, led by its first active replica. Where a broker has one log dir, it is named."""

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError, InvariantError, RequestError
+from service.base.rate import Rate, RateLimit
 from service.base.types import Buffer, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.remote.format.block_table import BlockTable
@@ -181,7 +182,11 @@ class RemoteReader:
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         chunk_bytes: int = DEFAULT_CHUNK_BYTES,
         attempts: int = 4,
+        limit: Callable[[], RateLimit] = RateLimit,
     ) -> None:
+        """`limit`: how much may be downloaded, asked whenever it counts."""
+        self._rate = Rate(limit)
+        self._counted_bytes = 0
         chunk_budget = cache_bytes - cache_bytes // _METADATA_SHARE
         self.chunk_bytes = chunk_bytes
         self._clock = world.clock
@@ -230,8 +235,12 @@ class RemoteReader:
             self._written.put(key, data)
 
     def share(self) -> int:
-        """Bytes that one more response may have of the cold tier now; 0 where clients take none of theirs."""
-        return self._flights.share()
+        """Bytes that one more response may have of the cold tier now; 0 where clients take none of theirs, or
+        too much was downloaded lately. For the loop."""
+        now_ms, downloaded = self._clock.monotonic_ms(), self._flights.metrics.downloaded_bytes
+        self._rate.spend(downloaded - self._counted_bytes, now_ms)
+        self._counted_bytes = downloaded
+        return 0 if self._rate.wait_ms(now_ms) else self._flights.share()
 
     def offset_for_timestamp(
         self, tip: TopicIdPartition, manifest_key: str, timestamp: int, from_offset: int = 0

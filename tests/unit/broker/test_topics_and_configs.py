@@ -147,7 +147,7 @@ def test_a_setting_that_cannot_be_changes_nothing(talk: Talk) -> None:
 def test_this_broker_describes_itself_and_no_other(talk: Talk) -> None:
     assert described(talk, "1", "node.id", kind=4) == {"node.id": "1"}
     module = request_module(ApiKey.DESCRIBE_CONFIGS)
-    for kind, name in ((4, "2"), (8, "1"), (2, "nobody")):
+    for kind, name in ((4, "2"), (8, "2"), (16, "1"), (2, "nobody")):
         resource = module.DescribeConfigsResource(
             resource_type=kind, resource_name=name, configuration_keys=None
         )

@@ -1,15 +1,17 @@
 """What a node and a topic may be configured with, and what is refused, in which words."""
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from service.base.errors import ConfigError
 from service.config.docs import markdown
-from service.config.keys import ConfigType, to_text
+from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.settings import BrokerConfig, LogConfig, topic_config, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
+from service.config.tables.refused import refusal
 
 ROOT = Path(__file__).parents[3]
 PLAIN = BrokerConfig.from_properties({})
@@ -441,3 +443,41 @@ def test_what_hadoop_calls_s3_is_s3(scheme: str) -> None:
     url = f"{scheme}://bucket/prefix"
     node = BrokerConfig.from_properties({"firn.remote.url": url, "firn.remote.s3.region": "eu-west-1"})
     assert (node.remote_url, node.remote_s3_region) == (url, "eu-west-1")
+
+
+OTHERWISE = {
+    "advertised.listeners": "one text, which is taken apart with the listeners",
+    "listeners": "as above; and a node listens on loopback until it is told otherwise",
+    "listener.security.protocol.map": "every listener speaks PLAINTEXT",
+    "log.dir": "below the directory that a node is started in",
+    "node.id": "a node can be started without any settings",
+    "process.roles": "a single node is both",
+    "queued.max.request.bytes": "memory is bounded",
+    "remote.log.manager.copier.thread.pool.size": "memory is bounded",
+}
+"""Keys whose type or default is not Apache Kafka's, and why."""
+
+
+def kafkas_keys(kind: str) -> dict[str, tuple[str, str]]:
+    """Type and default ("-": none) of each key that the documentation of Kafka 4.3.1 lists."""
+    text = (ROOT / "tests" / "golden" / "config" / f"{kind}_keys.txt").read_text()
+    rows = [line.split(" ", 2) for line in text.splitlines()]
+    return {name: (type_, default) for name, type_, default in rows}
+
+
+@pytest.mark.parametrize(("kind", "keys"), [("broker", BROKER_KEYS), ("topic", TOPIC_KEYS)])
+def test_every_key_of_apache_kafka_is_known_or_refused_with_a_reason(
+    kind: str, keys: Mapping[str, ConfigKey]
+) -> None:
+    listed = kafkas_keys(kind)
+    assert len(listed) > 30
+    assert not [name for name in listed if name not in keys and refusal(name) is None]
+
+
+@pytest.mark.parametrize(("kind", "keys"), [("broker", BROKER_KEYS), ("topic", TOPIC_KEYS)])
+def test_keys_that_are_apache_kafkas_have_its_types_and_defaults(
+    kind: str, keys: Mapping[str, ConfigKey]
+) -> None:
+    theirs = {name: row for name, row in kafkas_keys(kind).items() if name in keys}
+    ours = {name: (keys[name].type.name.lower(), to_text(keys[name].default) or "-") for name in theirs}
+    assert {name for name in theirs if theirs[name] != ours[name]} == OTHERWISE.keys() & theirs.keys()

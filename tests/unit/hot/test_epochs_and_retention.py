@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +13,15 @@ from service.base.disk import SystemDisk
 from service.base.errors import CorruptionError
 from service.config.settings import LogConfig
 from service.hot.epochs import LeaderEpochs
-from service.hot.retention import RetentionBounds, RetentionLimits, SegmentFacts, decide, limits_of
+from service.hot.log import LocalLog
+from service.hot.retention import (
+    OVERDUE_MS,
+    RetentionBounds,
+    RetentionLimits,
+    SegmentFacts,
+    decide,
+    limits_of,
+)
 from tests.unit.hot.logs import START_MS, batch, open_log
 
 
@@ -129,6 +139,12 @@ OPEN = RetentionBounds(0, 35, 0, sum(one.size for one in SEGMENTS))
         (RetentionLimits(0, -1, True), OPEN._replace(remote_end_offset=19), 9999, 1, False),
         (RetentionLimits(0, -1, True), OPEN._replace(remote_end_offset=30), 9999, 3, True),
         (RetentionLimits(-1, -1, True), OPEN._replace(start_offset=20), 0, 2, False),
+        (RetentionLimits(0, -1, True, (1500, -1)), OPEN, 3501, 0, False),
+        (RetentionLimits(0, -1, True, (1500, -1)), OPEN._replace(is_archive_empty=True), 3501, 2, False),
+        (RetentionLimits(-1, 0, True, (-1, 250)), OPEN, 0, 1, False),
+        (RetentionLimits(-1, 0, True, (-1, 251)), OPEN, 0, 0, False),
+        (RetentionLimits(-1, 0, True, (-1, 100)), OPEN._replace(remote_end_offset=10), 0, 2, False),
+        (RetentionLimits(1500, -1, False), OPEN, -9999, 0, False),
     ],
 )
 def test_segments_go_from_the_oldest_on_while_a_rule_takes_them(
@@ -171,6 +187,77 @@ def test_without_remote_storage_retention_moves_the_start_of_the_log(tmp_path: P
     assert log.log_start_offset == log.local_log_start_offset == 2 * 2 * gone
     assert 800 <= log.size < 1200
     assert log.epochs.entries == ((0, log.log_start_offset),)
+
+
+class TestBeyondTotalRetention:
+    """Of a tiered log whose bucket takes nothing."""
+
+    @staticmethod
+    def filled(directory: Path, clock: ManualClock, **options: Any) -> LocalLog:
+        log = open_log(directory, clock, segment_bytes=400, remote_storage_enable=True, **options)
+        for _ in range(20):
+            log.append(batch(2), 0, START_MS)
+        return log
+
+    @staticmethod
+    def apply(log: LocalLog, clock: ManualClock, *, is_archive_empty: bool = True) -> int:
+        return log.apply_local_retention(
+            clock.now_ms(), 0, log.log_end_offset, is_archive_empty=is_archive_empty
+        )
+
+    def test_what_is_too_old_goes_when_the_bucket_has_not_taken_it_for_long(self, tmp_path: Path) -> None:
+        clock = ManualClock(START_MS)
+        log = self.filled(tmp_path, clock, retention_ms=60_000, local_retention_ms=0)
+        clock.advance(50_000)
+        assert self.apply(log, clock) == 0
+        clock.advance(20_000)
+        assert self.apply(log, clock) == 0  # a clock that has jumped looks the same
+        clock.advance(OVERDUE_MS - 1)
+        assert self.apply(log, clock) == 0
+        clock.advance(1)
+        assert self.apply(log, clock, is_archive_empty=False) == 0  # what comes before it may be younger
+        assert self.apply(log, clock) == 0
+        clock.advance(OVERDUE_MS)
+        assert self.apply(log, clock) > 5
+        assert log.log_start_offset == log.local_log_start_offset == log.log_end_offset
+
+    def test_what_is_too_much_goes_whatever_the_bucket_has(self, tmp_path: Path) -> None:
+        clock = ManualClock(START_MS)
+        log = self.filled(tmp_path, clock, retention_ms=-1, retention_bytes=800, local_retention_bytes=1)
+        assert self.apply(log, clock, is_archive_empty=False) == 0
+        clock.advance(OVERDUE_MS)
+        assert self.apply(log, clock, is_archive_empty=False) > 2
+        assert 800 <= log.size < 1200
+        assert log.log_start_offset == log.local_log_start_offset > 0
+
+    def test_who_keeps_everything_keeps_what_was_not_copied(self, tmp_path: Path) -> None:
+        clock = ManualClock(START_MS)
+        log = self.filled(tmp_path, clock, retention_ms=-1, local_retention_bytes=1)
+        for _ in range(5):
+            clock.advance(OVERDUE_MS)
+            assert self.apply(log, clock) == 0
+
+
+@pytest.mark.parametrize("timestamp", [START_MS + 10**9, -1])
+def test_records_from_the_future_stay_and_those_without_a_time_age_with_their_file(
+    tmp_path: Path, timestamp: int
+) -> None:
+    clock = ManualClock(START_MS)
+    log = open_log(tmp_path, clock, segment_bytes=400, retention_ms=1000)
+    for _ in range(20):
+        log.append(batch(1, timestamp=timestamp), 0, START_MS)
+    for path in log.dir.glob("*.log"):
+        os.utime(path, (START_MS / 1000, START_MS / 1000))
+    log.close()
+    log = open_log(tmp_path, clock, segment_bytes=400, retention_ms=1000)
+    assert log.apply_local_retention(START_MS + 900) == 0
+    gone = log.apply_local_retention(START_MS + 5000)
+    assert (gone > 3) is (timestamp < 0)
+    # An empty log has nothing that could be too old.
+    log.advance_log_start(log.log_end_offset)
+    log.roll()
+    log.apply_local_retention(START_MS)
+    assert log.apply_local_retention(START_MS + 10**12) == 0
 
 
 def test_who_watches_sealed_segments_hears_of_all_that_changes_them(tmp_path: Path) -> None:

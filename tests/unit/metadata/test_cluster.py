@@ -173,7 +173,7 @@ def brokers(*racks: str | None, fenced: tuple[int, ...] = ()) -> list[BrokerImag
 
 
 def test_leaders_go_round_and_replicas_are_distinct() -> None:
-    placed = list(place_replicas(brokers(None, None, None, None), 8, 3, TOPIC_ID))
+    placed = list(place_replicas(brokers(None, None, None, None), range(8), 3, TOPIC_ID))
     assert all(len(set(replicas)) == 3 for replicas in placed)
     leaders = [replicas[0] for replicas in placed]
     assert sorted(leaders) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -182,17 +182,17 @@ def test_leaders_go_round_and_replicas_are_distinct() -> None:
 
 def test_replicas_lie_in_different_racks_while_there_are_any() -> None:
     racks = ("a", "a", "b", "b", "c", "c")
-    for replicas in place_replicas(brokers(*racks), 12, 3, TOPIC_ID):
+    for replicas in place_replicas(brokers(*racks), range(12), 3, TOPIC_ID):
         assert {racks[broker] for broker in replicas} == {"a", "b", "c"}
 
 
 def test_a_fenced_broker_follows_but_never_leads() -> None:
-    placed = list(place_replicas(brokers(None, None, None, fenced=(1,)), 6, 3, TOPIC_ID))
+    placed = list(place_replicas(brokers(None, None, None, fenced=(1,)), range(6), 3, TOPIC_ID))
     assert all(replicas[0] != 1 and 1 in replicas for replicas in placed)
 
 
 def test_placement_needs_enough_brokers() -> None:
     with pytest.raises(CannotPlace, match="All brokers are currently fenced"):
-        place_replicas(brokers(None, fenced=(0,)), 1, 1, TOPIC_ID)
+        place_replicas(brokers(None, fenced=(0,)), range(1), 1, TOPIC_ID)
     with pytest.raises(CannotPlace, match=r"only 2 broker\(s\) are registered"):
-        place_replicas(brokers(None, None), 1, 3, TOPIC_ID)
+        place_replicas(brokers(None, None), range(1), 3, TOPIC_ID)

@@ -102,6 +102,7 @@ def test_what_lies_below_the_log_start_offset_goes(world: World) -> None:
     replica.log.advance_log_start(second.base_offset + 1)
     world.run()
     assert world.live(replica)[0] == second, "a segment goes as a whole"
+    assert world.entry(replica).start_offset == second.base_offset + 1, "and the log begins within one"
     world.check()
 
 

@@ -10,7 +10,7 @@ import pytest
 from service.base.backoff import backoff
 from service.base.errors import InvariantError
 from service.remote.catalog import CatalogEntry, CatalogResult, decide_commit, malformed
-from service.tiering.expiry import Retention, plan_expiry
+from service.tiering.expiry import ChainSpan, Expiry, Retention, plan_expiry
 from service.tiering.lifecycle import MOVES, SegmentState, move
 from service.tiering.planner import CopyPlan, plan_copies, priority
 
@@ -82,9 +82,31 @@ class Remote(NamedTuple):
     max_timestamp: int
 
 
+SPAN = ChainSpan(0, 30)
+
+
+@pytest.mark.parametrize(
+    ("log_start", "expected"),
+    [
+        (0, None),
+        (5, Expiry(0, 5, 0)),
+        (10, Expiry(1, 10, 100)),
+        (25, Expiry(2, 25, 200)),
+        (30, Expiry(3, 30, 300)),
+        (99, Expiry(3, 30, 300)),
+    ],
+)
+def test_the_chain_begins_where_the_log_does(log_start: int, expected: Expiry | None) -> None:
+    chain = [Remote(last, 100, 0) for last in (9, 19, 29)]
+    unlimited = Retention(-1, -1)
+    assert (
+        plan_expiry(chain, SPAN, unlimited, now_ms=0, log_start_offset=log_start, total_bytes=300) == expected
+    )
+
+
 def test_only_a_prefix_of_the_chain_expires() -> None:
     chain = [Remote(9, 100, 10), Remote(19, 100, 900), Remote(29, 100, 20)]
-    found = plan_expiry(chain, Retention(500, -1), now_ms=1000, log_start_offset=0, total_bytes=300)
+    found = plan_expiry(chain, SPAN, Retention(500, -1), now_ms=1000, log_start_offset=0, total_bytes=300)
     assert found is not None
     assert (found.segments, found.start_offset) == (1, 10)
 
@@ -92,7 +114,7 @@ def test_only_a_prefix_of_the_chain_expires() -> None:
 @pytest.mark.parametrize(("total", "segments"), [(299, 0), (300, 1), (399, 1), (400, 2)])
 def test_size_expires_only_what_leaves_the_full_retention_behind(total: int, segments: int) -> None:
     chain = [Remote(9, 100, 0), Remote(19, 100, 0)]
-    found = plan_expiry(chain, Retention(-1, 200), now_ms=0, log_start_offset=0, total_bytes=total)
+    found = plan_expiry(chain, SPAN, Retention(-1, 200), now_ms=0, log_start_offset=0, total_bytes=total)
     assert (found.segments if found else 0) == segments
 
 
@@ -101,7 +123,9 @@ def test_the_chain_is_read_no_further_than_needed() -> None:
         yield Remote(9, 100, 900)
         raise AssertionError("read on")
 
-    assert plan_expiry(chain(), Retention(500, -1), now_ms=1000, log_start_offset=0, total_bytes=0) is None
+    assert (
+        plan_expiry(chain(), SPAN, Retention(500, -1), now_ms=1000, log_start_offset=0, total_bytes=0) is None
+    )
 
 
 def test_a_segment_without_usable_times_ages_from_its_upload() -> None:
@@ -109,6 +133,7 @@ def test_a_segment_without_usable_times_ages_from_its_upload() -> None:
         for uploaded, expired in ((400, True), (600, False)):
             found = plan_expiry(
                 [Remote(9, 100, timestamp)],
+                SPAN,
                 Retention(500, -1),
                 now_ms=1000,
                 log_start_offset=0,

@@ -1,0 +1,54 @@
+"""CreatePartitions (KIP-195): topics grow."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
+from kio.schema.create_partitions.v3.response import CreatePartitionsResponse, CreatePartitionsTopicResult
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.slices import each_in_slices
+from service.broker.broker import NO_THROTTLE, Broker
+from service.metadata.controller.decision import EXCESSIVE
+from service.metadata.controller.requests import (
+    MAX_RECORDS_PER_OPERATION,
+    CreatePartitions,
+    CreatePartitionsResult,
+)
+from service.network.exchange import RequestContext
+
+TOPIC_US: Final = 4
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    """Have all topics grow that can; each has its own outcome. The answer comes once partitions are there.
+
+    More than an operation of the controller may write is refused before it is looked at: POLICY_VIOLATION.
+    """
+    try:
+        if len(request.topics) > MAX_RECORDS_PER_OPERATION:
+            raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
+        asked = await each_in_slices(_asked, request.topics, TOPIC_US)
+        results = await broker.topic_admin.create_partitions(asked, validate_only=request.validate_only)
+    except RequestError as e:
+        code, message = e.code, e.message
+        results = await each_in_slices(
+            lambda one: CreatePartitionsResult(one.name, code, message), request.topics, TOPIC_US
+        )
+    return CreatePartitionsResponse(
+        throttle_time=NO_THROTTLE, results=tuple(await each_in_slices(_answer, results, TOPIC_US))
+    )
+
+
+def _asked(topic: CreatePartitionsTopic) -> CreatePartitions:
+    assignments = topic.assignments
+    chosen = None if assignments is None else tuple(tuple(one.broker_ids) for one in assignments)
+    return CreatePartitions(topic.name, topic.count, chosen)
+
+
+def _answer(one: CreatePartitionsResult) -> CreatePartitionsTopicResult:
+    return CreatePartitionsTopicResult(name=one.name, error_code=one.error, error_message=one.message)

@@ -1,0 +1,133 @@
+"""DeleteRecords (KIP-107): the log begins later, over both tiers, and does so after a crash, too.
+
+What is answered without an error is durable: a checkpoint on disk tells where the log begins. The catalog
+follows by itself (`tiering/partition_work.py`), and objects and local segments go after their delays.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from kio.schema.delete_records.v2.request import DeleteRecordsRequest
+from kio.schema.delete_records.v2.response import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError, StorageError
+from service.base.slices import Slice
+from service.base.types import NO_OFFSET
+from service.broker.broker import INTERNAL_TOPICS, NO_THROTTLE, Broker
+from service.hot.log import LocalLog
+from service.hot.retention import MOST_AT_ONCE
+from service.network.exchange import RequestContext
+
+LOOK_US: Final = 2
+PARTITION_US: Final = 15
+SEGMENTS_US: Final = 500
+"""`MOST_AT_ONCE` of them."""
+
+
+class _Deleted(NamedTuple):
+    """A partition whose log begins at `start` at the earliest, once that is durable."""
+
+    log: LocalLog
+    start: int
+
+
+_Outcome = _Deleted | ErrorCode
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse:
+    """One answer for each partition; of one that is named twice the last offset counts, as in Kafka.
+
+    REQUEST_TIMED_OUT where a start has moved and is not durable within the request's time: a crash may still
+    bring records back then.
+    """
+    piece = Slice()
+    deadline = broker.loop.time() + request.timeout.total_seconds()
+    outcomes = await _delete(broker, context, await _asked(request, piece), piece)
+    timed_out = False
+    if await _is_any_unsafe(broker, outcomes, piece):
+        try:
+            async with asyncio.timeout_at(deadline):
+                await broker.checkpoint_starts()
+        except TimeoutError:
+            timed_out = True
+    topics: dict[str, list[DeleteRecordsPartitionResult]] = {}
+    for (topic, partition), outcome in outcomes.items():
+        if piece.charge(PARTITION_US):
+            await piece.next_turn()
+        topics.setdefault(topic, []).append(_answer(broker, partition, outcome, timed_out))
+    return DeleteRecordsResponse(
+        throttle_time=NO_THROTTLE,
+        topics=tuple(
+            DeleteRecordsTopicResult(name=name, partitions=tuple(answers)) for name, answers in topics.items()
+        ),
+    )
+
+
+async def _asked(request: DeleteRecordsRequest, piece: Slice) -> dict[tuple[str, int], int]:
+    asked = {}
+    for topic in request.topics:
+        for one in topic.partitions:
+            if piece.charge(LOOK_US):
+                await piece.next_turn()
+            asked[topic.name, one.partition_index] = one.offset
+    return asked
+
+
+async def _delete(
+    broker: Broker, context: RequestContext, asked: dict[tuple[str, int], int], piece: Slice
+) -> dict[tuple[str, int], _Outcome]:
+    outcomes: dict[tuple[str, int], _Outcome] = {}
+    for (topic, partition), offset in asked.items():
+        if piece.charge(PARTITION_US):
+            await piece.next_turn()
+        try:
+            found = broker.replicas.find(topic, partition)
+            if topic in INTERNAL_TOPICS:
+                raise RequestError(
+                    ErrorCode.invalid_topic_exception, f"Cannot delete records of internal topic {topic}."
+                )
+            outcomes[topic, partition] = _Deleted(found.log, found.delete_records(offset))
+            while (
+                broker.replicas.get_by(topic, partition) is found
+                and found.log.delete_below_start() == MOST_AT_ONCE
+            ):
+                if piece.charge(SEGMENTS_US):
+                    await piece.next_turn()
+        except RequestError as e:
+            outcomes[topic, partition] = e.code
+            broker.log_refusal("DeleteRecords", context, topic, partition, e)
+        except StorageError as e:
+            outcomes[topic, partition] = ErrorCode.kafka_storage_error
+            broker.log_storage_error("DeleteRecords", topic, partition, e)
+    return outcomes
+
+
+async def _is_any_unsafe(broker: Broker, outcomes: dict[tuple[str, int], _Outcome], piece: Slice) -> bool:
+    for outcome in outcomes.values():
+        if piece.charge(LOOK_US):
+            await piece.next_turn()
+        if isinstance(outcome, _Deleted) and broker.durable_start(outcome.log) < outcome.start:
+            return True
+    return False
+
+
+def _answer(
+    broker: Broker, partition: int, outcome: _Outcome, timed_out: bool
+) -> DeleteRecordsPartitionResult:
+    start, error = NO_OFFSET, outcome
+    if isinstance(outcome, _Deleted):
+        if broker.durable_start(outcome.log) >= outcome.start:
+            start, error = outcome.start, ErrorCode.none
+        else:  # the disk refuses, or takes its time; or the topic was deleted meanwhile
+            error = ErrorCode.request_timed_out if timed_out else ErrorCode.kafka_storage_error
+    assert isinstance(error, ErrorCode)
+    return DeleteRecordsPartitionResult(partition_index=partition, low_watermark=start, error_code=error)

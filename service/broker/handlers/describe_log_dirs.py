@@ -1,0 +1,93 @@
+"""DescribeLogDirs (KIP-113, KIP-827): what lies in which log directory, and how much room is left there.
+
+Sizes are those of local files: what a partition has in the bucket alone is not in any log directory.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from kio.schema.describe_log_dirs.v5.request import DescribeLogDirsRequest
+from kio.schema.describe_log_dirs.v5.response import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import StorageError
+from service.base.slices import Slice
+from service.broker.broker import NO_THROTTLE, Broker
+from service.hot.log import LocalLog
+from service.network.exchange import RequestContext
+
+LOOK_US: Final = 1
+PARTITION_US: Final = 6
+NO_LAG: Final = 0
+"""This node leads what it serves: a log ends where the high watermark is."""
+UNKNOWN_LAG: Final = -1
+
+Topics = dict[str, list[DescribeLogDirsPartition]]
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    """All directories, each with those of the partitions asked for that it holds; all where none are named.
+
+    A directory that is offline is told with KAFKA_STORAGE_ERROR and nothing else.
+    """
+    piece = Slice()
+    wanted = await _wanted(request, piece)
+    by_directory: dict[Path, Topics] = {path: {} for path in broker.config.log_dirs}
+    for log, path in broker.logs_by_directory():
+        if piece.charge(LOOK_US if wanted is not None else PARTITION_US):
+            await piece.next_turn()
+        if path in by_directory and (wanted is None or (log.tip.topic, log.tip.partition) in wanted):
+            by_directory[path].setdefault(log.tip.topic, []).append(_partition(broker, log))
+    return DescribeLogDirsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        results=tuple([await _directory(broker, path, topics) for path, topics in by_directory.items()]),
+    )
+
+
+async def _wanted(request: DescribeLogDirsRequest, piece: Slice) -> set[tuple[str, int]] | None:
+    if request.topics is None:
+        return None
+    wanted: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for partition in topic.partitions:
+            if piece.charge(LOOK_US):
+                await piece.next_turn()
+            wanted.add((topic.topic, partition))
+    return wanted
+
+
+def _partition(broker: Broker, log: LocalLog) -> DescribeLogDirsPartition:
+    is_online = broker.replicas.get(log.tip.topic_id, log.tip.partition) is not None and log.failure is None
+    return DescribeLogDirsPartition(
+        partition_index=log.tip.partition,
+        partition_size=log.size,
+        offset_lag=NO_LAG if is_online else UNKNOWN_LAG,
+        is_future_key=False,
+    )
+
+
+async def _directory(broker: Broker, path: Path, topics: Topics) -> DescribeLogDirsResult:
+    try:
+        space = await broker.space(path)
+    except StorageError:
+        return DescribeLogDirsResult(error_code=ErrorCode.kafka_storage_error, log_dir=str(path), topics=())
+    return DescribeLogDirsResult(
+        error_code=ErrorCode.none,
+        log_dir=str(path),
+        topics=tuple(
+            DescribeLogDirsTopic(name=name, partitions=tuple(partitions))
+            for name, partitions in topics.items()
+        ),
+        total_bytes=space.total,
+        usable_bytes=space.usable,
+    )

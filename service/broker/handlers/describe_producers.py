@@ -1,0 +1,85 @@
+"""DescribeProducers (KIP-664): what a partition remembers of idempotent producers."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+from kio.schema.describe_producers.v0.request import DescribeProducersRequest
+from kio.schema.describe_producers.v0.response import (
+    DescribeProducersResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError, StorageError
+from service.base.slices import in_slices
+from service.base.steps import Steps
+from service.broker.broker import NO_THROTTLE, Broker
+from service.metadata.controller.topic_names import what_is_wrong_with
+from service.network.exchange import RequestContext
+
+PARTITION_US: Final = 8
+PRODUCER_US: Final = 3
+UNKNOWN: Final = "This server does not host this topic-partition."
+MOST_PRODUCERS: Final = 500_000
+"""Of one answer; partitions beyond are refused."""
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: DescribeProducersRequest
+) -> DescribeProducersResponse | Awaitable[DescribeProducersResponse]:
+    """The producers of each partition that is asked for, an error for each that cannot say."""
+    return in_slices(_steps(broker, request))
+
+
+def _steps(broker: Broker, request: DescribeProducersRequest) -> Steps[DescribeProducersResponse]:
+    topics = []
+    room = MOST_PRODUCERS
+    for topic in request.topics:
+        partitions = []
+        for index in topic.partition_indexes:
+            yield PARTITION_US
+            found = yield from _partition(broker, topic.name, index, room)
+            room -= len(found.active_producers)
+            partitions.append(found)
+        topics.append(TopicResponse(name=topic.name, partitions=tuple(partitions)))
+    return DescribeProducersResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
+
+
+def _partition(broker: Broker, topic: str, index: int, room: int) -> Steps[PartitionResponse]:
+    error, message = ErrorCode.none, None
+    producers: list[ProducerState] = []
+    try:
+        reason = what_is_wrong_with(topic)
+        if reason is not None:
+            raise RequestError(ErrorCode.invalid_topic_exception, reason)
+        log = broker.replicas.find(topic, index).log
+        log.check()
+        if len(log.producers) > room:
+            raise RequestError(ErrorCode.invalid_request, f"answers have at most {MOST_PRODUCERS} producers")
+        for producer_id, entry in list(log.producers):
+            yield PRODUCER_US
+            producers.append(
+                ProducerState(
+                    producer_id=producer_id,
+                    producer_epoch=entry.epoch,
+                    last_sequence=entry.last_sequence,
+                    last_timestamp=entry.last_timestamp,
+                    coordinator_epoch=entry.coordinator_epoch,
+                    current_txn_start_offset=entry.txn_first_offset,
+                )
+            )
+    except RequestError as e:
+        error = e.code
+        message = UNKNOWN if error is ErrorCode.unknown_topic_or_partition else e.message
+    except StorageError as e:
+        error, message = ErrorCode.kafka_storage_error, str(e)
+    return PartitionResponse(
+        partition_index=index,
+        error_code=error,
+        error_message=message,
+        active_producers=tuple(producers),
+    )

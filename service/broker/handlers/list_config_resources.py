@@ -1,0 +1,62 @@
+"""ListConfigResources (KIP-714, KIP-1142): what DescribeConfigs can be asked about.
+
+Client metrics and groups have no settings here, so version 0, which lists client metrics, lists nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_config_resources.v1.request import ListConfigResourcesRequest
+from kio.schema.list_config_resources.v1.response import ConfigResource, ListConfigResourcesResponse
+
+from service.base.slices import in_slices
+from service.base.steps import Steps
+from service.broker.broker import NO_THROTTLE, Broker
+from service.metadata.controller.requests import ResourceType
+from service.network.exchange import RequestContext
+
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+KINDS: Final = (ResourceType.TOPIC, ResourceType.BROKER, ResourceType.BROKER_LOGGER, CLIENT_METRICS, GROUP)
+RESOURCE_US: Final = 2
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse | Awaitable[ListConfigResourcesResponse]:
+    """All resources of the kinds that are asked for, of every kind where none is.
+
+    UNSUPPORTED_VERSION for a kind that Kafka does not list.
+    """
+    return in_slices(_steps(broker, context.api_version, request))
+
+
+def _steps(
+    broker: Broker, version: int, request: ListConfigResourcesRequest
+) -> Steps[ListConfigResourcesResponse]:
+    yield RESOURCE_US * len(request.resource_types)
+    asked = {CLIENT_METRICS} if version == 0 else set(request.resource_types) or set(KINDS)
+    if not asked <= set(KINDS):
+        return ListConfigResourcesResponse(
+            throttle_time=NO_THROTTLE, error_code=ErrorCode.unsupported_version, config_resources=()
+        )
+    found: list[ConfigResource] = []
+    for kind in (one for one in KINDS if one in asked):
+        for name in _names(broker, kind):
+            yield RESOURCE_US
+            found.append(ConfigResource(resource_name=name, resource_type=int(kind)))
+    return ListConfigResourcesResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, config_resources=tuple(found)
+    )
+
+
+def _names(broker: Broker, kind: int) -> list[str]:
+    image = broker.image
+    if kind == ResourceType.TOPIC:
+        return list(image.topics_by_name)
+    if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        return [str(one) for one in sorted(image.brokers)]
+    return []

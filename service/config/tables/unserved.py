@@ -1,0 +1,133 @@
+"""The rest of Apache Kafka's keys: refused with the reason why they would have no effect here. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+_ONE_REPLICA: Final = "every partition has one replica, on this node"
+_ONE_NODE: Final = "a single node is broker and controller at once, in one process"
+_NO_QUOTAS: Final = "quotas are not supported"
+_NO_SHARES: Final = "share groups are not supported"
+_NO_TOKENS: Final = "delegation tokens are not supported"
+_NO_PLUGINS: Final = "classes cannot be loaded into a node that runs no Java"
+_NO_LEVELS: Final = "codecs compress at their usual level"
+_NO_COMPACTION: Final = "compacted topics are not supported"
+_COUNTERS: Final = "what a node counts is at /metrics of firn.http.listener, without samples or reporters"
+_PURGATORY: Final = "what waits is let go of at once when it is done; there is nothing to purge"
+_KERNEL_CHOOSES: Final = "the system sizes the buffers of each socket as it needs them"
+
+UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "add.partitions.to.txn.retry.backoff.max.ms": "transactions are not supported",
+        "add.partitions.to.txn.retry.backoff.ms": "transactions are not supported",
+        "alter.config.policy.class.name": _NO_PLUGINS,
+        "alter.log.dirs.replication.quota.window.num": "replicas are not moved between log directories",
+        "alter.log.dirs.replication.quota.window.size.seconds": "replicas are not moved between directories",
+        "auto.leader.rebalance.enable": _ONE_REPLICA,
+        "background.threads": "a node is one event loop and small pools of threads",
+        "broker.heartbeat.interval.ms": _ONE_NODE,
+        "broker.session.timeout.ms": _ONE_NODE,
+        "client.quota.callback.class": _NO_PLUGINS,
+        "compression.gzip.level": _NO_LEVELS,
+        "compression.lz4.level": _NO_LEVELS,
+        "compression.zstd.level": _NO_LEVELS,
+        "config.providers": _NO_PLUGINS,
+        "connection.failed.authentication.delay.ms": "SASL is not supported",
+        "connections.max.reauth.ms": "SASL is not supported",
+        "controlled.shutdown.enable": "a node always stops in order",
+        "controller.quorum.append.linger.ms": _ONE_NODE,
+        "controller.quorum.auto.join.enable": _ONE_NODE,
+        "controller.quorum.election.backoff.max.ms": _ONE_NODE,
+        "controller.quorum.election.timeout.ms": _ONE_NODE,
+        "controller.quorum.fetch.max.bytes": _ONE_NODE,
+        "controller.quorum.fetch.snapshot.max.bytes": _ONE_NODE,
+        "controller.quorum.fetch.timeout.ms": _ONE_NODE,
+        "controller.quorum.request.timeout.ms": _ONE_NODE,
+        "controller.quorum.retry.backoff.ms": _ONE_NODE,
+        "controller.quota.window.num": _NO_QUOTAS,
+        "controller.quota.window.size.seconds": _NO_QUOTAS,
+        "controller.socket.timeout.ms": _ONE_NODE,
+        "cordoned.log.dirs": "leave a directory out of log.dirs once it holds nothing",
+        "create.topic.policy.class.name": _NO_PLUGINS,
+        "delegation.token.expiry.check.interval.ms": _NO_TOKENS,
+        "delegation.token.expiry.time.ms": _NO_TOKENS,
+        "delegation.token.max.lifetime.ms": _NO_TOKENS,
+        "delegation.token.secret.key": _NO_TOKENS,
+        "delete.records.purgatory.purge.interval.requests": _PURGATORY,
+        "delete.retention.ms": _NO_COMPACTION,
+        "early.start.listeners": "a listener opens once what it serves is there",
+        "fetch.purgatory.purge.interval.requests": _PURGATORY,
+        "follower.fetch.last.tiered.offset.enable": _ONE_REPLICA,
+        "follower.replication.throttled.rate": _ONE_REPLICA,
+        "follower.replication.throttled.replicas": _ONE_REPLICA,
+        "initial.broker.registration.timeout.ms": _ONE_NODE,
+        "kafka.metrics.polling.interval.secs": _COUNTERS,
+        "kafka.metrics.reporters": _COUNTERS,
+        "leader.imbalance.check.interval.seconds": _ONE_REPLICA,
+        "leader.replication.throttled.rate": _ONE_REPLICA,
+        "leader.replication.throttled.replicas": _ONE_REPLICA,
+        "log.dir.failure.timeout.ms": "who asks for a partition of a failed directory is told at once",
+        "log.flush.start.offset.checkpoint.interval.ms": (
+            "where logs begin is written with recovery points: log.flush.offset.checkpoint.interval.ms"
+        ),
+        "log.preallocate": "segments grow as they are written",
+        "max.compaction.lag.ms": _NO_COMPACTION,
+        "max.connection.creation.rate": _NO_QUOTAS,
+        "max.connections.per.ip": _NO_QUOTAS,
+        "max.connections.per.ip.overrides": _NO_QUOTAS,
+        "metadata.log.segment.ms": "segments of the metadata log roll by size: metadata.log.segment.bytes",
+        "metadata.max.idle.interval.ms": "nobody follows the metadata log, who would miss a record",
+        "metadata.max.retention.bytes": "the newest snapshot of the metadata is kept, and what follows it",
+        "metadata.max.retention.ms": "the newest snapshot of the metadata is kept, and what follows it",
+        "metric.reporters": _COUNTERS,
+        "metrics.num.samples": _COUNTERS,
+        "metrics.recording.level": _COUNTERS,
+        "metrics.sample.window.ms": _COUNTERS,
+        "min.cleanable.dirty.ratio": _NO_COMPACTION,
+        "min.compaction.lag.ms": _NO_COMPACTION,
+        "num.recovery.threads.per.data.dir": "logs are recovered on the threads that all disk work shares",
+        "num.replica.alter.log.dirs.threads": "replicas are not moved between log directories",
+        "num.replica.fetchers": _ONE_REPLICA,
+        "offset.metadata.max.bytes": "consumer groups are not supported",
+        "preallocate": "segments grow as they are written",
+        "principal.builder.class": _NO_PLUGINS,
+        "producer.purgatory.purge.interval.requests": _PURGATORY,
+        "queued.max.requests": "requests are bounded by their bytes: queued.max.request.bytes",
+        "quota.window.num": _NO_QUOTAS,
+        "quota.window.size.seconds": _NO_QUOTAS,
+        "remote.log.index.file.cache.total.size.bytes": "indexes count as firn.remote.cache.bytes",
+        "remote.log.manager.expiration.thread.pool.size": (
+            "what expires shares remote.log.manager.copier.thread.pool.size"
+        ),
+        "remote.log.manager.follower.thread.pool.size": _ONE_REPLICA,
+        "remote.log.manager.thread.pool.size": "use remote.log.manager.copier.thread.pool.size",
+        "remote.log.reader.max.pending.tasks": "cold reads are bounded by firn.remote.cache.bytes",
+        "replica.alter.log.dirs.io.max.bytes.per.second": "replicas are not moved between log directories",
+        "replica.fetch.backoff.ms": _ONE_REPLICA,
+        "replica.fetch.max.bytes": _ONE_REPLICA,
+        "replica.fetch.min.bytes": _ONE_REPLICA,
+        "replica.fetch.response.max.bytes": _ONE_REPLICA,
+        "replica.fetch.wait.max.ms": _ONE_REPLICA,
+        "replica.high.watermark.checkpoint.interval.ms": _ONE_REPLICA,
+        "replica.lag.time.max.ms": _ONE_REPLICA,
+        "replica.selector.class": _NO_PLUGINS,
+        "replica.socket.receive.buffer.bytes": _ONE_REPLICA,
+        "replica.socket.timeout.ms": _ONE_REPLICA,
+        "replication.quota.window.num": _ONE_REPLICA,
+        "replication.quota.window.size.seconds": _ONE_REPLICA,
+        "request.timeout.ms": _ONE_NODE,
+        "security.providers": _NO_PLUGINS,
+        "share.coordinator.": _NO_SHARES,
+        "share.fetch.purgatory.purge.interval.requests": _NO_SHARES,
+        "socket.connection.setup.timeout.max.ms": _ONE_NODE,
+        "socket.connection.setup.timeout.ms": _ONE_NODE,
+        "socket.listen.backlog.size": "connections that wait are as many as the system allows",
+        "socket.receive.buffer.bytes": _KERNEL_CHOOSES,
+        "socket.send.buffer.bytes": _KERNEL_CHOOSES,
+        "telemetry.max.bytes": "metrics of clients are not collected",
+        "unclean.leader.election.enable": _ONE_REPLICA,
+    }
+)
+"""Names, and prefixes (those with a dot at the end)."""
