@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 from service.base.disk import DiskError, MissingFile
@@ -30,7 +30,8 @@ from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names
-from service.hot.checkpoints import AllOffsets, Checkpoints, Name, OffsetTable
+from service.hot.checkpoints import AllOffsets, Checkpoints, Name, OffsetTable, mark_clean
+from service.hot.cleaning.cleaner import Cleaner
 from service.hot.directories import LogDirs
 from service.hot.files import FileCache
 from service.hot.flusher import Flusher
@@ -39,7 +40,7 @@ from service.hot.log_dir import LogDir, MetaProperties
 from service.hot.log_io import LogIo
 from service.hot.metrics import HotMetrics
 from service.hot.opening import NO_TOPIC_ID, Found, NewLog, OfflineReplica, Opener, look_into
-from service.hot.removals import MayGo, Removals, remove
+from service.hot.removals import MayGo, Removals, Retired, remove, rename_all
 from service.hot.state import LogOffline
 
 _log = logging.getLogger(__name__)
@@ -59,13 +60,6 @@ IsNew = Callable[[TopicIdPartition], bool]
 
 Made = LocalLog | StorageError | CorruptionError
 """A log, or why there is none."""
-
-
-class _Retired(NamedTuple):
-    """A log that is not in use any more, and what its directory is to be called."""
-
-    log: LocalLog
-    target: Path
 
 
 class LogManager:
@@ -108,6 +102,7 @@ class LogManager:
         self._io = LogIo(world.threads, io_threads)
         self._flusher = Flusher(self._io, world.clock, self, self.metrics)
         self._removals = Removals(self._io, world.disk)
+        self.cleaner = Cleaner(self._io, world, self, self.metrics)
         self._offsets = OffsetTable()
         self._counts: Counter[LogDir] = Counter()
 
@@ -140,6 +135,7 @@ class LogManager:
                 continue
             self._offsets.add(home)
             self._checkpoints.names |= found.recovery_points.keys() | found.log_starts.keys()
+            self._checkpoints.cleaned[home] = found.cleaned
             replicas = self._replicas(home, found.directories)
             stop = f"after a {'clean' if found.clean else 'hard'} stop" if replicas else "which has none yet"
             _log.info("opening %d logs in %s, %s", len(replicas), home.path, stop)
@@ -189,7 +185,7 @@ class LogManager:
             _log.error("%s is offline, its files are left as they are: %s", opened.path, opened.why)
             name = opened.tip.topic, opened.tip.partition
             self._offline.setdefault(name, []).append(opened)
-            self._offsets.keep(name, home, opened.known[1:3])
+            self._offsets.keep(name, home, opened.known[1:4])
         elif opened is not None:
             self._adopt(opened, home)
 
@@ -369,7 +365,8 @@ class LogManager:
                 await piece.next_turn()
             retired.append(self._retire(log, suffix))
         await self._removals.let_be(set(logs))
-        found = await self._io.run_all(self._rename_all, retired)
+        await self.cleaner.let_be(logs)
+        found = await self._io.run_all(partial(rename_all, self._disk), retired)
         for (log, target), path in zip(retired, found, strict=True):
             if piece.charge(_ADOPT_US):
                 await piece.next_turn()
@@ -378,30 +375,19 @@ class LogManager:
             log.close(clean=False)
         return found
 
-    def _retire(self, log: LocalLog, suffix: str) -> _Retired:
+    def _retire(self, log: LocalLog, suffix: str) -> Retired:
         tip = log.tip
         del self._logs[tip.topic_id, tip.partition]
         home = self._homes.pop(log)
         self._by_name.pop((tip.topic, tip.partition), None)
         self._counts[home] -= 1
         self._flusher.forget(log)
+        self.cleaner.forget(log)
         self._offsets.forget((tip.topic, tip.partition), home, log)
         self._checkpoint_soon = True
         log.retire()
         name = names.retired_dir(tip.topic, tip.partition, self._world.new_uuid(), suffix)
-        return _Retired(log, home.path / name)
-
-    def _rename_all(self, retired: Sequence[_Retired]) -> list[Path | DiskError]:
-        """On a `log-io` thread."""
-        found: list[Path | DiskError] = []
-        for log, target in retired:
-            try:
-                self._disk.rename(log.dir, target)
-            except DiskError as e:
-                found.append(e)
-            else:
-                found.append(target)
-        return found
+        return Retired(log, home.path / name)
 
     # What logs tell
 
@@ -425,12 +411,13 @@ class LogManager:
         """It is new here, or its settings are."""
         self.flushed(log)
         self._flusher.configured(log)
+        self.cleaner.configured(log)
 
     def _hurry(self) -> None:
         if self._wake is not None:
             self._wake.set()
 
-    # What the flusher asks
+    # What the flusher and the cleaner ask
 
     def is_here(self, log: LocalLog) -> bool:
         return log in self._homes
@@ -443,6 +430,18 @@ class LogManager:
 
     def flush_failed(self) -> None:
         self._take_directories_offline()
+
+    def cleaned(self, log: LocalLog) -> None:
+        self.flushed(log)
+        self._checkpoint_soon = True
+        self._hurry()
+
+    async def note_compacted(self, log: LocalLog) -> bool:
+        home = self._homes[log]
+        if (log.tip.topic, log.tip.partition) in self._checkpoints.cleaned[home]:
+            return True
+        self.flushed(log)
+        return home not in await self._write_checkpoints()
 
     async def flush(self, log: LocalLog) -> None:
         """Return once everything appended to `log` until now is durable.
@@ -561,7 +560,9 @@ class LogManager:
             self._take_directories_offline()
             if clean:
                 offsets = self._take_offsets()
-                await self._io.run(self._mark_clean, offsets, broker_epoch, unclean | self._dirs.failed)
+                failed = await self._io.run(self._checkpoints.write, offsets)
+                unclean |= self._dirs.failed | failed.keys()
+                await self._io.run(mark_clean, self._dirs.in_use, unclean, broker_epoch)
         finally:
             await self._io.finish()
             self._dirs.close()
@@ -580,19 +581,6 @@ class LogManager:
             clean = False
             log.close(clean=False)
         return None if clean else self._homes.get(log)
-
-    def _mark_clean(self, offsets: AllOffsets, broker_epoch: int, unclean: set[LogDir | None]) -> None:
-        failed = self._checkpoints.write(offsets)
-        for home in self._dirs.in_use:
-            if home in failed or home in unclean:
-                _log.warning(
-                    "%s is not marked clean: its logs are looked through at the next start", home.path
-                )
-                continue
-            try:
-                home.write_clean_marker(broker_epoch)
-            except DiskError as e:
-                _log.error("%s is not marked clean: %s", home.path, e)
 
 
 def _unwritten(error: Exception) -> LogOffline:

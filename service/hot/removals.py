@@ -13,7 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from service.base.disk import Disk, DiskError, MissingFile
 from service.base.files import fsync_dir, remove_file, remove_tree
@@ -28,6 +28,13 @@ _GROUP: Final = 16
 """Files that go in one job: each log of a segment costs an fsync."""
 
 Checkpoint = Callable[[], Awaitable[object]]
+
+
+class Retired(NamedTuple):
+    """A log that is not in use any more, and what its directory is to be called."""
+
+    log: LocalLog
+    target: Path
 
 
 class MayGo(Enum):
@@ -102,6 +109,19 @@ class Removals:
         log, job = self._under_way
         if job is not None and log in logs:
             await asyncio.wait([job])
+
+
+def rename_all(disk: Disk, retired: Sequence[Retired]) -> list[Path | DiskError]:
+    """Rename the directories: where they are now, or why they are not. Blocks."""
+    found: list[Path | DiskError] = []
+    for log, target in retired:
+        try:
+            disk.rename(log.dir, target)
+        except DiskError as e:
+            found.append(e)
+        else:
+            found.append(target)
+    return found
 
 
 def remove(disk: Disk, paths: Collection[Path]) -> None:
