@@ -50,7 +50,7 @@ from service.broker.retention import retention_loop
 from service.broker.supervisor import Supervisor
 from service.config.settings import BrokerConfig, Listener
 from service.hot import names
-from service.hot.cleaning.cleaner import CleanerSettings
+from service.hot.cleaning.cleaning import CleanerSettings
 from service.hot.log import LocalLog
 from service.hot.log_dir import cluster_id_of, encode_uuid, random_id
 from service.hot.manager import LogManager

@@ -313,6 +313,8 @@ class LocalLog:
             except DiskError as e:
                 self._refused(active, e)
                 raise
+            if base > state.end_offset and state.cleaned_offset >= 0:
+                state.gaps_below = base  # its leader's log was compacted
             state.end_offset = last + 1
             state.segments.size += header.size
             if marker is not None:

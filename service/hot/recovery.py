@@ -123,8 +123,8 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool
     state.local_start = max(state.start, first)
     state.recovery_point = end_offset if known.clean else min(known.recovery_point, end_offset)
     if state.cleaned_offset >= 0:
-        # Who was cleaned may lack offsets, whatever its policy is now. The active segment never was.
-        state.gaps_below = segments[-1].base_offset
+        # Who was cleaned may lack offsets, whatever its policy is now; a follower has its leader's gaps.
+        state.gaps_below = end_offset
     return is_changed
 
 

@@ -137,6 +137,15 @@ class Segment:
         return self._disk.stat(self.log.path).modified_ms
 
     @property
+    def index_bytes(self) -> int:
+        """Bytes of the offset index."""
+        return self.offset_index.size
+
+    @property
+    def time_index_bytes(self) -> int:
+        return self.time_index.size
+
+    @property
     def first_timestamp(self) -> int:
         """The greatest timestamp of the first batch; the segment is not empty."""
         if self._first_timestamp is None:
@@ -555,22 +564,14 @@ class Segment:
 
     # Going
 
-    def drop(self) -> list[Path]:
+    def drop(self, mark: str = "") -> list[Path]:
         """Let go of all files, for their removal: what is to be unlinked, the log last.
 
-        Readers keep what they have open.
+        Somebody has put `mark` behind their names. Readers keep what they have open.
         """
-        paths = [handle.path for handle in reversed(self.handles)]
-        paths.insert(0, self.log.path.with_suffix(names.TXN_INDEX))
-        self.close()
-        return paths
-
-    def set_aside(self, mark: str) -> list[Path]:
-        """As `drop`, for files that somebody has put `mark` behind the names of."""
+        paths = [self.log.path.with_suffix(suffix + mark) for suffix in reversed(names.SEGMENT_SUFFIXES)]
         for handle in self.handles:
             handle.moved(handle.path.with_name(handle.path.name + mark))
-        log = self.log.path.with_suffix("")
-        paths = [log.with_suffix(suffix + mark) for suffix in reversed(names.SEGMENT_SUFFIXES)]
         self.close()
         return paths
 

@@ -176,7 +176,7 @@ class Trimming:
         due_ms = state.world.clock.now_ms() + state.config.file_delete_delay_ms
         paths = list(state.snapshots.forget(one.base_offset for one in old[1:]).values())
         for segment in old:
-            paths += segment.set_aside(names.DELETED)
+            paths += segment.drop(names.DELETED)
         self._removals.append(_Removal(due_ms, paths))
         self._on_removals(due_ms)
 

@@ -122,8 +122,8 @@ class ValidationRules:
     timestamp_before_max_ms: int = _INT64_MAX
     timestamp_after_max_ms: int = 3_600_000
     compression_type: str = _AS_PRODUCED
-    needs_keys: bool = False
     max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES
+    needs_keys: bool = False
     at_once_bytes: tuple[int, ...] = field(init=False)
     """by codec id: how large a batch may be, inflated, for one slice of the loop's turn"""
 
@@ -230,11 +230,13 @@ def validate_produced(
     )
     if status != 0:
         raise _record_error(Status(status), index)
-    keyless = _keyless(records, start, count) if rules.needs_keys else ()
+    if rules.needs_keys:
+        keyless = _keyless(records, start, count)
+        if keyless and outside < 0 and not attributes & LOG_APPEND_TIME_FLAG:
+            raise _key_error(keyless)
     if outside >= 0 or attributes & LOG_APPEND_TIME_FLAG:
+        keyless = _keyless(records, start, count) if rules.needs_keys else ()
         raise _timestamp_error(records, start, fields, oldest, newest, keyless)
-    if keyless:
-        raise _key_error(keyless)
 
     target = codec_id if rules.compression_type == _AS_PRODUCED else _CODEC_BY_NAME[rules.compression_type]
     if target == codec_id and max_timestamp == stated_max and not rules.log_append_time:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Final
 
 from service.config.tables.columns import BOOLEAN, DOUBLE, INT, LONG, MIB, key
@@ -34,7 +33,7 @@ CLEANER: Final = (
         at_least=0, at_most=1, dynamic=True,
     ),
     key(
-        "log.cleaner.io.max.bytes.per.second", DOUBLE, sys.float_info.max,
+        "log.cleaner.io.max.bytes.per.second", DOUBLE, 1.7976931348623157e308,
         "Bytes that are read and written for compaction in a second, at most, on average.",
         dynamic=True,
     ),

@@ -17,8 +17,8 @@ late or not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
 
 from service.config.settings import LogConfig
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET
@@ -27,18 +27,27 @@ MAX_POSITION: Final = 2**31 - 1
 """A segment is no larger: its index has four bytes for a position."""
 
 
-class SegmentFacts(NamedTuple):
-    """One segment. ``largest_timestamp`` and ``first_timestamp`` look at files: only asked where they count.
+class SegmentFacts(Protocol):
+    """What is asked of a segment. The timestamps look at files: they are asked for only where they count."""
 
-    ``first_timestamp``: the greatest of the first batch, -1 for none.
-    """
+    @property
+    def base_offset(self) -> int: ...
 
-    base_offset: int
-    size: int
-    index_bytes: int
-    time_index_bytes: int
-    largest_timestamp: Callable[[], int]
-    first_timestamp: Callable[[], int]
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def index_bytes(self) -> int: ...
+
+    @property
+    def time_index_bytes(self) -> int: ...
+
+    @property
+    def largest_timestamp(self) -> int: ...
+
+    @property
+    def first_timestamp(self) -> int:
+        """The greatest of the first batch, -1 for none."""
 
 
 class LogFacts(NamedTuple):
@@ -91,7 +100,7 @@ def judge(log: LogFacts, config: LogConfig, now_ms: int) -> Dirt | None:
     if config.min_compaction_lag_ms > 0:
         youngest_ms = now_ms - config.min_compaction_lag_ms
         for number in range(dirty, uncleanable):
-            if segments[number].largest_timestamp() > youngest_ms:
+            if segments[number].largest_timestamp > youngest_ms:
                 uncleanable = number
                 break
     end = bases[uncleanable]
@@ -108,7 +117,7 @@ def _late_ms(dirty: Sequence[SegmentFacts], config: LogConfig, now_ms: int) -> i
     oldest_ms = now_ms - config.max_compaction_lag_ms
     if oldest_ms <= 0:
         return 0
-    times = (segment.first_timestamp() for segment in dirty if segment.size)
+    times = (segment.first_timestamp for segment in dirty if segment.size)
     oldest = min((time for time in times if time > 0), default=oldest_ms)
     return max(oldest_ms - oldest, 0)
 
@@ -119,10 +128,6 @@ def groups(
     """Segments below `end_offset`, in order, as many together as one segment may hold.
 
     `segments`: all of the log; the active one is behind `end_offset`.
-
-    >>> facts = [SegmentFacts(base, 40, 0, 0, int, int) for base in (0, 10, 20, 30)]
-    >>> groups(facts, 30, 100, 100)
-    [Group(first=0, last=1, end_offset=20), Group(first=2, last=2, end_offset=30)]
     """
     found: list[Group] = []
     most_bytes = min(segment_bytes, MAX_POSITION)
