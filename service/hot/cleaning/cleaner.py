@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 _LOOK_US: Final = 20
 _SEGMENT_US: Final = 1
+_LOOK_S: Final = 1.0
+"""How often settings are looked at, and other logs while one is being cleaned."""
 _AGAIN_MS: Final = 60_000
 _NEVER_MS: Final = 2**63 - 1
 
@@ -116,12 +118,9 @@ class Cleaner:
                         )
                     )
                 if not tasks:
-                    await asyncio.sleep(max(self._settings().backoff_ms, 1) / 1000)
+                    await self._back_off()
                     continue
-                backoff_s = max(self._settings().backoff_ms, 1) / 1000
-                done, tasks = await asyncio.wait(
-                    tasks, timeout=backoff_s, return_when=asyncio.FIRST_COMPLETED
-                )
+                done, tasks = await asyncio.wait(tasks, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
         finally:
@@ -130,6 +129,16 @@ class Cleaner:
 
     def _cleaning_of(self, log: LocalLog) -> Cleaning:
         return Cleaning(log, self._io, self._world, self._settings, self._throttle, self._owner.is_here)
+
+    async def _back_off(self) -> None:
+        """Until the settings, which may change meanwhile, say that it is time to look again."""
+        began_ms = self._clock.monotonic_ms()
+        while True:
+            waited_s = (self._clock.monotonic_ms() - began_ms) / 1000
+            left_s = max(self._settings().backoff_ms, 1) / 1000 - waited_s
+            if left_s <= 0:
+                return
+            await asyncio.sleep(min(left_s, _LOOK_S))
 
     def _most(self) -> int:
         settings = self._settings()
