@@ -152,8 +152,8 @@ def _cleaned(data: Path) -> int:
 
 
 def _fill(bootstrap: str, records: int, keys: int) -> array[int]:
-    """Produce; the last offset of each key."""
-    last = array("q", bytes(8 * keys))
+    """Produce; the last offset of each key, -1 for one that was never drawn."""
+    last = array("q", (-1,)) * keys
     with RawConnection(bootstrap, 60) as connection:
         under_way = 0
         for data in _batches(records, keys, last):
@@ -199,7 +199,7 @@ def _head(delta: int) -> bytes:
 
 def _check(directory: Path, border: int, expected: array[int]) -> int:
     """Below `border` there are the last records of keys and no others: how many."""
-    wanted = {offset: key for key, offset in enumerate(expected) if offset < border}
+    wanted = {offset: key for key, offset in enumerate(expected) if 0 <= offset < border}
     beyond = 0
     for path in sorted(directory.glob("*.log")):
         if int(path.stem) >= border:
@@ -221,7 +221,7 @@ def _check(directory: Path, border: int, expected: array[int]) -> int:
                     assert expected[key] >= border, f"{offset} is there, and not the last of its key"
                     beyond += 1
     assert not wanted, f"{len(wanted)} records are missing"
-    return sum(offset < border for offset in expected) + beyond
+    return sum(0 <= offset < border for offset in expected) + beyond
 
 
 if __name__ == "__main__":

@@ -127,8 +127,12 @@ def test_what_is_missing_above_what_was_compacted_is_damage(tmp_path: Path) -> N
 
 
 def test_producers_are_known_after_a_restart_without_their_snapshots(tmp_path: Path) -> None:
+    """Though nothing of what they wrote is left."""
     log = filled(tmp_path)
+    put(log, [Pair(b"k%d" % n, b"nobody's") for n in range(7)])
+    log.roll()
     clean(log)
+    assert len(records_in(log)) == 7
     known = {pid: (entry.epoch, entry.last_sequence) for pid, entry in log.producers}
     assert known == {0: (0, 59), 1: (0, 59)}
     for path in log.dir.glob("*.snapshot"):
