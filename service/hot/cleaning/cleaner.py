@@ -20,7 +20,6 @@ from service.hot.cleaning.cleaning import Aborted, CleanerSettings, Cleaning, Th
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.hot.metrics import HotMetrics
-from service.hot.state import LogOffline
 
 _log = logging.getLogger(__name__)
 
@@ -111,12 +110,8 @@ class Cleaner:
         try:
             while True:
                 while len(tasks) < self._most() and (chosen := await self._dirtiest()) is not None:
-                    run = self._runs[chosen[0]] = self._cleaning_of(chosen[0])
-                    tasks.add(
-                        asyncio.get_running_loop().create_task(
-                            self._clean(run, chosen[1]), name="log-cleaner"
-                        )
-                    )
+                    run = self._runs[chosen] = self._cleaning_of(chosen)
+                    tasks.add(asyncio.get_running_loop().create_task(self._clean(run), name="log-cleaner"))
                 if not tasks:
                     await self._back_off()
                     continue
@@ -144,20 +139,20 @@ class Cleaner:
         settings = self._settings()
         return settings.threads if settings.is_enabled else 0
 
-    async def _dirtiest(self) -> tuple[LocalLog, plan.Dirt] | None:
-        """The log whose turn it is, and how dirty it is."""
+    async def _dirtiest(self) -> LocalLog | None:
+        """The log whose turn it is."""
         best: tuple[LocalLog, plan.Dirt] | None = None
         now_ms = self._clock.now_ms()
         piece = Slice()
         for log in tuple(self._compacted):
             if piece.charge(_LOOK_US + _SEGMENT_US * len(log.state.segments)):
                 await piece.next_turn()
-            dirt = self._look_at(log, now_ms)
+            dirt = self._look_at(log, now_ms) if self._may_be_cleaned(log, now_ms) else None
             if dirt is not None and (best is None or dirt.urgency > best[1].urgency):
                 best = log, dirt
         if best is not None and not self._may_be_cleaned(best[0], now_ms):
             return None  # it went while others were looked at; the next round finds another
-        return best
+        return best[0] if best is not None else None
 
     def _may_be_cleaned(self, log: LocalLog, now_ms: int) -> bool:
         return (
@@ -169,19 +164,20 @@ class Cleaner:
         )
 
     def _look_at(self, log: LocalLog, now_ms: int) -> plan.Dirt | None:
-        if not self._may_be_cleaned(log, now_ms) or log.active_base_offset <= log.state.cleaned_offset:
+        """How dirty the log is, None where it is not its turn. One that cannot be looked at is set aside."""
+        if log.active_base_offset <= log.state.cleaned_offset:
             return None
         stable = self._stable_offset(log)
         if stable is None:
             return None
+        facts = plan.LogFacts(
+            log.local_log_start_offset,
+            log.log_end_offset,
+            log.state.cleaned_offset,
+            min(stable, log.recovery_point),
+            log.state.segments.all,
+        )
         try:
-            facts = plan.LogFacts(
-                log.local_log_start_offset,
-                log.log_end_offset,
-                log.state.cleaned_offset,
-                min(stable, log.recovery_point),
-                log.state.segments.all,
-            )
             return plan.judge(facts, log.config, now_ms)
         except (StorageError, CorruptionError) as e:
             self._fail(log, e)
@@ -189,39 +185,43 @@ class Cleaner:
 
     # One cleaning
 
-    async def _clean(self, run: Cleaning, dirt: plan.Dirt) -> None:
+    async def _clean(self, run: Cleaning) -> None:
         log = run.log
-        began_ms = self._clock.monotonic_ms()
         try:
-            if await self._owner.note_compacted(log):
-                end_offset, utilization = await run.run(dirt)
-                self._owner.cleaned(log)
-                self._metrics.cleanings += 1
-                self._metrics.cleaned_bytes_read += run.counts.bytes_read
-                self._metrics.cleaned_bytes_written += run.counts.bytes_written
-                self._set_aside.pop(log, None)
-                seconds = (self._clock.monotonic_ms() - began_ms) / 1000
-                counts = run.counts
-                _log.info(
-                    "cleaned %s, dirty from %d to %d: %d of %d records stay, %d of %d bytes, in %.1f s; "
-                    "%.0f %% of the memory for keys was used",
-                    log.tip, dirt.first_dirty, end_offset, counts.records_kept, counts.records_read,
-                    counts.bytes_written, counts.bytes_read, seconds, 100 * utilization,
-                )  # fmt: skip
-            else:
+            if not await self._owner.note_compacted(log):
                 self._set_aside[log] = self._clock.now_ms() + _AGAIN_MS
+            elif (dirt := self._look_at(log, self._clock.now_ms())) is not None:
+                await self._clean_now(run, dirt)
         except Aborted:
             pass
         except (StorageError, CorruptionError) as e:
             if isinstance(e, FsyncFailed):
                 log.latch.fail(e)
+            if log.latch.failure is not None:
                 self._owner.flush_failed()
-            if self._owner.is_here(log) and not isinstance(e, LogOffline) and log.failure is None:
+            if self._owner.is_here(log) and log.failure is None and not run.is_outdated:
                 self._fail(log, e)
         finally:
             self._metrics.uncleanable_logs = len(self._set_aside)
             del self._runs[log]
             run.over.set()
+
+    async def _clean_now(self, run: Cleaning, dirt: plan.Dirt) -> None:
+        log, counts = run.log, run.counts
+        began_ms = self._clock.monotonic_ms()
+        end_offset, utilization = await run.run(dirt)
+        self._set_aside.pop(log, None)
+        self._owner.cleaned(log)
+        self._metrics.cleanings += 1
+        self._metrics.cleaned_bytes_read += counts.bytes_read
+        self._metrics.cleaned_bytes_written += counts.bytes_written
+        _log.info(
+            "cleaned %s, dirty from %d to %d: %d of %d records stay, %d of %d bytes, in %.1f s; "
+            "%.0f %% of the memory for keys was used",
+            log.tip, dirt.first_dirty, end_offset, counts.records_kept, counts.records_read,
+            counts.bytes_written, counts.bytes_read, (self._clock.monotonic_ms() - began_ms) / 1000,
+            100 * utilization,
+        )  # fmt: skip
 
     def _fail(self, log: LocalLog, error: Exception) -> None:
         """Set the log aside."""

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import mmap
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from service.base.clock import Clock
 from service.base.errors import StorageError
+from service.base.files import FsyncFailed
 from service.base.world import World
 from service.hot.cleaning import plan
 from service.hot.cleaning.copying import Counts, GroupCopy, Sizes, Work, map_keys
@@ -22,8 +24,11 @@ from service.hot.cleaning.transactions import Transactions
 from service.hot.log import LocalLog
 from service.hot.log_io import LogIo
 from service.hot.producers import ProducerEntry
+from service.hot.segment import Segment
 from service.records.key_map import KeyMap, memory_for
 from service.records.recopy import CopyRules, LastBatches
+
+_log = logging.getLogger(__name__)
 
 _STEP_BYTES: Final = 4 << 20
 _STEP_S: Final = 0.3
@@ -85,6 +90,13 @@ class Cleaning:
         self._settings = settings
         self._throttle = throttle
         self._is_here = is_here
+        self._segments: list[Segment] = []
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the log lost segments meanwhile that were to be cleaned."""
+        there = set(self.log.state.segments.all)
+        return any(segment not in there for segment in self._segments)
 
     async def run(self, dirt: plan.Dirt) -> tuple[int, float]:
         """The offset up to which the log is clean then, and which part of the memory for keys was used.
@@ -95,7 +107,7 @@ class Cleaning:
         threads = max(settings.threads, 1)
         buffer = max(settings.buffer_bytes // threads // 2, _LEAST_BUFFER)
         sizes = Sizes(buffer, buffer)
-        all_now = list(log.state.segments.all)
+        self._segments = all_now = list(log.state.segments.all)
         bases = [segment.base_offset for segment in all_now]
         first = max((n for n, base in enumerate(bases) if base <= dirt.first_dirty), default=0)
         end = bases.index(dirt.first_uncleanable)
@@ -119,7 +131,8 @@ class Cleaning:
             copy = GroupCopy(log.state, old, following, rules, keys, fates, last, sizes, self.counts)
             await self._drive(copy.run())
             await self._swap(copy)
-        log.state.cleaned_offset = max(log.state.cleaned_offset, end_offset)
+            self._segments = all_now[group.last + 1 :]
+        log.state.cleaned_offset = end_offset
         return end_offset, keys.utilization
 
     def _check(self) -> None:
@@ -162,8 +175,12 @@ class Cleaning:
             new.close()
             await self._io.run(discard, log.state.disk, new.log.path.with_suffix(""))
             raise Aborted
-        with contextlib.suppress(StorageError):  # `end` raises it
+        try:
             await self._io.run(swap.run)
+        except FsyncFailed as e:
+            log.latch.fail(e)
+        except StorageError as e:
+            _log.warning("%s: %s", log.tip, e)  # `end` says what comes of it
         log.swapping.end(swap)
 
 

@@ -7,7 +7,7 @@ before it counts. A generator that is closed before its end leaves nothing behin
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from service.base.disk import Disk, MissingFile, Open
@@ -61,7 +61,7 @@ def map_keys(
     `following`: segments behind them, whose transaction indexes may name what was aborted in these.
     """
     fates = Transactions()
-    fates.add(aborted_between(_indexes([*segments, *following]), first_dirty, end_offset))
+    fates.add(aborted_between(_indexes(_indexed([*segments, *following])), first_dirty, end_offset))
     for number, segment in enumerate(segments):
         for batches, _, piece in _pieces(segment, sizes):
             if not keys.add(piece, batches, first_dirty, fates):
@@ -82,8 +82,15 @@ def _pieces(segment: Segment, sizes: Sizes) -> Iterator[tuple[BatchScan, int, me
     )
 
 
-def _indexes(segments: Sequence[Segment]) -> Iterator[list[AbortedEntry]]:
-    """The transaction indexes of these segments, one after the other; most have none."""
+def _indexed(segments: Sequence[Segment]) -> list[Segment]:
+    """Those of the segments of one log that have a transaction index; most have none."""
+    log = segments[0].log
+    there = {entry.name for entry in log.disk.list(log.path.parent)}
+    return [one for one in segments if one.log.path.with_suffix(names.TXN_INDEX).name in there]
+
+
+def _indexes(segments: Iterable[Segment]) -> Iterator[list[AbortedEntry]]:
+    """The transaction indexes of these segments, one after the other."""
     for segment in segments:
         path = segment.log.path.with_suffix(names.TXN_INDEX)
         try:
@@ -142,9 +149,10 @@ class GroupCopy:
     def _write(self, disk: Disk, fd: int) -> Work:
         kept = len(self._fates.kept)
         epoch = -1
+        indexed = _indexed([*self.old, *self._following])
         for number, segment in enumerate(self.old):
             end = self.old[number + 1].base_offset if number + 1 < len(self.old) else self._rules.end_offset
-            behind = [*self.old[number:], *self._following]
+            behind = (one for one in indexed if one.base_offset >= segment.base_offset)
             self._fates.add(aborted_between(_indexes(behind), segment.base_offset, end))
             for batches, _, piece in _pieces(segment, self._sizes):
                 before = self._position
