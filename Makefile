@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-localstack spark test-spark test-spark-often wheel lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools clean
+.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-browser console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,8 +25,8 @@ install: .venv/.installed .venv/.kernel ## Make .venv with everything in it (PYT
 kernel: .venv/.installed ## Build the per-record kernel again
 	@.ci/build-kernel --again
 
-demo: install ## Two minutes: produce real data, watch it settle into S3, read it all back
-	@$(BIN)/python -m demo
+demo: install ## Two minutes: produce real data, watch it settle into S3, read it all back (STAY=1 leaves it up, with addresses)
+	@STAY="$(STAY)" $(BIN)/python -m demo
 
 test: install ## Every test: the pure ones first, then real clients, then crashes and bad input
 	$(PYTEST) tests/test_tidy.py tests/unit tests/property tests/golden tests/contract
@@ -34,6 +34,7 @@ test: install ## Every test: the pure ones first, then real clients, then crashe
 	$(PYTEST) tests/process
 	$(PYTEST) tests/clients
 	$(PYTEST) tests/cluster -m "not soak"
+	$(PYTEST) tests/browser
 
 test-unit: install ## Unit and golden tests (half a minute)
 	$(PYTEST) tests/test_tidy.py tests/unit tests/golden
@@ -47,8 +48,21 @@ test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools aga
 test-cluster: install ## Bad input, kill -9 and a failing object store against one node
 	$(PYTEST) tests/cluster -m "not soak"
 
-test-localstack: install ## The object-store contract, and clients over both tiers, against LocalStack
-	@.ci/localstack $(PYTEST) tests/contract tests/clients/test_read_back.py
+test-browser: install ## The console in a real Chromium (apt-get install chromium-headless-shell)
+	$(PYTEST) tests/browser
+
+console-shots: install ## Screenshots of the console for docs/ and README, of a node that this starts and fills
+	@$(BIN)/python -m tests.browser.shots
+
+test-localstack: install ## The object-store contract, and clients over both tiers, against LocalStack; and localstack/up itself
+	@localstack/run $(PYTEST) tests/contract tests/clients/test_read_back.py
+	$(PYTEST) tests/process/test_local_cloud.py
+
+.cache/infra/package/.complete: .venv/.kernel .ci/package .ci/wheel pyproject.toml $(shell find service pyspark_firn -name '*.py' 2>/dev/null)
+	@rm -rf .cache/infra/package && .ci/package .cache/infra/package && touch $@
+
+test-infra: install fetch-infra .cache/infra/package/.complete ## Terraform on plans and on moto, checkov, machines that boot (root, for these)
+	@.ci/test-infra $(PYTEST)
 
 .venv/.spark: .venv/.installed .ci/install-spark tests/java/spark-connector/pom.xml
 	@.ci/install-spark
@@ -64,8 +78,17 @@ SPARK_OFTEN := batch_read reused_frames fixed_frames streaming stream_topics tai
 test-spark-often: spark ## The part of test-spark that finds most, in about eight minutes
 	$(PYTEST) tests/unit/spark tests/property/spark $(SPARK_OFTEN:%=tests/spark/test_%.py) -m "not soak" -k "not goes_on_when_the_store_is_back"
 
-wheel: install ## This platform's wheel in dist/, with compiled kernels; for any Linux where auditwheel can be had
+wheel: install ## sdist, and this platform's wheel with compiled kernels, in dist/; for any Linux where auditwheel can be had
 	@.ci/wheel
+
+test-package: install ## sdist and wheels built, installed into empty environments and run, on Python 3.11 and 3.13
+	$(PYTEST) tests/package -s
+
+local-cloud: install ## LocalStack, a bucket as recommended and a node, on this machine; localstack/down ends it
+	@localstack/up
+
+package: install ## What a machine installs without an index: a tar of wheels in dist/, and its SHA-256
+	@.ci/package
 
 lint: install ## ruff (format and lint), mypy --strict, import order
 	$(BIN)/ruff format --check .
@@ -121,8 +144,11 @@ bench-spark: spark ## Planning of 100,000 segments; rows per second beside Spark
 bench-offload: install ## Offload beside raw PUTs of the same store, requests and manifests for each segment (two minutes)
 	@$(BIN)/python -m bench.offload
 
-fetch-tools: ## Fetch versitygw and Apache Kafka's tools into .cache (needs Go, Java 17 and Maven)
+fetch-tools: ## Fetch versitygw, promtool and Apache Kafka's tools into .cache (needs Go, Java 17 and Maven)
 	@.ci/fetch-tools
+
+fetch-infra: ## Fetch and build into .cache what test-infra needs (Go; root for the Debian tree; five minutes, once)
+	@.ci/fetch-infra
 
 clean: ## Remove what was built; .cache stays
 	rm -rf .venv build dist *.egg-info service/records/*.so service/records/*.c

@@ -4,15 +4,22 @@ The kernels (service/records/kernel.py, column_buffers.py, column_kernel.py, ind
 key_kernel.py, copy_kernel.py)
 are plain Python that Cython compiles to the same modules: nothing but speed depends on the compiled life.
 ``python setup.py build_ext --inplace`` puts them beside their sources.
+
+What is packed carries the commit it is made of in service/COMMIT: FIRN_COMMIT, else that of the package it is
+made from, else git's.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 from setuptools.errors import BaseError, CompileError, LinkError
 
 NAMES = (
@@ -49,6 +56,39 @@ class BuildKernel(build_ext):
             self.extensions = []  # what was not built is not missed when it should be copied or packed
 
 
+def commit() -> str:
+    written = Path("service/COMMIT")
+    if said := os.environ.get("FIRN_COMMIT"):
+        return said
+    if written.is_file():
+        return written.read_text("ascii").strip()
+    if not Path(".git").exists():
+        return ""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
+
+
+class BuildWithCommit(build_py):
+    """Not for an editable install, whose tree says by itself what it is."""
+
+    def run(self) -> None:
+        super().run()
+        if not self.editable_mode and (found := commit()):
+            (Path(self.build_lib) / "service" / "COMMIT").write_text(found + "\n", "ascii")
+
+
+class SourcesWithCommit(sdist):
+    """Sources alone: what Cython has made of them is made again where they are built."""
+
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, [file for file in files if not file.endswith(".c")])
+        if found := commit():
+            (Path(base_dir) / "service" / "COMMIT").write_text(found + "\n", "ascii")
+
+
 def extensions() -> list[Extension]:
     try:
         from Cython.Build import cythonize
@@ -70,4 +110,7 @@ def extensions() -> list[Extension]:
     return built
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildKernel})
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildKernel, "build_py": BuildWithCommit, "sdist": SourcesWithCommit},
+)

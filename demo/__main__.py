@@ -1,4 +1,7 @@
-"""The demo, step by step. Everything it starts ends with it; what it leaves behind is a plot at most."""
+"""The demo, step by step. Everything it starts ends with it; what it leaves behind is a plot at most.
+
+With STAY=1 in the environment it names what is up and waits for Ctrl-C before that.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ from demo.clients import (
     read_with_confluent,
 )
 from demo.flights import load_flights
-from demo.node import Dev, node_with_s3
+from demo.node import Dev, console, node_with_s3
 from demo.screen import Screen, bar
 from service.base.errors import FirnError
-from service.cli.embedded_s3 import FOREIGN, environment
+from service.cli.embedded_s3 import CREDENTIALS, FOREIGN, environment
 from service.cli.tiers import PartitionTiers, TopicTiers, collect, human_bytes, table
 
 YEAR_MS = 366 * 24 * 3600 * 1000
@@ -49,31 +52,65 @@ def main() -> int:
         os.environ.pop(name, None)
     os.environ.update(environment())  # for looking into the embedded S3 from here
     screen = Screen()
+    stays = os.environ.get("STAY", "") not in ("", "0")
     started = time.monotonic()
     screen.line("Starting a node, and an S3 server beside it")
     with node_with_s3() as dev:
         screen.line(f"  {dev.bootstrap}, cold tier {dev.bucket} at {dev.s3_endpoint}")
         demo = Demo(screen, dev)
         facts = demo.run()
-        facts += ask_the_archive(screen, dev, demo.archived)
+        facts += ask_the_archive(screen, dev, demo.archived, keeps_node=stays)
+        if stays:
+            stay(screen, dev, facts)
+            return 0
     for fact in facts:
         screen.line(fact)
     screen.line(f"Done in {time.monotonic() - started:.0f} s; nothing it started is left running.")
     return 0
 
 
-def ask_the_archive(screen: Screen, dev: Dev, archived: int) -> list[str]:
+def addresses(dev: Dev, console_url: str) -> list[str]:
+    """What is up and where, a line each."""
+    keys = " ".join(f"{name}={CREDENTIALS[name]}" for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"))
+    return [
+        f"console      {console_url}",
+        f"node         {dev.bootstrap}, topic {TOPIC}: firn tiers {TOPIC} --bootstrap-server {dev.bootstrap}",
+        f"metrics      {dev.http}/metrics: firn top --url {dev.http}",
+        f"archive      {dev.bucket}: export AWS_ENDPOINT_URL={dev.s3_endpoint} {keys}",
+    ]
+
+
+def stay(screen: Screen, dev: Dev, facts: list[str]) -> None:
+    """Leave the node running, with a console to look at it, until Ctrl-C.
+
+    `SystemExit` where the node ends by itself.
+    """
+    with console(dev) as url:
+        for line in (*facts, *addresses(dev, url), "Ctrl-C ends all of it."):
+            screen.line(line)
+        try:
+            code = dev.process.wait()
+        except KeyboardInterrupt:
+            screen.line("Done; nothing it started is left running.")
+            return
+    raise SystemExit(f"the node has ended (exit code {code})")
+
+
+def ask_the_archive(screen: Screen, dev: Dev, archived: int, *, keeps_node: bool) -> list[str]:
     """The node ends; what it archived is asked by Spark, where that is installed. Returns the summary.
 
-    `SystemExit` where Spark does not find the `archived` records.
+    With `keeps_node` it does not end, and is not asked either. `SystemExit` where Spark does not find the
+    `archived` records.
     """
     if not delays.is_possible():
         screen.line("Asking the archive with Spark is left out: `make spark` (the spark extra) adds it")
         return []
-    screen.line(
-        "Stopping the node; the archive is still there, and Spark asks it: average delay by carrier and month"
-    )
-    dev.stop_node()
+    question = "Spark asks it: average delay by carrier and month"
+    if keeps_node:
+        screen.line(f"The archive lies in S3, and {question}")
+    else:
+        screen.line(f"Stopping the node; the archive is still there, and {question}")
+        dev.stop_node()
     started = time.monotonic()
     found = delays.ask(dev.bucket, dev.s3_endpoint, TOPIC)
     if found.flights != archived:

@@ -29,6 +29,7 @@ class Dev:
     s3_endpoint: str
     bucket: str
     process: subprocess.Popen[str]
+    http: str
 
     def stop_node(self) -> None:
         """End the node and leave the S3 as it is."""
@@ -47,6 +48,7 @@ def node_with_s3() -> Iterator[Dev]:
             **DEV_SETTINGS,
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "log.dirs": folder,
+            "firn.http.listener": "127.0.0.1:0",
             "firn.remote.url": BUCKET_URL,
             "firn.remote.s3.endpoint": s3.endpoint,
             "firn.remote.cache.bytes": str(CACHE_BYTES),
@@ -54,7 +56,9 @@ def node_with_s3() -> Iterator[Dev]:
         options = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         process = subprocess.Popen([*COMMAND, *options], stdout=subprocess.PIPE, stderr=log, text=True)
         try:
-            yield Dev(_wait_until_ready(process), s3.endpoint, BUCKET_URL, process)
+            yield Dev(
+                _wait_for(process, "ready"), s3.endpoint, BUCKET_URL, process, _wait_for(process, "http")
+            )
         except BaseException:
             log.seek(0)
             if text := log.read()[-4000:]:
@@ -64,13 +68,28 @@ def node_with_s3() -> Iterator[Dev]:
             _end(process)
 
 
-def _wait_until_ready(process: subprocess.Popen[str]) -> str:
+def _wait_for(process: subprocess.Popen[str], what: str) -> str:
+    """The address in the line that the node begins with `what`."""
     assert process.stdout is not None
     for line in process.stdout:
         word, _, rest = line.strip().partition(": ")
-        if word == "ready":
+        if word == what:
             return rest.rpartition(" ")[2]
     raise SystemExit(f"the node did not start (exit code {process.wait()})")
+
+
+@contextmanager
+def console(dev: Dev) -> Iterator[str]:
+    """The console of the demo's node; yields its address."""
+    command = [
+        sys.executable, "-m", "service.cli.main", "console", "--bootstrap", dev.bootstrap, "--port", "0",
+        "--metrics", f"1={dev.http}", "--survey-every", "15", "--log-level", "error",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield _wait_for(process, "console")
+    finally:
+        _end(process)
 
 
 def _end(process: subprocess.Popen[str]) -> None:

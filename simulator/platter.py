@@ -129,7 +129,7 @@ class Loss(Enum):
     ALL = "all of it is lost"
     LATEST = "what came last is lost, and torn where it begins"
     ANY = "some of each file is lost, and torn where it begins"
-    SHORT = "names stay, and what each file was given last is torn"
+    SHORT = "names stay, and what each file but the logs was given last is torn"
     NONE = "none of it is lost"
 
 
@@ -239,21 +239,21 @@ class Platter:
         for_all = until(numbers)
         seen: set[int] = set()
 
-        def visit(node: Node) -> None:
+        def visit(node: Node, name: str = "") -> None:
             if id(node) in seen:
                 return
             seen.add(id(node))
             own = for_all
             if mode is Loss.ANY:
                 own = until([entry[0] for entry in node.pending])
-            elif mode is Loss.SHORT and isinstance(node, File) and node.pending:
+            elif mode is Loss.SHORT and isinstance(node, File) and node.pending and not name.endswith(".log"):
                 own = node.pending[-1][0]
             if isinstance(node, File):
                 node.lose_power(random, own)
                 return
             node.lose_power(own)
             for name in sorted(node.names):
-                visit(node.names[name])
+                visit(node.names[name], name)
 
         visit(self.root)
         self.locks.clear()

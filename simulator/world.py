@@ -31,8 +31,8 @@ from simulator.trace import Trace
 ALIVE_S: Final = 30.0
 _LOOK_S: Final = 0.02
 _ON_THE_WIRE_S: Final = 0.05
-_OTHER_FILES: Final = 4
-"""locks and the like"""
+_OTHER_FILES: Final = 8
+"""locks and the like, and what a job on `log-io` has open while the cache lets go of it"""
 LONGEST_BATCH: Final = 8
 """records; no act produces longer ones"""
 
@@ -137,10 +137,12 @@ class SimWorld:
         files = 2 + sum(len(topic.partitions) for topic in self.topics)
         most = files + budget(OPEN_FILES, max_connections=OPEN_FILES).cached_files + _OTHER_FILES
         deadline = self.loop.time() + ALIVE_S
-        while run.disk.descriptors > most:
+        while True:
+            gc.collect()  # no history runs the collector, a node does
+            if run.disk.descriptors <= most:
+                return
             if self.loop.time() > deadline:
                 raise Violation(f"{run.name} has {run.disk.descriptors} files open, at most {most} are right")
-            gc.collect()  # no history runs the collector, a node does
             await asyncio.sleep(5.0)
 
     def real_ms(self) -> int:

@@ -108,7 +108,7 @@ MOST_LINES = 600
 MOST_LINES_OF_A_FUNCTION = 75
 
 
-@pytest.mark.parametrize("folder", ["service", "pyspark_firn", "simulator", "demo", "bench"])
+@pytest.mark.parametrize("folder", ["service", "pyspark_firn", "simulator", "demo", "bench", "infra"])
 def test_modules_and_functions_are_small(folder: str) -> None:
     found = set()
     for path in (ROOT / folder).rglob("*.py"):

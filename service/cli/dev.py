@@ -25,8 +25,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser = subparsers.add_parser(
         "dev",
         help="run a node with an embedded S3",
-        description="Run a node whose cold tier is an embedded S3 server (moto). Both end with SIGTERM or "
-        "SIGINT. The embedded S3 keeps its objects only as long as it runs.",
+        description="Run a node whose cold tier is an embedded S3 server (moto), and their web console. "
+        "All end with SIGTERM or SIGINT. The embedded S3 keeps its objects only as long as it runs.",
     )
     parser.add_argument(
         "--port", type=int, default=9092, help="the node's port, 0 for a free one (default: 9092)"
@@ -38,6 +38,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="the port of metrics and health over HTTP (default: 0, a free one)",
     )
     parser.add_argument(
+        "--console-port",
+        type=int,
+        default=0,
+        help="the port of the web console (default: 0, a free one)",
+    )
+    parser.add_argument("--no-console", action="store_true", help="without the web console")
+    parser.add_argument(
         "--dir",
         type=Path,
         help="keep the node's data here; must be empty (default: a temporary directory, removed at the end)",
@@ -48,6 +55,9 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
+    from functools import partial
+
+    from service.cli.dev_console import with_console
     from service.cli.embedded_s3 import FOREIGN, EmbeddedS3, environment
     from service.config.settings import BrokerConfig
 
@@ -71,7 +81,12 @@ def run(args: argparse.Namespace) -> int:
         os.environ.update(environment())
         print(f"s3: {s3.endpoint}", f"bucket: {BUCKET_URL}", f"data: {directory}", sep="\n")
         print(f"to look into the bucket: export AWS_ENDPOINT_URL={s3.endpoint} {_keys()}", flush=True)
-        return serve(config, args.log_level)
+        beside = None
+        if not args.no_console:
+            beside = partial(
+                with_console, node_id=config.node_id, port=args.console_port, log_level=args.log_level
+            )
+        return serve(config, args.log_level, beside)
 
 
 def _keys() -> str:

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-_SPEAK_KAFKA = frozenset({"server", "dev", "topic", "tiers"})
+from service.cli.manual import add_pages
+
+_SPEAK_KAFKA = frozenset({"server", "dev", "topic", "tiers", "console"})
 _COMMANDS = (
-    "server", "dev", "top", "topic", "tiers", "dump", "fsck", "sweep", "repair", "pipeline", "pyfiles",
+    "server", "dev", "console", "top", "topic", "tiers", "dump", "fsck", "sweep", "repair", "bucket",
+    "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 
 
@@ -18,10 +21,11 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="firn", description="A tiered-storage log that speaks the Apache Kafka protocol."
     )
-    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    parser.add_argument("--version", action="store_true", help="print version and commit, and leave")
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
     for name in _COMMANDS:
         import_module(f"service.cli.{name}").add_parser(subparsers)
+    add_pages(parser)
     return parser
 
 
@@ -30,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.version:
-        from importlib.metadata import version
+        from service.base.release import release
 
-        print(f"firn {version('firn-log')}")
+        print(release())
         return 0
     if args.command is None:
         parser.print_help()

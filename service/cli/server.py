@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -62,8 +63,13 @@ def run(args: argparse.Namespace) -> int:
     return serve(BrokerConfig.from_properties({**properties, **dict(args.set)}), args.log_level)
 
 
-def serve(config: BrokerConfig, log_level: str) -> int:
-    """Run the node in this process, here on this machine, until it is told to end; returns its exit code."""
+def serve(
+    config: BrokerConfig, log_level: str, beside: Callable[[OpenConsole], OpenConsole] | None = None
+) -> int:
+    """Run the node in this process, here on this machine, until it is told to end; returns its exit code.
+
+    `beside` may add to what the HTTP listener opens.
+    """
     import socket
     from pathlib import Path
 
@@ -71,7 +77,10 @@ def serve(config: BrokerConfig, log_level: str) -> int:
     from service.cli.log_lines import log_to_stderr
 
     log_to_stderr(log_level)
-    return run_server(config.placed(Path.cwd(), socket.gethostname()), _console(config))
+    console = _console(config)
+    if console is not None and beside is not None:
+        console = beside(console)
+    return run_server(config.placed(Path.cwd(), socket.gethostname()), console)
 
 
 def _console(config: BrokerConfig) -> OpenConsole | None:

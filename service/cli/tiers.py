@@ -20,7 +20,7 @@ from service.cli.stores import add_store_options, endpoint_of
 from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
-    from service.cli.cluster import TopicInfo
+    from service.network.told import TopicInfo
     from service.remote.stores.store import ObjectStore
 
 WATCH_INTERVAL_S = 1.0
@@ -115,7 +115,7 @@ def collect(
     region: str | None = None,
 ) -> TopicTiers:
     """One look at a topic. Raises `RequestError`, `OSError`; an unreadable bucket is only a `problem`."""
-    from service.cli.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, Cluster
+    from service.network.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, Cluster
 
     with Cluster(bootstrap) as cluster:
         (info,) = cluster.topics([topic])

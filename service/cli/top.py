@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
     import sys
     import time
 
-    from service.cli.top_table import Figures, table
+    from service.cli.top_table import table
+    from service.console.figures import Figures
 
     before: Figures | None = None
     while True:

@@ -1,102 +1,14 @@
-"""The figures that `firn top` shows, out of OpenMetrics text: rates, and how things stand. [P]"""
+"""The table of `firn top`: rates, and how things stand. [P]"""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Final
 
 from service.base.printable import printable
+from service.console.figures import Between, Figures
 
-_SAMPLE: Final = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)")
-_LABEL: Final = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
-_ESCAPED: Final = re.compile(r"\\(.)")
 _WHO: Final = 100
-
-Labels = tuple[tuple[str, str], ...]
-
-
-def parse(text: str) -> dict[str, dict[Labels, float]]:
-    """Samples by name and labels. Lines that are none are left out."""
-    found: dict[str, dict[Labels, float]] = {}
-    for line in text.splitlines():
-        match = None if line.startswith("#") else _SAMPLE.fullmatch(line)
-        if match is None:
-            continue
-        try:
-            value = float(match[3])
-        except ValueError:
-            continue
-        labels = tuple((name, _plain(words)) for name, words in _LABEL.findall(match[2] or ""))
-        found.setdefault(match[1], {})[labels] = value
-    return found
-
-
-def _plain(words: str) -> str:
-    """A label's value without the escapes of the text."""
-    return _ESCAPED.sub(lambda match: "\n" if match[1] == "n" else match[1], words)
-
-
-class Figures:
-    """One look at a node. `at_s` is any clock that does not go back."""
-
-    def __init__(
-        self, at_s: float, text: str, health: Mapping[str, Any], turns: Sequence[Mapping[str, Any]]
-    ) -> None:
-        self.at_s = at_s
-        self.samples = parse(text)
-        self.health = health
-        self.turns = turns
-
-    def one(self, name: str, **labels: str) -> float:
-        """The sample with exactly these labels; 0 where there is none."""
-        return self.samples.get(name, {}).get(tuple(labels.items()), 0.0)
-
-    def total(self, name: str, **labels: str) -> float:
-        """The sum over all samples that have these labels among theirs."""
-        wanted = set(labels.items())
-        return sum(value for key, value in self.samples.get(name, {}).items() if wanted <= set(key))
-
-    def values(self, name: str, label: str) -> list[str]:
-        """The values that `label` has, in the order of the text."""
-        return list(dict.fromkeys(dict(key).get(label, "") for key in self.samples.get(name, {})))
-
-    def as_json(self) -> dict[str, Any]:
-        """All of it for programs."""
-        metrics = {
-            name: [{"labels": dict(labels), "value": value} for labels, value in found.items()]
-            for name, found in self.samples.items()
-            if not name.endswith("_bucket")
-        }
-        return {"health": self.health, "longest_turns": self.turns, "metrics": metrics}
-
-
-class Between(NamedTuple):
-    """What happened from one look to the next; since the start where there is only one."""
-
-    before: Figures | None
-    now: Figures
-
-    def rate(self, name: str, **labels: str) -> float:
-        """Per second."""
-        if self.before is None:
-            return 0.0
-        grown = self.now.total(name, **labels) - self.before.total(name, **labels)
-        return max(grown, 0.0) / max(self.now.at_s - self.before.at_s, 1e-9)
-
-    def quantile(self, name: str, share: float, **labels: str) -> float:
-        """The bound of the bucket that `share` of what was observed lies in or below; 0 where nothing was."""
-        counts: dict[float, float] = {}
-        wanted = set(labels.items())
-        for sign, look in ((1, self.now), (-1, self.before)):
-            for key, value in look.samples.get(f"{name}_bucket", {}).items() if look is not None else ():
-                if wanted <= set(key):
-                    bound = float(dict(key)["le"])
-                    counts[bound] = counts.get(bound, 0.0) + sign * value
-        most = max(counts.values(), default=0.0)
-        if most <= 0:
-            return 0.0
-        return next(bound for bound, count in sorted(counts.items()) if count >= share * most)
 
 
 def table(url: str, before: Figures | None, now: Figures) -> list[str]:

@@ -59,10 +59,10 @@ def _positive(text: str) -> int:
 
 
 def _create(args: argparse.Namespace) -> int:
-    from service.cli.cluster import Cluster
     from service.hot.log_dir import encode_uuid
+    from service.network.cluster import ChangingCluster
 
-    with Cluster(args.bootstrap_server) as cluster:
+    with ChangingCluster(args.bootstrap_server) as cluster:
         topic_id = cluster.create_topic(
             args.topic, args.partitions, args.replication_factor, dict(args.config)
         )
@@ -71,7 +71,7 @@ def _create(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    from service.cli.cluster import Cluster
+    from service.network.cluster import Cluster
 
     with Cluster(args.bootstrap_server) as cluster:
         topics = cluster.topics()
@@ -87,8 +87,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    from service.cli.cluster import Cluster
     from service.hot.log_dir import encode_uuid
+    from service.network.cluster import Cluster
 
     with Cluster(args.bootstrap_server) as cluster:
         (topic,) = cluster.topics([args.topic])
@@ -112,9 +112,9 @@ def _describe(args: argparse.Namespace) -> int:
 
 
 def _delete(args: argparse.Namespace) -> int:
-    from service.cli.cluster import Cluster
+    from service.network.cluster import ChangingCluster
 
-    with Cluster(args.bootstrap_server) as cluster:
+    with ChangingCluster(args.bootstrap_server) as cluster:
         cluster.delete_topic(args.topic)
     print(f"deleted {args.topic}")
     return 0

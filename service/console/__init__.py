@@ -1,5 +1,5 @@
-"""What a node shows over HTTP: metrics, health, version.
+"""What a node shows over HTTP, and the console that shows a cluster.
 
-Reads the counters of the rooms below when it is asked, and changes nothing. Nobody imports it but the command
-line, and only where a listener is configured.
+The listener reads the counters of the rooms below when it is asked, and changes nothing; it is imported only
+where one is configured. The console (`web/`) is a process of its own and no node imports it.
 """

@@ -152,6 +152,10 @@ LOGS: Final = (
     _counter("log_cleaned_bytes_read", "Bytes that were looked at to compact logs, their copy alone."),
     _counter("log_cleaned_bytes_written", "Bytes of them that stayed."),
     _gauge("log_uncleanable", "Logs that are left alone now, as they failed to be compacted."),
+    _gauge(
+        "log_dir_free_bytes", "Bytes that are free in the file system of a log directory.", "directory",
+    ),
+    _gauge("log_dir_size_bytes", "Bytes of the file system of a log directory.", "directory"),
 )  # fmt: skip
 
 TIERING: Final = (
@@ -207,7 +211,9 @@ STORE: Final = (
     _counter("store_sent_bytes", "Bytes sent to the store.", "client", "call"),
     _counter("store_received_bytes", "Bytes received from the store.", "client", "call"),
     _counter(
-        "store_errors", "Calls of the store that failed, by kind of error.", "client", "call", "error",
+        "store_errors",
+        "Calls of the store that failed, by kind of error; ObjectNotFound, PreconditionFailed are answers.",
+        "client", "call", "error",
         kafka=_TOPICS.format("RemoteFetchErrorsPerSec"),
     ),
     _gauge("store_reachable", "1 where the last call of the store found it.", "client"),
@@ -221,6 +227,7 @@ STORE: Final = (
     _counter("cache_refused", "Downloads that were not begun because the store is left alone for a while."),
     _counter("cache_retries", "Downloads that were tried again."),
     _counter("cache_failures", "Downloads that were given up."),
+    _gauge("cache_streams", "Readers of the bucket that go on where they ended, for whom is read ahead."),
     _gauge(
         "cache_downloads", "Downloads under way or waiting for room.",
         kafka="org.apache.kafka.storage.internals.log:type=RemoteStorageThreadPool,name=RemoteLogReaderTaskQueueSize",
@@ -262,6 +269,10 @@ PARTITION: Final = (
 PROCESS: Final = (
     Family("process_cpu_seconds", COUNTER, "User and system CPU time of the process."),
     Family("process_resident_memory_bytes", GAUGE, "Resident memory of the process."),
+    _gauge(
+        "memory_limit_bytes",
+        "Memory that the process may have: the least limit of its control groups, else the machine's.",
+    ),
 )
 
 GROUPS: Final = MappingProxyType(

@@ -170,7 +170,9 @@ def _metadata(metadata: Publisher) -> Iterator[Sample]:
 def _cold(cold: Cold) -> Iterator[Sample]:
     for client, metrics in cold.metrics.items():
         yield from _store(client, metrics)
-    found = cold.reader.stats().flights
+    stats = cold.reader.stats()
+    found = stats.flights
+    yield Sample("firn_cache_streams", stats.streams)
     yield Sample("firn_cache_hits", found.hits)
     yield Sample("firn_cache_misses", found.misses)
     yield Sample("firn_cache_read_ahead", found.read_ahead)

@@ -13,25 +13,22 @@ import logging
 import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from importlib.metadata import version
-from pathlib import Path
-from resource import RUSAGE_SELF, getpagesize, getrusage
-from typing import Any, Final
+from typing import Final
 
 from aiohttp import web_exceptions
-from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 from aiohttp.web_response import Response, StreamResponse
-from aiohttp.web_server import Server
 
 from service.base.clock import Clock
 from service.base.errors import ConfigError
 from service.base.health import Check, State
+from service.base.release import release
 from service.base.turns import LongTurn
-from service.console.measuring import Sample
+from service.console.connections import Connections
 from service.console.ports import Watched
+from service.console.process import memory_limit, of_process
+from service.console.quiet import QuietLog
 from service.console.rendering import CONTENT_TYPE, render
-from service.network.limited_log import RateLimitedLog
 
 _log = logging.getLogger(__name__)
 
@@ -46,27 +43,6 @@ _AGE_S: Final = 1.0
 _KEY: Final = "firn.http.listener"
 
 
-class _Connections(Server):
-    """aiohttp's connections, few of them and each for a short time. The oldest makes room for the newest."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._open: dict[RequestHandler, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}
-
-    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        if len(self._open) >= MOST_CONNECTIONS:
-            oldest, timer = self._open.pop(next(iter(self._open)))
-            timer.cancel()
-            oldest.abort()
-        self._open[handler] = transport, self._loop.call_later(CONNECTION_S, transport.abort)
-
-    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
-        super().connection_lost(handler, exc)
-        if (found := self._open.pop(handler, None)) is not None:
-            found[1].cancel()
-
-
 class Console:
     """Serves one node. Owned by the event loop."""
 
@@ -79,13 +55,16 @@ class Console:
         self._text_at = float("-inf")
         self._checks: Sequence[Check] = ()
         self._checked_at = float("-inf")
-        self._version = version("firn-log")
+        self._release = release(ask_git=False)
+        self._memory_limit = memory_limit()
         self._loop = asyncio.get_running_loop()
         self._listening: asyncio.Server | None = None
-        self._connections = _Connections(
+        self._connections = Connections(
             self._serve,
+            most=MOST_CONNECTIONS,
+            age_s=CONNECTION_S,
             access_log=None,
-            logger=_Quiet(RateLimitedLog(_log, now=self._loop.time)),
+            logger=QuietLog(_log, self._loop.time),
             max_line_size=_LINE_BYTES,
             max_field_size=_FIELD_BYTES,
             lingering_time=0,
@@ -123,7 +102,7 @@ class Console:
             case "/readyz":
                 return self._readyz()
             case "/version":
-                return _json({"version": self._version})
+                return _json(self._release._asdict())
             case "/turns":
                 return self._turns()
         return Response(status=404, text="/metrics, /healthz, /readyz, /version or /turns\n")
@@ -154,8 +133,10 @@ class Console:
 
     async def _scrape(self) -> list[bytes]:
         try:
+            logs = self._node.logs
+            process = of_process(self._memory_limit, logs.directories if logs is not None else ())
             self._text = await render(
-                self._node, self._clock.now_ms(), with_partitions=self._with_partitions, more=_process()
+                self._node, self._clock.now_ms(), with_partitions=self._with_partitions, more=process
             )
             self._text_at = self._loop.time()
             return self._text
@@ -176,22 +157,6 @@ class Console:
         return _json({"longest": longest, "latest": [_turn(one, now_s) for one in turns.latest]})
 
 
-class _Quiet:
-    """The logger that aiohttp is given: what peers can cause is not worth more than a few lines."""
-
-    def __init__(self, limited: RateLimitedLog) -> None:
-        self._limited = limited
-
-    def debug(self, *_: Any, **__: Any) -> None:
-        """Peers that leave and bytes that make no sense."""
-
-    def exception(self, message: str, *args: object, exc_info: Any = None, **_: Any) -> None:
-        error = exc_info if isinstance(exc_info, BaseException) else None
-        self._limited.log(logging.ERROR, message, *args, error=error)
-
-    error = warning = exception
-
-
 def _turn(one: LongTurn, now_s: float) -> dict[str, object]:
     return {
         "took_ms": round(1000 * one.took_s, 1),
@@ -202,15 +167,6 @@ def _turn(one: LongTurn, now_s: float) -> dict[str, object]:
 
 def _json(value: object, status: int = 200) -> Response:
     return Response(status=status, text=json.dumps(value) + "\n", content_type="application/json")
-
-
-def _process() -> tuple[Sample, ...]:
-    used = getrusage(RUSAGE_SELF)
-    resident = int(Path("/proc/self/statm").read_bytes().split()[1]) * getpagesize()
-    return (
-        Sample("process_cpu_seconds", used.ru_utime + used.ru_stime),
-        Sample("process_resident_memory_bytes", resident),
-    )
 
 
 @asynccontextmanager

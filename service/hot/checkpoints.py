@@ -84,13 +84,12 @@ class OffsetTable:
 
     @staticmethod
     def _update(log: LocalLog, said: DirOffsets) -> None:
-        """A log's start is told where it is not plain from the files."""
+        """A log's start is told wherever it may not be plain from the files: those before it go later."""
         name = log.tip.topic, log.tip.partition
         said.recovery_points[name] = log.recovery_point
         if log.state.cleaned_offset >= 0:
             said.cleaned[name] = log.state.cleaned_offset
-        tiered, moved = log.config.remote_storage_enable, log.log_start_offset > log.first_base_offset
-        if tiered or moved:
+        if log.config.remote_storage_enable or log.log_start_offset:
             said.log_starts[name] = log.log_start_offset
         else:
             said.log_starts.pop(name, None)

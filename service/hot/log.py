@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.disk import DiskError
 from service.base.errors import CorruptionError, RequestError, StorageError
-from service.base.files import make_directory, remove_file
+from service.base.files import make_directory
 from service.base.types import NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
@@ -566,6 +566,9 @@ class LocalLog:
     def close(self, clean: bool = True) -> None:
         """Let go of all files; with `clean`, everything is on disk and says so.
 
+        Deleted segments that still wait for their removal are there again at the next opening, which judges
+        them anew: to unlink them here would be beside those that are being unlinked, and out of order.
+
         Blocks, and may raise `StorageError`; an offline log is never clean.
         """
         if self._closed:
@@ -577,9 +580,6 @@ class LocalLog:
             self._durability.settle()
         self._closed = True
         self._durability.close()
-        if clean:
-            for path in self.take_removals(1 << 62):
-                remove_file(state.disk, path)
         for segment in state.segments:
             segment.close()
 

@@ -192,10 +192,19 @@ class LogManager:
     def _adopt(self, log: LocalLog, home: LogDir) -> None:
         tip = log.tip
         other = self._logs.get((tip.topic_id, tip.partition))
-        if other is not None:
+        if other is not None and other.log_end_offset and log.log_end_offset:
             other.fail(StorageError(f"{log.dir} and {other.dir} hold the same replica"))
             log.close(clean=False)
             return
+        if other is not None:
+            # Made in a directory that failed just then, and made again in another one.
+            spare, kept = (other, log) if log.log_end_offset else (log, other)
+            _log.warning("%s is left alone: it holds nothing, %s is the replica", spare.dir, kept.dir)
+            if spare is other:
+                self._retire(other, names.STRAY_DIR)
+            spare.close(clean=False)
+            if spare is log:
+                return
         self._logs[tip.topic_id, tip.partition] = log
         self._homes[log] = home
         self._by_name[tip.topic, tip.partition] = log
@@ -437,11 +446,12 @@ class LogManager:
         self._hurry()
 
     async def note_compacted(self, log: LocalLog) -> bool:
-        home = self._homes[log]
-        if (log.tip.topic, log.tip.partition) in self._checkpoints.cleaned[home]:
-            return True
-        self.flushed(log)
-        return home not in await self._write_checkpoints()
+        durable = self._checkpoints.cleaned
+        name, home = (log.tip.topic, log.tip.partition), self._homes[log]
+        if name not in durable[home]:
+            self.flushed(log)
+            await self._write_checkpoints()
+        return name in durable[home]
 
     async def flush(self, log: LocalLog) -> None:
         """Return once everything appended to `log` until now is durable.

@@ -130,6 +130,7 @@ class Opener:
                 for slot, (one, log) in enumerate(zip(wanted, made, strict=True)):
                     if one.home is home and isinstance(log, LocalLog):
                         log.close(clean=False)
+                        remove(self._disk, [one.path])  # or it is there beside the one that is made elsewhere
                         made[slot] = e
         return made
 

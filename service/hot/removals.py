@@ -112,7 +112,7 @@ class Removals:
 
 
 def rename_all(disk: Disk, retired: Sequence[Retired]) -> list[Path | DiskError]:
-    """Rename the directories: where they are now, or why they are not. Blocks."""
+    """Rename directories; where each is now, or why it is not. Blocks."""
     found: list[Path | DiskError] = []
     for log, target in retired:
         try:

@@ -70,7 +70,7 @@ class Shared:
     def __post_init__(self) -> None:
         limits = self.limits
         self.now = self.loop.time
-        self.outlet = Outlet(self.loop)
+        self.outlet = Outlet(self.loop, self.turns)
         self.closed = Connection(self.pool, limits.max_request_bytes)
         self.closed.close()
         self.watch = Watch(

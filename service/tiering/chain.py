@@ -17,7 +17,15 @@ from service.base.errors import CorruptionError, StorageError
 from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.remote.format.keys import HeadKey, ManifestKey, head_key, manifest_prefix, parse_key
-from service.remote.format.manifest import Limits, Manifest, ManifestDrop, Page, PageRef, SegmentEntry
+from service.remote.format.manifest import (
+    USUAL_LIMITS,
+    Limits,
+    Manifest,
+    ManifestDrop,
+    Page,
+    PageRef,
+    SegmentEntry,
+)
 from service.remote.format.manifest_codec import (
     MAX_SMALL_BYTES,
     Head,
@@ -62,7 +70,7 @@ class ChainStore:
         world: World,
         *,
         stamps: Callable[[], Stamp | None] = no_stamp,
-        limits: Limits = Limits(),  # noqa: B008  # immutable
+        limits: Limits = USUAL_LIMITS,
         max_cached_children: int = MAX_CACHED_CHILDREN,
         is_conditional: bool = True,
     ) -> None:

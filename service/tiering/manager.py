@@ -23,7 +23,7 @@ from service.base.errors import CorruptionError, FirnError, RequestError, Storag
 from service.base.slices import Slice
 from service.base.world import World
 from service.remote.catalog import Catalog
-from service.remote.format.manifest import Limits
+from service.remote.format.manifest import USUAL_LIMITS, Limits
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores.breaker import Breaker, BreakerSettings, refused_object
 from service.remote.stores.errors import StoreRefused, StoreUnavailable
@@ -81,7 +81,7 @@ class TieringManager:
         is_recovered: bool = False,
         abandoned_uploads: AbandonedUploads | None = None,
         settings: TieringSettings = TieringSettings(),  # noqa: B008  # immutable
-        manifest_limits: Limits = Limits(),  # noqa: B008  # immutable
+        manifest_limits: Limits = USUAL_LIMITS,
         probe: Probe = no_probe,
     ) -> None:
         self.metrics = TieringMetrics()

@@ -26,7 +26,7 @@ class TestUsage:
         assert not {"kio", "obstore", "asyncio", "service.base.errors"} & set(modules)
 
     def test_every_command_explains_itself(self) -> None:
-        for command in ("server", "dev", "topic", "tiers", "dump", "fsck"):
+        for command in ("server", "dev", "console", "topic", "tiers", "dump", "fsck"):
             with pytest.raises(SystemExit) as left:
                 main([command, "--help"])
             assert left.value.code == 0
@@ -125,6 +125,19 @@ class TestTopics:
             "cold_start": 0, "cold_end": 0, "cold_bytes": 0, "cold_objects": 0,
         }  # fmt: skip
         assert captured.err == ""
+
+
+def test_a_node_at_the_end_of_a_tunnel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The name that it tells its clients is known in its own network alone (docs/deploy.md has a tunnel)."""
+    node = Node(tmp_path, {"advertised.listeners": "PLAINTEXT://firn-1.invalid:9092"})
+    try:
+        node.start()
+        there = ("--bootstrap-server", node.bootstrap)
+        assert main(["topic", "create", "far", *there]) == 0
+        assert main(["topic", "describe", "far", *there]) == 0
+        assert main(["tiers", "far", *there]) == 0, capsys.readouterr().err
+    finally:
+        node.close()
 
 
 def test_the_tiers_as_a_table() -> None:

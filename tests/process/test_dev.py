@@ -18,10 +18,13 @@ from tests.support.processes import REPOSITORY, end, wait_until
 
 
 @contextmanager
-def dev(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """The process once it is ready, and what it printed."""
+def dev(
+    folder: Path, *options: str, until: str = "ready"
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """The process once it has said the word `until`, and what it printed; with no console but to wait for."""
+    without = () if until == "console" else ("--no-console",)
     process = subprocess.Popen(
-        [sys.executable, "-m", "service.cli.main", "dev", "--port", "0", *options],
+        [sys.executable, "-m", "service.cli.main", "dev", "--port", "0", *without, *options],
         cwd=REPOSITORY,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -34,7 +37,7 @@ def dev(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], di
         for line in process.stdout:
             word, _, rest = line.strip().partition(": ")
             said[word] = rest
-            if word == "ready":
+            if word == until:
                 break
         yield process, said
     finally:
@@ -67,12 +70,14 @@ def test_it_ends_with_its_s3_and_its_data(tmp_path: Path, number: signal.Signals
     assert list(tmp_path.iterdir()) == []
 
 
-def test_its_s3_does_not_outlive_it_even_when_it_is_killed(tmp_path: Path) -> None:
-    with dev(tmp_path) as (process, _):
-        (s3,) = children(process.pid)
+def test_its_s3_and_console_do_not_outlive_it_even_when_it_is_killed(tmp_path: Path) -> None:
+    with dev(tmp_path, until="console") as (process, said):
+        assert said["console"].startswith("http://127.0.0.1:")
+        started = children(process.pid)
+        assert len(started) == 2
         process.kill()
         process.wait()
-        wait_until("the embedded S3 to end", lambda: not is_alive(s3))
+        wait_until("the embedded S3 and the console to end", lambda: not any(map(is_alive, started)))
 
 
 def test_the_tools_look_into_its_bucket_as_it_says(

@@ -27,6 +27,7 @@ class Fault(Enum):
     FAIL_AFTER = "fail after"  # forwards it, and answers 500
     EXPIRED = "expired"  # 400 ExpiredToken, as S3 does
     UNKNOWN_KEY = "unknown key"  # 403 InvalidAccessKeyId
+    DENIED = "denied"  # 403 AccessDenied
     ELSEWHERE = "elsewhere"  # 301 to another region, without saying where
 
 
@@ -42,6 +43,7 @@ ERRORS = {
         f"<Token-0>{TOKEN}</Token-0>",
     ),
     Fault.UNKNOWN_KEY: (403, "<Code>InvalidAccessKeyId</Code><AWSAccessKeyId>THEKEY</AWSAccessKeyId>"),
+    Fault.DENIED: (403, "<Code>AccessDenied</Code><Message>Access Denied</Message>"),
     Fault.ELSEWHERE: (301, "<Code>PermanentRedirect</Code>"),
 }
 _SIGNER = re.compile(r"Credential=([^/]+)/")

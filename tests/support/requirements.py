@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -37,3 +39,43 @@ def need_c_compiler() -> None:
         pytest.skip("calls are intercepted by LD_PRELOAD, on Linux")
     if shutil.which("cc") is None:
         _lacking("there is no C compiler (cc)", "the system's packages bring it")
+
+
+def promtool() -> Path:
+    """Prometheus' own judge of rules."""
+    path = Path(os.environ.get("FIRN_PROMTOOL", REPOSITORY / ".cache" / "promtool-v0.313.5" / "promtool"))
+    if not path.is_file():
+        _lacking("promtool is not here")
+    return path
+
+
+def need_localstack() -> None:
+    if not (REPOSITORY / ".cache" / "localstack" / ".complete").is_file():
+        _lacking("LocalStack is not here", "`localstack/install` brings it")
+
+
+def python_called(name: str) -> str:
+    """The path of another Python."""
+    found = subprocess.run(
+        [REPOSITORY / ".ci" / "find-python", name], capture_output=True, text=True, check=False
+    )
+    if found.returncode:
+        _lacking(f"{name} is not here", "install it, or a version manager's copy of it")
+    return found.stdout.strip()
+
+
+def chromium() -> str | None:
+    """A Chromium without a screen: `FIRN_CHROMIUM`, or the system's."""
+    names = (os.environ.get("FIRN_CHROMIUM", ""), "chromium-headless-shell", "chromium", "google-chrome")
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+def need_browser() -> str:
+    """The browser's path."""
+    if importlib.util.find_spec("playwright") is None:
+        _lacking("playwright is not here", "pip install 'firn-log[browser]' brings it")
+    path = chromium()
+    if path is None:
+        _lacking("there is no Chromium", "apt-get install chromium-headless-shell brings it")
+    assert path is not None
+    return path

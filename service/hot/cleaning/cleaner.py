@@ -188,6 +188,8 @@ class Cleaner:
     async def _clean(self, run: Cleaning) -> None:
         log = run.log
         try:
+            if not self._owner.is_here(log):
+                raise Aborted
             if not await self._owner.note_compacted(log):
                 self._set_aside[log] = self._clock.now_ms() + _AGAIN_MS
             elif (dirt := self._look_at(log, self._clock.now_ms())) is not None:

@@ -2,7 +2,7 @@
 
 A manifest is immutable; a change makes the next version. It lists the newest segments itself. When it would
 list more than 1,024, the oldest 1,024 move into a *page*, an immutable object of its own that the manifest
-refers to; when it would refer to more than 64 pages of one level, the oldest 64 move into one of the next::
+refers to; when it would refer to more than 256 pages of one level, the oldest 64 move into one of the next::
 
     Manifest  pages: [level 1: 0..99_999] [level 0: 100_000..109_999] …   entries: [segment] [segment] …
 
@@ -33,6 +33,8 @@ from service.remote.format.stamp import Stamp
 
 MAX_MANIFEST_ENTRIES: Final = 1024
 MAX_PAGE_REFS: Final = 64
+MAX_HELD_REFS: Final = 256
+"""With that, any of 250,000 segments is one page away."""
 MAX_LEVELS: Final = 16
 
 
@@ -153,12 +155,18 @@ class ManifestDrop(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """When a manifest spills. The format allows less than the defaults, never more."""
+    """When a manifest spills. The format allows less than the defaults, never more.
+
+    `held_refs`, if it is more: how many pages of one level a manifest refers to before the oldest `page_refs`
+    of them move.
+    """
 
     entries: int = MAX_MANIFEST_ENTRIES
     page_refs: int = MAX_PAGE_REFS
+    held_refs: int = 0
 
 
+USUAL_LIMITS: Final = Limits(held_refs=MAX_HELD_REFS)
 PageEncoder = Callable[[Page], bytes]
 
 
@@ -221,7 +229,7 @@ class Manifest:
         leader_epoch: int,
         new_uuid: Callable[[], UUID],
         encode_page: PageEncoder,
-        limits: Limits = Limits(),  # noqa: B008  # immutable
+        limits: Limits = USUAL_LIMITS,
         stamp: Stamp | None = None,
     ) -> ManifestChange:
         """The next version with `entries` at its end. `ValueError` when they do not continue the chain."""
@@ -246,7 +254,7 @@ class Manifest:
         while len(chain) > limits.entries:
             refs.append(spill(0, chain[: limits.entries]))
             del chain[: limits.entries]
-            _merge_levels(refs, spill, limits.page_refs)
+            _merge_levels(refs, spill, limits)
         manifest = replace(
             self._next(leader_epoch, stamp),
             start_offset=self.start_offset if self.children else entries[0].base_offset,
@@ -357,15 +365,16 @@ def check_chain(children: Sequence[Child]) -> None:
 
 
 def _merge_levels(
-    refs: list[PageRef], spill: Callable[[int, Sequence[Child]], PageRef], max_refs: int
+    refs: list[PageRef], spill: Callable[[int, Sequence[Child]], PageRef], limits: Limits
 ) -> None:
-    """Move the oldest `max_refs` pages of a level that has more into one page of the next, in place."""
+    """Move the oldest pages of a level that has too many into one page of the next, in place."""
     level = 0
     while level < MAX_LEVELS:
         first = next((i for i, ref in enumerate(refs) if ref.level == level), len(refs))
         count = sum(1 for ref in refs if ref.level == level)
-        if count > max_refs:
-            refs[first : first + max_refs] = [spill(level + 1, refs[first : first + max_refs])]
+        if count > max(limits.held_refs, limits.page_refs):
+            end = first + limits.page_refs
+            refs[first:end] = [spill(level + 1, refs[first:end])]
         level += 1
 
 

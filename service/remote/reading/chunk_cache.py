@@ -102,6 +102,11 @@ class ChunkCache:
         self._fresh[id(slot)] = slot
         self._make_room()
 
+    def drop(self, key: Hashable) -> None:
+        """The chunk that holds this block goes, if it is here."""
+        if (slot := self._slots.get(key)) is not None:
+            self._drop(slot)
+
     def has_room(self, size: int) -> bool:
         """Whether `size` more bytes may be on their way, if need be for others that nobody wants or holds.
 

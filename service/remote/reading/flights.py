@@ -36,7 +36,7 @@ from service.remote.reading.flight import Flight, FlightStats, Hold, Resource
 from service.remote.reading.hedge import Hedge
 from service.remote.reading.lru import LruCache
 from service.remote.reading.read_ahead import Stream
-from service.remote.reading.resources import ChunkResource
+from service.remote.reading.resources import ChunkResource, GuessResource, guess_key
 from service.remote.stores.breaker import Breaker, BreakerSettings, is_failure, refused_object
 from service.remote.stores.errors import ReaderClosed, StoreUnavailable
 from service.remote.stores.store import ObjectStore
@@ -115,8 +115,7 @@ class Flights:
             self.metrics.misses += 1
             flight = self._flights.get(resource.key)
             if flight is not None:
-                if not flight.urgent:
-                    self._promote(flight)
+                self._promote(flight)
                 return flight
             is_kept = self._disk_cache is not None and self._disk_cache.has(resource.key)
             if is_kept or not self._breaker.refuses(self._clock.monotonic_ms()):
@@ -131,8 +130,7 @@ class Flights:
         """The chunk with this block where it is in memory; starts nothing."""
         with self._work:
             slot = self._chunks.get(key)
-            if slot is not None:
-                self.metrics.hits += 1
+            self.metrics.hits += slot is not None
             return slot
 
     def peek(self, resource: Resource) -> Any | None:
@@ -146,11 +144,10 @@ class Flights:
             found = self._cached(resource) or self._flights.get(resource.key)
             if found is not None:
                 return found
-            if self._is_closed or self._waiting or self._breaker.refuses(self._clock.monotonic_ms()):
+            refused = self._is_closed or self._waiting or self._breaker.refuses(self._clock.monotonic_ms())
+            if refused or not self._chunks.has_room(resource.reserve):
                 return None
-            if not self._chunks.has_room(resource.reserve):
-                return None
-            self.metrics.read_ahead += 1
+            self.metrics.read_ahead += not isinstance(resource, GuessResource)
             return self._launch(resource, urgent=False)
 
     def call_soon(self, work: Callable[[], None]) -> None:
@@ -160,6 +157,13 @@ class Flights:
                 raise ReaderClosed("the reader is closed")
             self._urgent.append(work)
             self._wake()
+
+    def found(self, key: Hashable) -> Slot | Flight | None:
+        """The chunk in memory, or the flight that brings it, in a hurry now; starts nothing."""
+        with self._work:
+            if (flight := self._flights.get(key)) is not None:
+                self._promote(flight)
+            return self._chunks.get(key) or flight
 
     # Responses and streams.
 
@@ -273,8 +277,7 @@ class Flights:
     def _launch(self, resource: Resource, *, urgent: bool) -> Flight:
         resource = resource.cut(self._is_taken)
         flight = Flight(resource, urgent)
-        for key in resource.keys:
-            self._flights[key] = flight
+        self._flights.update(dict.fromkeys(resource.keys, flight))
         if not resource.reserve or (not self._waiting and self._chunks.has_room(resource.reserve)):
             self._enqueue(flight)
         else:
@@ -302,10 +305,11 @@ class Flights:
             self._start_waiting()
 
     def _promote(self, flight: Flight) -> None:
-        flight.urgent = True
-        if flight in self._ahead:
-            self._ahead.remove(flight)
-            self._urgent.append(flight)
+        if not flight.urgent:
+            flight.urgent = True
+            if flight in self._ahead:
+                self._ahead.remove(flight)
+                self._urgent.append(flight)
 
     def _wake(self) -> None:
         """See to it that there is a thread for what is queued, and one that watches the others."""
@@ -349,11 +353,9 @@ class Flights:
             if self._look_ms is not None or not self._flying:
                 self._rest(None)  # somebody else watches, or there is nothing to be watched
                 continue
-            now = self._clock.monotonic_ms()
-            due = self._due_ms()
+            now, due = self._clock.monotonic_ms(), self._due_ms()
             if due is not None and due <= now:
-                late = self._late(now)
-                if late is not None:
+                if (late := self._late(now)) is not None:
                     self._seconds += 1
                     return partial(self._fly_second, late)
                 due = now + _NO_SECOND_TRY_MS
@@ -370,8 +372,7 @@ class Flights:
         """A thread's life: one job of the pool that lasts until `close`. Called without the lock."""
         while True:
             with self._work:
-                work = self._next()
-                if work is None:
+                if (work := self._next()) is None:
                     self._serving -= 1
                     self._work.notify_all()
                     return
@@ -398,11 +399,12 @@ class Flights:
             flight.tries += 1
             self._flying[flight] = None
         disk_cache, resource = self._disk_cache, flight.resource
+        at_hand = kept = None
         try:
-            kept = None
-            if disk_cache is not None and isinstance(resource, ChunkResource):
-                kept = disk_cache.load(resource)
-            value, cost = self._load(flight) if kept is None else (kept, 0)
+            if isinstance(resource, ChunkResource):
+                kept = None if disk_cache is None else disk_cache.load(resource)
+                at_hand = kept or resource.guessed()
+            value, cost = self._load(flight) if at_hand is None else (at_hand, 0)
         except BaseException as e:
             # Whatever it is, it belongs to whoever waits for the flight; the thread lives on.
             self._failed(flight, e)
@@ -417,6 +419,7 @@ class Flights:
                 else:
                     self._busy -= 1
                 self._flying.pop(flight, None)
+                self.metrics.disk_hits += kept is not None
 
     def _fly_second(self, flight: Flight) -> None:
         assert self._second_store is not None
@@ -565,7 +568,7 @@ class Flights:
 
     def _land(self, flight: Flight, value: Any, error: BaseException | None, cost: int) -> bool:
         """End a flight, start what waited for its room, then tell who waits for it. False where another try,
-        or `close`, had ended it. A chunk that cost nothing was on disk.
+        or `close`, had ended it.
         """
         resource = flight.resource
         with self._work:
@@ -581,8 +584,8 @@ class Flights:
                 self.metrics.failures += 1
             elif resource.reserve:
                 value = Slot(value, tuple(resource.keys), resource.reserve)
-                self.metrics.disk_hits += not cost
                 self.metrics.downloaded_bytes += cost
+                self._chunks.drop(guess_key(resource.object_key))  # what was of use is proven now
                 if not self._is_closed:
                     self._chunks.put(value)
             elif not self._is_closed:

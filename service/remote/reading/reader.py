@@ -38,11 +38,14 @@ from service.remote.reading.flights import Flights
 from service.remote.reading.read_ahead import ReadAhead, Stream
 from service.remote.reading.resources import (
     ChunkResource,
+    Guessed,
+    GuessResource,
     ManifestResource,
     OpenSegment,
     PageResource,
     SectionResource,
     SegmentResource,
+    guess_key,
 )
 from service.remote.reading.time_search import search_log
 from service.remote.reading.written import Written
@@ -119,7 +122,28 @@ class _At:
 
     def chunk(self, segment: OpenSegment, block: int, range_bytes: int) -> Slot:
         found = self.peek_chunk(segment, block)
-        return found if found is not None else self.need(ChunkResource(segment, block, range_bytes))
+        if found is not None:
+            return found
+        guessed = self._guessed(segment, block)
+        slot: Slot = self.need(ChunkResource(segment, block, range_bytes, guessed=guessed))
+        return slot
+
+    def guess(self, entry: SegmentEntry, offset: int, range_bytes: int) -> None:
+        """Have what is probably read of a segment come beside its footer, if there is room for it."""
+        resource = GuessResource.of(entry, offset, range_bytes)
+        if resource is not None:
+            self._flights.ahead(resource)
+
+    def _guessed(self, segment: OpenSegment, block: int) -> Guessed | None:
+        """What somebody has guessed of the segment; `_Missing` while it is on its way and holds the block."""
+        key = guess_key(segment.entry.key)
+        found = self.pins.get(key) or self._flights.found(key)
+        if not isinstance(found, Flight):
+            return None if found is None else found.chunk
+        guess = found.resource
+        if isinstance(guess, GuessResource) and guess.holds(segment.footer.blocks[block]):
+            raise _Missing(key, found)
+        return None
 
     def peek_chunk(self, segment: OpenSegment, block: int) -> Slot | None:
         key = (segment.entry.key, block)
@@ -178,6 +202,7 @@ class RemoteReader:
         )
         self._plan_lock = world.threads.lock()
         self._written = Written(world, cache_bytes // _WRITTEN_SHARE)
+        self._guesses = disk_cache is None  # which may have it
 
     def read(
         self, tip: TopicIdPartition, manifest_key: str, offset: int, max_bytes: int
@@ -288,10 +313,11 @@ class RemoteReader:
 
             def landed(done: Future[Any]) -> None:
                 error = done.exception()
-                if error is not None:
+                if error is not None and not isinstance(flight.resource, GuessResource):
                     future.set_exception(error)
                     return
-                at.pins[key] = done.result()
+                if error is None:
+                    at.pins[key] = done.result()
                 self._advance(at, compute, future)
 
             flight.future.add_done_callback(landed)
@@ -323,7 +349,14 @@ class RemoteReader:
                     f"[{manifest.start_offset}, {manifest.end_offset})",
                 )
         while entry is not None:
-            segment = self._segment(at, entry)
+            # Where a stream goes on it has read ahead, and who joins a flight comes for what others guessed.
+            is_new = self._guesses and read.stream.entry is None and not self._flights.found(entry.key)
+            try:
+                segment = self._segment(at, entry)
+            except _Missing:
+                if is_new:
+                    at.guess(entry, offset, read.range_bytes)
+                raise
             block = segment.footer.blocks.index_of(offset)
             if block < len(segment.footer.blocks):
                 read.stream.manifest_key, read.stream.entry = read.manifest_key, entry
@@ -336,9 +369,10 @@ class RemoteReader:
     def _read_chunks(self, at: _At, read: _Read, segment: OpenSegment, block: int) -> RemoteRead:
         try:
             slot = at.chunk(segment, block, read.range_bytes)
-        except _Missing:
+        except _Missing as missing:
             # It is on its way, and what comes after it is to travel beside it.
-            self._plan_ahead(read, segment, block)
+            if missing.key == (segment.entry.key, block):
+                self._plan_ahead(read, segment, block)
             raise
         self._plan_ahead(read, segment, slot.chunk.range.first_block)
         offset = max(read.offset, segment.footer.blocks[block].first_offset)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
+from service.base.errors import CorruptionError
 from service.base.types import Buffer
+from service.remote.format.block_table import DEFAULT_BLOCK_BYTES, Block
 from service.remote.format.manifest import Manifest, Page, PageRef, SegmentEntry
 from service.remote.format.segment_object import Footer
 from service.remote.reading.chunk import Chunk, ChunkRange, cut_range, verify_chunk
@@ -19,6 +22,8 @@ from service.remote.reading.object_reader import (
 )
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore
+
+_log = logging.getLogger(__name__)
 
 R = TypeVar("R", bound="_Small")
 
@@ -131,15 +136,97 @@ class SectionResource(_Small):
         return data, len(data)
 
 
-class ChunkResource:
-    """The chunk that begins with `block`: blocks of one segment, of at most `max_bytes` if more than one."""
+class Guessed(NamedTuple):
+    """Bytes of a segment's log from `position` on, of which nothing is proven yet."""
 
-    __slots__ = ("keys", "max_bytes", "range", "segment")
+    position: int
+    data: Buffer
+
+    @property
+    def end(self) -> int:
+        return self.position + len(self.data)
+
+
+def guess_key(object_key: str) -> Hashable:
+    """There is one guess of a segment at a time."""
+    return (object_key, "guess")
+
+
+class GuessResource:
+    """Where a record probably lies, asked for beside the footer that would tell.
+
+    It is not proven: `ChunkResource` proves what it takes of it, and then it goes.
+    """
+
+    __slots__ = ("entry", "keys", "length", "position")
+
+    def __init__(self, entry: SegmentEntry, position: int, length: int) -> None:
+        self.entry = entry
+        self.position = position
+        self.length = length
+        self.keys = (guess_key(entry.key),)
+
+    def holds(self, block: Block) -> bool:
+        return self.position <= block.position and block.end <= self.position + self.length
+
+    @classmethod
+    def of(cls, entry: SegmentEntry, offset: int, max_bytes: int) -> GuessResource | None:
+        """For `offset`, where a segment's records are equally large; None where that is not likely enough."""
+        share = (offset - entry.base_offset) / (entry.last_offset - entry.base_offset + 1)
+        likely = int(share * entry.log_length)
+        length = min(max_bytes, entry.log_length)
+        # Its block is as long on either side, and half a block is for records of other sizes.
+        position = max(min(likely - 3 * DEFAULT_BLOCK_BYTES // 2, entry.log_length - length), 0)
+        behind = min(likely + 3 * DEFAULT_BLOCK_BYTES // 2, entry.log_length)
+        if offset > entry.base_offset and position + length < behind:
+            return None
+        return cls(entry, position, length)
+
+    @property
+    def object_key(self) -> str:
+        return self.entry.key
+
+    @property
+    def key(self) -> Hashable:
+        return self.keys[0]
+
+    @property
+    def reserve(self) -> int:
+        return self.length
+
+    def cut(self, taken: Callable[[Hashable], bool]) -> GuessResource:
+        return self
+
+    def load(self, store: ObjectStore) -> tuple[Guessed, int]:
+        with naming(self.object_key):
+            data = store.get_range(self.object_key, self.position, self.length)
+            if len(data) != self.length:
+                raise CorruptionError(f"{len(data)} bytes at {self.position}, {self.length} expected")
+        return Guessed(self.position, data), self.length
+
+
+class ChunkResource:
+    """The chunk that begins with `block`: blocks of one segment, of at most `max_bytes` if more than one.
+
+    Where all of that block was `guessed`, no more is asked for than what was.
+    """
+
+    __slots__ = ("_guessed", "keys", "max_bytes", "range", "segment")
 
     def __init__(
-        self, segment: OpenSegment, block: int, max_bytes: int, taken: Callable[[int], bool] | None = None
+        self,
+        segment: OpenSegment,
+        block: int,
+        max_bytes: int,
+        taken: Callable[[int], bool] | None = None,
+        guessed: Guessed | None = None,
     ) -> None:
         self.segment = segment
+        self._guessed = None
+        if guessed is not None:
+            first = segment.footer.blocks[block]
+            if guessed.position <= first.position and first.end <= guessed.end:
+                self._guessed, max_bytes = guessed, min(max_bytes, guessed.end - first.position)
         self.max_bytes = max_bytes
         # Until it is cut it stands for its first block alone: most that are asked for are in memory.
         most = 0 if taken is None else max_bytes
@@ -163,7 +250,11 @@ class ChunkResource:
         """With the blocks after it that are neither here nor on their way."""
         object_key = self.segment.entry.key
         return ChunkResource(
-            self.segment, self.range.first_block, self.max_bytes, lambda n: taken((object_key, n))
+            self.segment,
+            self.range.first_block,
+            self.max_bytes,
+            lambda n: taken((object_key, n)),
+            self._guessed,
         )
 
     @property
@@ -171,6 +262,18 @@ class ChunkResource:
         """Bytes of each block."""
         blocks = self.segment.footer.blocks
         return [blocks[n].length for n in range(self.range.first_block, self.range.last_block)]
+
+    def guessed(self) -> Chunk | None:
+        """The chunk, of bytes that came before it was known which they are; None where they are not
+        its own."""
+        if self._guessed is None:
+            return None
+        start = self.range.position - self._guessed.position
+        try:
+            return self.prove(memoryview(self._guessed.data)[start : start + self.range.length])
+        except CorruptionError as e:
+            _log.warning("asking for it a second time: %s", e)
+            return None
 
     def prove(self, data: Buffer) -> Chunk:
         """The chunk, of bytes from wherever; `CorruptionError` where they are not its own."""

@@ -30,21 +30,16 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from service.base.errors import ConfigError, FirnError, StorageError
+from service.base.errors import FirnError
 from service.remote.format.keys import DATA_PREFIX, parse_key
-from service.remote.stores.aws_credentials import credential_provider
-from service.remote.stores.errors import StoreRefused, StoreUnavailable
-from service.remote.stores.s3_address import S3Address, s3_address
-
-if TYPE_CHECKING:
-    from obstore.store import S3Credential
+from service.remote.stores.s3_address import S3Address
+from service.remote.stores.s3_client import NoSuchUpload, s3_client, translated
 
 TIME_LIMIT_S: Final = 300
 """The child ends itself after that, also with nobody there to end it."""
@@ -54,10 +49,6 @@ MAX_ABORTS: Final = 1_000
 """Uploads proposed in one run; the next run finds the others."""
 MAX_LINE_BYTES: Final = 1 << 20
 """Longer than any line can be: keys of this layout have fewer than 200 characters."""
-
-_REFUSALS: Final = (400, 401, 403, 404, 405, 501)
-"""Of these statuses only an operator can make another."""
-_FILES: Final = ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE")
 
 
 class UnfinishedUpload(NamedTuple):
@@ -103,7 +94,7 @@ class Uploads:
         """
         place = {"Bucket": self._bucket, "Prefix": f"{self._prefix}{DATA_PREFIX}/"}
         while True:
-            with _translated("unfinished uploads"):
+            with translated("unfinished uploads"):
                 page = self._client.list_multipart_uploads(**place, MaxUploads=page_size)
             yield page
             if not page.get("IsTruncated") or not page.get("NextKeyMarker"):
@@ -119,33 +110,13 @@ class Uploads:
 
     def _abort(self, upload: UnfinishedUpload) -> bool:
         try:
-            with _translated(upload.key):
+            with translated(upload.key):
                 self._client.abort_multipart_upload(
                     Bucket=self._bucket, Key=self._prefix + upload.key, UploadId=upload.upload_id
                 )
-        except _NoSuchUpload:
+        except NoSuchUpload:
             return False  # finished or aborted since it was listed
         return True
-
-
-class _NoSuchUpload(StorageError):
-    """The store knows no such upload, or no longer."""
-
-
-@contextmanager
-def _translated(what: str) -> Iterator[None]:
-    """boto3's errors as ours."""
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    try:
-        yield
-    except ClientError as e:
-        if e.response.get("Error", {}).get("Code") == "NoSuchUpload":
-            raise _NoSuchUpload(what) from e
-        status = e.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-        raise (StoreRefused if status in _REFUSALS else StoreUnavailable)(f"{what}: {e}") from e
-    except BotoCoreError as e:
-        raise StoreUnavailable(f"{what}: {e}") from e
 
 
 def _store_time(page: Any) -> datetime:
@@ -158,46 +129,10 @@ def _store_time(page: Any) -> datetime:
 
 
 def open_uploads(url: str, endpoint: str | None, region: str | None) -> Uploads:
-    """What `open_store` of the same arguments opens, for this one purpose.
-
-    The shared AWS files are read the way `open_store` reads them and then hidden from boto3, whose own
-    reading has other rules: so this changes the process's environment.
+    """What `open_store` of the same arguments opens, for this one purpose; changes the environment as
+    `s3_client` does.
     """
-    environ = os.environ
-    address = s3_address(url, endpoint, region, environ)
-    with _translated("credentials"):
-        provider = credential_provider(environ)
-        keys: S3Credential | Any = provider() if provider is not None else {}
-    _hide_files(environ)
-    import boto3
-    from botocore.config import Config
-
-    config = Config(
-        connect_timeout=5,
-        read_timeout=30,
-        retries={"total_max_attempts": 3, "mode": "standard"},
-        s3={"addressing_style": "path" if address.by_path else "virtual"},
-    )
-    try:
-        with _translated(url):
-            client = boto3.client(
-                "s3",
-                endpoint_url=address.endpoint,
-                region_name=address.region,
-                aws_access_key_id=keys.get("access_key_id"),
-                aws_secret_access_key=keys.get("secret_access_key"),
-                aws_session_token=keys.get("token"),
-                config=config,
-            )
-    except ValueError as e:
-        raise ConfigError(f"{url}: {e}") from e
-    return Uploads(client, address)
-
-
-def _hide_files(environ: MutableMapping[str, str]) -> None:
-    for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
-        environ.pop(name, None)
-    environ.update(dict.fromkeys(_FILES, os.devnull))
+    return Uploads(*s3_client(url, endpoint, region, os.environ))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -73,14 +73,15 @@ def probe(store: ObjectStore, new_id: UUID) -> str | None:
     """
     key = f"{PROBE_PREFIX}/{new_id}"
     try:
-        return _probe(store, key)
+        return broken_promise(store, key)
     except StoreRefused as e:
         return f"it refuses them: {e}"
     finally:
         store.delete([key])
 
 
-def _probe(store: ObjectStore, key: str) -> str | None:
+def broken_promise(store: ObjectStore, key: str) -> str | None:
+    """As `probe`, under a `key` that the caller removes, and refusals are raised."""
     if not create(store, key, b"one"):
         return "it writes no new object where none is"
     if store.put_if_absent(key, b"two"):

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import io
 import json
+from typing import Any
 from uuid import UUID
 
 import pytest
 
-from demo.__main__ import settled
+from demo.__main__ import addresses, settled
 from demo.delays import as_lines, table_of
 from demo.flights import flight_of
+from demo.node import Dev
 from demo.screen import Screen, bar
 from service.cli.tiers import PartitionTiers, TopicTiers
 
@@ -85,3 +87,13 @@ def test_what_has_settled_is_counted_once_whichever_tier_it_lies_in() -> None:
         "settled      120 records in S3 only (14.0 kB in 7 objects), "
         "the newest 50 on disk only (7.0 kB in 4 segments), 20 in both"
     )
+
+
+def test_a_demo_that_stays_says_where_everything_is() -> None:
+    process: Any = None
+    dev = Dev("127.0.0.1:9092", "http://127.0.0.1:5000", "s3://firn/dev", process, "http://127.0.0.1:9464")
+    console, node, metrics, archive = addresses(dev, "http://127.0.0.1:8080")
+    assert console.endswith("http://127.0.0.1:8080")
+    assert "firn tiers flights --bootstrap-server 127.0.0.1:9092" in node
+    assert "http://127.0.0.1:9464/metrics" in metrics
+    assert "export AWS_ENDPOINT_URL=http://127.0.0.1:5000 AWS_ACCESS_KEY_ID=" in archive

@@ -233,6 +233,21 @@ def test_files_of_deleted_segments_stay_for_the_delay(tmp_path: Path) -> None:
     assert (log.dir / "00000000000000000008.snapshot").exists()
 
 
+def test_a_log_that_closes_while_files_are_being_removed_unlinks_nothing_before_them(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    log = open_log(tmp_path, clock, segment_bytes=400, file_delete_delay_ms=1000)
+    for _ in range(10):
+        log.append(batch(2), 0, START_MS)
+    assert log.delete_segments(7, "test") == 2
+    clock.advance(1000)
+    assert log.take_removals(clock.now_ms())  # by somebody who is ended before he has unlinked them
+    assert log.delete_segments(13, "test") == 1
+    log.close()
+    assert (log.dir / "00000000000000000008.log").exists()
+    again = open_log(tmp_path, clock, clean=True)
+    assert (again.log_start_offset, again.log_end_offset) == (0, 20)
+
+
 def test_what_is_committed_in_the_bucket_bounds_retention_whatever_the_settings_say(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=400, retention_ms=0)
     for _ in range(10):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import shutil
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -169,6 +171,49 @@ def test_a_base_offset_that_changed_under_a_running_node_is_noticed_by_who_reads
     with pytest.raises(LogOffline, match=f"offset {number} is nowhere"):
         log.read(number, 1 << 20)
     close(logs)
+
+
+def test_a_start_that_moved_is_told_while_the_files_before_it_are_still_there(tmp_path: Path) -> None:
+    logs = manager(FaultDisk(), tmp_path)
+    fill(logs, A)
+    log = get_or_create(logs, A, CONFIG)
+    log.config = replace(CONFIG, file_delete_delay_ms=60_000)
+    segment = log.sealed_segments()[0]
+    assert log.delete_segments(segment.last_offset + 1, "test") == 1
+    assert log.log_start_offset == segment.last_offset + 1
+    close(logs)
+    assert (tmp_path / "a-0" / f"{0:020d}.log").exists()
+    again = manager(FaultDisk(), tmp_path)
+    assert get_or_create(again, A, CONFIG).log_start_offset == segment.last_offset + 1
+    close(again)
+
+
+def test_a_replica_made_again_elsewhere_is_the_one_that_is_used(tmp_path: Path) -> None:
+    """The first was made in a directory that failed just then; it may even be there after it was removed."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    disk = FaultDisk()
+    logs = manager(disk, one, two)
+    disk.fail("fsync_dir", only=lambda path: path == one, times=1)
+    with pytest.raises(StorageError):
+        get_or_create(logs, A, CONFIG)
+    assert not (one / "a-0").exists()
+    fill(logs, A)
+    close(logs)
+    for empty, full in ((one, two), (two, one)):
+        shutil.copytree(full / "a-0", empty / "a-0", dirs_exist_ok=True)
+        for path in (empty / "a-0").iterdir():
+            if path.name != "partition.metadata":
+                path.unlink()
+        (empty / "a-0" / f"{0:020d}.log").touch()
+        (empty / "recovery-point-offset-checkpoint").unlink(missing_ok=True)
+        again = manager(FaultDisk(), one, two)
+        log = get_or_create(again, A, CONFIG)
+        assert (log.dir, log.log_end_offset) == (full / "a-0", 20)
+        assert log.append(batch(1), 0, START_MS).first_offset == 20
+        log.truncate_to(20)
+        close(again)
+        shutil.rmtree(empty / "a-0")
+        shutil.move(full / "a-0", empty / "a-0")
 
 
 def test_a_damaged_replica_keeps_its_recovery_point(tmp_path: Path) -> None:

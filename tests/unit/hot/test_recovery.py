@@ -328,7 +328,7 @@ def test_with_remote_storage_the_log_begins_where_the_checkpoint_says(tmp_path: 
     log.close()
     again = open_log(tmp_path, clean=True, log_start_offset=4, remote_storage_enable=True, **SETTINGS)
     assert again.log_start_offset == 4
-    assert again.local_log_start_offset == bases(again)[0] <= 30
+    assert bases(again)[0] <= again.local_log_start_offset <= 30
 
 
 def test_flush_moves_the_recovery_point(tmp_path: Path) -> None:

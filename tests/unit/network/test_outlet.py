@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from service.base.disk import SystemDisk
+from service.base.turns import Turns
 from service.hot.files import FileSlice, SegmentFile
 from service.network.sender import TURN_BYTES, Outlet, Sender
 
@@ -58,7 +59,7 @@ def test_all_readers_together_are_sent_so_much_in_a_turn_and_each_gets_all_of_it
 
     async def scenario() -> list[bytes]:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop)
+        outlet = Outlet(loop, Turns())
         pairs = [socket.socketpair() for _ in range(READERS)]
         ended: list[Any] = []
         senders = []
@@ -98,7 +99,7 @@ def test_who_is_gone_when_there_is_room_again_is_passed_over(tmp_path: Path) -> 
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop)
+        outlet = Outlet(loop, Turns())
         outlet.used(TURN_BYTES)
         pairs = [socket.socketpair() for _ in range(2)]
         ended: list[Any] = []
@@ -128,7 +129,7 @@ def test_what_fills_the_kernels_buffer_is_not_what_the_peer_has_taken(tmp_path: 
 
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
-        outlet = Outlet(loop)
+        outlet = Outlet(loop, Turns())
         outlet.used(TURN_BYTES)
         own, other = socket.socketpair()
         own.setblocking(False)
@@ -147,3 +148,38 @@ def test_what_fills_the_kernels_buffer_is_not_what_the_peer_has_taken(tmp_path: 
         other.close()
 
     asyncio.run(scenario())
+
+
+class CountedLoop(asyncio.SelectorEventLoop):
+    """Counts the turns that it is asked for."""
+
+    asked = 0
+
+    def call_soon(self, *args: Any, **named: Any) -> asyncio.Handle:  # type: ignore[override]
+        self.asked += 1
+        return super().call_soon(*args, **named)
+
+
+def test_who_finds_room_costs_no_turn_and_each_turn_has_room_anew(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(EACH))
+    file = SegmentFile(SystemDisk(), path, EACH)
+    loop, turns = CountedLoop(), Turns()
+    own, other = socket.socketpair()
+    own.setblocking(False)
+    try:
+        outlet = Outlet(loop, turns)
+        sender = Sender(loop, SocketTransport(own), lambda _: None, lambda: None, outlet)
+        for turn in range(4):
+            turns.began = float(turn)
+            assert outlet.room == TURN_BYTES
+            assert sender.send([FileSlice(file, 0, SMALL_BUFFER)])
+            assert other.recv(SMALL_BUFFER, socket.MSG_WAITALL) == bytes(SMALL_BUFFER)
+            assert outlet.room == TURN_BYTES - SMALL_BUFFER
+            outlet.used(TURN_BYTES)
+        assert loop.asked == 0
+    finally:
+        sender.close()
+        own.close()
+        other.close()
+        loop.close()

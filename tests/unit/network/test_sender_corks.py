@@ -10,12 +10,13 @@ from typing import NamedTuple
 
 import pytest
 
-from service.network.sender import Outlet, Sender
+from service.base.turns import Turns
+from service.network.sender import LEAD_BYTES, SMALL_SLICE_BYTES, TURN_BYTES, Outlet, Sender
 
 if not hasattr(socket, "TCP_CORK"):
     pytest.skip("this system cannot hold packets back", allow_module_level=True)
 
-SLICE_BYTES = 100_000
+SLICE_BYTES = 300_000
 
 
 class Watched:
@@ -26,8 +27,10 @@ class Watched:
         self._fd = os.memfd_create("content")
         os.write(self._fd, content)
         self._look = look
+        self.read_bytes = 0
 
     def pread(self, size: int, position: int) -> bytes:
+        self.read_bytes += size
         return self.content[position : position + size]
 
     def send_to(self, socket_fd: int, size: int, position: int) -> int:
@@ -53,12 +56,12 @@ async def _pair() -> tuple[asyncio.Transport, socket.socket]:
     return transport, reader
 
 
-def _nothing_has_come(reader: socket.socket) -> bool:
+def _come(reader: socket.socket) -> int:
+    """Bytes that the reader could take now, as far as they matter."""
     try:
-        reader.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        return len(reader.recv(SMALL_SLICE_BYTES + 1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
     except BlockingIOError:
-        return True
-    return False
+        return 0
 
 
 async def _receive(reader: socket.socket, size: int) -> bytes:
@@ -68,18 +71,21 @@ async def _receive(reader: socket.socket, size: int) -> bytes:
     return bytes(got)
 
 
-async def _send_one_response() -> None:
+async def _send_responses() -> None:
     transport, reader = await _pair()
-    held: list[bool] = []
-    file = Watched(os.urandom(SLICE_BYTES), lambda: held.append(_nothing_has_come(reader)))
+    come: list[int] = []
+    file = Watched(os.urandom(SLICE_BYTES), lambda: come.append(_come(reader)))
     done: list[Exception | None] = []
     loop = asyncio.get_running_loop()
-    sender = Sender(loop, transport, done.append, lambda: None, Outlet(loop))
+    sender = Sender(loop, transport, done.append, lambda: None, Outlet(loop, Turns()))
     own = transport.get_extra_info("socket")
     try:
         for sent in (1, 2):
+            come.clear()
             if sender.send([b"head", Range(file, 0, SLICE_BYTES), b"tail"]):
                 done.append(None)
+            assert come[0] > SMALL_SLICE_BYTES, "the head went out with little or nothing behind it"
+            assert file.read_bytes == sent * LEAD_BYTES, "the rest is not for memory"
             reader.setblocking(False)
             assert await _receive(reader, SLICE_BYTES + 8) == b"head" + file.content + b"tail"
             async with asyncio.timeout(30):
@@ -87,7 +93,6 @@ async def _send_one_response() -> None:
                     await asyncio.sleep(0)
             assert own.getsockopt(socket.IPPROTO_TCP, socket.TCP_CORK) == 0, "what follows would be held back"
         assert done == [None, None]
-        assert held[0], "the head went out by itself"
     finally:
         sender.close()
         transport.abort()
@@ -95,5 +100,30 @@ async def _send_one_response() -> None:
         file.close()
 
 
-def test_a_head_goes_out_with_the_bytes_that_follow_it() -> None:
-    asyncio.run(_send_one_response())
+async def _find_no_room() -> None:
+    transport, reader = await _pair()
+    reader.setblocking(False)
+    file = Watched(os.urandom(SLICE_BYTES), lambda: None)
+    loop = asyncio.get_running_loop()
+    outlet = Outlet(loop, Turns())
+    large = Sender(loop, transport, lambda _: None, lambda: None, outlet)
+    try:
+        outlet.used(TURN_BYTES)
+        assert not large.send([b"head", Range(file, 0, SLICE_BYTES), b"tail"])
+        assert large.taken_bytes == 0, "the head went out by itself"
+        assert await _receive(reader, SLICE_BYTES + 8) == b"head" + file.content + b"tail"
+        outlet.used(TURN_BYTES)
+        assert large.send([b"head", Range(file, 0, 9), b"tail"]), "what is small waits for nobody"
+    finally:
+        large.close()
+        transport.abort()
+        reader.close()
+        file.close()
+
+
+def test_a_head_goes_out_with_the_first_bytes_that_follow_it() -> None:
+    asyncio.run(_send_responses())
+
+
+def test_a_head_waits_for_room_with_the_bytes_that_follow_it() -> None:
+    asyncio.run(_find_no_room())

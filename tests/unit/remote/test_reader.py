@@ -17,7 +17,9 @@ from service.base.errors import CorruptionError, RequestError
 from service.base.threads import SystemThreads
 from service.records.batch import iter_headers
 from service.remote.format.manifest import Limits
+from service.remote.reading.object_reader import open_footer_of
 from service.remote.reading.reader import RemoteReader
+from service.remote.reading.resources import ChunkResource, Guessed, GuessResource, OpenSegment
 from service.remote.stores.errors import ObjectNotFound, ReaderClosed, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from tests.support.world import make_world
@@ -124,7 +126,7 @@ def test_many_requests_for_one_chunk_are_one_download(world: World) -> None:
     for future in futures:
         assert future.result(20).data
     settle(world)
-    assert set(world.store.reads.values()) == {1}
+    assert set(world.store.reads.values()) == {1}, world.store.reads
     assert len(world.store.ranges(entry.key)) == 2, "its footer and its one chunk"
 
 
@@ -156,9 +158,12 @@ def test_chunks_are_cut_at_block_borders_near_the_target_size(world: World) -> N
     for offset in range(0, 1000, 5):
         world.read(offset, 1)
     settle(world)
-    chunks = world.store.ranges(entry.key)[:-1]
-    assert [position for position, _ in chunks] == [0, *(p + n for p, n in chunks)][:-1]
-    assert sum(length for _, length in chunks) == entry.log_length
+    guess, *chunks, _ = world.store.ranges(entry.key)
+    assert guess == (0, CHUNK), "before it was known where blocks end"
+    first = chunks[0][0]
+    assert CHUNK - 4096 - 700 <= first <= CHUNK
+    assert [position for position, _ in chunks] == [first, *(p + n for p, n in chunks)][:-1]
+    assert first + sum(length for _, length in chunks) == entry.log_length
     assert all(CHUNK - 4096 - 700 <= length <= CHUNK for _, length in chunks[:-1])
 
 
@@ -346,16 +351,64 @@ def test_a_footer_other_than_the_manifest_names_is_refused(world: World) -> None
 
 def test_a_store_that_fails_for_a_while_is_asked_again(world: World) -> None:
     world.archive.add_segment(10)
-    failures = iter([True, False, True, False, True, False])
+    asked: set[tuple[str, int]] = set()
 
     def fail(key: str, data: bytes) -> bytes:
-        if next(failures, False):
+        if (key, len(data)) not in asked:
+            asked.add((key, len(data)))
             raise StoreUnavailable("busy")
         return data
 
     world.store.interfere = fail
     assert world.read(0, 1 << 20) == world.archive.log
-    assert world.reader.stats().flights.retries == 3
+    assert world.reader.stats().flights.retries == 3, "of the manifest, the footer, and the log beside it"
+
+
+def test_what_is_read_of_a_segment_comes_beside_its_footer(world: World) -> None:
+    entry = world.archive.add_segment(10)
+
+    def hold(key: str, data: bytes) -> bytes:
+        if key == world.archive.manifest_key:
+            world.store.gate.clear()
+        return data
+
+    world.store.interfere = hold
+    future = world.start(30)
+    until(lambda: world.store.arrived() == 3)
+    world.store.gate.set()
+    assert next(iter_headers(future.result(20).data[0])).base_offset == 30
+    assert world.store.ranges(entry.key) == [
+        (0, entry.log_length),
+        (entry.footer_position, entry.size - entry.footer_position),
+    ]
+
+
+def test_a_part_that_was_not_guessed_is_asked_for(world: World) -> None:
+    entry = world.archive.add_segment(60)
+    segment = OpenSegment(entry, open_footer_of(world.store, entry))
+    last = len(segment.footer.blocks) - 1
+    middle = segment.footer.blocks[last // 2]
+    begins_late = Guessed(middle.position + 1, bytes(entry.log_length - middle.position - 1))
+    ends_early = Guessed(0, bytes(middle.end - 1))
+    for guessed, block in ((begins_late, last // 2), (ends_early, last // 2), (ends_early, last)):
+        chunk = ChunkResource(segment, block, CHUNK, lambda _: False, guessed)
+        assert chunk.guessed() is None
+        assert chunk.load(world.store)[0].range.first_block == block
+    wrong = ChunkResource(segment, 0, CHUNK, lambda _: False, Guessed(0, bytes(entry.log_length)))
+    assert wrong.guessed() is None, "its checksums are not those of the footer"
+
+
+def test_what_is_not_likely_enough_is_not_guessed(world: World) -> None:
+    entry = world.archive.add_segment(10)._replace(base_offset=0, last_offset=99_999, log_length=64 << 20)
+    for offset in (1, 50_000, 99_999):
+        guess = GuessResource.of(entry, offset, 4 << 20)
+        assert guess is not None
+        assert guess.position <= (offset << 26) // 100_000 - (1 << 20) or guess.position == 0
+        assert guess.position + guess.length >= min((offset << 26) // 100_000 + (1 << 20), 64 << 20)
+    assert GuessResource.of(entry, 50_000, 1 << 20) is None
+    first = GuessResource.of(entry, 0, 1 << 20)
+    assert first is not None
+    assert (first.position, first.length) == (0, 1 << 20), "the first block begins where the log does"
 
 
 def test_a_store_that_keeps_failing_is_given_up_and_comes_back(world: World) -> None:

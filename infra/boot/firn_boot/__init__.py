@@ -1,0 +1,1 @@
+"""Makes a Debian or Ubuntu machine run Firn: see __main__.py."""

@@ -1,0 +1,80 @@
+# What a machine may do: read and write the archive, list it, look after its unfinished uploads, read packages. Nothing else.
+# But for the packages it is what `firn bucket policy` prints; a test compares the two.
+
+resource "aws_iam_role" "node" {
+  name        = "${var.name}-node"
+  description = "Machines of ${var.name}: its archive, and packages to install"
+
+  assume_role_policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Effect    = "Allow"
+      Principal = { Service = "ec2.amazonaws.com" }
+      Action    = "sts:AssumeRole"
+    }]
+  })
+}
+
+resource "aws_iam_role_policy" "archive" {
+  name = "archive"
+  role = aws_iam_role.node.id
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid    = "Objects"
+        Effect = "Allow"
+        Action = [
+          "s3:AbortMultipartUpload",
+          "s3:DeleteObject",
+          "s3:GetObject",
+          "s3:PutObject",
+        ]
+        Resource = ["${var.archive_arn}/${var.prefix}/*"]
+      },
+      {
+        Sid       = "ListPrefix"
+        Effect    = "Allow"
+        Action    = ["s3:ListBucket"]
+        Resource  = [var.archive_arn]
+        Condition = { StringLike = { "s3:prefix" = ["${var.prefix}/*"] } }
+      },
+      {
+        # S3 has no condition on the prefix for this one.
+        Sid      = "UnfinishedUploads"
+        Effect   = "Allow"
+        Action   = ["s3:ListBucketMultipartUploads"]
+        Resource = [var.archive_arn]
+      },
+      {
+        Sid      = "Packages"
+        Effect   = "Allow"
+        Action   = ["s3:GetObject"]
+        Resource = ["${var.archive_arn}/${var.packages_prefix}/*"]
+      },
+    ]
+  })
+}
+
+resource "aws_iam_role_policy" "key" {
+  count = var.kms ? 1 : 0
+
+  name = "key"
+  role = aws_iam_role.node.id
+
+  policy = jsonencode({
+    Version = "2012-10-17"
+    Statement = [{
+      Sid      = "Key"
+      Effect   = "Allow"
+      Action   = ["kms:Decrypt", "kms:GenerateDataKey"]
+      Resource = [var.kms_key_arn]
+    }]
+  })
+}
+
+resource "aws_iam_instance_profile" "node" {
+  name = "${var.name}-node"
+  role = aws_iam_role.node.name
+}

@@ -1,0 +1,62 @@
+# What is refused, and which variable is named for it.
+
+variables {
+  name        = "firn"
+  archive_arn = "arn:aws:s3:::example-firn-archive"
+}
+
+run "a_name_with_a_slash" {
+  command = plan
+  variables {
+    name = "a/b"
+  }
+  expect_failures = [var.name]
+}
+
+run "every_bucket" {
+  command = plan
+  variables {
+    archive_arn = "arn:aws:s3:::*"
+  }
+  expect_failures = [var.archive_arn]
+}
+
+run "a_prefix_that_matches_others" {
+  command = plan
+  variables {
+    prefix = "firn*"
+  }
+  expect_failures = [var.prefix]
+}
+
+run "a_prefix_with_a_slash_at_its_end" {
+  command = plan
+  variables {
+    prefix = "firn/"
+  }
+  expect_failures = [var.prefix]
+}
+
+run "no_prefix_for_packages" {
+  command = plan
+  variables {
+    packages_prefix = ""
+  }
+  expect_failures = [var.packages_prefix]
+}
+
+run "packages_where_machines_may_write" {
+  command = plan
+  variables {
+    packages_prefix = "firn/packages"
+  }
+  expect_failures = [var.packages_prefix]
+}
+
+run "an_archive_among_the_packages" {
+  command = plan
+  variables {
+    prefix = "packages/firn"
+  }
+  expect_failures = [var.packages_prefix]
+}

@@ -1,0 +1,22 @@
+output "scrape_config" {
+  description = "For scrape_configs of prometheus.yml: finds the machines by their tag."
+  value = yamlencode([{
+    # The rules of infra/monitoring are for jobs whose name begins so.
+    job_name = startswith(var.name, "firn") ? var.name : "firn-${var.name}"
+    ec2_sd_configs = [for p in range(var.processes) : {
+      region = var.region
+      port   = var.http_port + p
+      # A machine that was stopped is still to be asked, in vain: or nobody would be told.
+      filters = [{ name = "tag:Cluster", values = [var.name] }, { name = "instance-state-name", values = ["running", "stopping", "stopped"] }]
+    }]
+    relabel_configs = [
+      { source_labels = ["__meta_ec2_tag_Name", "__address__"], regex = "([^;]+);[^:]+:(\\d+)", replacement = "$1:$2", target_label = "instance" },
+      { source_labels = ["__meta_ec2_availability_zone"], target_label = "zone" },
+    ]
+  }])
+}
+
+output "discovery_policy_arn" {
+  description = "Policy for the role of the Prometheus that scrapes."
+  value       = aws_iam_policy.discovery.arn
+}

@@ -1,0 +1,259 @@
+# Machines: one launch template, instance, data volume and private name each. A volume is not its instance's: it stays in its
+# zone when the machine is replaced, and goes to the next one under the same name.
+
+locals {
+  domain      = "${var.name}.internal"
+  port        = 9092
+  http_port   = 9464
+  data_device = "/dev/sdf"
+
+  machines = {
+    for m in range(1, var.machines + 1) : tostring(m) => {
+      host = "firn-${m}.${local.domain}"
+      zone = var.zones[(m - 1) % length(var.zones)]
+      nodes = [
+        for p in range(var.processes) : {
+          id        = 1000 * p + m
+          port      = local.port + p
+          http_port = local.http_port + p
+        }
+      ]
+    }
+  }
+
+  # What infra/boot makes a machine of; it refuses what it does not know.
+  documents = {
+    for m, machine in local.machines : m => {
+      host           = machine.host
+      nodes          = machine.nodes
+      package        = merge(var.package, { region = var.region })
+      data           = { device = local.data_device }
+      stop_timeout_s = var.stop_timeout_s
+      properties = merge({
+        "broker.rack"           = machine.zone
+        "firn.remote.url"       = var.remote_url
+        "firn.remote.s3.region" = var.region
+      }, var.properties)
+    }
+  }
+
+  program = "${path.module}/../../../boot/firn_boot"
+
+  # cloud-init writes the program, its document and a unit that tries until it is done, and calls it.
+  first_start = {
+    for m, document in local.documents : m => {
+      hostname          = "firn-${m}"
+      fqdn              = document.host
+      manage_etc_hosts  = true
+      package_update    = false
+      disable_root      = true
+      ssh_pwauth        = false
+      preserve_hostname = false
+      write_files = concat(
+        [for name in fileset(local.program, "*.py") : {
+          path        = "/usr/local/lib/firn/firn_boot/${name}"
+          permissions = "0644"
+          content     = file("${local.program}/${name}")
+        }],
+        [
+          {
+            path        = "/etc/firn/machine.json"
+            permissions = "0644"
+            content     = jsonencode(document)
+          },
+          {
+            path        = "/etc/systemd/system/firn-boot.service"
+            permissions = "0644"
+            content     = file("${path.module}/firn-boot.service")
+          },
+        ],
+      )
+      runcmd = [["systemctl", "enable", "--now", "--no-block", "firn-boot.service"]]
+    }
+  }
+
+  # JSON is YAML.
+  user_data = { for m, start in local.first_start : m => "#cloud-config\n${jsonencode(start)}\n" }
+}
+
+resource "aws_security_group" "node" {
+  name        = "${var.name}-node"
+  description = "Machines of ${var.name}"
+  vpc_id      = var.vpc_id
+
+  tags = { Name = "${var.name}-node" }
+}
+
+resource "aws_vpc_security_group_ingress_rule" "clients" {
+  for_each = toset(var.client_cidrs)
+
+  security_group_id = aws_security_group.node.id
+  description       = "Kafka's protocol from clients"
+  cidr_ipv4         = each.value
+  ip_protocol       = "tcp"
+  from_port         = local.port
+  to_port           = local.port + var.processes - 1
+}
+
+resource "aws_vpc_security_group_ingress_rule" "nodes" {
+  security_group_id            = aws_security_group.node.id
+  description                  = "Kafka's protocol between nodes"
+  referenced_security_group_id = aws_security_group.node.id
+  ip_protocol                  = "tcp"
+  from_port                    = local.port
+  to_port                      = local.port + var.processes - 1
+}
+
+resource "aws_vpc_security_group_ingress_rule" "metrics" {
+  for_each = toset(var.metrics_cidrs)
+
+  security_group_id = aws_security_group.node.id
+  description       = "Metrics and health"
+  cidr_ipv4         = each.value
+  ip_protocol       = "tcp"
+  from_port         = local.http_port
+  to_port           = local.http_port + var.processes - 1
+}
+
+resource "aws_vpc_security_group_ingress_rule" "ssh" {
+  security_group_id            = aws_security_group.node.id
+  description                  = "SSH from the instance connect endpoint"
+  referenced_security_group_id = var.connect_security_group_id
+  ip_protocol                  = "tcp"
+  from_port                    = 22
+  to_port                      = 22
+}
+
+# The network has no way out but to S3.
+resource "aws_vpc_security_group_egress_rule" "https" {
+  security_group_id = aws_security_group.node.id
+  description       = "HTTPS to S3"
+  cidr_ipv4         = "0.0.0.0/0"
+  ip_protocol       = "tcp"
+  from_port         = 443
+  to_port           = 443
+}
+
+resource "aws_vpc_security_group_egress_rule" "nodes" {
+  security_group_id            = aws_security_group.node.id
+  description                  = "Kafka's protocol between nodes"
+  referenced_security_group_id = aws_security_group.node.id
+  ip_protocol                  = "tcp"
+  from_port                    = local.port
+  to_port                      = local.port + var.processes - 1
+}
+
+resource "aws_launch_template" "node" {
+  for_each = local.machines
+
+  name                   = "${var.name}-${each.key}"
+  description            = "Machine ${each.key} of ${var.name}"
+  update_default_version = true
+  image_id               = var.image_id
+  instance_type          = var.instance_type
+  key_name               = var.key_name
+  ebs_optimized          = true
+  user_data              = base64gzip(local.user_data[each.key])
+  vpc_security_group_ids = [aws_security_group.node.id]
+
+  iam_instance_profile {
+    name = var.instance_profile
+  }
+
+  # IMDSv2 alone, and not through a container's or a proxy's hop.
+  metadata_options {
+    http_endpoint               = "enabled"
+    http_tokens                 = "required"
+    http_put_response_hop_limit = 1
+  }
+
+  monitoring {
+    enabled = true
+  }
+
+  block_device_mappings {
+    device_name = var.root_device
+
+    ebs {
+      volume_type           = "gp3"
+      volume_size           = 16
+      encrypted             = true
+      delete_on_termination = true
+    }
+  }
+
+  lifecycle {
+    precondition {
+      condition     = length(base64gzip(local.user_data[each.key])) * 3 / 4 <= 16384
+      error_message = "EC2 takes 16,384 bytes of (compressed) user data at most."
+    }
+  }
+}
+
+resource "aws_instance" "node" {
+  for_each = local.machines
+
+  subnet_id = var.subnets[each.value.zone]
+
+  launch_template {
+    id      = aws_launch_template.node[each.key].id
+    version = aws_launch_template.node[each.key].latest_version
+  }
+
+  tags = {
+    Name      = each.value.host
+    Cluster   = var.name
+    HttpPorts = join(" ", each.value.nodes[*].http_port)
+  }
+
+  # A new image or document is for machines to come: all machines replaced at once would be an outage. One at a time:
+  # terraform apply -replace='module.nodes.aws_instance.node["1"]'
+  lifecycle {
+    ignore_changes = [ami, launch_template]
+  }
+}
+
+resource "aws_ebs_volume" "data" {
+  for_each = local.machines
+
+  availability_zone = each.value.zone
+  type              = "gp3"
+  size              = var.volume.size
+  iops              = var.volume.iops
+  throughput        = var.volume.throughput
+  encrypted         = true
+  kms_key_id        = var.volume.kms_key_id
+  final_snapshot    = var.volume.snapshot
+
+  tags = { Name = "${var.name}-${each.key}-data" }
+}
+
+resource "aws_volume_attachment" "data" {
+  for_each = local.machines
+
+  device_name = local.data_device
+  volume_id   = aws_ebs_volume.data[each.key].id
+  instance_id = aws_instance.node[each.key].id
+
+  # A node that is stopped cleanly, and then loses its disk; not the other way round.
+  stop_instance_before_detaching = true
+}
+
+resource "aws_route53_zone" "private" {
+  name    = local.domain
+  comment = "Names of ${var.name}'s machines"
+
+  vpc {
+    vpc_id = var.vpc_id
+  }
+}
+
+resource "aws_route53_record" "node" {
+  for_each = local.machines
+
+  zone_id = aws_route53_zone.private.zone_id
+  name    = each.value.host
+  type    = "A"
+  ttl     = 30
+  records = [aws_instance.node[each.key].private_ip]
+}

@@ -1,0 +1,155 @@
+"""`firn bucket`: check a bucket, make one, print the policy that it takes."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from service.cli.stores import add_store_options, endpoint_of
+
+if TYPE_CHECKING:
+    from service.inspect.bucket_check import Finding
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "bucket",
+        help="check or make a bucket for the cold tier",
+        description="Check whether a bucket will do for a node's cold tier, make one, or print the policy"
+        " that a node needs in it.",
+    )
+    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
+
+    check = actions.add_parser(
+        "check",
+        help="try out what a node needs of a store",
+        description="Try, with a node's own requests, what a node needs of a store: conditional writes,"
+        " uploads in parts, checksums, the order of lists, deletes, the clock. What is written, some 5 MB"
+        " under probe/, is removed again. Says which permission is missing, with the least policy that"
+        " has it. Of the bucket's settings it gives advice. Safe beside a running node.",
+    )
+    check.add_argument("url", metavar="URL", help="s3://bucket/prefix, gs://, az:// or file:///dir")
+    check.add_argument("--json", action="store_true", help="print one JSON document")
+    add_store_options(check)
+    check.set_defaults(run=_check)
+
+    create = actions.add_parser(
+        "create",
+        help="make a bucket as recommended",
+        description="Make an S3 bucket with versioning, encryption, public access blocked, a lifecycle rule"
+        " for unfinished uploads and old versions, and a policy that refuses plain HTTP (unless the endpoint"
+        " is plain HTTP itself). A bucket that exists is not touched.",
+    )
+    create.add_argument("url", metavar="URL", help="s3://bucket; a prefix behind it needs no making")
+    create.add_argument("--kms-key", metavar="ARN", help="encrypt with this key of KMS (default: S3's own)")
+    add_store_options(create)
+    create.set_defaults(run=_create)
+
+    policy = actions.add_parser(
+        "policy",
+        help="print the least IAM policy of a node",
+        description="Print the least policy for the role or user of a node, as JSON. Nothing is asked of the"
+        " store.",
+    )
+    policy.add_argument("url", metavar="URL", help="s3://bucket/prefix")
+    policy.add_argument(
+        "--kms-key", metavar="ARN", help="the key of KMS that the bucket encrypts with (default: none)"
+    )
+    policy.add_argument(
+        "--aws-partition",
+        default="aws",
+        metavar="NAME",
+        help="aws, aws-cn or aws-us-gov, as in ARNs (default: aws)",
+    )
+    policy.set_defaults(run=_policy)
+
+
+def _check(args: argparse.Namespace) -> int:
+    from service.base.world import system_world
+    from service.inspect.bucket_check import PART_BYTES, BucketCheck, Outcome, Unfinished
+    from service.inspect.bucket_policy import partition_of
+    from service.remote.stores.obstore_store import StoreOptions, open_store
+    from service.remote.stores.s3_address import is_s3
+    from service.remote.stores.s3_client import s3_client
+
+    _refuse_no_store(args.url)
+    world, endpoint = system_world(), endpoint_of(args)
+    options = StoreOptions(part_bytes=PART_BYTES, max_retries=1, retry_timeout_s=20)
+    store = open_store(args.url, world=world, endpoint=endpoint, region=args.region, options=options)
+    unfinished = None
+    if is_s3(args.url):
+        unfinished = Unfinished(*s3_client(args.url, endpoint, args.region, os.environ))
+    found: list[Finding] = []
+    for finding in BucketCheck(store, world, unfinished).run():
+        found.append(finding)
+        if not args.json:
+            print(_line(finding), flush=True)
+    failed = [one for one in found if one.outcome is Outcome.FAILED]
+    missing = sorted({permission for one in found for permission in one.missing})
+    policy = None
+    if unfinished is not None:
+        policy = _policy_of(args.url, partition=partition_of(unfinished.address.region))
+    if args.json:
+        steps = [{**one._asdict(), "outcome": one.outcome.value} for one in found]
+        document = {"url": args.url, "fit": not failed, "missing": missing, "steps": steps, "policy": policy}
+        print(json.dumps(document, indent=2))
+        return 1 if failed else 0
+    if missing:
+        print(f"missing: {', '.join(missing)}. The least policy of a node in this bucket:")
+        print(json.dumps(policy, indent=2))
+    print("this store will do" if not failed else f"this store will not do: {len(failed)} failed")
+    return 1 if failed else 0
+
+
+def _line(finding: Finding) -> str:
+    from service.base.printable import printable
+
+    why = f": {printable(finding.why, 500)}" if finding.why else ""
+    return f"{finding.outcome.value:<9} {finding.what}{why}"
+
+
+def _create(args: argparse.Namespace) -> int:
+    from service.base.errors import ConfigError
+    from service.inspect.bucket_create import create_bucket
+    from service.remote.stores.s3_address import is_s3
+    from service.remote.stores.s3_client import s3_client
+
+    _refuse_no_store(args.url)
+    if not is_s3(args.url):
+        raise ConfigError(f"{args.url}: only a bucket of S3 is made here")
+    if args.kms_key:
+        _policy_of(args.url, args.kms_key)  # refuses what is no key
+    client, address = s3_client(args.url, endpoint_of(args), args.region, os.environ)
+    failed = 0
+    for made in create_bucket(client, address, args.kms_key):
+        if made.why is None:
+            print(f"made: {made.what}", flush=True)
+        else:
+            failed += 1
+            print(f"firn bucket: not set: {made.what}: {made.why}", file=sys.stderr, flush=True)
+    return 1 if failed else 0
+
+
+def _policy(args: argparse.Namespace) -> int:
+    _refuse_no_store(args.url)
+    print(json.dumps(_policy_of(args.url, args.kms_key, args.aws_partition), indent=2))
+    return 0
+
+
+def _policy_of(url: str, kms_key: str | None = None, partition: str = "aws") -> dict[str, object]:
+    from service.inspect.bucket_policy import least_policy
+    from service.remote.stores.s3_address import s3_address
+
+    address = s3_address(url, None, None, {})
+    return least_policy(address.bucket, address.prefix, kms_key=kms_key, partition=partition)
+
+
+def _refuse_no_store(url: str) -> None:
+    from service.base.errors import ConfigError
+    from service.config.tables import store_url_problem
+
+    if problem := store_url_problem(url):
+        raise ConfigError(f"{url}: {problem}")

@@ -1,0 +1,113 @@
+"""`firn completion`: what a shell needs to complete `firn`'s words, which it then asks `firn complete` for.
+
+The words come from the commands' own parsers, so none is ever missing or stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from types import MappingProxyType
+from typing import Final
+
+SCRIPTS: Final = MappingProxyType(
+    {
+        "bash": """\
+_firn() {
+  local IFS=$'\\n'
+  COMPREPLY=($("${COMP_WORDS[0]}" complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+  if [[ ${#COMPREPLY[@]} -eq 1 && ${COMPREPLY[0]} == *= ]]; then compopt -o nospace; fi
+}
+complete -o default -F _firn firn
+""",
+        "zsh": """\
+#compdef firn
+_firn() {
+  local -a found
+  found=(${(f)"$("${words[1]}" complete -- "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+  if (( ${#found} )); then compadd -Q -- ${found}; else _files; fi
+}
+if [[ ${funcstack[1]} == _firn ]]; then _firn "$@"; else compdef _firn firn; fi
+""",
+        "fish": """\
+function __firn_words
+  set -l words (commandline -opc) (commandline -ct)
+  $words[1] complete -- $words[2..-1] 2>/dev/null
+end
+complete -c firn -a '(__firn_words)'
+""",
+    }
+)
+_KEYS: Final = MappingProxyType({"--set": "BROKER_KEYS", "--config": "TOPIC_KEYS"})
+"""Options whose value begins with a key of one of the tables of configuration."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "completion",
+        help="print what makes a shell complete firn's words",
+        description="Print what a shell has to read so that the Tab key completes commands, options, their"
+        " values and keys of configuration.",
+    )
+    parser.add_argument("shell", choices=tuple(SCRIPTS), help="whose")
+    parser.set_defaults(run=run)
+    asked = subparsers.add_parser("complete")
+    asked.add_argument("words", nargs="*")
+    asked.set_defaults(run=complete)
+
+
+def run(args: argparse.Namespace) -> int:
+    print(SCRIPTS[args.shell], end="")
+    return 0
+
+
+def complete(args: argparse.Namespace) -> int:
+    """`firn complete -- WORD…`: what may stand for the last word, one in a line."""
+    from service.cli.main import build_parser
+
+    for word in candidates(build_parser(), args.words or [""]):
+        print(word)
+    return 0
+
+
+def candidates(parser: argparse.ArgumentParser, words: Sequence[str]) -> list[str]:
+    """What may stand for the last of `words`, which is only begun; nothing where it is a file or free."""
+    waiting: argparse.Action | None = None
+    for word in words[:-1]:
+        if waiting is not None:
+            waiting = None
+        elif word.startswith("-"):
+            option = parser._option_string_actions.get(word)
+            waiting = option if option is not None and option.nargs != 0 else None
+        elif (subparsers := _subparsers(parser)) is not None and word in subparsers.choices:
+            parser = subparsers.choices[word]
+    begun = words[-1]
+    return [word for word in _possible(parser, waiting, begun) if word.startswith(begun)]
+
+
+def _possible(parser: argparse.ArgumentParser, waiting: argparse.Action | None, begun: str) -> Iterable[str]:
+    if waiting is not None:
+        if waiting.choices is not None:
+            return map(str, waiting.choices)
+        return _keys_of(waiting)
+    if begun.startswith("-"):
+        return sorted(name for name in parser._option_string_actions if name.startswith("--"))
+    if (subparsers := _subparsers(parser)) is not None:
+        return [choice.dest for choice in subparsers._choices_actions]
+    positional = (one for one in parser._actions if not one.option_strings and one.choices is not None)
+    return [str(choice) for one in positional for choice in one.choices or ()]
+
+
+def _keys_of(option: argparse.Action) -> Iterable[str]:
+    for name, table in _KEYS.items():
+        if name in option.option_strings:
+            from service.config import tables
+
+            return [f"{key}=" for key in getattr(tables, table)]
+    return ()
+
+
+def _subparsers(
+    parser: argparse.ArgumentParser,
+) -> argparse._SubParsersAction[argparse.ArgumentParser] | None:
+    return next((one for one in parser._actions if isinstance(one, argparse._SubParsersAction)), None)

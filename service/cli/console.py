@@ -1,0 +1,166 @@
+"""`firn console`: the web console of a cluster, a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from service.cli.server import add_log_level_option, setting
+from service.cli.stores import add_store_options, endpoint_of
+from service.cli.topic import DEFAULT_BOOTSTRAP
+
+if TYPE_CHECKING:
+    from service.console.web.settings import ConsoleSettings
+
+DEFAULT_PORT = 8080
+_MOST_TOKEN_BYTES = 4096
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "console",
+        help="look at a cluster and its bucket in a browser",
+        description="Serve the web console: a process of its own that reads and changes nothing. Prints "
+        "'console: URL' once it serves; SIGTERM or SIGINT ends it.",
+    )
+    parser.add_argument(
+        "--bootstrap",
+        default=DEFAULT_BOOTSTRAP,
+        metavar="HOST:PORT",
+        help=f"where the cluster is (default: {DEFAULT_BOOTSTRAP})",
+    )
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="where to listen (default: 127.0.0.1); others than this machine need a token",
+    )
+    parser.add_argument(
+        "--port", type=int, default=DEFAULT_PORT, help=f"0 for a free one (default: {DEFAULT_PORT})"
+    )
+    parser.add_argument(
+        "--token", metavar="WORD", help="ask for this word; other users of this machine see it, so better:"
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="the token is the first line of this file")
+    parser.add_argument(
+        "--url", metavar="URL", help="the cold tier's URL (default: the brokers' firn.remote.url)"
+    )
+    parser.add_argument(
+        "--metrics",
+        action="append",
+        default=[],
+        type=_listener,
+        metavar="[NODE=]URL",
+        help="a node's HTTP listener, where the cluster cannot tell (may be repeated)",
+    )
+    parser.add_argument(
+        "--price",
+        action="append",
+        default=[],
+        type=setting,
+        metavar="KEY=VALUE",
+        help="storage-gb-month[.CLASS], write-1000, read-1000 (may be repeated)",
+    )
+    parser.add_argument("--currency", default="USD", metavar="NAME", help="of the prices (default: USD)")
+    parser.add_argument("--fsck", metavar="FILE", help="the newest report of 'firn fsck --json', to be shown")
+    parser.add_argument(
+        "--survey-every",
+        type=int,
+        default=900,
+        metavar="SECONDS",
+        help="between two listings of the bucket, 0 for none (default: 900)",
+    )
+    parser.add_argument("--until-eof", action="store_true", help="end when the standard input does")
+    add_store_options(parser)
+    add_log_level_option(parser)
+    parser.set_defaults(run=run)
+
+
+def _listener(text: str) -> tuple[int | None, str]:
+    head, separator, rest = text.partition("=")
+    node_id, url = (int(head), rest) if separator and head.isdecimal() else (None, text)
+    if not url.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"expected [NODE=]http://host:port, found {text!r}")
+    return node_id, url.rstrip("/")
+
+
+def run(args: argparse.Namespace) -> int:
+    from service.base.errors import ConfigError
+    from service.cli.log_lines import log_to_stderr
+    from service.config.tables import store_url_problem
+    from service.console.web.costs import prices
+    from service.console.web.settings import ConsoleSettings
+
+    if args.url and (problem := store_url_problem(args.url)):
+        raise ConfigError(f"{args.url}: {problem}")
+    if args.survey_every < 0:
+        raise ConfigError(f"--survey-every {args.survey_every}: not a number of seconds")
+    log_to_stderr(args.log_level)
+    settings = ConsoleSettings(
+        bootstrap=args.bootstrap,
+        host=args.host,
+        port=args.port,
+        token=_token(args),
+        url=args.url,
+        endpoint=endpoint_of(args),
+        region=args.region,
+        listeners=tuple(args.metrics),
+        prices=prices(args.price, args.currency),
+        fsck_path=args.fsck,
+        survey_s=args.survey_every,
+    )
+    settings.check()
+    return serve(settings, until_eof=args.until_eof)
+
+
+def _token(args: argparse.Namespace) -> str | None:
+    from service.base.errors import ConfigError
+
+    token: str | None = args.token
+    if args.token_file is None:
+        return token
+    if token is not None:
+        raise ConfigError("--token and --token-file: one of them")
+    with open(args.token_file, "rb") as file:
+        lines = file.read(_MOST_TOKEN_BYTES).decode("utf-8", "replace").splitlines()
+    return lines[0].strip() if lines else ""
+
+
+def serve(settings: ConsoleSettings, *, until_eof: bool = False) -> int:
+    """Run the console in this process until it is told to end; returns its exit code."""
+    import asyncio
+
+    return asyncio.run(_serve(settings, until_eof))
+
+
+async def _serve(settings: ConsoleSettings, until_eof: bool) -> int:
+    import asyncio
+    import os
+    import signal
+    import sys
+    import threading
+
+    from service.base.world import system_world
+    from service.console.web.server import console
+
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    if until_eof:
+        descriptor = sys.stdin.fileno()
+
+        def read() -> None:
+            # Not through sys.stdin: whoever is inside its lock at the end of the process has Python abort.
+            while os.read(descriptor, 1 << 10):
+                pass
+            loop.call_soon_threadsafe(ended.set)
+
+        threading.Thread(target=read, name="stdin", daemon=True).start()
+    async with console(settings, system_world()) as (url, server):
+        print(f"console: {url}", flush=True)
+        waiting = loop.create_task(ended.wait())
+        while not ended.is_set():
+            await asyncio.wait({waiting}, timeout=1)
+            if (failure := server.desk.failure()) is not None:
+                waiting.cancel()
+                raise failure
+    return 0

@@ -1,0 +1,23 @@
+"""What may be asked of a partition's records. [P]"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from service.console.web.rows import Filter
+
+FROM_START: Final = "start"
+FROM_END: Final = "end"
+FROM_OFFSET: Final = "offset"
+FROM_TIME: Final = "time"
+
+
+class Ask(NamedTuple):
+    """At most `most` records from a place on, those that `filter` wants. `value`: an offset, or ms."""
+
+    topic: str
+    partition: int
+    where: str = FROM_END
+    value: int = 0
+    most: int = 50
+    filter: Filter = Filter()

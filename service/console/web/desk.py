@@ -1,0 +1,467 @@
+"""Puts together what pages show, asking all desks at once and waiting for none of them for long."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.disk import Open
+from service.base.errors import ConfigError, FirnError, RequestError, StorageError
+from service.base.world import World
+from service.console.web import strata
+from service.console.web.asking import Ask
+from service.console.web.assembling import TIERED_KEY, Said, assembled, retention_limits
+from service.console.web.bucket_desk import BucketDesk
+from service.console.web.disk_desk import blocks_on_disk
+from service.console.web.history import alerts
+from service.console.web.kafka_desk import KafkaDesk
+from service.console.web.pages import bucket, cold, configuration, overview, records, topic, topics
+from service.console.web.record_desk import RecordDesk
+from service.console.web.settings import ConsoleSettings
+from service.console.web.strata import SCALES, Published
+from service.console.web.survey import Findings
+from service.console.web.topic_rows import Offsets, TopicList, TopicRow
+from service.console.web.watch import Listener, Watch
+from service.network.limited_log import RateLimitedLog
+from service.network.told import ClusterInfo, ConfigEntry
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+THREADS: Final = 8
+STORE_THREADS: Final = 8
+"""Of their own: a store that hangs holds up nobody who asks the cluster."""
+READERS: Final = 2
+"""Each may hold some hundred megabytes of inflated batches for a moment."""
+MAX_PARTITION: Final = 2**31 - 1
+NO_NODE: Final = -1
+MOST_PAGES: Final = 10**8
+STORE_WAIT_S: Final = 1.5
+"""So long does a page wait for the bucket; what comes later is there at the next look."""
+MOST_PENDING: Final = 200
+TOPICS_WAIT_S: Final = 0.15
+"""So long does a page wait for a newer list of all topics than the last one."""
+TOPICS_MOST_AGE_MS: Final = 60_000
+MOST_FSCK_BYTES: Final = 64 << 20
+URL_KEY, ENDPOINT_KEY, REGION_KEY = "firn.remote.url", "firn.remote.s3.endpoint", "firn.remote.s3.region"
+HTTP_KEY, DIRS_KEY = "firn.http.listener", "log.dirs"
+TROUBLE: Final = (FirnError, OSError)
+
+
+_NOT_THERE: Final = frozenset(
+    {
+        ErrorCode.unknown_topic_or_partition, ErrorCode.invalid_topic_exception, ErrorCode.unknown_topic_id,
+        ErrorCode.invalid_request,
+    }
+)  # fmt: skip
+
+
+def status_of(error: BaseException) -> int:
+    """HTTP's status for what went wrong: 404 where what was asked for is not there."""
+    is_asker = isinstance(error, ConfigError) or (
+        isinstance(error, RequestError) and error.code in _NOT_THERE
+    )
+    return 404 if is_asker else 503
+
+
+def words_of(error: BaseException) -> str:
+    """What went wrong, in one line."""
+    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(words.split()) or type(error).__name__
+
+
+class Desk:
+    """All that a console knows. Owned by the event loop; blocking calls go to its pool."""
+
+    def __init__(self, settings: ConsoleSettings, world: World) -> None:
+        self.settings = settings
+        self._world = world
+        self._pool = world.threads.pool("console", THREADS)
+        self._store_pool = world.threads.pool("console-store", STORE_THREADS)
+        self._readers = world.threads.pool("console-records", READERS)
+        self._kafka = KafkaDesk(settings.bootstrap, world.clock, world.threads)
+        self._records = RecordDesk(self._kafka, world.clock)
+        self.watch = Watch(self._find_listeners, world.clock)
+        self._topics: TopicList | None = None
+        self._newer_topics: asyncio.Future[TopicList] | None = None
+        self._chains: dict[tuple[UUID, int], asyncio.Future[Published]] = {}
+        self._bucket: BucketDesk | None = None
+        self._opening = asyncio.Lock()
+        self._bucket_problem: str | None = None
+        self._has_bucket: bool | None = None if settings.url is None else True
+        self._findings: Findings | None = None
+        self._facts: bucket.Settings | None = None
+        self._survey_problem: str | None = None
+        self._surveying = False
+        self._log_dirs: dict[int, str | None] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._warnings = RateLimitedLog(_log, now=asyncio.get_running_loop().time)
+
+    async def start(self) -> None:
+        self._spawn(self.watch.run(), "watch")
+        if self.settings.survey_s:
+            self._spawn(self._surveys(), "survey")
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work, name=name))
+
+    def failure(self) -> BaseException | None:
+        """What ended a task that should not end: a bug."""
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                return task.exception() or RuntimeError(f"{task.get_name()} has ended")
+        return None
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._kafka.close()
+        for pool in (self._pool, self._store_pool, self._readers):
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    def _call(self, question: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._pool, question)
+
+    async def _all_topics(self) -> Sequence[TopicRow]:
+        """All topics; some seconds old where a newer list takes long, as with many partitions."""
+        rows = await self._known_topics(waits=True)
+        assert rows is not None
+        return rows
+
+    async def _known_topics(self, *, waits: bool) -> Sequence[TopicRow] | None:
+        """As `_all_topics`; None where they are not known yet, and nobody `waits` for that."""
+        known = self._topics
+        if self._newer_topics is None and (known is None or self._kafka.is_old(known)):
+            self._newer_topics = self._call(self._kafka.topics)
+            self._newer_topics.add_done_callback(self._topics_found)
+        if (newer := self._newer_topics) is not None:
+            # `wait`, because one page that is not waited for any more must not end it for the others.
+            is_known = known is not None and not self._kafka.is_old(known, TOPICS_MOST_AGE_MS)
+            await asyncio.wait([newer], timeout=TOPICS_WAIT_S if is_known or not waits else None)
+            if newer.done():
+                return newer.result().rows
+        return None if known is None else known.rows
+
+    def _topics_found(self, future: asyncio.Future[TopicList]) -> None:
+        self._newer_topics = None
+        is_found = not future.cancelled() and future.exception() is None
+        self._topics = future.result() if is_found else None
+
+    # -- what it finds out by itself
+
+    async def _find_listeners(self) -> Sequence[Listener]:
+        if self.settings.listeners:
+            return [Listener(node_id, url) for node_id, url in self.settings.listeners]
+        return await self._call(self._ask_listeners)
+
+    def _ask_listeners(self) -> list[Listener]:
+        found = []
+        for node in self._kafka.describe().nodes:
+            if node.is_fenced:
+                found.append(Listener(node.node_id, None, "it is fenced"))
+                continue
+            try:
+                listener = self._kafka.broker_settings(node.node_id, (HTTP_KEY,)).get(HTTP_KEY)
+            except TROUBLE as e:
+                found.append(Listener(node.node_id, None, words_of(e)))
+                continue
+            found.append(_listener(node.node_id, node.host, listener))
+        return found
+
+    async def bucket_desk(self) -> BucketDesk | None:
+        """The bucket; None where there is none, or it is not known yet (`_bucket_problem`)."""
+        async with self._opening:
+            if self._bucket is None and self._has_bucket is not False:
+                try:
+                    self._bucket = await self._call(self._open_bucket)
+                    self._bucket_problem = None
+                except TROUBLE as e:
+                    self._bucket_problem = words_of(e)
+        return self._bucket
+
+    def _open_bucket(self) -> BucketDesk | None:
+        settings = self.settings
+        url, endpoint, region = settings.url, settings.endpoint, settings.region
+        if url is None:
+            nodes = self._kafka.describe().nodes
+            if not nodes:
+                raise StorageError("the cluster has no nodes")
+            told = self._kafka.broker_settings(nodes[0].node_id, (URL_KEY, ENDPOINT_KEY, REGION_KEY))
+            url = told.get(URL_KEY)
+            endpoint, region = endpoint or told.get(ENDPOINT_KEY), region or told.get(REGION_KEY)
+            self._has_bucket = url is not None
+            if url is None:
+                return None
+        return BucketDesk(url, endpoint, region, self._world, self._store_pool)
+
+    async def _surveys(self) -> None:
+        while True:
+            pause_s = float(self.settings.survey_s)
+            desk = await self.bucket_desk()
+            if desk is None:
+                pause_s = 5.0
+            else:
+                self._surveying = True
+                try:
+                    facts = await desk.facts()
+                    if facts is not None:
+                        self._facts = bucket.Settings(
+                            facts.uploads, facts.oldest_upload_ms, facts.rules, facts.versioning,
+                            facts.encryption, facts.problems, facts.more_uploads, facts.expires,
+                        )  # fmt: skip
+                    self._findings = await desk.survey(self.settings.survey_most)
+                    self._survey_problem = None
+                    if not self._findings.listed:
+                        pause_s = min(pause_s, 10.0)
+                except TROUBLE as e:
+                    self._survey_problem = words_of(e)
+                    self._warnings.warning("the bucket cannot be surveyed: %s", e)
+                    pause_s = min(pause_s, 10.0)
+                finally:
+                    self._surveying = False
+            await asyncio.sleep(pause_s)
+
+    # -- pages
+
+    async def find_overview(self) -> overview.Overview:
+        cluster: ClusterInfo | None = None
+        rows: Sequence[TopicRow] | None = None
+        problem: str | None = None
+        try:
+            cluster = await self._call(self._kafka.describe)
+            rows = await self._known_topics(waits=False)
+        except TROUBLE as e:
+            problem = words_of(e)
+        return overview.Overview(
+            cluster,
+            problem,
+            None if rows is None else len(rows),
+            None if rows is None else sum(one.partitions for one in rows),
+            sum(one.leaderless for one in rows or ()),
+            self.watch.nodes,
+            alerts(self.watch.nodes),
+            self.watch.history.columns(),
+        )
+
+    async def find_topics(self, wanted: str, number: int) -> topics.Topics:
+        try:
+            rows = await self._all_topics()
+            matching = [one for one in rows if wanted.lower() in one.name.lower()] if wanted else list(rows)
+            pages = max(-(-len(matching) // topics.PER_PAGE), 1)
+            number = min(max(number, 1), pages)
+            here = matching[(number - 1) * topics.PER_PAGE : number * topics.PER_PAGE]
+            settings = await self._call(lambda: self._topic_settings([one.name for one in here]))
+        except TROUBLE as e:
+            return topics.Topics((), {}, {}, 1, 0, 0, wanted, words_of(e))
+        sums = self._findings.topics if self._findings is not None else {}
+        return topics.Topics(here, settings, sums, number, len(matching), len(rows), wanted, None)
+
+    def _topic_settings(self, names: Sequence[str]) -> dict[str, dict[str, str | None]]:
+        """Settings of topics; none of any where one of them has just been deleted."""
+        try:
+            return self._kafka.topic_settings(names, topics.SETTINGS)
+        except RequestError:
+            return {}
+
+    async def find_topic(self, name: str, number: int, partition: int | None, scale: str) -> topic.Topic:
+        """A page of a topic's partitions, or one partition."""
+        scale = scale if scale in SCALES else SCALES[0]
+        number = min(max(number, 1), MOST_PAGES)
+        first = min((number - 1) * topic.PER_PAGE if partition is None else partition, MAX_PARTITION)
+        most = 1 if partition is not None else topic.PER_PAGE
+        try:
+            page = await self._call(lambda: self._kafka.partitions(name, first, most))
+            here = page.topic.partitions
+            if partition is not None and [one.partition for one in here] != [partition]:
+                return topic.Topic(name, problem=f"{name} has no partition {partition}.", status=404)
+            leaders = {one.partition: one.leader for one in here}
+            borders, settings, dirs = await asyncio.gather(
+                self._call(lambda: self._kafka.borders(name, leaders)),
+                self._call(lambda: self._kafka.topic_settings((name,), topic.SETTINGS)),
+                self._call(lambda: self._dirs_of(set(leaders.values()))),
+            )
+        except TROUBLE as e:
+            return topic.Topic(name, problem=words_of(e), status=status_of(e))
+        topic_id = page.topic.topic_id
+        published, store_problem, pending = await self._published(topic_id, borders)
+        on_disk = await self._call(
+            lambda: {
+                p: blocks_on_disk(self._world.disk, dirs.get(leaders[p]), name, topic_id, p, one.end)
+                for p, one in borders.items()
+                if one.end is not None
+            }
+        )
+        limits, is_tiered = retention_limits(settings[name]), settings[name].get(TIERED_KEY) == "true"
+        now_ms = self._world.clock.now_ms()
+        lines = []
+        for one in here:
+            said = Said(
+                borders[one.partition], published.get(one.partition), on_disk.get(one.partition), is_tiered
+            )
+            line = assembled(one, said)
+            lines.append(replace(line, edges=strata.retention_edges(line, limits, now_ms)))
+        return topic.Topic(
+            name, str(topic_id), settings[name], lines, scale, number, None, page.more,
+            partition is not None, None, store_problem, pending,
+            not lines or any(blocks is not None for blocks in on_disk.values()),
+        )  # fmt: skip
+
+    def _dirs_of(self, leaders: set[int]) -> dict[int, str | None]:
+        for leader in leaders - self._log_dirs.keys() - {-1}:
+            self._log_dirs[leader] = self._kafka.broker_settings(leader, (DIRS_KEY,)).get(DIRS_KEY)
+        return self._log_dirs
+
+    async def _published(
+        self, topic_id: Any, borders: dict[int, Offsets]
+    ) -> tuple[dict[int, Published], str | None, int]:
+        """What the bucket holds of those that have something there; why it is not known, and of how many."""
+        tiered = [p for p, one in borders.items() if one.bucket_end]
+        desk = await self.bucket_desk() if tiered else None
+        if desk is None:
+            return {}, self._bucket_problem if tiered else None, 0
+        asked: dict[int, asyncio.Future[Published]] = {}
+        for p in tiered:
+            if (future := self._chain(desk, topic_id, p, borders[p].bucket_end)) is not None:
+                asked[p] = future
+        if asked:
+            await asyncio.wait(asked.values(), timeout=STORE_WAIT_S)
+        found: dict[int, Published] = {}
+        problem: str | None = None
+        pending = len(tiered) - len(asked)
+        for p, future in asked.items():
+            if not future.done():
+                pending += 1
+            elif (error := future.exception()) is None:
+                found[p] = future.result()
+            elif isinstance(error, TROUBLE):
+                problem = words_of(error)
+            else:
+                raise error
+        return found, problem, pending
+
+    def _chain(
+        self, desk: BucketDesk, topic_id: UUID, partition: int, end: int | None
+    ) -> asyncio.Future[Published] | None:
+        """One chain, asked for once however many pages want it; None where enough is being waited for."""
+        place = (topic_id, partition)
+        if (known := self._chains.get(place)) is not None:
+            return known
+        if len(self._chains) >= MOST_PENDING:
+            return None
+        question = partial(desk.published, topic_id, partition, end)
+        future = asyncio.get_running_loop().run_in_executor(self._store_pool, question)
+        self._chains[place] = future
+
+        def done(future: asyncio.Future[Published]) -> None:
+            del self._chains[place]
+            if not future.cancelled():
+                future.exception()  # pages that still wait find it, nobody has to
+
+        future.add_done_callback(done)
+        return future
+
+    async def find_records(self, form: records.Form, ask: Ask | None, problem: str | None) -> records.Records:
+        names: Sequence[str] = ()
+        try:
+            names = [one.name for one in await self._all_topics()]
+            found = await self._read(lambda: self._records.read(ask)) if ask is not None else None
+        except TROUBLE as e:
+            return records.Records(form, names, None, words_of(e), status_of(e))
+        return records.Records(form, names, found, problem, 200 if problem is None else 400)
+
+    async def download(self, ask: Ask, part: str) -> tuple[bytes, str] | None:
+        """Bytes and a name for them; None where there is no such record. Raises `FirnError` and `OSError`."""
+        return await self._read(lambda: self._records.download(ask, part))
+
+    def _read(self, question: Callable[[], T]) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._readers, question)
+
+    async def find_bucket(self, chosen: str | None) -> bucket.Bucket:
+        desk = await self.bucket_desk()
+        return bucket.Bucket(
+            self.settings.url or (desk.url if desk is not None else None),
+            desk.endpoint if desk is not None else None,
+            self._findings,
+            self._surveying,
+            self._survey_problem or self._bucket_problem,
+            self._facts,
+            desk is not None and desk.lacks_aioboto3,
+            self.settings.prices,
+            self.watch.nodes,
+            await self._call(self._fsck),
+            chosen,
+        )
+
+    def _fsck(self) -> bucket.Fsck | None:
+        path = self.settings.fsck_path
+        if path is None:
+            return None
+        disk = self._world.disk
+        try:
+            entry = disk.stat(Path(path))
+            if entry.size > MOST_FSCK_BYTES:
+                return bucket.Fsck(path, problem=f"{entry.size} bytes are too many")
+            fd = disk.open(Path(path), Open.READ)
+            try:
+                document = json.loads(disk.pread(fd, entry.size, 0))
+            finally:
+                disk.close(fd)
+        except StorageError as e:
+            return bucket.Fsck(path, problem=words_of(e))
+        except (ValueError, RecursionError) as e:
+            return bucket.Fsck(path, problem=f"not JSON: {e}")
+        if not isinstance(document, dict):
+            return bucket.Fsck(path, problem="not a report of firn fsck --json")
+        return bucket.fsck_of(path, entry.modified_ms, document)
+
+    async def find_cold(self) -> cold.Cold:
+        problem: str | None = None
+        if not self.watch.nodes:
+            try:
+                await self._call(self._kafka.describe)
+            except TROUBLE as e:
+                problem = words_of(e)
+        return cold.Cold(self.watch.nodes, problem)
+
+    async def find_configuration(
+        self, node: int | None, name: str | None, wanted: str, only_set: bool
+    ) -> configuration.Configuration:
+        nodes: Sequence[int] = ()
+        entries: Sequence[ConfigEntry] = ()
+        problem, status = None, 200
+        try:
+            nodes = [one.node_id for one in (await self._call(self._kafka.describe)).nodes]
+            if name is not None:
+                entries = await self._call(lambda: self._kafka.topic_entries(name))
+            elif node is not None and node not in nodes:
+                problem, status = "There is no such node.", 404
+            elif nodes:
+                chosen = nodes[0] if node is None else node
+                entries = await self._call(lambda: self._kafka.broker_entries(chosen))
+                node = chosen
+        except TROUBLE as e:
+            problem, status = words_of(e), status_of(e)
+        return configuration.Configuration(nodes, node, name, entries, wanted, only_set, problem, status)
+
+
+def _listener(node_id: int, node_host: str, listener: str | None) -> Listener:
+    """Where to look at a node, from what its configuration says."""
+    if not listener:
+        return Listener(node_id, None, "firn.http.listener is not set")
+    host, _, port = listener.rpartition(":")
+    if port == "0":
+        return Listener(node_id, None, "its firn.http.listener has no fixed port; name it with --metrics")
+    host = host.strip("[]") or "127.0.0.1"
+    if host in ("0.0.0.0", "::"):
+        host = node_host
+    return Listener(node_id, f"http://{f'[{host}]' if ':' in host else host}:{port}")

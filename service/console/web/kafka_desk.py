@@ -1,0 +1,193 @@
+"""What pages ask the cluster: blocking calls for threads, a few connections kept between them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import Clock
+from service.base.errors import StorageError
+from service.base.threads import Threads
+from service.console.web.topic_rows import Offsets, TopicList, TopicRow
+from service.network.cluster import (
+    BROKER_RESOURCE,
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    TOPIC_RESOURCE,
+    Cluster,
+)
+from service.network.told import ClusterInfo, ConfigEntry, PartitionPage, TopicInfo
+from service.wire.errors import MalformedMessage
+
+T = TypeVar("T")
+
+CLIENT_ID: Final = "firn-console"
+TIMEOUT_S: Final = 10.0
+MOST_KEPT: Final = 4
+PROBLEM_AGE_MS: Final = 1_000
+TOPICS_AGE_MS: Final = 4_000
+_COST_FACTOR: Final = 20
+"""The list of topics is asked for at most this share of the time: one part in so many."""
+
+
+class KafkaDesk:
+    """The cluster at `bootstrap`, as a client sees it. Thread-safe.
+
+    Raises `FirnError` and `OSError`; a connection that failed is not used again.
+    """
+
+    def __init__(self, bootstrap: str, clock: Clock, threads: Threads) -> None:
+        self.bootstrap = bootstrap
+        self._clock = clock
+        self._lock = threads.lock()
+        self._kept: list[Cluster] = []
+        self._problem: str | None = None
+        self._problem_until_ms = 0
+
+    def close(self) -> None:
+        with self._lock:
+            kept, self._kept = self._kept, []
+        for cluster in kept:
+            cluster.close()
+
+    def ask(self, question: Callable[[Cluster], T]) -> T:
+        """The answer to `question`, asked once more on a new connection where a kept one had died."""
+        with self._lock:
+            cluster = self._kept.pop() if self._kept else None
+        if cluster is not None:
+            # It may have died since: the broker was away, and may be back.
+            with contextlib.suppress(ConnectionError, StorageError):
+                return self._answer(cluster, question)
+        self._refuse_in_vain()
+        began = self._clock.monotonic_ms()
+        try:
+            cluster = Cluster(self.bootstrap, CLIENT_ID, TIMEOUT_S)
+        except OSError as e:
+            raise StorageError(self._failed(e, began)) from e
+        with self._lock:
+            self._problem = None
+        return self._answer(cluster, question)
+
+    def _ask_first(self, question: Callable[[Cluster], T]) -> T:
+        """As `ask`, for what the first broker that answers is asked: where it hangs, all pages would."""
+        self._refuse_in_vain()
+        began = self._clock.monotonic_ms()
+        try:
+            return self.ask(question)
+        except TimeoutError as e:
+            raise StorageError(self._failed(e, began)) from e
+
+    def _refuse_in_vain(self) -> None:
+        """Who could not be reached a moment ago is not tried by every page anew."""
+        with self._lock:
+            if self._problem is not None and self._clock.monotonic_ms() < self._problem_until_ms:
+                raise StorageError(self._problem)
+
+    def _failed(self, error: OSError, began_ms: int) -> str:
+        """Remember it for as long as finding out took; returns it in words."""
+        now = self._clock.monotonic_ms()
+        words = f"{self.bootstrap} does not answer in time" if isinstance(error, TimeoutError) else str(error)
+        with self._lock:
+            self._problem = words
+            self._problem_until_ms = now + max(PROBLEM_AGE_MS, now - began_ms)
+        return words
+
+    def _answer(self, cluster: Cluster, question: Callable[[Cluster], T]) -> T:
+        try:
+            answer = question(cluster)
+        except (OSError, StorageError, MalformedMessage):
+            cluster.close()
+            raise
+        except BaseException:
+            self._keep(cluster)
+            raise
+        self._keep(cluster)
+        return answer
+
+    def _keep(self, cluster: Cluster) -> None:
+        with self._lock:
+            if len(self._kept) < MOST_KEPT:
+                self._kept.append(cluster)
+                return
+        cluster.close()
+
+    def describe(self) -> ClusterInfo:
+        return self._ask_first(Cluster.describe)
+
+    def is_old(self, found: TopicList, age_ms: int = TOPICS_AGE_MS) -> bool:
+        """Whether it is time to ask for all topics anew: seldom where asking takes long."""
+        return self._clock.monotonic_ms() - found.at_ms >= max(age_ms, _COST_FACTOR * found.took_ms)
+
+    def topics(self) -> TopicList:
+        """All topics, sorted by name. Memory for a page of partitions at a time, however many there are."""
+        began = self._clock.monotonic_ms()
+        rows = self._ask_first(lambda cluster: list(_rows(cluster.every_topic())))
+        now = self._clock.monotonic_ms()
+        return TopicList(tuple(rows), now, now - began)
+
+    def partitions(self, topic: str, first: int, most: int) -> PartitionPage:
+        return self._ask_first(lambda cluster: cluster.partitions(topic, first, most))
+
+    def borders(self, topic: str, leaders: Mapping[int, int]) -> dict[int, Offsets]:
+        """Where the tiers of these partitions begin and end; `leaders` by partition, -1 for none."""
+        reachable = {p: leader for p, leader in leaders.items() if leader >= 0}
+
+        def question(cluster: Cluster) -> dict[int, Offsets]:
+            found = [
+                cluster.look_up(topic, reachable, which)
+                for which in (EARLIEST, EARLIEST_LOCAL, LATEST_TIERED, LATEST, MAX_TIMESTAMP)
+            ]
+            return {p: _offsets([answers[p] for answers in found]) for p in reachable}
+
+        answers = self.ask(question) if reachable else {}
+        none = Offsets(None, None, None, None, None, "it has no leader")
+        return {p: answers.get(p, none) for p in leaders}
+
+    def topic_settings(self, names: Sequence[str], keys: Sequence[str]) -> dict[str, dict[str, str | None]]:
+        return self.ask(lambda cluster: cluster.topic_configs(names, keys)) if names else {}
+
+    def broker_settings(self, broker: int, keys: Sequence[str]) -> dict[str, str | None]:
+        return self.ask(lambda cluster: cluster.broker_configs(broker, keys))
+
+    def topic_entries(self, topic: str) -> list[ConfigEntry]:
+        return self.ask(lambda cluster: cluster.entries(TOPIC_RESOURCE, topic))
+
+    def broker_entries(self, broker: int) -> list[ConfigEntry]:
+        return self.ask(lambda cluster: cluster.entries(BROKER_RESOURCE, str(broker)))
+
+
+def _rows(parts: Iterable[TopicInfo]) -> Iterator[TopicRow]:
+    """Topics summed up; one that comes in parts comes with its parts in a row."""
+    row: TopicRow | None = None
+    for one in parts:
+        if row is not None and row.name != one.name:
+            yield row
+            row = None
+        before = row or TopicRow(one.name, str(one.topic_id), 0, 0, 0)
+        row = before._replace(
+            partitions=before.partitions + len(one.partitions),
+            leaderless=before.leaderless + sum(p.leader < 0 for p in one.partitions),
+            short_isr=before.short_isr + sum(len(p.isr) < len(p.replicas) for p in one.partitions),
+        )
+    if row is not None:
+        yield row
+
+
+def _offsets(answers: Sequence[Any]) -> Offsets:
+    values: list[int | None] = []
+    problem = None
+    *borders, newest = answers
+    for answer in borders:
+        if answer.error_code != ErrorCode.none:
+            problem = ErrorCode(answer.error_code).name.upper()
+        values.append(answer.offset if answer.error_code == ErrorCode.none else None)
+    start, local_start, last_tiered, end = values
+    bucket_end = None if last_tiered is None else last_tiered + 1
+    has_newest = newest.error_code == ErrorCode.none and newest.timestamp >= 0
+    return Offsets(start, local_start, bucket_end, end, newest.timestamp if has_newest else None, problem)

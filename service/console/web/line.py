@@ -1,0 +1,175 @@
+"""The line of a partition as SVG: ice where the bucket holds it, water where the disk does. [P]
+
+No style is written into it, so a strict content security policy draws it; what a piece is, is its class. Its
+words are a title, which browsers show under the pointer and the script of the console makes a card of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from service.console.web import words
+from service.console.web.markup import Markup, el
+from service.console.web.strata import (
+    BUCKET,
+    BYTES,
+    LOWER,
+    OFFSETS,
+    TIME,
+    UPPER,
+    Block,
+    Piece,
+    Scale,
+    Strata,
+    lay_out,
+    scale_of,
+)
+
+WIDTH: Final = 1000
+HEIGHT: Final = 28
+_HALF: Final = HEIGHT / 2
+_THINNEST: Final = 0.003
+_SHADES: Final = 5
+
+
+def domain(lines: Sequence[Strata], kind: str) -> tuple[float, float] | None:
+    """The length that all of `lines` share, so that they can be compared; None where none is known."""
+    scales = [scale for one in lines if (scale := scale_of(one, kind)).is_usable]
+    if not scales:
+        return None
+    return min(scale.low for scale in scales), max(scale.high for scale in scales)
+
+
+def drawing(strata: Strata, kind: str, low: float, high: float, now_ms: int) -> Markup | None:
+    """The line; None where there is nothing to draw, or not known what `kind` needs."""
+    scale = scale_of(strata, kind)
+    if not scale.is_usable:
+        return None
+    pieces = lay_out(strata, scale, low, high, _THINNEST)
+    marks = [_mark(strata, scale, low, high, edge.what, edge.value, edge.offset) for edge in strata.edges]
+    label = (
+        f"Partition {strata.partition}: offsets {strata.start} to {strata.end}, in the bucket up to "
+        f"{strata.bucket_end}, on disk from {strata.local_start}"
+    )
+    shapes = [_shape(piece, strata, now_ms) for piece in pieces]
+    return el(
+        "svg",
+        el("rect", class_="bed", x=0, y=0, width=WIDTH, height=HEIGHT),
+        shapes,
+        marks,
+        class_="strata",
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        preserveAspectRatio="none",
+        role="img",
+        tabindex=0,
+        aria_label=label,
+    )
+
+
+def _shape(piece: Piece, strata: Strata, now_ms: int) -> Markup:
+    y = _HALF if piece.lane == LOWER else 0
+    height = HEIGHT if piece.lane not in (UPPER, LOWER) else _HALF
+    return el(
+        "rect",
+        el("title", _words(piece.blocks, strata, now_ms)),
+        class_=f"piece {_class(piece, strata)}",
+        x=_number(WIDTH * piece.x),
+        y=_number(y),
+        width=_number(max(WIDTH * (piece.x_end - piece.x), 1)),
+        height=_number(height),
+    )
+
+
+def _class(piece: Piece, strata: Strata) -> str:
+    """Older ice is paler; water that is not in the bucket yet is deeper, and deepest where it is written."""
+    last = piece.blocks[-1]
+    if last.tier == BUCKET:
+        span = max(strata.bucket_end - strata.start, 1)
+        shade = int(_SHADES * (last.end - 1 - strata.start) / span)
+        return f"ice ice-{min(max(shade, 0), _SHADES - 1)}"
+    if last.is_active:
+        return "water water-active"
+    waits = strata.is_tiered and last.end > strata.bucket_end
+    return "water water-waiting" if waits else "water water-copied"
+
+
+def _words(blocks: Sequence[Block], strata: Strata, now_ms: int) -> str:
+    first, last = blocks[0], blocks[-1]
+    segments = (
+        None if any(one.segments is None for one in blocks) else sum(one.segments or 0 for one in blocks)
+    )
+    bytes_ = None if any(one.size is None for one in blocks) else sum(one.size or 0 for one in blocks)
+    thing = "objects in the bucket" if first.tier == BUCKET else "segments on disk"
+    if segments == 1:
+        thing = "object in the bucket" if first.tier == BUCKET else "segment on disk"
+    state = ""
+    if first.tier != BUCKET:
+        state = (
+            ", being written" if last.is_active
+            else "" if not strata.is_tiered
+            else ", waits for its upload" if last.end > strata.bucket_end
+            else ", also in the bucket"
+        )  # fmt: skip
+    lines = [
+        f"{words.count(segments) if segments is not None else 'some'} {thing}{state}",
+        f"offsets {first.first:,} to {last.end - 1:,}",
+    ]
+    if bytes_ is not None:
+        lines.append(words.size(bytes_))
+    if last.max_ms is not None and last.max_ms >= 0:
+        begin = first.min_ms if first.min_ms is not None and first.min_ms >= 0 else None
+        lines.append(
+            f"{words.moment(begin)} to {words.moment(last.max_ms)}" if begin is not None
+            else f"up to {words.moment(last.max_ms)}"
+        )  # fmt: skip
+        lines.append(f"newest record {words.ago(last.max_ms, now_ms)}")
+    if len(blocks) == 1 and first.name:
+        lines.append(first.name)
+    return "\n".join(lines)
+
+
+def _mark(
+    strata: Strata, scale: Scale, low: float, high: float, what: str, value: str, offset: float
+) -> Markup:
+    x = _number(WIDTH * min(max((scale(offset) - low) / max(high - low, 1e-9), 0.0), 1.0))
+    kind = "edge-local" if what.startswith("local") else "edge-total"
+    told = f"{what} = {value}\nwhat is older goes next: offsets below {offset:,.0f}"
+    return el(
+        "rect", el("title", told), class_=f"edge {kind}", x=x, y=0, width=2, height=HEIGHT,
+    )  # fmt: skip
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def axis(kind: str, low: float, high: float) -> Markup:
+    """Five labels below the lines."""
+    labels = [_label(kind, low + (high - low) * step / 4) for step in range(5)]
+    return el("div", [el("span", label) for label in labels], class_="axis", aria_hidden="true")
+
+
+def _label(kind: str, value: float) -> str:
+    if kind == TIME:
+        return words.moment(int(value), seconds=False)
+    return words.size(value) if kind == BYTES else words.count(value)
+
+
+def legend() -> Markup:
+    """What the colours mean."""
+    kinds = (
+        ("ice-0", "in the bucket, old"),
+        ("ice-4", "in the bucket, new"),
+        ("water-copied", "on disk"),
+        ("water-waiting", "on disk, waits for its upload"),
+        ("water-active", "being written"),
+        ("edge-total", "retention"),
+        ("edge-local", "local retention"),
+    )
+    items = [el("li", el("span", class_=f"swatch {kind}"), word) for kind, word in kinds]
+    return el("ul", items, class_="legend")
+
+
+def scale_names() -> tuple[tuple[str, str], ...]:
+    return ((OFFSETS, "Offsets"), (TIME, "Time"), (BYTES, "Bytes"))

@@ -1,0 +1,83 @@
+"""HTML made of elements: text is escaped wherever it comes from, so nothing has to remember to. [P]
+
+What is `Markup` is taken as it is, everything else is text. Characters that do not print (control, format,
+bidirectional overrides) are shown as escapes: a key cannot rearrange the line that it stands in.
+
+>>> el("a", "<b>", href=link("/topic", name="a&b"))
+'<a href="/topic?name=a%26b">&lt;b&gt;</a>'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import Final
+
+_VOID: Final = frozenset({"br", "hr", "img", "input", "link", "meta", "rect", "line", "path"})
+_PLAIN: Final = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-._~")
+
+
+class Markup(str):
+    """HTML that is sound already."""
+
+    __slots__ = ()
+
+
+Child = str | int | float | None | Iterable["Child"]
+
+
+def visible(text: str) -> str:
+    """`text` with escapes for what does not print, but for line ends and tabs."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape", "replace").decode("ascii")
+        for c in text
+    )
+
+
+def text(value: object) -> Markup:
+    """`value` as text of a page."""
+    if isinstance(value, Markup):
+        return value
+    return Markup(escape(visible(str(value)), quote=True))
+
+
+def join(*children: Child) -> Markup:
+    """Children one after the other; None is nothing."""
+    parts: list[str] = []
+    _collect(parts, children)
+    return Markup("".join(parts))
+
+
+def _collect(parts: list[str], children: Iterable[Child]) -> None:
+    for child in children:
+        if isinstance(child, str | int | float):
+            parts.append(text(child))
+        elif child is not None:
+            _collect(parts, child)
+
+
+def el(tag: str, /, *children: Child, **attributes: str | int | float | bool | None) -> Markup:
+    """One element. ``class_`` is class, ``data_tip`` data-tip; None and False leave an attribute out."""
+    head = [tag]
+    for name, value in attributes.items():
+        if value is None or value is False:
+            continue
+        name = name.rstrip("_").replace("_", "-")
+        head.append(name if value is True else f'{name}="{text(value)}"')
+    opened = f"<{' '.join(head)}>"
+    if tag in _VOID and not children:
+        return Markup(opened if tag not in ("rect", "line", "path") else opened[:-1] + "/>")
+    return Markup(f"{opened}{join(children)}</{tag}>")
+
+
+def link(path: str, /, **query: str | int | None) -> str:
+    """A path with its query, percent-encoded; what is None or empty is left out."""
+    pairs = [f"{encoded(k)}={encoded(str(v))}" for k, v in query.items() if v is not None and v != ""]
+    return path + ("?" + "&".join(pairs) if pairs else "")
+
+
+def encoded(value: str) -> str:
+    """`value` as a part of a query."""
+    return "".join(chr(b) if b in _PLAIN else f"%{b:02X}" for b in value.encode("utf-8", "replace"))

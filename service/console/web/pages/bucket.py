@@ -1,0 +1,388 @@
+"""The bucket: objects, bytes, requests and what they cost, what nothing names, the last check. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from service.console.web import words
+from service.console.web.costs import DAY_MS, FREE, READS, Prices
+from service.console.web.frame import (
+    Column,
+    Context,
+    Tile,
+    badge,
+    code,
+    empty,
+    facts,
+    failed,
+    live,
+    notice,
+    page,
+    section,
+    table,
+    tiles,
+)
+from service.console.web.history import NodeLook
+from service.console.web.markup import Child, Markup, el, link
+from service.console.web.survey import STANDARD, Findings, TopicSum, by_day
+
+MOST_TOPICS: Final = 200
+
+
+class Settings(NamedTuple):
+    """What S3 tells of the bucket; None where nobody could ask."""
+
+    uploads: int | None
+    oldest_upload_ms: int | None
+    rules: Sequence[str]
+    versioning: str | None
+    encryption: str | None
+    problems: Sequence[str]
+    more_uploads: bool = False
+    expires: bool = False
+
+
+class Fsck(NamedTuple):
+    """The last report of `firn fsck --json`, as far as it is shown; `problem`: why there is none."""
+
+    path: str
+    at_ms: int | None = None
+    clean: bool = False
+    deep: bool = False
+    segments: int = 0
+    records: int = 0
+    errors: Sequence[tuple[str, str]] = ()
+    error_count: int = 0
+    orphans: int = 0
+    problem: str | None = None
+
+
+class Bucket(NamedTuple):
+    """What is shown. `found` is the newest survey, None as long as there is none."""
+
+    url: str | None
+    endpoint: str | None
+    found: Findings | None
+    surveying: bool
+    problem: str | None
+    settings: Settings | None
+    lacks_aioboto3: bool
+    prices: Prices
+    nodes: Sequence[NodeLook]
+    fsck: Fsck | None
+    topic: str | None = None
+
+
+def render(context: Context, found: Bucket) -> str:
+    if found.url is None:
+        return page(
+            context,
+            "Bucket",
+            "/bucket",
+            empty(
+                "No bucket",
+                ["The cluster has no ", code("firn.remote.url"), ", and ", code("--url"), " names none."],
+            )
+            if found.problem is None
+            else failed("The bucket is not known", found.problem),
+        )
+    lead: Child = [code(found.url), f" at {found.endpoint}" if found.endpoint else ""]
+    parts: list[Child] = []
+    if found.problem is not None:
+        if found.found is None:
+            parts.append(
+                failed("The bucket cannot be read", found.problem, "The console asks again by itself.")
+            )
+        else:
+            parts.append(notice("bad", f"The bucket cannot be read: {found.problem}. What follows is older."))
+    if found.found is not None:
+        parts += _survey(context, found, found.found)
+    elif found.problem is None:
+        parts.append(
+            empty("The bucket is being surveyed", "Its listing is gone through once; figures follow.")
+        )
+    parts.append(_requests(found))
+    parts.append(_settings(context, found))
+    parts.append(_fsck(context, found.fsck))
+    return page(context, "Bucket", "/bucket", live("bucket", parts), lead=lead)
+
+
+def _survey(context: Context, shown: Bucket, found: Findings) -> list[Child]:
+    prices = shown.prices
+    if found.listed == 0:
+        return [
+            empty(
+                "Nothing in the bucket yet", "Segments come here once they are sealed and a topic is tiered."
+            )
+        ]
+    month, used = prices.month(found.by_class), found.by_class.most_common(3)
+    parts: list[Child] = [
+        tiles(
+            Tile("Objects", words.count(found.objects), f"as of {words.ago(found.at_ms, context.now_ms)}"),
+            Tile("Bytes", words.size(found.size), ", ".join(f"{words.size(n)} {kind}" for kind, n in used)),
+            Tile("A month of it", words.money(month, prices.currency), "at the prices below"),
+            Tile("Named by nothing", words.count(found.orphan_count), words.size(found.orphan_bytes),
+                 "warn" if found.orphan_count else ""),
+            Tile("On their way", words.count(found.young_count), "younger than an hour, not named yet"),
+        )
+    ]  # fmt: skip
+    if not found.is_whole:
+        parts.append(notice("warn", f"Only the first {words.count(found.listed)} objects were looked at."))
+    if unpriced := sorted(prices.unpriced(found.by_class)):
+        words_ = f"{', '.join(unpriced)}: reckoned at the price of {STANDARD}, as --price names no other."
+        parts.append(notice("warn", words_))
+    parts += [notice("warn", problem) for problem in found.problems]
+    topics = sorted(found.topics.values(), key=lambda one: -one.size)
+    parts.append(_topics(shown, topics))
+    parts.append(_days(context, shown, topics))
+    parts.append(_orphans(context, found))
+    parts.append(
+        el(
+            "p",
+            f"The survey took {words.span(found.took_ms / 1000)} and about {words.count(found.requests)} "
+            "requests. "
+            f"Prices: {prices.storage_gb_month:g} {prices.currency} for a GB and month"
+            + "".join(f" ({kind}: {price:g})" for kind, price in prices.classes.items())
+            + f", {prices.write_1000:g} for a thousand writes, {prices.read_1000:g} for a thousand reads"
+            + "; other ones are given with --price. A GB is 2^30 bytes, a month has 30 days.",
+            class_="note after",
+        )
+    )
+    return parts
+
+
+def _topics(shown: Bucket, topics: Sequence[TopicSum]) -> Markup:
+    prices = shown.prices
+    rows: list[list[Child]] = []
+    for one in topics[:MOST_TOPICS]:
+        name: Child = (
+            el("a", one.name, href=link("/bucket", topic=one.topic_id))
+            if one.name is not None
+            else [badge("unknown", "warn"), " ", code(one.topic_id)]
+        )
+        rows.append(
+            [
+                name,
+                words.count(one.partitions),
+                words.count(one.segments),
+                words.count(one.other_objects),
+                words.size(one.size),
+                words.money(prices.day(one.by_class), prices.currency),
+                words.money(prices.month(one.by_class), prices.currency),
+                words.money(prices.writes(sum(one.writes_by_day.values())), prices.currency),
+            ]
+        )
+    columns = [
+        Column("Topic"), Column("Partitions", True), Column("Segments", True),
+        Column("Manifests, HEADs", True),
+        Column("Bytes", True), Column("Storage a day", True), Column("A month", True),
+        Column("Writes so far", True, "what it took to write the objects that are there now"),
+    ]  # fmt: skip
+    total = [
+        "All",
+        words.count(sum(one.partitions for one in topics)),
+        words.count(sum(one.segments for one in topics)),
+        words.count(sum(one.other_objects for one in topics)),
+        words.size(sum(one.size for one in topics)),
+        words.money(sum(prices.day(one.by_class) for one in topics), prices.currency),
+        words.money(sum(prices.month(one.by_class) for one in topics), prices.currency),
+        words.money(prices.writes(sum(sum(one.writes_by_day.values()) for one in topics)), prices.currency),
+    ]
+    note = f"The largest {MOST_TOPICS} of {len(topics):,}." if len(topics) > MOST_TOPICS else None
+    return section("Topics", table(columns, rows, caption="Topics in the bucket", foot=total), note=note)
+
+
+def _days(context: Context, shown: Bucket, topics: Sequence[TopicSum]) -> Markup:
+    prices = shown.prices
+    chosen = [one for one in topics if shown.topic is None or one.topic_id == shown.topic]
+    name = chosen[0].name or shown.topic if shown.topic is not None and chosen else None
+    days = by_day(chosen, context.now_ms)
+    while len(days) > 1 and not days[-1].held:
+        days.pop()  # from before there was anything
+    most = max((day.added for day in days), default=0) or 1
+    share = _standard_price(prices, chosen)
+    rows: list[list[Child]] = [
+        [
+            words.moment(day.day * DAY_MS)[:10],
+            _bar(day.added / most),
+            words.size(day.added),
+            words.count(day.writes),
+            words.money(prices.writes(day.writes), prices.currency),
+            words.size(day.held),
+            words.money(share * day.held, prices.currency),
+        ]
+        for day in days
+    ]
+    columns = [
+        Column("Day"), Column(""), Column("Added", True), Column("Writes", True), Column("Writes cost", True),
+        Column("Held", True), Column("Storage costs", True),
+    ]  # fmt: skip
+    note: Child = "Of what is in the bucket now; what has been deleted since is not counted."
+    if name is not None:
+        note = [note, " ", el("a", "All topics", href="/bucket")]
+    return section(
+        f"Days of {name}" if name else "Days", table(columns, rows, caption="Costs by day"), note=note
+    )
+
+
+def _standard_price(prices: Prices, topics: Sequence[TopicSum]) -> float:
+    """What a byte and day costs on average, over the storage classes in use."""
+    size = sum(one.size for one in topics)
+    return sum(prices.day(one.by_class) for one in topics) / size if size else 0.0
+
+
+def _bar(part: float) -> Markup:
+    return el(
+        "svg",
+        el("rect", x=0, y=0, width=f"{100 * part:.1f}", height=8, class_="bar-part"),
+        viewBox="0 0 100 8", preserveAspectRatio="none", class_="bar", aria_hidden="true",
+    )  # fmt: skip
+
+
+def _orphans(context: Context, found: Findings) -> Markup | None:
+    if not found.orphan_count and not found.foreign_objects:
+        return None
+    parts: list[Child] = []
+    if found.orphan_count:
+        rows: list[list[Child]] = [
+            [
+                code(one.key),
+                words.size(one.size),
+                words.moment(one.modified_ms),
+                words.ago(one.modified_ms, context.now_ms),
+            ]
+            for one in found.orphans
+        ]
+        columns = [Column("Key"), Column("Bytes", True), Column("Written"), Column("Age")]
+        parts.append(table(columns, rows, caption="Objects that nothing names"))
+    if found.foreign_objects:
+        parts.append(
+            notice(
+                "",
+                f"{words.count(found.foreign_objects)} objects of {words.size(found.foreign_bytes)} "
+                "are not of this layout.",
+            )
+        )
+    return section(
+        "Named by nothing",
+        parts,
+        note="No published manifest names these. The node's sweeper deletes them after its grace; "
+        "firn sweep does so by hand.",
+    )
+
+
+def _requests(shown: Bucket) -> Markup | None:
+    prices = shown.prices
+    rows: list[list[Child]] = []
+    total = 0.0
+    for node in shown.nodes:
+        if node.between is None:
+            continue
+        now = node.between.now
+        for labels in now.samples.get("firn_store_call_seconds_count", {}):
+            client, call = dict(labels).get("client", ""), dict(labels).get("call", "")
+            n = now.total("firn_store_call_seconds_count", client=client, call=call)
+            cost = 0.0 if call in FREE else prices.reads(n) if call in READS else prices.writes(n)
+            total += cost
+            rows.append(
+                [
+                    f"node {node.node_id}" if node.node_id is not None else words.NOTHING,
+                    f"{client}: {call}",
+                    words.count(n),
+                    words.decimal(
+                        node.between.rate("firn_store_call_seconds_count", client=client, call=call)
+                    ),
+                    words.money(cost, prices.currency),
+                ]
+            )
+    if not rows:
+        return None
+    columns = [
+        Column("Node"), Column("Call"), Column("Requests since its start", True), Column("Per second", True),
+        Column("Cost", True),
+    ]  # fmt: skip
+    return section(
+        "Requests",
+        table(
+            columns, rows, caption="Requests", foot=["All", "", "", "", words.money(total, prices.currency)]
+        ),
+        note="As the nodes count them: a call that goes up in parts is one here.",
+    )
+
+
+def _settings(context: Context, shown: Bucket) -> Markup | None:
+    if shown.lacks_aioboto3:
+        return section(
+            "The bucket's settings",
+            notice(
+                "",
+                "Storage classes, unfinished uploads and lifecycle rules are asked for with aioboto3: ",
+                code("pip install 'firn-log[console]'"),
+            ),
+        )
+    found = shown.settings
+    if found is None:
+        return None
+    rules: Child = el("ul", [el("li", rule) for rule in found.rules]) if found.rules else "none"
+    uploads = words.count(found.uploads) + (" and more" if found.more_uploads else "")
+    if found.oldest_upload_ms is not None:
+        uploads += f", the oldest begun {words.ago(found.oldest_upload_ms, context.now_ms)}"
+    return section(
+        "The bucket's settings",
+        [notice("warn", problem) for problem in found.problems],
+        facts(
+            ("Unfinished uploads", uploads),
+            ("Lifecycle rules", rules),
+            ("Versioning", found.versioning or words.NOTHING),
+            ("Encryption", found.encryption or words.NOTHING),
+        ),
+        notice("bad", "A lifecycle rule deletes objects: Firn's own must not expire.")
+        if found.expires
+        else None,
+        notice("", "Old versions of objects are billed, too; they are in no figure of this page.")
+        if found.versioning == "Enabled"
+        else None,
+    )
+
+
+def _fsck(context: Context, fsck: Fsck | None) -> Markup:
+    if fsck is None:
+        return section(
+            "Last fsck",
+            el(
+                "p",
+                "Tell the console where reports are: ",
+                code("firn fsck URL --json > FILE"),
+                " and ",
+                code("firn console --fsck FILE"),
+                ".",
+                class_="note",
+            ),
+        )
+    if fsck.problem is not None:
+        return section("Last fsck", notice("warn", f"{fsck.path}: {fsck.problem}"))
+    rows: list[list[Child]] = [[code(where), what] for where, what in fsck.errors]
+    return section(
+        "Last fsck",
+        facts(
+            ("Outcome", badge("clean", "good") if fsck.clean else badge(f"{fsck.error_count} errors", "bad")),
+            ("When", f"{words.moment(fsck.at_ms)} ({words.ago(fsck.at_ms, context.now_ms)})"),
+            ("How", "every batch" if fsck.deep else "footers only"),
+            ("Looked at", f"{words.count(fsck.segments)} segments, {words.count(fsck.records)} records"),
+            ("Orphans", words.count(fsck.orphans)),
+        ),
+        table([Column("Where"), Column("What")], rows, caption="Errors") if rows else None,
+    )
+
+
+def fsck_of(path: str, at_ms: int, document: Mapping[str, Any]) -> Fsck:
+    """The report in `document`; whatever is not of its shape is a problem."""
+    try:
+        errors = [(str(one["where"]), str(one["what"])) for one in document["errors"][:50]]
+        return Fsck(
+            path, at_ms, bool(document["clean"]), bool(document["deep"]), int(document["segments"]),
+            int(document["records"]), errors, int(document["error_count"]), int(document["orphan_count"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as e:
+        return Fsck(path, problem=f"not a report of firn fsck --json ({type(e).__name__}: {e})")

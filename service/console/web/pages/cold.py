@@ -1,0 +1,161 @@
+"""Reads of the cold tier: downloads, caches, read-ahead, and how long the store takes. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from service.console.figures import Between
+from service.console.web import words
+from service.console.web.frame import (
+    Column,
+    Context,
+    Tile,
+    badge,
+    empty,
+    failed,
+    live,
+    page,
+    section,
+    table,
+    tiles,
+)
+from service.console.web.history import NodeLook
+from service.console.web.markup import Child, Markup, el
+
+QUANTILES: Final = (0.5, 0.9, 0.99)
+
+
+class Cold(NamedTuple):
+    """What is shown; `problem`: why the cluster does not answer."""
+
+    nodes: Sequence[NodeLook]
+    problem: str | None
+
+
+def render(context: Context, found: Cold) -> str:
+    looks = [one for one in found.nodes if one.between is not None]
+    with_tier = [one for one in looks if "firn_cache_hits_total" in one.between.now.samples]  # type: ignore[union-attr]
+    if with_tier:
+        content: Child = live("cold", [_node(one) for one in with_tier])
+    elif looks:
+        content = empty("No cold tier", "The nodes have no firn.remote.url: everything lies on their disks.")
+    else:
+        why = found.problem or next((one.problem for one in found.nodes if one.problem), None)
+        content = live(
+            "cold",
+            failed(
+                "No node tells its figures",
+                why or "not asked yet",
+                ["A node tells them where ", el("code", "firn.http.listener"), " is set."],
+            ),
+        )
+    return page(
+        context,
+        "Cold reads",
+        "/cold",
+        content,
+        lead="What readers of old records cost, and how long they wait.",
+    )
+
+
+def _node(one: NodeLook) -> list[Child]:
+    between = one.between
+    assert between is not None
+    title = f"Node {one.node_id}" if one.node_id is not None else one.url or "A node"
+    return [section(title, _tiles(between), _cache(between), _calls(between))]
+
+
+def _tiles(between: Between) -> Markup:
+    now = between.now
+    hits, misses = now.one("firn_cache_hits_total"), now.one("firn_cache_misses_total")
+    asked = hits + misses
+    wait = Between(None, now).quantile("firn_fetch_wait_seconds", 0.99, reason="bucket")
+    reachable = [
+        now.one("firn_store_reachable", client=one) for one in now.values("firn_store_reachable", "client")
+    ]
+    is_up = all(reachable)
+    return tiles(
+        Tile("Store", "reachable" if is_up else "away", f"{len(reachable)} clients", "" if is_up else "bad"),
+        Tile("Read from the bucket", words.rate(between.rate("firn_fetched_bytes_total", tier="bucket")),
+             f"{words.size(now.one('firn_fetched_bytes_total', tier='bucket'))} since the start"),
+        Tile("Found in memory", words.share(hits / asked) if asked else words.NOTHING,
+             f"{words.count(hits)} of {words.count(asked)}"),
+        Tile("Streams", words.count(now.one("firn_cache_streams")),
+             f"{words.count(now.one('firn_fetches_waiting'))} fetches wait now"),
+        Tile("Downloads now", words.count(now.one("firn_cache_downloads")),
+             f"{words.count(now.one('firn_cache_read_ahead_total'))} read ahead so far"),
+        Tile("Cached", words.size(now.one("firn_memory_bytes", owner="cold_cache")), "in memory"),
+        Tile("Fetches wait", words.span(wait) if wait else words.NOTHING, "99 of 100 within, for the bucket"),
+        Tile("Given up", words.count(now.one("firn_cache_failures_total")),
+             f"{words.count(now.one('firn_cache_retries_total'))} tried again"),
+    )  # fmt: skip
+
+
+_COUNTS: Final = (
+    ("firn_cache_hits_total", "Found in memory"),
+    ("firn_cache_misses_total", "Not in memory"),
+    ("firn_cache_disk_hits_total", "Found in the cache on disk"),
+    ("firn_cache_read_ahead_total", "Downloads begun before anybody asked"),
+    ("firn_cache_second_tries_total", "Second requests for what was late"),
+    ("firn_cache_second_tries_won_total", "Second requests that came first"),
+    ("firn_cache_retries_total", "Downloads tried again"),
+    ("firn_cache_refused_total", "Not begun because the store is left alone"),
+    ("firn_cache_failures_total", "Downloads given up"),
+)
+
+
+def _cache(between: Between) -> Markup:
+    rows: list[list[Child]] = [
+        [label, words.count(between.now.one(name)), words.decimal(between.rate(name))]
+        for name, label in _COUNTS
+    ]
+    rows.append(
+        [
+            "Bytes downloaded",
+            words.size(between.now.one("firn_cache_downloaded_bytes_total")),
+            words.rate(between.rate("firn_cache_downloaded_bytes_total")),
+        ]
+    )
+    memory = [
+        [owner, words.size(between.now.one("firn_memory_bytes", owner=owner))]
+        for owner in between.now.values("firn_memory_bytes", "owner")
+    ]
+    columns = [Column("Caches and downloads"), Column("Since the start", True), Column("Per second", True)]
+    return el(
+        "div",
+        table(columns, rows, caption="Caches and downloads"),
+        table([Column("Memory held by"), Column("Now", True)], memory, caption="Memory by owner"),
+        class_="pair",
+    )
+
+
+def _calls(between: Between) -> Markup:
+    now = between.now
+    since = Between(None, now)
+    rows: list[list[Child]] = []
+    for labels in now.samples.get("firn_store_call_seconds_count", {}):
+        client, call = dict(labels).get("client", ""), dict(labels).get("call", "")
+        errors = now.total("firn_store_errors_total", client=client, call=call)
+        rows.append(
+            [
+                f"{client}: {call}",
+                words.count(now.total("firn_store_call_seconds_count", client=client, call=call)),
+                words.decimal(between.rate("firn_store_call_seconds_count", client=client, call=call)),
+                *[
+                    words.span(since.quantile("firn_store_call_seconds", share, client=client, call=call))
+                    for share in QUANTILES
+                ],
+                badge(words.count(errors), "warn") if errors else "0",
+                words.size(now.total("firn_store_received_bytes_total", client=client, call=call)),
+                words.size(now.total("firn_store_sent_bytes_total", client=client, call=call)),
+            ]
+        )
+    columns = [
+        Column("Calls of the store"), Column("Since the start", True), Column("Per second", True),
+        Column("Half within", True), Column("90 % within", True), Column("99 % within", True),
+        Column("Errors", True), Column("Received", True), Column("Sent", True),
+    ]  # fmt: skip
+    if not rows:
+        return el("p", "No call of the store yet.", class_="note")
+    return table(columns, rows, caption="Calls of the store")

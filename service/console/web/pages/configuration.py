@@ -1,0 +1,148 @@
+"""Every key of a node or a topic, with its value, where that comes from, and what it means. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from service.console.web import words
+from service.console.web.frame import Column, Context, badge, choices, empty, failed, field, page, table
+from service.console.web.markup import Child, Markup, el
+from service.network.told import ConfigEntry
+
+SOURCES: Final = {
+    1: ("topic", "good"),
+    2: ("node, changed", "good"),
+    3: ("cluster, changed", "good"),
+    4: ("configuration file", "good"),
+    5: ("default", ""),
+}
+KINDS: Final = {
+    1: "boolean", 2: "string", 3: "int", 4: "short", 5: "long", 6: "double", 7: "list", 8: "class",
+    9: "password",
+}  # fmt: skip
+
+
+class Configuration(NamedTuple):
+    """The keys of one resource: a node by its id, or a topic (`topic` is not None). `status` is HTTP's."""
+
+    nodes: Sequence[int]
+    node: int | None
+    topic: str | None
+    entries: Sequence[ConfigEntry]
+    wanted: str
+    only_set: bool
+    problem: str | None
+    status: int = 200
+
+
+def render(context: Context, found: Configuration) -> str:
+    title = f"Settings of {found.topic}" if found.topic is not None else "Configuration"
+    if found.problem is not None:
+        return page(context, title, "/configuration", failed("The settings cannot be had", found.problem))
+    rows = [_row(one) for one in matching(found)]
+    columns = [Column("Key"), Column("Value"), Column("Source"), Column("Meaning")]
+    return page(
+        context,
+        title,
+        "/configuration",
+        _tools(found),
+        table(columns, rows, caption="Settings")
+        if rows
+        else empty("No key matches", f"{found.wanted!r} is in no key."),
+        lead=f"{len(rows)} of {len(found.entries)} keys. The console reads them and changes none.",
+    )
+
+
+def matching(found: Configuration) -> list[ConfigEntry]:
+    """Entries that are wanted, those that somebody has set first."""
+    wanted = found.wanted.lower()
+    kept = [
+        one
+        for one in found.entries
+        if (wanted in one.name.lower() or wanted in one.documentation.lower())
+        and not (found.only_set and one.source == 5)
+    ]
+    return sorted(kept, key=lambda one: (one.source == 5, one.name))
+
+
+def _tools(found: Configuration) -> Markup:
+    where: dict[str, str | int | None] = {"topic": found.topic, "node": found.node, "q": found.wanted}
+    parts: list[Child] = []
+    if found.topic is None and len(found.nodes) > 1:
+        options = [(str(node), f"Node {node}") for node in found.nodes]
+        parts.append(choices("Node", "/configuration", "node", str(found.node), options, q=found.wanted))
+    parts.append(
+        choices(
+            "Which", "/configuration", "set", "1" if found.only_set else "",
+            (("", "All"), ("1", "Set by somebody")), **where,
+        )
+    )  # fmt: skip
+    parts.append(
+        el(
+            "form",
+            el("input", type="hidden", name="topic", value=found.topic) if found.topic is not None else None,
+            el("input", type="hidden", name="node", value=found.node) if found.node is not None else None,
+            el("input", type="hidden", name="set", value="1") if found.only_set else None,
+            field(
+                "Holds",
+                el("input", type="search", name="q", value=found.wanted, maxlength=100, data_search=True),
+            ),
+            el("button", "Find", type="submit"),
+            method="get",
+            action="/configuration",
+            class_="row-form",
+            role="search",
+        )
+    )
+    return el("div", parts, class_="tools")
+
+
+def _row(one: ConfigEntry) -> list[Child]:
+    label, tone = SOURCES.get(one.source, (f"source {one.source}", ""))
+    value: Child
+    if one.is_sensitive:
+        value = el("span", "hidden", class_="none")
+    elif one.value is None or one.value == "":
+        value = el("span", "not set" if one.value is None else "empty", class_="none")
+    else:
+        value = [el("code", one.value), _meaning(one)]
+    others = [
+        el(
+            "li",
+            el("code", name),
+            " = ",
+            el("code", words.NOTHING if value is None else value),
+            f" ({SOURCES.get(source, ('?', ''))[0]})",
+        )
+        for name, value, source in (() if one.is_sensitive else one.synonyms[1:])
+    ]
+    return [
+        [el("code", one.name), el("span", KINDS.get(one.kind, ""), class_="kind")],
+        value,
+        [badge(label, tone), el("span", "needs a restart", class_="kind") if one.is_read_only else None],
+        [
+            el("p", _marked(one.documentation or words.NOTHING), class_="doc"),
+            el("details", el("summary", "weaker settings"), el("ul", others)) if others else None,
+        ],
+    ]  # fmt: skip
+
+
+def _marked(documentation: str) -> list[Child]:
+    """Words with what stands between backticks as code."""
+    parts = documentation.split("`")
+    if len(parts) % 2 == 0:
+        return [documentation]
+    return [el("code", part) if at % 2 else part for at, part in enumerate(parts)]
+
+
+def _meaning(one: ConfigEntry) -> Markup | None:
+    """Long numbers in words."""
+    value = one.value or ""
+    if not value.isdecimal() or len(value) > 15 or int(value) < 1000:
+        return None
+    if one.name.endswith((".ms", "_ms")):
+        return el("span", words.span(int(value) / 1000), class_="kind")
+    if one.name.endswith("bytes"):
+        return el("span", words.size(int(value)), class_="kind")
+    return None

@@ -1,0 +1,302 @@
+"""Records of a partition, from any offset or time, in whichever tier they lie. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from service.console.web import words
+from service.console.web.frame import Context, badge, empty, failed, field, notice, page, select
+from service.console.web.markup import Child, Markup, el, link
+from service.console.web.rows import FORMATS, PREVIEW, Shown, most_shown, shown
+from service.records.decode import Record
+
+LIMITS: Final = (20, 50, 100, 500)
+WHERE: Final = (
+    ("end", "from the end"),
+    ("start", "from the start"),
+    ("offset", "from offset"),
+    ("time", "from time"),
+)
+_FORM_WORDS: Final = {"auto": "as it is", "text": "text", "json": "JSON", "hex": "hex"}
+
+
+MOST_HEADERS: Final = 100
+MOST_NAME: Final = 200
+_EMPTY: Final = el("code", "empty", class_="none")
+
+
+class Turn(NamedTuple):
+    """One fetch: who answered it, from which offset, with how much, and in how long."""
+
+    tier: str
+    offset: int
+    size: int
+    took_ms: float
+
+
+class Found(NamedTuple):
+    """The answer. `next_offset` is where to go on; `is_cut`: time or bytes ended before the log did."""
+
+    records: tuple[Record, ...]
+    turns: tuple[Turn, ...]
+    start: int
+    local_start: int
+    end: int
+    begin: int
+    next_offset: int
+    scanned: int
+    is_cut: bool
+    problem: str | None
+
+
+class Form(NamedTuple):
+    """What the reader of the page has asked for, as written."""
+
+    topic: str = ""
+    partition: str = "0"
+    where: str = "end"
+    at: str = ""
+    most: int = 50
+    holds: str = ""
+    form: str = "auto"
+
+
+class Records(NamedTuple):
+    """`found` is None where nothing was asked for yet, or could not be had: `problem`. `status` is HTTP's."""
+
+    form: Form
+    topics: Sequence[str]
+    found: Found | None = None
+    problem: str | None = None
+    status: int = 200
+
+
+def render(context: Context, asked: Records) -> str:
+    parts: list[Child] = [_form(asked)]
+    if asked.problem is not None:
+        parts.append(failed("These records cannot be shown", asked.problem))
+    elif asked.found is not None:
+        parts += _found(asked.form, asked.found)
+    elif not asked.topics:
+        parts.append(empty("No topics yet", "Records show here as soon as there is a topic."))
+    else:
+        parts.append(
+            empty("Choose a topic", "Any offset or time, hot or cold: the same question for both tiers.")
+        )
+    return page(context, "Records", "/records", parts)
+
+
+def _form(asked: Records) -> Markup:
+    form = asked.form
+    options = el("datalist", [el("option", value=name) for name in asked.topics[:1000]], id="topics")
+    return el(
+        "form",
+        field(
+            "Topic",
+            el(
+                "input", name="topic", value=form.topic, list="topics", required=True, maxlength=249,
+                autocomplete="off",
+            ),
+        ),
+        options,
+        field(
+            "Partition",
+            el("input", type="number", name="partition", value=form.partition, min=0, max=2**31 - 1),
+        ),
+        field("Where", select("where", form.where, WHERE)),
+        field(
+            "Offset or time",
+            el("input", name="at", value=form.at, placeholder="12345 or 2026-01-31T12:00", maxlength=40),
+        ),
+        field(
+            "Holds",
+            el(
+                "input", type="search", name="holds", value=form.holds, maxlength=200,
+                placeholder="text in key, value, headers",
+            ),
+        ),
+        field("Show", select("form", form.form, [(name, _FORM_WORDS[name]) for name in FORMATS])),
+        field("At most", select("most", str(form.most), [(str(n), str(n)) for n in LIMITS])),
+        el("button", "Read", type="submit"),
+        method="get",
+        action="/records",
+        class_="row-form wide",
+    )  # fmt: skip
+
+
+def _query(form: Form, **changed: str | int) -> str:
+    query: dict[str, str | int | None] = {
+        "topic": form.topic, "partition": form.partition, "where": form.where, "at": form.at,
+        "holds": form.holds, "form": form.form, "most": form.most,
+    }  # fmt: skip
+    return link("/records", **{**query, **changed})
+
+
+def _found(form: Form, found: Found) -> list[Child]:
+    parts: list[Child] = [_answered(found)]
+    if found.problem is not None:
+        parts.append(notice("bad", found.problem))
+    if found.is_cut and found.problem is None:
+        parts.append(
+            notice(
+                "",
+                f"Looked through {found.scanned:,} records, up to offset {found.next_offset:,}. ",
+                el("a", "Go on", href=_query(form, where="offset", at=found.next_offset)),
+            )
+        )
+    if not found.records:
+        if found.end == found.start:
+            parts.append(empty("No records", "This partition is empty."))
+        else:
+            words_ = f"Offsets {found.start:,} to {found.end - 1:,} are there."
+            if form.holds:
+                words_ = f"Of {found.scanned:,} records looked through none holds {form.holds!r}. {words_}"
+            parts.append(empty("No records here", words_))
+    else:
+        most = most_shown(len(found.records))
+        rows = [_row(form, found, record, most) for record in found.records]
+        parts.append(el("ol", rows, class_="records"))
+    parts.append(_pager(form, found))
+    return parts
+
+
+def _answered(found: Found) -> Markup:
+    """Which tier answered, and how fast."""
+    items = []
+    for tier in ("bucket", "disk"):
+        turns = [turn for turn in found.turns if turn.tier == tier]
+        if turns:
+            took = sum(turn.took_ms for turn in turns)
+            items.append(
+                el(
+                    "li",
+                    badge("bucket", "ice") if tier == "bucket" else badge("disk", "water"),
+                    f" answered in {words.span(took / 1000) if took else 'under 1 ms'}: "
+                    f"{words.size(sum(turn.size for turn in turns))} in {len(turns)} "
+                    f"fetch{'es' if len(turns) != 1 else ''}",
+                    data_tier=tier,
+                )
+            )
+    items.append(
+        el(
+            "li",
+            f"offsets {found.start:,} to {max(found.end - 1, found.start):,}, "
+            f"on disk from {found.local_start:,}",
+            class_="note",
+        )
+    )
+    return el("ul", items, class_="answered")
+
+
+def _row(form: Form, found: Found, record: Record, most: int) -> Markup:
+    cold = record.offset < found.local_start
+    where: dict[str, str | int | None] = {
+        "topic": form.topic,
+        "partition": form.partition,
+        "offset": record.offset,
+    }
+    total = len(record.key or b"") + len(record.value or b"")
+    headers = _headers(form, record, most) if record.headers else None
+    return el(
+        "li",
+        el(
+            "div",
+            el(
+                "a",
+                f"{record.offset:,}",
+                href=_query(form, where="offset", at=record.offset),
+                class_="offset",
+            ),
+            badge("bucket", "ice") if cold else badge("disk", "water"),
+            el("time", words.exact_moment(record.timestamp)),
+            el("span", words.size(total), class_="note"),
+            el("a", "value", href=link("/records/download", **where, part="value"), download=True)
+            if record.value is not None
+            else None,
+            el("a", "key", href=link("/records/download", **where, part="key"), download=True)
+            if record.key is not None
+            else None,
+            class_="record-head",
+        ),
+        el(
+            "div", el("span", "key", class_="label"), _body(shown(record.key, form.form, most)), class_="part"
+        ),
+        el(
+            "div",
+            el("span", "value", class_="label"),
+            _body(shown(record.value, form.form, most)),
+            class_="part",
+        ),
+        el("div", el("span", "headers", class_="label"), headers, class_="part") if headers else None,
+        class_="record",
+    )
+
+
+def _headers(form: Form, record: Record, most: int) -> list[Markup]:
+    """Headers as they come, repeated names and all, as far as there is room for them."""
+    pairs: list[Markup] = []
+    room = most
+    for name, value in record.headers[:MOST_HEADERS]:
+        one = shown(value, form.form, PREVIEW)
+        written = _cut(_name(name), MOST_NAME, is_cut=False)
+        room -= len(written) + len(one.text)
+        if room < 0 and pairs:
+            break
+        words_ = el("code", _cut(one.text, PREVIEW, is_cut=one.is_cut), class_=None if value else "none")
+        pairs.append(el("div", el("dt", written), el("dd", words_ if value != b"" else _EMPTY)))
+    parts = [el("dl", pairs, class_="headers")]
+    if rest := len(record.headers) - len(pairs):
+        parts.append(
+            el("p", f"and {rest:,} more headers, which the download of these lines has", class_="note")
+        )
+    return parts
+
+
+def _name(name: str | bytes) -> str:
+    return name if isinstance(name, str) else name.decode("utf-8", "backslashreplace")
+
+
+def _cut(text: str, most: int, *, is_cut: bool) -> str:
+    """At most `most` characters, and an ellipsis where something is missing."""
+    return f"{text[:most]}…" if is_cut or len(text) > most else text
+
+
+def _body(one: Shown) -> Markup:
+    """Short ones as they are, long ones folded."""
+    if one.size is None:
+        return el("code", "null", class_="none")
+    if one.size == 0:
+        return _EMPTY
+    more = "" if not one.is_cut else f"\n… {words.size(one.size)} in all"
+    if len(one.text) <= PREVIEW and one.text.count("\n") <= 12 and not more:
+        return el("pre", one.text, class_=one.what.lower())
+    return el(
+        "details",
+        el(
+            "summary",
+            el("code", " ".join(one.text[:150].split())),
+            " ",
+            badge(one.what),
+        ),
+        el("pre", one.text + more, class_=one.what.lower()),
+    )  # fmt: skip
+
+
+def _pager(form: Form, found: Found) -> Markup:
+    before = max(found.begin - form.most, found.start)
+    left = right = None
+    if found.begin > found.start:
+        left = el("a", "Earlier", href=_query(form, where="offset", at=before), rel="prev")
+    if found.next_offset < found.end:
+        right = el("a", "Later", href=_query(form, where="offset", at=found.next_offset), rel="next")
+    save = None
+    if found.records:
+        save = el(
+            "a", "Download these as JSON lines", download=True,
+            href=link(
+                "/records/download", topic=form.topic, partition=form.partition, offset=found.begin,
+                most=form.most, holds=form.holds, part="lines",
+            ),
+        )  # fmt: skip
+    return el("nav", left, right, save, class_="pager", aria_label="Neighbouring records")

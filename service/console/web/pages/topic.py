@@ -1,0 +1,282 @@
+"""One topic: each of its partitions as a line from ice to water. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from service.console.web import line, words
+from service.console.web.frame import (
+    Column,
+    Context,
+    Tile,
+    badge,
+    choices,
+    empty,
+    failed,
+    field,
+    live,
+    notice,
+    page,
+    pager,
+    section,
+    table,
+    tiles,
+)
+from service.console.web.markup import Child, Markup, el, link
+from service.console.web.pages.topics import retention
+from service.console.web.strata import BUCKET, SCALES, Strata
+
+PER_PAGE: Final = 20
+MOST_SEGMENTS: Final = 200
+SETTINGS: Final = (
+    "remote.storage.enable", "retention.ms", "retention.bytes", "local.retention.ms", "local.retention.bytes",
+    "segment.bytes", "segment.ms", "cleanup.policy",
+)  # fmt: skip
+
+
+class Topic(NamedTuple):
+    """What is shown: a page of partitions, or a single one with its segments (`single`).
+
+    `pending` partitions had not been read from the bucket when the page was due; `store_problem` is why the
+    bucket cannot be read; `disk_is_here` says whether log directories are on this machine; `status` is
+    HTTP's.
+    """
+
+    name: str
+    topic_id: str | None = None
+    settings: Mapping[str, str | None] = {}  # never written to
+    lines: Sequence[Strata] = ()
+    scale: str = SCALES[0]
+    number: int = 1
+    pages: int | None = None
+    more: bool = False
+    single: bool = False
+    problem: str | None = None
+    store_problem: str | None = None
+    pending: int = 0
+    disk_is_here: bool = True
+    status: int = 200
+
+
+def render(context: Context, found: Topic) -> str:
+    if found.problem is not None:
+        return page(context, found.name, "/topics", failed("This topic cannot be shown", found.problem))
+    one = found.lines[0] if found.single and found.lines else None
+    title = f"{found.name}-{one.partition}" if one is not None else found.name
+    return page(
+        context,
+        title,
+        "/topics",
+        _tools(found),
+        live("tiles", _cards(context, one)) if one is not None else None,
+        live("lines", _notices(found), _lines(context, found)),
+        _segments(one) if one is not None else None,
+        None
+        if found.single
+        else pager("/topic", found.number, found.more, found.pages, name=found.name, scale=found.scale),
+        lead=_lead(found),
+    )
+
+
+def _lead(found: Topic) -> Child:
+    parts: list[Child] = [el("code", found.topic_id or "")]
+    tiered = found.settings.get("remote.storage.enable") == "true"
+    parts.append(badge("disk and bucket", "ice") if tiered else badge("disk", "water"))
+    parts.append(f"kept {retention(found.settings)}")
+    parts.append(el("a", "settings", href=link("/configuration", topic=found.name)))
+    if found.single:
+        parts.append(el("a", "all partitions", href=link("/topic", name=found.name, scale=found.scale)))
+    return [[part, " "] for part in parts]
+
+
+def _tools(found: Topic) -> Markup:
+    where: dict[str, str | int | None] = {"name": found.name}
+    if found.single and found.lines:
+        where["partition"] = found.lines[0].partition
+    elif found.number > 1:
+        where["page"] = found.number
+    go = el(
+        "form",
+        el("input", type="hidden", name="name", value=found.name),
+        el("input", type="hidden", name="scale", value=found.scale),
+        field("Partition", el("input", type="number", name="partition", min=0, max=2**31 - 1, required=True)),
+        el("button", "Go", type="submit"),
+        method="get",
+        action="/topic",
+        class_="row-form",
+    )
+    return el(
+        "div",
+        choices("Scale", "/topic", "scale", found.scale, line.scale_names(), **where),
+        go,
+        line.legend(),
+        class_="tools",
+    )
+
+
+def _notices(found: Topic) -> list[Child]:
+    parts: list[Child] = []
+    if found.store_problem is not None:
+        parts.append(
+            notice(
+                "bad",
+                f"The bucket cannot be read: {found.store_problem}. What lies there is drawn by offsets.",
+            )
+        )
+    if found.pending:
+        parts.append(notice("", f"The bucket is still being asked about {found.pending} partitions."))
+    if not found.disk_is_here and found.lines:
+        parts.append(
+            notice(
+                "",
+                "The log directories are on another machine: segments on disk are drawn as one, no bytes.",
+            )
+        )
+    return parts
+
+
+def _lines(context: Context, found: Topic) -> list[Child]:
+    if not found.lines:
+        return [empty("No partitions here", "This page of the topic is beyond its last partition.")]
+    shared = line.domain(found.lines, found.scale)
+    low, high = shared or (0.0, 1.0)
+    rows: list[Child] = [_line(context, found, one, low, high) for one in found.lines]
+    return [
+        el("div", rows, None if shared is None else line.axis(found.scale, low, high), class_="lines"),
+        _table(context, found),
+    ]
+
+
+def _line(context: Context, found: Topic, one: Strata, low: float, high: float) -> Markup:
+    drawn: Child = line.drawing(one, found.scale, low, high, context.now_ms)
+    if drawn is None:
+        drawn = el("p", _why_not(found, one), class_="strata none")
+    behind = words.size(one.waiting_bytes) if one.waiting_bytes else None
+    return el(
+        "div",
+        el(
+            "a", one.partition, class_="partition",
+            href=link("/topic", name=found.name, partition=one.partition, scale=found.scale),
+            title=f"Partition {one.partition}",
+        ),
+        drawn,
+        el(
+            "span",
+            [el("b", behind), " waits"] if behind else words.count(one.records),
+            class_="waiting" if behind else "records",
+            title="sealed and not in the bucket" if behind else "records",
+        ),
+        class_="line",
+    )  # fmt: skip
+
+
+_PLURALS: Final = {"offset": "offsets", "time": "times", "bytes": "bytes"}
+
+
+def _why_not(found: Topic, one: Strata) -> str:
+    if one.problems:
+        return one.problems[0]
+    if one.records == 0:
+        return "empty"
+    return f"the {_PLURALS[found.scale]} of this partition are not known from here"
+
+
+_COLUMNS: Final = (
+    Column("Partition"), Column("Leader", True), Column("In sync"),
+    Column("Start", True, "first offset"), Column("On disk from", True), Column("End", True, "next offset"),
+    Column("Bucket", True), Column("Objects", True), Column("Disk", True), Column("Segments", True),
+    Column("Waits for upload", True), Column("Since"),
+)  # fmt: skip
+
+
+def _table(context: Context, found: Topic) -> Markup:
+    rows = [_row(context, found, one) for one in found.lines]
+    return table(_COLUMNS, rows, caption="Partitions")
+
+
+def _row(context: Context, found: Topic, one: Strata) -> list[Child]:
+    short = len(one.isr) < len(one.replicas)
+    isr: Child = ", ".join(map(str, one.isr)) or words.NOTHING
+    return [
+        el("a", one.partition, href=link("/records", topic=found.name, partition=one.partition)),
+        badge("none", "bad") if one.leader < 0 else one.leader,
+        badge(f"{len(one.isr)} of {len(one.replicas)}", "warn") if short else isr,
+        words.count(one.start),
+        words.count(one.local_start),
+        words.count(one.end),
+        words.size(one.bucket_bytes),
+        words.count(one.bucket_objects),
+        words.size(one.disk_bytes),
+        words.count(one.disk_segments),
+        [words.size(one.waiting_bytes)]
+        if one.waiting_bytes
+        else (words.NOTHING if one.waiting_bytes is None else "0"),
+        el("time", words.ago(one.waiting_since_ms, context.now_ms)),
+    ]
+
+
+def _cards(context: Context, one: Strata) -> Markup:
+    return tiles(
+        Tile("Records", words.count(one.records), f"{one.start:,} to {one.end:,}"),
+        Tile("In the bucket", words.size(one.bucket_bytes), f"{words.count(one.bucket_objects)} objects"),
+        Tile("On disk", words.size(one.disk_bytes), f"{words.count(one.disk_segments)} segments"),
+        Tile(
+            "Waits for upload", words.size(one.waiting_bytes), words.ago(one.waiting_since_ms, context.now_ms)
+            if one.waiting_bytes else "nothing waits", "warn" if one.waiting_bytes else "",
+        ),
+    )  # fmt: skip
+
+
+def _segments(one: Strata) -> list[Child]:
+    parts: list[Child] = []
+    if one.edges:
+        rows: list[list[Child]] = [
+            [el("code", edge.what), _setting(edge.what, edge.value), f"{edge.offset:,.0f}"]
+            for edge in one.edges
+        ]
+        parts.append(
+            section(
+                "Retention edges",
+                table(
+                    [Column("Setting"), Column("Value", True), Column("Lets go before offset", True)],
+                    rows,
+                    caption="Retention edges",
+                ),
+            )
+        )
+    newest = list(reversed(one.blocks))[:MOST_SEGMENTS]
+    columns = [
+        Column("Offsets"), Column("Tier"), Column("Bytes", True), Column("Segments", True),
+        Column("Newest record"), Column("Name"),
+    ]  # fmt: skip
+    rows = [
+        [
+            el("span", f"{block.first:,} – {max(block.end - 1, block.first):,}", class_="one-line"),
+            badge("bucket", "ice") if block.tier == BUCKET else badge("disk", "water"),
+            words.size(block.size),
+            words.count(block.segments),
+            el("time", words.moment(block.max_ms)),
+            _name(block.name),
+        ]
+        for block in newest
+    ]
+    note = f"The newest {MOST_SEGMENTS} of {len(one.blocks):,}." if len(one.blocks) > MOST_SEGMENTS else None
+    if rows:
+        parts.append(
+            section(
+                "Segments and objects", live("segments", table(columns, rows, caption="Segments")), note=note
+            )
+        )
+    return parts
+
+
+def _name(name: str) -> Child:
+    """An object by the end of its key; the whole key shows under the pointer."""
+    if not name:
+        return "a page of the manifest"
+    return el("code", name.rpartition("/")[2], title=name)
+
+
+def _setting(what: str, value: str) -> str:
+    return words.span(int(value) / 1000) if what.endswith("ms") else words.size(int(value))

@@ -1,0 +1,130 @@
+"""All topics, a page of them at a time. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from service.console.web import words
+from service.console.web.frame import (
+    Column,
+    Context,
+    badge,
+    code,
+    empty,
+    failed,
+    field,
+    live,
+    notice,
+    page,
+    pager,
+    table,
+)
+from service.console.web.markup import Child, Markup, el, link
+from service.console.web.survey import TopicSum
+from service.console.web.topic_rows import TopicRow
+
+PER_PAGE: Final = 50
+SETTINGS: Final = ("remote.storage.enable", "retention.ms", "retention.bytes", "cleanup.policy")
+
+
+class Topics(NamedTuple):
+    """`rows` are those of this page; `settings` by topic; `sums` what a survey found, by topic id."""
+
+    rows: Sequence[TopicRow]
+    settings: Mapping[str, Mapping[str, str | None]]
+    sums: Mapping[str, TopicSum]
+    number: int
+    matching: int
+    total: int
+    wanted: str
+    problem: str | None
+
+
+_COLUMNS: Final = (
+    Column("Topic"), Column("Partitions", True), Column("State"), Column("Tiers"), Column("Retention"),
+    Column("In the bucket", True), Column("Objects", True),
+)  # fmt: skip
+
+
+def render(context: Context, found: Topics) -> str:
+    if found.problem is not None:
+        return page(context, "Topics", "/topics", failed("The cluster does not answer", found.problem))
+    if found.total == 0:
+        return page(
+            context,
+            "Topics",
+            "/topics",
+            empty(
+                "No topics yet",
+                ["Make one: ", code(f"firn topic create NAME --bootstrap-server {context.bootstrap}")],
+            ),
+        )
+    pages = max(-(-found.matching // PER_PAGE), 1)
+    return page(
+        context,
+        "Topics",
+        "/topics",
+        _search(found),
+        live(
+            "topics",
+            table(_COLUMNS, [_row(found, one) for one in found.rows], caption="Topics")
+            if found.rows
+            else notice("", f"No topic's name holds {found.wanted!r}."),
+        ),
+        pager("/topics", found.number, found.number < pages, pages, q=found.wanted),
+        lead=f"{words.count(found.total)} topics"
+        + (f", {words.count(found.matching)} match" if found.wanted else ""),
+    )
+
+
+def _search(found: Topics) -> Markup:
+    return el(
+        "form",
+        field(
+            "Name holds",
+            el("input", type="search", name="q", value=found.wanted, maxlength=249, data_search=True),
+        ),
+        el("button", "Find", type="submit"),
+        method="get",
+        action="/topics",
+        class_="row-form",
+        role="search",
+    )
+
+
+def _row(found: Topics, one: TopicRow) -> list[Child]:
+    settings = found.settings.get(one.name, {})
+    summed = found.sums.get(one.topic_id)
+    state: Child = badge("online", "good")
+    if one.leaderless:
+        state = badge(f"{one.leaderless} without leader", "bad")
+    elif one.short_isr:
+        state = badge(f"{one.short_isr} under-replicated", "warn")
+    is_tiered = settings.get("remote.storage.enable") == "true"
+    return [
+        el("a", one.name, href=link("/topic", name=one.name)),
+        words.count(one.partitions),
+        state,
+        badge("disk and bucket", "ice") if is_tiered else badge("disk", "water"),
+        retention(settings),
+        words.size(summed.size) if summed is not None else words.NOTHING,
+        words.count(summed.objects) if summed is not None else words.NOTHING,
+    ]
+
+
+def retention(settings: Mapping[str, str | None]) -> str:
+    """Retention in words."""
+    if "delete" not in (settings.get("cleanup.policy") or "delete"):
+        return "compacted"
+    ms, bytes_ = _number(settings.get("retention.ms")), _number(settings.get("retention.bytes"))
+    parts = [words.span(ms / 1000)] if ms is not None and ms >= 0 else []
+    parts += [words.size(bytes_)] if bytes_ is not None and bytes_ >= 0 else []
+    return ", ".join(parts) or ("for ever" if ms is not None else words.NOTHING)
+
+
+def _number(value: str | None) -> int | None:
+    try:
+        return None if value is None else int(value)
+    except ValueError:
+        return None

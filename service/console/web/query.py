@@ -1,0 +1,85 @@
+"""What the form of the records page asks for, checked. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from service.console.web import words
+from service.console.web.asking import FROM_OFFSET, FROM_TIME, Ask
+from service.console.web.pages.records import LIMITS, WHERE, Form
+from service.console.web.rows import AUTO, FORMATS, Filter
+
+_MOST: Final = 2**63 - 1
+MOST_PARTITION: Final = 2**31 - 1
+
+
+def exact_number_of(written: str | None, most: int = _MOST) -> int | None:
+    """A number from 0 to `most` that is written so; None for all else."""
+    if written is None or not written.isascii() or not written.isdigit() or len(written) > 19:
+        return None
+    return found if (found := int(written)) <= most else None
+
+
+def number_of(written: str | None, otherwise: int) -> int:
+    """A number from a query; `otherwise` for what is none, or none that can be meant."""
+    found = exact_number_of(written)
+    return otherwise if found is None else found
+
+
+class RecordQuery:
+    """`ask` is None where no topic is named, or `problem` says what is wrong with it.
+
+    `download` is what the same address asks for as a download, None where that makes no sense.
+    """
+
+    def __init__(self, query: Mapping[str, str]) -> None:
+        where = query.get("where", "")
+        form = query.get("form", "")
+        most = number_of(query.get("most"), 50)
+        partition = query.get("partition", "").strip()
+        self.form = Form(
+            topic=query.get("topic", "")[:249],
+            partition=partition[:40] or "0",
+            where=where if where in dict(WHERE) else WHERE[0][0],
+            at=query.get("at", "")[:40].strip(),
+            most=most if most in LIMITS else 50,
+            holds=query.get("holds", "")[:200],
+            form=form if form in FORMATS else AUTO,
+        )
+        self.problem: str | None = None
+        self.ask: Ask | None = None
+        self.download: Ask | None = None
+        number = exact_number_of(partition or "0", MOST_PARTITION)
+        if number is None:
+            self.problem = f"{partition[:40]!r} is no partition."
+        value = self._value()
+        if self.form.topic and self.problem is None and number is not None:
+            wanted = Filter(self.form.holds.encode("utf-8", "replace"))
+            self.ask = Ask(self.form.topic, number, self.form.where, value, self.form.most, wanted)
+            self.download = self._download(number, query.get("offset"), query.get("part"), wanted)
+
+    def _value(self) -> int:
+        form = self.form
+        if form.where == FROM_OFFSET:
+            value = exact_number_of(form.at)
+            if value is None:
+                self.problem = f"{form.at!r} is no offset."
+                return 0
+            return value
+        if form.where == FROM_TIME:
+            found = words.parse_moment(form.at)
+            if found is None:
+                self.problem = f"{form.at!r} is no time: 2026-01-31T12:00, or milliseconds."
+                return 0
+            return found
+        return 0
+
+    def _download(self, partition: int, offset: str | None, part: str | None, wanted: Filter) -> Ask | None:
+        """What a download asks for: records from an offset on, or the one there. None: there is none such."""
+        found = exact_number_of(offset)
+        if found is None:
+            return None
+        if part == "lines":
+            return Ask(self.form.topic, partition, FROM_OFFSET, found, self.form.most, wanted)
+        return Ask(self.form.topic, partition, FROM_OFFSET, found, 1)

@@ -1,0 +1,161 @@
+"""Reads records of one partition as a client does, and notes which tier answered and how long it took."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from service.base.clock import Clock
+from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.console.web.asking import FROM_END, FROM_OFFSET, FROM_START, Ask
+from service.console.web.kafka_desk import KafkaDesk
+from service.console.web.pages.records import Found, Turn
+from service.console.web.rows import as_json_line
+from service.network.cluster import EARLIEST, EARLIEST_LOCAL, LATEST, Cluster
+from service.network.told import PartitionInfo
+from service.records.batch import BatchHeader, complete_headers, verify_crc
+from service.records.compression import InflatedTooLarge
+from service.records.decode import Record, records_of
+
+FETCH_BYTES: Final = 1 << 20
+SCAN_BYTES: Final = 32 << 20
+"""So many bytes of batches does one page look through."""
+HELD_BYTES: Final = 32 << 20
+"""So many bytes of records are kept; one record is, however large."""
+DEADLINE_MS: Final = 8_000
+WAIT_MS: Final = 2_000
+MOST_INFLATED: Final = 64 << 20
+"""A batch that inflates to more is passed over, and named."""
+
+
+class RecordDesk:
+    """Blocking; thread-safe. Raises `FirnError` and `OSError`."""
+
+    def __init__(self, kafka: KafkaDesk, clock: Clock) -> None:
+        self._kafka = kafka
+        self._clock = clock
+
+    def read(self, ask: Ask) -> Found:
+        """The records from where `ask` says on."""
+        return self._kafka.ask(lambda cluster: _Reading(cluster, self._clock, ask).run())
+
+    def download(self, ask: Ask, part: str) -> tuple[bytes, str] | None:
+        """A key, a value or lines of JSON (`part`), and a name for the file; None where there is none such.
+
+        Lines go as far as a page does: their name says from which offset to which.
+        """
+        found = self.read(ask)
+        if not found.records and found.problem is not None:
+            raise StorageError(found.problem)
+        if part == "lines":
+            lines = [as_json_line(ask.partition, record) for record in found.records]
+            text = "".join(f"{line}\n" for line in lines)
+            return text.encode(), f"records-{ask.partition}-{found.begin}-to-{found.next_offset}.jsonl"
+        record = found.records[0] if found.records else None
+        if record is None or record.offset != ask.value:
+            return None
+        data = record.key if part == "key" else record.value
+        return None if data is None else (data, f"{part}-{ask.partition}-{record.offset}.bin")
+
+
+class _Reading:
+    def __init__(self, cluster: Cluster, clock: Clock, ask: Ask) -> None:
+        self._cluster = cluster
+        self._clock = clock
+        self._ask = ask
+        self._turns: list[Turn] = []
+        self._found: list[Record] = []
+        self._scanned = 0
+        self._bytes = 0
+        self._held = 0
+        self._problem: str | None = None
+        self._deadline = 0
+
+    def run(self) -> Found:
+        ask = self._ask
+        page = self._cluster.partitions(ask.topic, ask.partition, 1)
+        here = [one for one in page.topic.partitions if one.partition == ask.partition]
+        if not here:
+            raise ConfigError(f"{ask.topic} has no partition {ask.partition}")
+        leaders = {ask.partition: here[0].leader}
+        start, local_start, end = (
+            self._cluster.offsets(ask.topic, leaders, which)[ask.partition]
+            for which in (EARLIEST, EARLIEST_LOCAL, LATEST)
+        )
+        begin = at = min(max(self._begin(leaders, start, end), start), end)
+        self._deadline = self._clock.monotonic_ms() + DEADLINE_MS
+        while at < end and not self._is_enough() and self._bytes <= SCAN_BYTES:
+            at = self._fetch(here[0], page.topic.topic_id, at, end, local_start)
+        is_cut = at < end and len(self._found) < ask.most
+        return Found(
+            tuple(self._found), tuple(self._turns), start, local_start, end, begin, at, self._scanned, is_cut,
+            self._problem,
+        )  # fmt: skip
+
+    def _is_enough(self) -> bool:
+        return (
+            len(self._found) >= self._ask.most
+            or self._held >= HELD_BYTES
+            or self._problem is not None
+            or self._clock.monotonic_ms() > self._deadline
+        )
+
+    def _begin(self, leaders: dict[int, int], start: int, end: int) -> int:
+        ask = self._ask
+        if ask.where == FROM_START:
+            return start
+        if ask.where == FROM_END:
+            return end - ask.most
+        if ask.where == FROM_OFFSET:
+            return ask.value
+        found = self._cluster.offsets(ask.topic, leaders, max(ask.value, 0))[ask.partition]
+        return end if found < 0 else found
+
+    def _fetch(self, partition: PartitionInfo, topic_id: UUID, at: int, end: int, local_start: int) -> int:
+        """One fetch at `at`; where to go on."""
+        began = self._clock.monotonic_ms()
+        fetched = self._cluster.fetch(
+            partition.leader, topic_id, partition.partition, at, max_bytes=FETCH_BYTES, max_wait_ms=WAIT_MS
+        )
+        took = self._clock.monotonic_ms() - began
+        self._turns.append(Turn("bucket" if at < local_start else "disk", at, len(fetched.records), took))
+        self._bytes += len(fetched.records)
+        data = fetched.records
+        try:
+            for header in complete_headers(data):
+                if at >= end or self._is_enough():
+                    break
+                at = self._batch(data, header, at, end)
+        except CorruptionError as e:
+            self._problem = f"What the node sent from offset {at} on is damaged: {e}"
+        return at
+
+    def _batch(self, data: bytes, header: BatchHeader, at: int, end: int) -> int:
+        """One batch from offset `at` on; where to go on. A batch that cannot be read is passed over."""
+        after = max(at, header.next_offset)  # behind a batch there may be a gap
+        if header.is_control:
+            return after
+        try:
+            if not verify_crc(data, header):
+                raise CorruptionError("its checksum is wrong")
+            for record in records_of(data, header, max_inflated_bytes=MOST_INFLATED):
+                if record.offset < at:
+                    continue
+                if record.offset >= end or len(self._found) >= self._ask.most or self._held >= HELD_BYTES:
+                    return record.offset
+                self._scanned += 1
+                if self._ask.filter.wants(record):
+                    self._found.append(record)
+                    self._held += _size(record)
+                at = record.offset + 1
+        except InflatedTooLarge as e:
+            self._problem = f"The batch at offset {header.base_offset} is too large to be shown: {e}"
+        except CorruptionError as e:
+            self._problem = f"The batch at offset {header.base_offset} is damaged: {e}"
+        return after
+
+
+def _size(record: Record) -> int:
+    """Bytes that a record holds."""
+    size = len(record.key or b"") + len(record.value or b"")
+    return size + sum(len(name) + len(value or b"") for name, value in record.headers)

@@ -1,0 +1,386 @@
+"""The console over HTTP: routes, who may look, what every answer says to a browser.
+
+Everything is GET but the two forms of the token. A handler answers from desks that are bounded in time; the
+connections are bounded in number, age and size of their heads, bodies are read from forms alone, and so many
+are answered at a time: whoever comes then is told to come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.metadata import version
+from typing import Final
+
+from aiohttp import web_exceptions
+from aiohttp.web_request import BaseRequest
+from aiohttp.web_response import Response, StreamResponse
+
+from service.base.errors import ConfigError, FirnError
+from service.base.world import World
+from service.console.connections import Connections
+from service.console.quiet import QuietLog
+from service.console.web.assets import Assets
+from service.console.web.desk import NO_NODE, Desk, status_of, words_of
+from service.console.web.frame import Context, failed, login_page, page
+from service.console.web.guard import Guard, Verdict
+from service.console.web.history import SERIES
+from service.console.web.pages import bucket, cold, configuration, overview, records, topic, topics
+from service.console.web.query import MOST_PARTITION, RecordQuery, exact_number_of, number_of
+from service.console.web.settings import ConsoleSettings
+from service.network.limited_log import RateLimitedLog
+
+_log = logging.getLogger(__name__)
+
+MOST_CONNECTIONS: Final = 128
+CONNECTION_S: Final = 120.0
+"""A connection that is older is cut; a stream of events begins again by itself."""
+MOST_STREAMS: Final = 32
+STREAM_S: Final = 100.0
+"""A stream of events ends by itself before its connection is cut."""
+MOST_ANSWERED: Final = 32
+MOST_DOWNLOADS: Final = 4
+_PIECE_BYTES: Final = 256 << 10
+_LINE_BYTES: Final = 4096
+_FIELD_BYTES: Final = 4096
+_FORM_BYTES: Final = 4096
+_FORM: Final = "application/x-www-form-urlencoded"
+COOKIE: Final = "firn_session"
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Server": "firn",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
+
+
+class _Busy(Exception):
+    """So many are inside as may be."""
+
+
+class _Room:
+    """Where `most` may be at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._inside = 0
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        if self._inside >= self._most:
+            raise _Busy
+        self._inside += 1
+        try:
+            yield
+        finally:
+            self._inside -= 1
+
+
+class ConsoleServer:
+    """Serves one console. Owned by the event loop."""
+
+    def __init__(self, settings: ConsoleSettings, world: World) -> None:
+        settings.check()
+        self._settings = settings
+        self._world = world
+        self._loop = asyncio.get_running_loop()
+        self.desk = Desk(settings, world)
+        self._assets = Assets()
+        self._version = version("firn-log")
+        self._guard = Guard(
+            settings.token, lambda: world.new_uuid().hex + world.new_uuid().hex, world.clock.monotonic_ms
+        )
+        self._warnings = RateLimitedLog(_log, now=self._loop.time)
+        self._quiet = QuietLog(_log, self._loop.time)
+        self._answered, self._streams = _Room(MOST_ANSWERED), _Room(MOST_STREAMS)
+        self._downloads = _Room(MOST_DOWNLOADS)
+        self._listening: asyncio.Server | None = None
+        self._routes: dict[str, Handler] = {
+            "/": self._overview,
+            "/topics": self._topics,
+            "/topic": self._topic,
+            "/records": self._records,
+            "/records/download": self._download,
+            "/bucket": self._bucket,
+            "/cold": self._cold,
+            "/configuration": self._configuration,
+            "/events": self._events,
+            "/series": self._series,
+        }
+        self._connections = Connections(
+            self._serve,
+            most=MOST_CONNECTIONS,
+            age_s=CONNECTION_S,
+            access_log=None,
+            logger=self._quiet,
+            # Who has left is not worked for any more.
+            handler_cancellation=True,
+            max_line_size=_LINE_BYTES,
+            max_field_size=_FIELD_BYTES,
+            lingering_time=0,
+            keepalive_timeout=30,
+            loop=self._loop,
+        )
+
+    async def start(self) -> int:
+        """Listen; returns the port. `ConfigError` where the address cannot be had."""
+        host, port = self._settings.host, self._settings.port
+        try:
+            self._listening = await self._loop.create_server(
+                self._connections, host, port, backlog=MOST_CONNECTIONS, family=socket.AF_UNSPEC
+            )
+        except OSError as e:
+            raise ConfigError(f"--port: {host}:{port}: {e.strerror or e}") from e
+        await self.desk.start()
+        found: int = self._listening.sockets[0].getsockname()[1]
+        return found
+
+    async def close(self) -> None:
+        if self._listening is not None:
+            self._listening.close()
+        await self._connections.shutdown(0)
+        await self.desk.close()
+
+    # -- every request
+
+    async def _serve(self, request: BaseRequest) -> StreamResponse:
+        try:
+            response = await self._answer(request)
+        except web_exceptions.HTTPException as e:
+            response = Response(status=e.status, text=e.text or "")
+        except _Busy:
+            response = Response(
+                status=503, headers={"Retry-After": "2"}, text="many are asking: again in a moment\n"
+            )
+        except ConnectionError:
+            raise  # whoever asked has left
+        except Exception as e:
+            self._quiet.exception("%s cannot be answered", request.path, exc_info=e)
+            response = Response(status=500, text="A bug of the console: its log has more of it.\n")
+        if not response.prepared:
+            for name, value in HEADERS.items():
+                response.headers.setdefault(name, value)
+        return response
+
+    async def _answer(self, request: BaseRequest) -> StreamResponse:
+        if not self._guard.admits_host(request.headers.get("Host", "")):
+            return Response(status=421, text="This console is for names of its own machine.\n")
+        if request.method == "POST" and request.path in ("/login", "/logout"):
+            return await (self._login(request) if request.path == "/login" else self._logout(request))
+        if request.method not in ("GET", "HEAD"):
+            return Response(status=405, headers={"Allow": "GET, HEAD"}, text="GET or HEAD\n")
+        asset = self._assets.find(request.path)
+        if asset is not None:
+            return asset.response()
+        if (refused := self._refused(request)) is not None:
+            return refused
+        handler = self._routes.get(request.path)
+        if handler is None:
+            text = page(
+                self._context(request),
+                "No such page",
+                "",
+                failed("No such page", "It is not one of this console's."),
+            )
+            return _html(text, 404)
+        if handler in (self._events, self._download):
+            return await handler(request)
+        with self._answered.entered():
+            return await handler(request)
+
+    def _context(self, request: BaseRequest) -> Context:
+        return Context(
+            self._settings.bootstrap, self._settings.url, self._assets.addresses, self._world.clock.now_ms(),
+            self._version, self._guard.asks and COOKIE in request.cookies,
+        )  # fmt: skip
+
+    def _refused(self, request: BaseRequest) -> Response | None:
+        """None for who may look."""
+        if self._guard.knows_session(request.cookies.get(COOKIE)):
+            return None
+        kind, _, given = request.headers.get("Authorization", "").partition(" ")
+        token = given.strip() if kind.lower() == "bearer" else None
+        verdict = self._guard.judge_token(request.remote or "", token)
+        return None if verdict is Verdict.WELCOME else self._ask_token(request, verdict, token is not None)
+
+    def _ask_token(self, request: BaseRequest, verdict: Verdict, was_tried: bool) -> Response:
+        if was_tried:
+            self._warnings.warning(
+                "%s: %s token", request.remote, "one more" if verdict is Verdict.TOO_OFTEN else "a wrong"
+            )
+        if verdict is Verdict.TOO_OFTEN:
+            text = login_page(self._context(request), "Too many wrong tokens. Wait a minute.", "/")
+            response = _html(text, 429)
+            response.headers["Retry-After"] = "60"
+            return response
+        wrong = "This is not the token." if was_tried else None
+        to = request.path if request.method == "GET" and request.path in self._routes else "/"
+        response = _html(login_page(self._context(request), wrong, to), 401)
+        response.headers["WWW-Authenticate"] = 'Bearer realm="firn"'
+        return response
+
+    async def _login(self, request: BaseRequest) -> Response:
+        size = request.content_length
+        if size is None or size > _FORM_BYTES or request.content_type != _FORM or not self._is_ours(request):
+            return Response(status=400, text="not a form of this console\n")
+        try:
+            form = await request.post()
+        except (ValueError, LookupError):
+            return Response(status=400, text="not a form of this console\n")
+        token, to = form.get("token"), form.get("to")
+        verdict = self._guard.judge_token(request.remote or "", token if isinstance(token, str) else "")
+        if verdict is not Verdict.WELCOME:
+            return self._ask_token(request, verdict, was_tried=True)
+        response = Response(
+            status=303, headers={"Location": to if isinstance(to, str) and to in self._routes else "/"}
+        )
+        response.set_cookie(COOKIE, self._guard.open_session(), httponly=True, samesite="Strict", path="/")
+        return response
+
+    async def _logout(self, request: BaseRequest) -> Response:
+        if self._is_ours(request) and (secret := request.cookies.get(COOKIE)):
+            self._guard.close_session(secret)
+        response = Response(status=303, headers={"Location": "/"})
+        response.del_cookie(COOKIE)
+        return response
+
+    @staticmethod
+    def _is_ours(request: BaseRequest) -> bool:
+        """Whether a form comes from a page of this console, as far as the browser says."""
+        origin = request.headers.get("Origin")
+        return origin is None or origin == "null" or origin.partition("://")[2] == request.headers.get("Host")
+
+    # -- pages
+
+    async def _overview(self, request: BaseRequest) -> Response:
+        return _html(overview.render(self._context(request), await self.desk.find_overview()))
+
+    async def _topics(self, request: BaseRequest) -> Response:
+        query = request.query
+        found = await self.desk.find_topics(query.get("q", "")[:249], number_of(query.get("page"), 1))
+        return _html(topics.render(self._context(request), found), 503 if found.problem else 200)
+
+    async def _topic(self, request: BaseRequest) -> Response:
+        query = request.query
+        written = query.get("partition")
+        partition = exact_number_of(written, MOST_PARTITION) if written else None
+        name = query.get("name", "")[:249]
+        if not name:
+            found = topic.Topic("A topic", problem="The address names no topic.", status=404)
+        elif written and partition is None:
+            found = topic.Topic(name, problem=f"{written[:40]!r} is no partition.", status=404)
+        else:
+            page_number = number_of(query.get("page"), 1)
+            found = await self.desk.find_topic(name, page_number, partition, query.get("scale", ""))
+        return _html(topic.render(self._context(request), found), found.status)
+
+    async def _records(self, request: BaseRequest) -> Response:
+        query = RecordQuery(request.query)
+        found = await self.desk.find_records(query.form, query.ask, query.problem)
+        return _html(records.render(self._context(request), found), found.status)
+
+    async def _download(self, request: BaseRequest) -> StreamResponse:
+        query, part = RecordQuery(request.query), request.query.get("part")
+        if query.ask is None:
+            return Response(status=400, text=f"{query.problem or 'which topic?'}\n")
+        if query.download is None or part not in ("key", "value", "lines"):
+            return Response(status=404, text="no such record\n")
+        with self._downloads.entered():
+            try:
+                found = await self.desk.download(query.download, part)
+            except (FirnError, OSError) as e:
+                return Response(status=status_of(e), text=f"{words_of(e)}\n")
+            if found is None:
+                return Response(status=404, text="no such record\n")
+            return await _send_file(request, *found)
+
+    async def _bucket(self, request: BaseRequest) -> Response:
+        found = await self.desk.find_bucket(request.query.get("topic"))
+        return _html(bucket.render(self._context(request), found))
+
+    async def _cold(self, request: BaseRequest) -> Response:
+        return _html(cold.render(self._context(request), await self.desk.find_cold()))
+
+    async def _configuration(self, request: BaseRequest) -> Response:
+        query = request.query
+        node = number_of(query["node"], NO_NODE) if query.get("node") else None
+        name = query["topic"][:249] if query.get("topic") else None
+        found = await self.desk.find_configuration(
+            node, name, query.get("q", "")[:100], query.get("set") == "1"
+        )
+        return _html(configuration.render(self._context(request), found), found.status)
+
+    # -- live
+
+    async def _series(self, request: BaseRequest) -> Response:
+        return _json(self.desk.watch.history.columns())
+
+    async def _events(self, request: BaseRequest) -> StreamResponse:
+        """A stream of looks: the newest point of the charts, and that pages may be asked for again."""
+        if request.method != "GET":
+            return Response(status=405, headers={"Allow": "GET"})
+        with self._streams.entered():
+            response = StreamResponse(headers={**HEADERS, "Content-Type": "text/event-stream; charset=utf-8"})
+            try:
+                await response.prepare(request)
+                await response.write(b"retry: 1000\n\n")
+                async with asyncio.timeout(STREAM_S):
+                    while True:
+                        await self.desk.watch.next_tick()
+                        point = self.desk.watch.newest
+                        said = None if point is None else dict(zip(SERIES, point, strict=True))
+                        await response.write(b"event: look\ndata: " + json.dumps(said).encode() + b"\n\n")
+            except (ConnectionError, TimeoutError):
+                return response  # whoever listened has left, or comes again
+
+
+def _html(text: str, status: int = 200) -> Response:
+    return Response(status=status, text=text, content_type="text/html")
+
+
+def _json(value: object) -> Response:
+    return Response(text=json.dumps(value), content_type="application/json")
+
+
+async def _send_file(request: BaseRequest, data: bytes, name: str) -> StreamResponse:
+    """Bytes that no browser shows, as fast as they are taken: `name` is ours alone."""
+    response = StreamResponse(
+        headers={
+            **HEADERS,
+            "Content-Type": "application/octet-stream",
+            "Content-Disposition": f'attachment; filename="{name}"',
+        }
+    )
+    response.content_length = len(data)
+    await response.prepare(request)
+    if request.method == "GET":
+        for at in range(0, len(data), _PIECE_BYTES):
+            await response.write(data[at : at + _PIECE_BYTES])
+    await response.write_eof()
+    return response
+
+
+@asynccontextmanager
+async def console(settings: ConsoleSettings, world: World) -> AsyncIterator[tuple[str, ConsoleServer]]:
+    """A console while the context lasts; yields its URL."""
+    server = ConsoleServer(settings, world)
+    try:
+        port = await server.start()
+        host = settings.host
+        yield f"http://{f'[{host}]' if ':' in host else host}:{port}", server
+    finally:
+        await server.close()

@@ -1,0 +1,39 @@
+"""What a console is told at its start. [P]"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from service.base.errors import ConfigError
+from service.console.web.costs import Prices
+from service.console.web.guard import LEAST_TOKEN, is_loopback
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """`listeners`: (node id or None, URL) of nodes' HTTP listeners that the cluster cannot tell.
+
+    `survey_s`: seconds between two surveys of the bucket, 0 for none at all.
+    """
+
+    bootstrap: str
+    host: str = "127.0.0.1"
+    port: int = 8080
+    token: str | None = None
+    url: str | None = None
+    endpoint: str | None = None
+    region: str | None = None
+    listeners: tuple[tuple[int | None, str], ...] = ()
+    prices: Prices = field(default_factory=Prices)
+    fsck_path: str | None = None
+    survey_s: int = 900
+    survey_most: int = 1_000_000
+
+    def check(self) -> None:
+        """Raises `ConfigError` for settings that would let anybody look."""
+        if self.token is None and not is_loopback(self.host):
+            raise ConfigError(f"--host {self.host}: others can reach it, so --token-file is needed")
+        if self.token is not None and len(self.token) < LEAST_TOKEN:
+            raise ConfigError(f"the token has {len(self.token)} characters, it needs {LEAST_TOKEN} at least")
+        if not 0 <= self.port <= 65535:
+            raise ConfigError(f"--port {self.port}: not a port")

@@ -1,0 +1,229 @@
+"""What lies in a bucket, summed up from its listing: by topic, day and class, and what nothing names. [P]
+
+`Survey` is given the listing in the order of its keys. Where a partition's keys end it hands them out to be
+judged (`Group`), because only its published manifest says what of it is live; `judged` brings that back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.console.web.costs import DAY_MS, USUAL_CLASS, write_requests
+from service.remote.format.keys import (
+    HeadKey,
+    ManifestKey,
+    MetadataKey,
+    PageKey,
+    SegmentKey,
+    SharedKey,
+    parse_key,
+)
+
+MOST_KEYS: Final = 200_000
+"""Of one partition; one with more is counted, and not judged."""
+MOST_ORPHANS: Final = 100
+DAYS: Final = 14
+STANDARD: Final = USUAL_CLASS
+
+
+class Listed(NamedTuple):
+    """One object of the listing. `kind` is its storage class."""
+
+    key: str
+    size: int
+    modified_ms: int
+    kind: str = STANDARD
+
+
+class Orphan(NamedTuple):
+    """An object that no published manifest names and that is old enough not to be on its way."""
+
+    key: str
+    size: int
+    modified_ms: int
+
+
+@dataclass(slots=True)
+class Group:
+    """The segments and pages of one partition, to be held against its manifest."""
+
+    topic_id: UUID
+    partition: int
+    objects: dict[str, Listed] = field(default_factory=dict)
+    overflow: bool = False
+
+
+@dataclass(slots=True)
+class TopicSum:
+    """One topic's part of the bucket. `by_class`: bytes by storage class; days count from the epoch."""
+
+    topic_id: str
+    name: str | None
+    partitions: int = 0
+    segments: int = 0
+    segment_bytes: int = 0
+    other_objects: int = 0
+    other_bytes: int = 0
+    by_class: Counter[str] = field(default_factory=Counter)
+    writes_by_day: Counter[int] = field(default_factory=Counter)
+    bytes_by_day: Counter[int] = field(default_factory=Counter)
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+
+    @property
+    def objects(self) -> int:
+        return self.segments + self.other_objects
+
+    @property
+    def size(self) -> int:
+        return self.segment_bytes + self.other_bytes
+
+
+@dataclass(slots=True)
+class Findings:
+    """The whole bucket. `requests` is what the survey itself took."""
+
+    at_ms: int
+    topics: dict[str, TopicSum] = field(default_factory=dict)
+    shared_objects: int = 0
+    shared_bytes: int = 0
+    foreign_objects: int = 0
+    foreign_bytes: int = 0
+    by_class: Counter[str] = field(default_factory=Counter)
+    orphans: list[Orphan] = field(default_factory=list)
+    orphan_count: int = 0
+    orphan_bytes: int = 0
+    young_count: int = 0
+    problems: list[str] = field(default_factory=list)
+    listed: int = 0
+    requests: int = 0
+    took_ms: int = 0
+    is_whole: bool = True
+
+    @property
+    def objects(self) -> int:
+        return self.listed
+
+    @property
+    def size(self) -> int:
+        return sum(self.by_class.values())
+
+
+class Survey:
+    """One walk through a listing. `names` are those of live topics by id, `grace_ms` the age of an orphan."""
+
+    def __init__(self, names: dict[UUID, str], now_ms: int, grace_ms: int) -> None:
+        self.findings = Findings(now_ms)
+        self._names = names
+        self._now_ms = now_ms
+        self._grace_ms = grace_ms
+        self._group: Group | None = None
+
+    def add(self, objects: Iterable[Listed]) -> Iterator[Group]:
+        """Take in the next objects; the groups that are complete."""
+        for one in objects:
+            done = self._add(one)
+            if done is not None:
+                yield done
+
+    def end(self) -> Group | None:
+        """The last group."""
+        group, self._group = self._group, None
+        return group
+
+    def _add(self, one: Listed) -> Group | None:
+        found = self.findings
+        found.listed += 1
+        found.by_class[one.kind] += one.size
+        parsed = parse_key(one.key)
+        if isinstance(parsed, SegmentKey | ManifestKey | PageKey | HeadKey):
+            return self._of_partition(parsed, one)
+        if isinstance(parsed, SharedKey | MetadataKey):
+            found.shared_objects += 1
+            found.shared_bytes += one.size
+        else:
+            found.foreign_objects += 1
+            found.foreign_bytes += one.size
+        return None
+
+    def _of_partition(
+        self, parsed: SegmentKey | ManifestKey | PageKey | HeadKey, one: Listed
+    ) -> Group | None:
+        done, group = None, self._group
+        topic = self._topic(parsed.topic_id)
+        if group is None or (group.topic_id, group.partition) != (parsed.topic_id, parsed.partition):
+            done, group = group, Group(parsed.topic_id, parsed.partition)
+            self._group = group
+            topic.partitions += 1
+        _count(topic, parsed, one)
+        if isinstance(parsed, SegmentKey | PageKey):
+            if len(group.objects) < MOST_KEYS:
+                group.objects[one.key] = one
+            else:
+                group.overflow = True
+        return done
+
+    def _topic(self, topic_id: UUID) -> TopicSum:
+        found = self.findings.topics.get(str(topic_id))
+        if found is None:
+            found = TopicSum(str(topic_id), self._names.get(topic_id))
+            self.findings.topics[str(topic_id)] = found
+        return found
+
+    def judged(self, group: Group, live: set[str]) -> None:
+        """What of `group` is not among `live` is an orphan, unless it is young."""
+        found = self.findings
+        for key, one in group.objects.items():
+            if key in live:
+                continue
+            if self._now_ms - one.modified_ms < self._grace_ms:
+                found.young_count += 1
+                continue
+            found.orphan_count += 1
+            found.orphan_bytes += one.size
+            if len(found.orphans) < MOST_ORPHANS:
+                found.orphans.append(Orphan(key, one.size, one.modified_ms))
+
+
+def _count(topic: TopicSum, parsed: SegmentKey | ManifestKey | PageKey | HeadKey, one: Listed) -> None:
+    if isinstance(parsed, SegmentKey):
+        topic.segments += 1
+        topic.segment_bytes += one.size
+    else:
+        topic.other_objects += 1
+        topic.other_bytes += one.size
+    topic.by_class[one.kind] += one.size
+    day = one.modified_ms // DAY_MS
+    topic.writes_by_day[day] += write_requests(one.size)
+    topic.bytes_by_day[day] += one.size
+    topic.oldest_ms = one.modified_ms if topic.oldest_ms is None else min(topic.oldest_ms, one.modified_ms)
+    topic.newest_ms = one.modified_ms if topic.newest_ms is None else max(topic.newest_ms, one.modified_ms)
+
+
+class Day(NamedTuple):
+    """One day of what is in the bucket now: what was written on it, and what lay there at its end."""
+
+    day: int
+    writes: int
+    added: int
+    held: int
+
+
+def by_day(topics: Iterable[TopicSum], now_ms: int, days: int = DAYS) -> list[Day]:
+    """The last `days` days, the newest first. What has been deleted since is not in the bucket to be told."""
+    writes: Counter[int] = Counter()
+    added: Counter[int] = Counter()
+    for topic in topics:
+        writes.update(topic.writes_by_day)
+        added.update(topic.bytes_by_day)
+    today = now_ms // DAY_MS
+    held = sum(bytes_ for day, bytes_ in added.items() if day <= today)
+    found = []
+    for day in range(today, today - days, -1):
+        found.append(Day(day, writes[day], added[day], held))
+        held -= added[day]
+    return found

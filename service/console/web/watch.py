@@ -1,0 +1,147 @@
+"""Looks at the nodes' HTTP listeners every few seconds, and tells whoever listens."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+
+from service.base.clock import Clock
+from service.base.errors import FirnError
+from service.console.figures import Between, Figures, without_partitions
+from service.console.web.history import History, NodeLook, Point
+from service.network.limited_log import RateLimitedLog
+
+_log = logging.getLogger(__name__)
+
+EVERY_S: Final = 2.0
+TIMEOUT_S: Final = 4.0
+MOST_BYTES: Final = 64 << 20
+MOST_TURNS: Final = 20
+FIND_WAIT_S: Final = 1.0
+_FIND_EVERY: Final = 15
+"""Looks between two questions to the cluster for where its nodes' listeners are."""
+
+
+class Listener(NamedTuple):
+    """Where a node tells its figures; `problem` says why it is not known."""
+
+    node_id: int | None
+    url: str | None
+    problem: str | None = None
+
+
+_NONSENSE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+Find = Callable[[], Awaitable[Sequence[Listener]]]
+
+
+class Watch:
+    """The figures of all nodes and their past. Owned by the event loop."""
+
+    def __init__(self, find: Find, clock: Clock) -> None:
+        self._find = find
+        self._clock = clock
+        self._listeners: Sequence[Listener] = ()
+        self._finding: asyncio.Future[Sequence[Listener]] | None = None
+        self._looks: dict[str, Figures] = {}
+        self._versions: dict[str, str] = {}
+        self._warnings = RateLimitedLog(_log, now=asyncio.get_running_loop().time)
+        self._ticked = asyncio.Event()
+        self.nodes: Sequence[NodeLook] = ()
+        self.history = History()
+        self.ticks = 0
+        self.newest: Point | None = None
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        try:
+            async with aiohttp.ClientSession(timeout=timeout) as session:
+                while True:
+                    await self.look(session)
+                    await asyncio.sleep(EVERY_S)
+        finally:
+            if self._finding is not None:
+                self._finding.cancel()
+
+    async def look(self, session: aiohttp.ClientSession) -> None:
+        """One look at all nodes."""
+        if self._finding is None and (self.ticks % _FIND_EVERY == 0 or not self._listeners):
+            self._finding = asyncio.ensure_future(self._find())
+        if self._finding is not None:
+            # Brokers that hang do not keep us from looking at those that are known.
+            await asyncio.wait([self._finding], timeout=FIND_WAIT_S)
+            if self._finding.done():
+                done, self._finding = self._finding, None
+                try:
+                    self._listeners = done.result()
+                except (FirnError, OSError) as e:
+                    self._warnings.warning("the nodes cannot be asked for: %s", e)
+        self.nodes = await asyncio.gather(*(self._node(session, one) for one in self._listeners))
+        self.newest = self.history.add(self._clock.now_ms(), self.nodes)
+        self.ticks += 1
+        ticked, self._ticked = self._ticked, asyncio.Event()
+        ticked.set()
+
+    async def next_tick(self) -> None:
+        """Wait for the next look."""
+        await self._ticked.wait()
+
+    async def _node(self, session: aiohttp.ClientSession, listener: Listener) -> NodeLook:
+        url = listener.url
+        if url is None:
+            return NodeLook(listener.node_id, None, None, None, listener.problem)
+        try:
+            now = await self._figures(session, url)
+        except (aiohttp.ClientError, TimeoutError, OSError) as e:
+            self._looks.pop(url, None)
+            return NodeLook(listener.node_id, url, None, None, f"{url}: {e or type(e).__name__}")
+        except _NONSENSE as e:
+            self._looks.pop(url, None)
+            words = f"{url}: not what a node says ({type(e).__name__}: {e})"
+            return NodeLook(listener.node_id, url, None, None, words)
+        between = Between(self._looks.get(url), now)
+        self._looks[url] = now
+        return NodeLook(listener.node_id, url, self._versions.get(url), between, None)
+
+    async def _figures(self, session: aiohttp.ClientSession, url: str) -> Figures:
+        text = await _get(session, f"{url}/metrics")
+        health = _health(json.loads(await _get(session, f"{url}/readyz", also=503)))
+        turns = _turns(json.loads(await _get(session, f"{url}/turns")))
+        if url not in self._versions or self.ticks % _FIND_EVERY == 0:
+            self._versions[url] = str(json.loads(await _get(session, f"{url}/version"))["version"])
+        text = without_partitions(text)  # no page shows them, and there may be a hundred thousand
+        return Figures(asyncio.get_running_loop().time(), text, health, turns)
+
+
+def _health(said: Any) -> Mapping[str, Any]:
+    """What `/readyz` says, as far as it has its shape. Raises `ValueError`, `KeyError`, `TypeError`."""
+    checks = {
+        str(what): {"state": one["state"], "why": one["why"]} for what, one in dict(said["checks"]).items()
+    }
+    return {"ready": said["ready"] is True, "checks": checks}
+
+
+def _turns(said: Any) -> Sequence[Mapping[str, Any]]:
+    """What `/turns` says of the longest, as far as it has its shape. Raises as `_health` does."""
+    return [
+        {"took_ms": float(one["took_ms"]), "ended_s_ago": float(one["ended_s_ago"]), "who": str(one["who"])}
+        for one in said["longest"][:MOST_TURNS]
+    ]
+
+
+async def _get(session: aiohttp.ClientSession, url: str, also: int = 200) -> str:
+    """Raises `ValueError` for what is too long or not what a node says."""
+    async with session.get(url, allow_redirects=False) as answer:
+        if answer.status not in (200, also):
+            raise ValueError(f"{answer.status} {answer.reason}")
+        data = bytearray()
+        while len(data) <= MOST_BYTES and (more := await answer.content.read(1 << 20)):
+            data += more
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"more than {MOST_BYTES} bytes")
+        return data.decode("utf-8", "replace")

@@ -1,0 +1,373 @@
+"""Whether a store does what Firn needs, tried with Firn's own requests: `firn bucket check`.
+
+Everything is written under ``probe/<uuid>``, a name that nobody else uses, and removed again. A step that the
+store refuses names the permission that it wanted; those that rest on it are left out. What a node can live
+without is advice, not a failure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from service.base.errors import CorruptionError, FirnError, StorageError
+from service.base.world import World
+from service.inspect.bucket_policy import LOOKING, OF_LISTING, OF_UPLOADS
+from service.remote.stores.conditional import PROBE_PREFIX, broken_promise
+from service.remote.stores.errors import ObjectNotFound
+from service.remote.stores.obstore_store import ObstoreStore
+from service.remote.stores.s3_address import S3Address
+from service.remote.stores.s3_client import translated
+
+PART_BYTES: Final = 5 << 20
+"""S3's smallest part of an upload: `open_store` must have been given the same."""
+_WIDEST_SKEW_MS: Final = 15 * 60_000
+"""Beyond that a node expires nothing, and AWS refuses requests."""
+_NOTABLE_SKEW_MS: Final = 60_000
+_SMALL: Final = b"firn bucket check"
+_UNSORTED: Final = ("2/x", "10/x", "1/x", "1-x", "a", "B", "0")
+"""Names that a store which goes by folders, numbers or letters puts into another order than bytes do."""
+_UPLOAD_DAYS: Final = 7
+
+
+class Outcome(Enum):
+    """How a step went."""
+
+    FINE = "ok"
+    FAILED = "failed"
+    ADVICE = "advice"
+    LEFT_OUT = "left out"
+
+
+class Finding(NamedTuple):
+    """One step: what was tried, how it went, why, and the permissions that it lacked."""
+
+    what: str
+    outcome: Outcome
+    why: str = ""
+    missing: tuple[str, ...] = ()
+
+
+class Step(NamedTuple):
+    """`run` returns what is wrong, None for nothing; a refusal means that `permission` is missing.
+
+    `on` are the steps without which there is nothing to try.
+    """
+
+    what: str
+    permission: str
+    run: Callable[[], str | None]
+    on: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Unfinished:
+    """The multipart uploads of a bucket, by boto3's `client`: obstore cannot list them."""
+
+    client: Any
+    address: S3Address
+    _ids: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def are_begun(self) -> bool:
+        return bool(self._ids)
+
+    def begin(self, key: str) -> None:
+        with translated(key):
+            begun = self.client.create_multipart_upload(Bucket=self.address.bucket, Key=self._full(key))
+        self._ids[key] = begun["UploadId"]
+
+    def are_listed(self, key: str) -> bool:
+        with translated(key):
+            page = self.client.list_multipart_uploads(
+                Bucket=self.address.bucket, Prefix=self._full(PROBE_PREFIX)
+            )
+        return any(upload["Key"] == self._full(key) for upload in page.get("Uploads", ()))
+
+    def abort(self, key: str) -> None:
+        with translated(key):
+            self.client.abort_multipart_upload(
+                Bucket=self.address.bucket, Key=self._full(key), UploadId=self._ids[key]
+            )
+        del self._ids[key]
+
+    def abort_all(self) -> None:
+        """What was begun and is not aborted yet."""
+        for key in tuple(self._ids):
+            self.abort(key)
+
+    def _full(self, key: str) -> str:
+        return f"{self.address.prefix}/{key}" if self.address.prefix else key
+
+
+class BucketCheck:
+    """All steps against one store, of which `unfinished` is the other door, in S3."""
+
+    def __init__(self, store: ObstoreStore, world: World, unfinished: Unfinished | None) -> None:
+        self._store = store
+        self._world = world
+        self._unfinished = unfinished
+        self._home = f"{PROBE_PREFIX}/{world.new_uuid()}"
+        self._written: set[str] = set()
+
+    def run(self) -> Iterator[Finding]:
+        """The findings, as they come; whatever was written is removed at the end, however that comes."""
+        fine: set[str] = set()
+        try:
+            is_there = yield from self._try_all(fine)
+        finally:
+            left = self._remove()
+        if left is not None:
+            yield left
+        if not is_there:
+            return
+        yield self._checksums(fine)
+        if self._unfinished is not None:
+            yield from looked_at(self._unfinished)
+
+    def _try_all(self, fine: set[str]) -> Generator[Finding, None, bool]:
+        """Add the steps that go well to `fine`. False: there is no such bucket, no credentials, nobody."""
+        for step in self._steps():
+            if absent := [one for one in step.on if one not in fine]:
+                yield Finding(step.what, Outcome.LEFT_OUT, f"as it needs: {', '.join(absent)}")
+                continue
+            found = tried(step)
+            if found.outcome is Outcome.FINE:
+                fine.add(step.what)
+            yield found
+            if found.outcome is Outcome.FAILED and not found.missing and not fine:
+                return False
+        return True
+
+    def _steps(self) -> Sequence[Step]:
+        write, read = "write an object", "read it, whole and in ranges"
+        begin = "begin an upload in parts"
+        steps = [
+            Step("list", OF_LISTING, self._list),
+            Step(write, "s3:PutObject", self._write),
+            Step(read, "s3:GetObject", self._read, (write,)),
+            Step("tell a missing object from a forbidden one", OF_LISTING, self._miss, (read,)),
+            Step("clock", "s3:GetObject", self._clock, (write, read)),
+            Step("conditional writes (If-None-Match, If-Match)", "s3:PutObject", self._race, (write, read)),
+            Step("upload in parts", "s3:PutObject", self._upload, (write, read)),
+            Step(
+                "list in order of bytes, what was just written too", OF_LISTING, self._order, (write, "list")
+            ),
+            Step("delete", "s3:DeleteObject", self._delete, (write,)),
+        ]
+        if (uploads := self._unfinished) is not None:
+            key = f"{self._home}/unfinished"
+            steps += [
+                Step(begin, "s3:PutObject", lambda: uploads.begin(key), (write,)),
+                Step("find unfinished uploads", OF_UPLOADS, lambda: self._find(uploads, key), (begin,)),
+                Step(
+                    "end unfinished uploads", "s3:AbortMultipartUpload", lambda: uploads.abort(key), (begin,)
+                ),
+            ]
+        return steps
+
+    def _key(self, name: str) -> str:
+        """The key of a probe that is removed at the end."""
+        key = f"{self._home}/{name}"
+        self._written.add(key)
+        return key
+
+    def _list(self) -> str | None:
+        next(self._store.list(PROBE_PREFIX), None)
+        return None
+
+    def _write(self) -> str | None:
+        self._store.put(self._key("small"), _SMALL)
+        return None
+
+    def _read(self) -> str | None:
+        key = self._key("small")
+        whole = self._store.get(key, max_size=1024)
+        middle = bytes(self._store.get_range(key, 5, 6))
+        end, size = self._store.get_suffix(key, 5)
+        if (whole, middle, end, size) == (_SMALL, _SMALL[5:11], _SMALL[-5:], len(_SMALL)):
+            return None
+        return "other bytes come back than were written"
+
+    def _miss(self) -> str | None:
+        try:
+            self._store.get(f"{self._home}/missing", max_size=1024)
+        except ObjectNotFound:
+            return None
+        return "an object that nobody wrote is there"
+
+    def _clock(self) -> str | None:
+        skew_ms = self._world.clock.now_ms() - self._store.head(self._key("small")).last_modified_ms
+        if abs(skew_ms) < _NOTABLE_SKEW_MS:
+            return None
+        side = "ahead of" if skew_ms > 0 else "behind"
+        words = f"this machine is {abs(skew_ms) // 1000} s {side} the store"
+        if abs(skew_ms) >= _WIDEST_SKEW_MS:
+            return f"{words}: nothing expires by its age, and AWS refuses requests"
+        return f"{words}: set the clock"
+
+    def _race(self) -> str | None:
+        return broken_promise(self._store, self._key("conditional"))
+
+    def _upload(self) -> str | None:
+        key, size = self._key("parts"), PART_BYTES + len(_SMALL)
+        self._store.put_stream(key, (bytes(PART_BYTES), _SMALL), size)
+        end, found = self._store.get_suffix(key, len(_SMALL))
+        return None if (end, found) == (_SMALL, size) else f"{found} bytes are there, {size} were sent"
+
+    def _order(self) -> str | None:
+        for name in _UNSORTED:
+            self._store.put(self._key(f"order/{name}"), _SMALL)
+        listed = [one.key for one in self._store.list(f"{self._home}/order")]
+        expected = sorted((f"{self._home}/order/{name}" for name in _UNSORTED), key=str.encode)
+        if listed == expected:
+            return None
+        if sorted(listed, key=str.encode) != expected:
+            return f"{len(listed)} of {len(expected)} objects are listed that were just written"
+        return f"they come as {', '.join(key.rpartition('order/')[2] for key in listed)}"
+
+    def _delete(self) -> str | None:
+        key = self._key("small")
+        self._store.delete([key, f"{self._home}/missing"])
+        self._written.discard(key)
+        return None
+
+    @staticmethod
+    def _find(uploads: Unfinished, key: str) -> str | None:
+        return None if uploads.are_listed(key) else "an upload that was begun is not listed"
+
+    def _checksums(self, fine: set[str]) -> Finding:
+        what = "compare what arrives with its checksum"
+        if "delete" not in fine:
+            return Finding(what, Outcome.LEFT_OUT, "as it needs: delete")
+        try:
+            if self._store.verifies_uploads():
+                return Finding(what, Outcome.FINE)
+        except FirnError as e:
+            return Finding(what, Outcome.FAILED, str(e))
+        why = "it does not, or nobody knows: every upload is read back and compared before it counts"
+        return Finding(what, Outcome.ADVICE, why)
+
+    def _remove(self) -> Finding | None:
+        """None where nothing is left; a step has said before why something cannot go."""
+        left = sorted(self._written)
+        try:
+            self._store.delete(left)
+            if self._unfinished is not None:
+                self._unfinished.abort_all()
+        except FirnError as e:
+            is_upload = self._unfinished is not None and self._unfinished.are_begun
+            if is_upload or any(self._is_there(key) for key in left):
+                return Finding("remove what was written", Outcome.FAILED, f"{self._home} is left there: {e}")
+        return None
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self._store.head(key)
+        except ObjectNotFound:
+            return False
+        except FirnError:
+            return True
+        return True
+
+
+def tried(step: Step) -> Finding:
+    """How one step goes; whatever a store answers is a finding."""
+    try:
+        why = step.run()
+    except (StorageError, CorruptionError) as e:
+        missing = (step.permission,) if is_about_permission(e) else ()
+        return Finding(step.what, Outcome.FAILED, str(e), missing)
+    if why is None:
+        return Finding(step.what, Outcome.FINE)
+    return Finding(step.what, Outcome.FAILED, why)
+
+
+def is_about_permission(error: FirnError) -> bool:
+    """Whether a store refused this request, and not whoever asks or the bucket as a whole.
+
+    Of a delete of many objects it says so for each, in an answer that is none of an error.
+    """
+    return "AccessDenied" in f"{error} {error.__cause__}"
+
+
+def looked_at(bucket: Unfinished) -> Iterator[Finding]:
+    """What of the bucket's own settings is not as recommended, as advice."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    client, name = bucket.client, bucket.address.bucket
+    questions: dict[str, Callable[[], str | None]] = {
+        "versioning": lambda: versioning_advice(client.get_bucket_versioning(Bucket=name)),
+        "encryption": lambda: encryption_advice(client.get_bucket_encryption(Bucket=name)),
+        "lifecycle": lambda: lifecycle_advice(client.get_bucket_lifecycle_configuration(Bucket=name)),
+        "public access": lambda: public_advice(client.get_public_access_block(Bucket=name)),
+    }
+    for what, ask in questions.items():
+        try:
+            advice = ask()
+        except ClientError as e:
+            code = str(e.response.get("Error", {}).get("Code", "?"))
+            if code in _NOT_SET:
+                advice = _NOT_SET[code]
+            else:
+                why = f"{code}: {LOOKING[what]} is wanted to look at it; a node does without"
+                yield Finding(what, Outcome.LEFT_OUT, why)
+                continue
+        except BotoCoreError as e:
+            yield Finding(what, Outcome.LEFT_OUT, str(e))
+            continue
+        yield Finding(what, Outcome.FINE if advice is None else Outcome.ADVICE, advice or "")
+
+
+_ASLEEP: Final = {"GLACIER", "DEEP_ARCHIVE"}
+"""Storage classes out of which nothing is read (GLACIER_IR is not one)."""
+_NO_UPLOAD_RULE: Final = f"no rule ends unfinished uploads after some days ({_UPLOAD_DAYS} are recommended)"
+_PUBLIC: Final = "public access is not blocked"
+_NOT_SET: Final = {
+    "ServerSideEncryptionConfigurationNotFoundError": "nothing is encrypted by default",
+    "NoSuchLifecycleConfiguration": _NO_UPLOAD_RULE,
+    "NoSuchPublicAccessBlockConfiguration": _PUBLIC,
+}
+
+
+def versioning_advice(answer: dict[str, Any]) -> str | None:
+    """Of ``GetBucketVersioning``."""
+    if answer.get("Status") == "Enabled":
+        return None
+    return "it is off: what somebody deletes or overwrites by mistake cannot be brought back"
+
+
+def encryption_advice(answer: dict[str, Any]) -> str | None:
+    """Of ``GetBucketEncryption``."""
+    rules = answer.get("ServerSideEncryptionConfiguration", {}).get("Rules", ())
+    is_set = any(rule.get("ApplyServerSideEncryptionByDefault", {}).get("SSEAlgorithm") for rule in rules)
+    return None if is_set else _NOT_SET["ServerSideEncryptionConfigurationNotFoundError"]
+
+
+def lifecycle_advice(answer: dict[str, Any]) -> str | None:
+    """Of ``GetBucketLifecycleConfiguration``; a rule that deletes live objects is named first."""
+    rules = [rule for rule in answer.get("Rules", ()) if rule.get("Status") == "Enabled"]
+    for rule in rules:
+        if {"Days", "Date"} & set(rule.get("Expiration", {})):
+            name = rule.get("ID", "?")
+            return f"the rule {name!r} deletes objects by age: live ones too, where it covers the prefix"
+    for rule in rules:
+        asleep = {one.get("StorageClass") for one in rule.get("Transitions", ())} & _ASLEEP
+        if asleep:
+            name = rule.get("ID", "?")
+            return (
+                f"the rule {name!r} moves objects to {', '.join(sorted(asleep))}, where they cannot be read "
+                "until somebody brings them back: cold reads fail, where it covers the prefix"
+            )
+    if any(rule.get("AbortIncompleteMultipartUpload") for rule in rules):
+        return None
+    return _NO_UPLOAD_RULE
+
+
+def public_advice(answer: dict[str, Any]) -> str | None:
+    """Of ``GetPublicAccessBlock``."""
+    blocks = answer.get("PublicAccessBlockConfiguration", {})
+    names = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+    return None if all(blocks.get(name) for name in names) else _PUBLIC

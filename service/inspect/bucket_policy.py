@@ -1,0 +1,90 @@
+"""What a node may do in its bucket and nothing more, as a policy of AWS IAM. [P]
+
+The actions are those of the requests that Firn sends (docs/operations.md has them in words):
+
+- objects are written, also in parts and conditionally (`s3:PutObject`), read (`s3:GetObject`) and deleted
+  (`s3:DeleteObject`, which in a versioned bucket leaves a version behind)
+- the prefix is listed, and a missing object is told from a forbidden one (`s3:ListBucket`)
+- uploads that a killed process left unfinished are found (`s3:ListBucketMultipartUploads`, which knows no
+  condition for a prefix) and ended (`s3:AbortMultipartUpload`)
+- with a key of KMS it encrypts and decrypts (`kms:GenerateDataKey`, `kms:Decrypt`)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from service.base.errors import ConfigError
+
+OF_OBJECTS: Final = ("s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:PutObject")
+OF_LISTING: Final = "s3:ListBucket"
+OF_UPLOADS: Final = "s3:ListBucketMultipartUploads"
+OF_KEYS: Final = ("kms:Decrypt", "kms:GenerateDataKey")
+
+LOOKING: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "versioning": "s3:GetBucketVersioning",
+        "encryption": "s3:GetEncryptionConfiguration",
+        "lifecycle": "s3:GetLifecycleConfiguration",
+        "public access": "s3:GetBucketPublicAccessBlock",
+    }
+)
+"""What `firn bucket check` asks besides, and a node never does."""
+
+_KEY_ARN: Final = re.compile(r"arn:(aws[\w-]*):kms:[\w-]+:\d{12}:key/[\w-]+", re.ASCII)
+_PARTITION: Final = re.compile(r"aws(-[a-z]+)*", re.ASCII)
+
+
+def least_policy(
+    bucket: str, prefix: str, *, kms_key: str | None = None, partition: str = "aws"
+) -> dict[str, Any]:
+    """The policy document for ``s3://bucket/prefix``; `prefix` may be empty, for the whole bucket.
+
+    `kms_key` is the ARN of the key that the bucket encrypts with, if it is one of the customer's;
+    `partition` is AWS's (``aws-cn``, ``aws-us-gov``). Raises `ConfigError` where either is none.
+    """
+    if not _PARTITION.fullmatch(partition):
+        raise ConfigError(f"{partition!r} is no partition of AWS, as aws, aws-cn or aws-us-gov")
+    if kms_key is not None and not _KEY_ARN.fullmatch(kms_key):
+        raise ConfigError(f"{kms_key!r} is not the ARN of a key of KMS")
+    arn = f"arn:{partition}:s3:::{bucket}"
+    below = f"{literal(prefix)}/*" if prefix else "*"
+    listing: dict[str, Any] = {
+        "Sid": "ListPrefix",
+        "Effect": "Allow",
+        "Action": [OF_LISTING],
+        "Resource": [arn],
+    }
+    if prefix:
+        listing["Condition"] = {"StringLike": {"s3:prefix": [below]}}
+    statements = [
+        {"Sid": "Objects", "Effect": "Allow", "Action": [*OF_OBJECTS], "Resource": [f"{arn}/{below}"]},
+        listing,
+        {"Sid": "UnfinishedUploads", "Effect": "Allow", "Action": [OF_UPLOADS], "Resource": [arn]},
+    ]
+    if kms_key is not None:
+        statements.append({"Sid": "Key", "Effect": "Allow", "Action": [*OF_KEYS], "Resource": [kms_key]})
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def partition_of(region: str) -> str:
+    """The partition of AWS that a region belongs to, as ARNs name it.
+
+    >>> partition_of("eu-west-1"), partition_of("cn-north-1"), partition_of("us-gov-west-1")
+    ('aws', 'aws-cn', 'aws-us-gov')
+    """
+    if region.startswith("cn-"):
+        return "aws-cn"
+    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
+
+
+def literal(text: str) -> str:
+    """`text` as a pattern of a policy that matches nothing else.
+
+    >>> literal("a*b$")
+    'a${*}b${$}'
+    """
+    return re.sub(r"[*?$]", lambda found: f"${{{found[0]}}}", text)

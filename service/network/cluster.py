@@ -1,0 +1,329 @@
+"""What commands and the console ask a cluster, in plain values. Blocking; one connection to each broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Final, Self
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError, StorageError
+from service.network.client import Client
+from service.network.told import (
+    ClusterInfo,
+    ConfigEntry,
+    Fetched,
+    NodeInfo,
+    PartitionInfo,
+    PartitionPage,
+    TopicInfo,
+)
+from service.wire.api import ApiKey, request_module
+from service.wire.errors import MalformedMessage
+
+CLIENT_ID: Final = "firn-cli"
+TIMEOUT: Final = timedelta(seconds=30)
+TOPIC_RESOURCE: Final = 2
+BROKER_RESOURCE: Final = 4
+
+# what ListOffsets answers for these instead of a time (KIP-405, KIP-1005)
+LATEST: Final = -1
+EARLIEST: Final = -2
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+MAX_TIMESTAMP: Final = -3
+
+
+class Cluster:
+    """A cluster by one or more of its addresses; what it is asked changes nothing there.
+
+    Raises `RequestError`, `StorageError` and `OSError`.
+    """
+
+    def __init__(
+        self, bootstrap: str, client_id: str = CLIENT_ID, timeout_s: float = TIMEOUT.total_seconds()
+    ) -> None:
+        self._client_id = client_id
+        self._timeout_s = timeout_s
+        self._first = self._connect_any(bootstrap)
+        self._by_id: dict[int, Client] = {}
+        self._addresses: dict[int, tuple[str, int]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for client in {self._first, *self._by_id.values()}:
+            client.close()
+
+    def describe(self) -> ClusterInfo:
+        """The cluster and its nodes, sorted by id."""
+        module = request_module(ApiKey.DESCRIBE_CLUSTER)
+        response = self._first.request(
+            ApiKey.DESCRIBE_CLUSTER,
+            module.DescribeClusterRequest(
+                include_cluster_authorized_operations=False, include_fenced_brokers=True
+            ),
+        )
+        _raise_for(response.error_code, response.error_message, "the cluster")
+        nodes = [NodeInfo(b.broker_id, b.host, b.port, b.rack, b.is_fenced) for b in response.brokers]
+        self._know(response.brokers, "broker_id")
+        return ClusterInfo(response.cluster_id, response.controller_id, tuple(sorted(nodes)))
+
+    def _know(self, brokers: Iterable[Any], id_field: str) -> None:
+        self._addresses = {getattr(one, id_field): (one.host, one.port) for one in brokers}
+
+    def partitions(self, topic: str, first: int, most: int) -> PartitionPage:
+        """`most` partitions of a topic from number `first` on: little work however many it has (KIP-966)."""
+        response = self._described((topic,), (topic, first) if first else None, most)
+        if not response.topics:
+            _raise_for(ErrorCode.unknown_topic_or_partition, None, f"topic {topic}")
+        found = response.topics[0]
+        _raise_for(found.error_code, None, f"topic {topic}")
+        return PartitionPage(_topic_info(found), response.next_cursor is not None)
+
+    def every_topic(self, at_once: int = 2_000) -> Iterator[TopicInfo]:
+        """All topics in the order of their names, `at_once` partitions to an answer.
+
+        A topic may come in several parts, one after the other.
+        """
+        at: tuple[str, int] | None = None
+        while True:
+            response = self._described((), at, at_once)
+            for topic in response.topics:
+                _raise_for(topic.error_code, None, f"topic {topic.name}")
+                yield _topic_info(topic)
+            cursor = response.next_cursor
+            if cursor is None:
+                return
+            after = (cursor.topic_name, cursor.partition_index)
+            if at is not None and after <= at:
+                raise MalformedMessage(f"the topics after {at} go on at {after}")
+            at = after
+
+    def _described(self, topics: Sequence[str], at: tuple[str, int] | None, most: int) -> Any:
+        """Partitions of these topics, or of all, from a topic and partition on."""
+        module = request_module(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+        request = module.DescribeTopicPartitionsRequest(
+            topics=tuple(module.TopicRequest(name=name) for name in topics),
+            response_partition_limit=most,
+            cursor=module.Cursor(topic_name=at[0], partition_index=at[1]) if at is not None else None,
+        )
+        return self._first.request(ApiKey.DESCRIBE_TOPIC_PARTITIONS, request)
+
+    def topics(self, names: Sequence[str] | None = None) -> list[TopicInfo]:
+        """The topics of these names, or all, sorted by name."""
+        module = request_module(ApiKey.METADATA)
+        asked = None
+        if names is not None:
+            asked = tuple(module.MetadataRequestTopic(topic_id=None, name=name) for name in names)
+        response = self._first.request(
+            ApiKey.METADATA,
+            module.MetadataRequest(
+                topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+            ),
+        )
+        self._know(response.brokers, "node_id")
+        found = []
+        for topic in response.topics:
+            _raise_for(topic.error_code, None, f"topic {topic.name}")
+            partitions = tuple(
+                PartitionInfo(p.partition_index, p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
+                for p in sorted(topic.partitions, key=lambda p: p.partition_index)
+            )
+            found.append(TopicInfo(topic.name, topic.topic_id, partitions))
+        return sorted(found)
+
+    def topic_overrides(self, name: str) -> dict[str, str]:
+        """What is set on the topic itself."""
+        topic_source = 1
+        (configs,) = self._configs(self._first, TOPIC_RESOURCE, (name,), None)
+        return {c.name: c.value for c in configs if c.config_source == topic_source and c.value is not None}
+
+    def broker_configs(self, broker: int, keys: Sequence[str]) -> dict[str, str | None]:
+        """Values of these keys on one broker."""
+        (configs,) = self._configs(self.client(broker), BROKER_RESOURCE, (str(broker),), tuple(keys))
+        return {c.name: c.value for c in configs}
+
+    def topic_configs(self, names: Sequence[str], keys: Sequence[str]) -> dict[str, dict[str, str | None]]:
+        """Values of these keys, by topic."""
+        found = self._configs(self._first, TOPIC_RESOURCE, tuple(names), tuple(keys))
+        return {name: {c.name: c.value for c in configs} for name, configs in zip(names, found, strict=True)}
+
+    def entries(self, resource_type: int, name: str) -> list[ConfigEntry]:
+        """Every key of a topic or of a broker (by its id), with its documentation, sorted by name."""
+        client = self.client(int(name)) if resource_type == BROKER_RESOURCE else self._first
+        (configs,) = self._configs(client, resource_type, (name,), None, told=True)
+        return sorted(
+            ConfigEntry(
+                c.name, c.value, c.config_source, c.config_type, c.read_only, c.is_sensitive,
+                c.documentation or "", tuple((s.name, s.value, s.source) for s in c.synonyms),
+            )
+            for c in configs
+        )  # fmt: skip
+
+    def _configs(
+        self,
+        client: Client,
+        resource_type: int,
+        names: tuple[str, ...],
+        keys: tuple[str, ...] | None,
+        *,
+        told: bool = False,
+    ) -> list[Sequence[Any]]:
+        """The entries of each resource; `told`: with documentation and synonyms."""
+        module = request_module(ApiKey.DESCRIBE_CONFIGS)
+        resources = tuple(
+            module.DescribeConfigsResource(
+                resource_type=resource_type, resource_name=name, configuration_keys=keys
+            )
+            for name in names
+        )
+        request = module.DescribeConfigsRequest(
+            resources=resources, include_documentation=told, include_synonyms=told
+        )
+        by_name = {}
+        for result in client.request(ApiKey.DESCRIBE_CONFIGS, request).results:
+            _raise_for(result.error_code, result.error_message, f"configuration of {result.resource_name}")
+            by_name[result.resource_name] = result.configs
+        return [by_name.get(name, ()) for name in names]
+
+    def offsets(self, topic: str, leaders: Mapping[int, int], timestamp: int) -> dict[int, int]:
+        """By partition: what its leader answers for `timestamp` (-1 where there is none)."""
+        answers: dict[int, int] = {}
+        for p, answered in self.look_up(topic, leaders, timestamp).items():
+            _raise_for(answered.error_code, None, f"{topic}-{p}")
+            answers[p] = answered.offset
+        return answers
+
+    def look_up(self, topic: str, leaders: Mapping[int, int], timestamp: int) -> dict[int, Any]:
+        """As `offsets`, but the whole answer for each partition, errors included."""
+        answers: dict[int, Any] = {}
+        for leader in sorted(set(leaders.values())):
+            partitions = [p for p, its_leader in leaders.items() if its_leader == leader]
+            answers.update(self._offsets_of(leader, topic, partitions, timestamp))
+        return answers
+
+    def _offsets_of(
+        self, leader: int, topic: str, partitions: Iterable[int], timestamp: int
+    ) -> Iterable[tuple[int, Any]]:
+        module = request_module(ApiKey.LIST_OFFSETS)
+        asked = tuple(
+            module.ListOffsetsPartition(partition_index=p, current_leader_epoch=-1, timestamp=timestamp)
+            for p in partitions
+        )
+        request = module.ListOffsetsRequest(
+            replica_id=-1,
+            isolation_level=0,
+            topics=(module.ListOffsetsTopic(name=topic, partitions=asked),),
+            timeout=TIMEOUT,
+        )
+        for answered in self.client(leader).request(ApiKey.LIST_OFFSETS, request).topics:
+            for p in answered.partitions:
+                yield p.partition_index, p
+
+    def fetch(
+        self, leader: int, topic_id: UUID, partition: int, offset: int, *, max_bytes: int, max_wait_ms: int
+    ) -> Fetched:
+        """Batches from the one that holds `offset` on, which may begin below it."""
+        module = request_module(ApiKey.FETCH)
+        asked = module.FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes)
+        request = module.FetchRequest(
+            max_wait=timedelta(milliseconds=max_wait_ms),
+            min_bytes=1,
+            max_bytes=max_bytes,
+            topics=(module.FetchTopic(topic_id=topic_id, partitions=(asked,)),),
+            forgotten_topics_data=(),
+        )
+        response = self.client(leader).request(ApiKey.FETCH, request)
+        _raise_for(response.error_code, None, "fetch")
+        (answered,) = response.responses[0].partitions if response.responses else (None,)
+        if answered is None:
+            return Fetched(b"", -1, -1)
+        _raise_for(answered.error_code, None, f"partition {partition}, offset {offset}")
+        return Fetched(bytes(answered.records or b""), answered.high_watermark, answered.log_start_offset)
+
+    def client(self, broker: int) -> Client:
+        """The connection to one broker."""
+        if broker not in self._by_id:
+            if not self._addresses:
+                self.describe()
+            if broker not in self._addresses:
+                raise StorageError(f"node {broker} is not there")
+            if len(self._addresses) == 1:
+                # It is who answered; the name that it tells may be for others, as at the end of a tunnel.
+                return self._first
+            host, port = self._addresses[broker]
+            self._by_id[broker] = self._connect(host, port)
+        return self._by_id[broker]
+
+    def _connect_any(self, bootstrap: str) -> Client:
+        """A connection to the first of `host:port,…` that answers."""
+        failure: OSError | None = None
+        for address in bootstrap.split(","):
+            host, _, port = address.strip().rpartition(":")
+            if not host or not port.isdigit() or int(port) > 65535:
+                raise StorageError(f"{address.strip()!r} is not HOST:PORT")
+            try:
+                return self._connect(host.strip("[]"), int(port))
+            except OSError as e:
+                failure = e
+        assert failure is not None
+        raise failure
+
+    def _connect(self, host: str, port: int) -> Client:
+        try:
+            return Client(host, port, self._client_id, timeout_s=self._timeout_s)
+        except OSError as e:
+            raise ConnectionError(f"cannot connect to {host}:{port}: {e.strerror or e}") from e
+
+
+class ChangingCluster(Cluster):
+    """A cluster that can be changed, too: for the commands that do so."""
+
+    def create_topic(
+        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> UUID | None:
+        """Create a topic; -1 for numbers that the broker is to choose. Returns its id."""
+        module = request_module(ApiKey.CREATE_TOPICS)
+        topic = module.CreatableTopic(
+            name=name,
+            num_partitions=partitions,
+            replication_factor=replication_factor,
+            assignments=(),
+            configs=tuple(module.CreatableTopicConfig(name=k, value=v) for k, v in configs.items()),
+        )
+        request = module.CreateTopicsRequest(topics=(topic,), timeout=TIMEOUT, validate_only=False)
+        (result,) = self._first.request(ApiKey.CREATE_TOPICS, request).topics
+        _raise_for(result.error_code, result.error_message, f"topic {name}")
+        topic_id: UUID | None = result.topic_id
+        return topic_id
+
+    def delete_topic(self, name: str) -> None:
+        module = request_module(ApiKey.DELETE_TOPICS)
+        state = module.DeleteTopicState(name=name, topic_id=None)
+        request = module.DeleteTopicsRequest(topics=(state,), timeout=TIMEOUT)
+        (result,) = self._first.request(ApiKey.DELETE_TOPICS, request).responses
+        _raise_for(result.error_code, result.error_message, f"topic {name}")
+
+
+def _topic_info(topic: Any) -> TopicInfo:
+    partitions = tuple(
+        PartitionInfo(p.partition_index, p.leader_id, tuple(p.replica_nodes), tuple(p.isr_nodes))
+        for p in topic.partitions
+    )
+    return TopicInfo(topic.name, topic.topic_id, partitions)
+
+
+def _raise_for(code: ErrorCode, message: str | None, what: str) -> None:
+    if code != ErrorCode.none:
+        name = ErrorCode(code).name.upper()
+        raise RequestError(ErrorCode(code), f"{what}: {message} ({name})" if message else f"{what}: {name}")

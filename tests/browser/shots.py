@@ -1,0 +1,90 @@
+"""Screenshots of the console's main pages: `python -m tests.browser.shots [FOLDER]` (docs/images)."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.support.browser import Window, chromium_of
+from tests.support.clients import Confluent
+from tests.support.console import Scene, console_node, console_of, fill, readings
+from tests.support.processes import REPOSITORY
+from tests.support.stores import moto_server, new_bucket
+
+FOLDER = REPOSITORY / "docs" / "images"
+WATCHED_S = 40
+"""So long is something going on before the first picture: charts want a past."""
+SHOTS = (
+    ("overview", "/", "light", 1280, 900),
+    ("overview-dark", "/", "dark", 1280, 900),
+    ("topic", "/topic?name=readings", "light", 1280, 560),
+    ("topic-dark", "/topic?name=readings&partition=1&scale=bytes", "dark", 1280, 760),
+    ("records", "/records?topic=readings&partition=0&where=offset&at=500&most=20", "light", 1280, 640),
+    ("bucket", "/bucket", "light", 1280, 860),
+    ("cold", "/cold", "light", 1280, 820),
+    ("configuration", "/configuration", "light", 1280, 700),
+    ("narrow", "/topic?name=readings", "light", 390, 844),
+)
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="firn-shots-") as made, moto_server(Path(made)) as endpoint:
+        store = new_bucket(endpoint, f"shots-{os.getpid()}")
+        node = console_node(Path(made) / "node", store)
+        try:
+            node.start()
+            scene = fill(node)
+            options = ("--survey-every", "5")
+            with console_of(node.bootstrap, Path(made), *options, env=store.env) as url:
+                shoot(url, scene, folder)
+        finally:
+            node.close()
+
+
+def shoot(url: str, scene: Scene, folder: Path) -> None:
+    done = threading.Event()
+    going_on = threading.Thread(target=_live, args=(scene, done))
+    going_on.start()
+    try:
+        time.sleep(WATCHED_S)
+        with chromium_of() as browser:
+            for name, path, scheme, width, height in SHOTS:
+                _shot(browser, url, folder / f"console-{name}.png", path, scheme, width, height)
+    finally:
+        done.set()
+        going_on.join()
+
+
+def _live(scene: Scene, done: threading.Event) -> None:
+    """Producers that come and go, and a reader of old records."""
+    turn = 0
+    while not done.is_set():
+        turn += 1
+        now_ms = int(time.time() * 1000)
+        rows = readings(40 + 90 * (turn % 4), scene.partitions, now_ms, 1000, seed=turn)
+        Confluent().produce(scene.node.bootstrap, scene.tiered, rows)
+        if turn % 3 == 0:
+            Confluent().read(scene.node.bootstrap, scene.tiered, turn % scene.partitions, 100, 400)
+        done.wait(0.7)
+
+
+def _shot(browser: Any, url: str, file: Path, path: str, scheme: str, width: int, height: int) -> None:
+    looking = Window(browser, url, color_scheme=scheme)
+    try:
+        looking.page.set_viewport_size({"width": width, "height": height})
+        page = looking.open(path)
+        page.wait_for_timeout(700)
+        page.screenshot(path=file)
+        print(file.name, file.stat().st_size)
+    finally:
+        looking.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

@@ -1,0 +1,73 @@
+"""What looks at the nodes come to: points of the charts, and what needs somebody's eye."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.console.figures import Between, Figures
+from service.console.web.history import MOST_POINTS, SERIES, History, NodeLook, alerts
+
+HEALTHY = {"ready": True, "checks": {"log": {"state": "ok", "why": ""}}}
+
+
+def figures(at_s: float, produced: int, *more: str, health: dict[str, object] | None = None) -> Figures:
+    text = "\n".join(
+        (
+            f"firn_produced_bytes_total {produced}",
+            f'firn_fetched_bytes_total{{tier="bucket"}} {2 * produced}',
+            "process_resident_memory_bytes 1000",
+            *more,
+        )
+    )
+    return Figures(at_s, text, health or HEALTHY, [])
+
+
+def look(before: Figures | None, now: Figures, node_id: int = 1) -> NodeLook:
+    return NodeLook(node_id, "http://n", "1", Between(before, now), None)
+
+
+def test_points_are_rates_of_all_nodes_together() -> None:
+    history = History()
+    assert history.add(1000, [look(None, figures(0, 100))]) is None
+    nodes = [look(figures(0, 100), figures(2, 300)), look(figures(0, 0), figures(2, 1000), 2)]
+    point = history.add(3000, nodes)
+    assert point is not None
+    found = dict(zip(SERIES, point, strict=True))
+    assert (found["t"], found["produced"], found["fetched_bucket"], found["memory"]) == (3.0, 600, 1200, 2000)
+    assert history.series("produced") == [600]
+
+
+def test_the_past_is_bounded() -> None:
+    history = History()
+    for n in range(2 * MOST_POINTS):
+        history.add(n, [look(figures(0, 0), figures(1, 1))])
+    assert len(history.points) == MOST_POINTS
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('firn_partitions{state="offline"} 2', "2 partitions are offline"),
+        ('firn_store_reachable{client="read"} 0', "not reachable (read)"),
+        ("firn_tiering_displaced 1", "another process"),
+        ("firn_tiering_lag_seconds 4000", "lags behind"),
+        ('firn_tiering_blocked_partitions{reason="no room"} 3', "3 partitions do not tier: no room"),
+    ],
+)
+def test_what_is_wrong_with_a_node_is_told(line: str, words: str) -> None:
+    (alert,) = alerts([look(None, figures(0, 0, line))])
+    assert words in alert.what
+    assert alert.where == "node 1"
+
+
+def test_a_node_that_is_well_needs_nobody() -> None:
+    assert alerts([look(figures(0, 0), figures(1, 1))]) == []
+
+
+def test_the_worst_comes_first() -> None:
+    failed = {"ready": False, "checks": {"disk": {"state": "failed", "why": "full"}}}
+    nodes = [
+        NodeLook(2, None, None, None, "refused"),
+        look(None, figures(0, 0, health=failed)),
+    ]
+    assert [one.level for one in alerts(nodes)] == ["bad", "warn"]

@@ -1,0 +1,233 @@
+"""Pages as HTML, whatever those say who are shown in them: sound, of known elements, and never longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html.parser import HTMLParser
+from types import MappingProxyType
+
+import pytest
+
+from service.console.figures import Between, Figures
+from service.console.web.costs import Prices
+from service.console.web.frame import Context, login_page
+from service.console.web.history import Alert, NodeLook, alerts
+from service.console.web.pages import bucket, cold, configuration, overview, records, topic, topics
+from service.console.web.strata import BUCKET, DISK, Block, Edge, Strata
+from service.console.web.survey import Findings, Orphan, TopicSum
+from service.console.web.topic_rows import TopicRow
+from service.network.told import ClusterInfo, ConfigEntry, NodeInfo
+from service.records.decode import Record
+
+NAMES = ("console.css", "console.js", "uPlot.css", "uPlot.js", "icon.svg")
+ASSETS = MappingProxyType({name: f"/static/{name}" for name in NAMES})
+NOW = 1_790_000_000_000
+EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)></title></textarea>\u202e\x00&lt;"
+VOID = {"br", "hr", "img", "input", "link", "meta"}
+ALLOWED = {
+    "a", "b", "body", "button", "caption", "code", "datalist", "dd", "details", "div", "dl", "dt",
+    "figcaption", "figure", "footer", "form", "h1", "h2", "head", "header", "html", "input", "label", "li",
+    "link", "main", "meta", "nav", "ol", "option", "p", "polyline", "pre", "rect", "script", "section",
+    "select", "span", "summary", "svg", "table", "tbody", "td", "tfoot", "th", "thead", "time", "title",
+    "tr", "ul",
+}  # fmt: skip
+
+
+class Checked(HTMLParser):
+    """Elements must close as they open, be known, and carry neither script nor style."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[str] = []
+        self.scripts: list[str | None] = []
+        self.words = ""
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        assert tag in ALLOWED, tag
+        named = dict(attrs)
+        assert not [name for name in named if name.startswith("on") or name == "style"]
+        for name in ("href", "src", "action"):
+            assert (named.get(name) or "/").startswith(("/", "#")), named
+        if tag == "script":
+            self.scripts.append(named.get("src"))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def context(words: str) -> Context:
+    return Context(words, f"s3://{words}", ASSETS, NOW, words, True)
+
+
+def look(words: str) -> NodeLook:
+    said = words.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\x00", "")
+    text = f"""\
+firn_cache_hits_total 3
+firn_store_call_seconds_bucket{{client="{said}",call="{said}",le="0.1"}} 4
+firn_store_call_seconds_count{{client="{said}",call="{said}"}} 4
+firn_store_errors_total{{client="{said}",call="{said}",error="{said}"}} 1
+firn_store_reachable{{client="{said}"}} 0
+firn_memory_bytes{{owner="{said}"}} 7
+firn_tiering_blocked_partitions{{reason="{said}"}} 2
+"""
+    health = {"ready": False, "checks": {words: {"state": "failed", "why": words}}}
+    figures = Figures(1.0, text, health, [{"took_ms": 9.5, "ended_s_ago": 3, "who": words}])
+    return NodeLook(1, f"http://{words}", words, Between(None, figures), None)
+
+
+def line(words: str) -> Strata:
+    blocks = (
+        Block(BUCKET, 0, 10, 100, 1, 1, 2, words),
+        Block(BUCKET, 10, 20, None, None, None, None, ""),
+        Block(DISK, 15, 30, 50, 1, None, 9, words, True),
+    )
+    edge = Edge("retention.ms", "5", 3.5)
+    return Strata(0, -1, (1, 2), (1,), 0, 15, 20, 30, blocks, 1, 2, 3, 4, 5, 6, 7, 8, (edge,), True, (words,))
+
+
+def a_topic(words: str) -> str:
+    found = topic.Topic(
+        words,
+        words,
+        {"retention.ms": words},
+        [line(words)],
+        words,
+        1,
+        None,
+        True,
+        True,
+        None,
+        words,
+        3,
+        False,
+    )
+    return topic.render(context(words), found)
+
+
+def some_records(words: str) -> str:
+    data = words.encode()
+    rows = (
+        Record(1, NOW, 0, data, data * 300, ((words, data), (b"\xff", None))),
+        Record(2, -1, 0, None, b"", ()),
+    )
+    found = records.Found(rows, (records.Turn("bucket", 0, 5, 1.5),), 0, 5, 9, 1, 3, 2, True, words)
+    form = records.Form(words, words, "offset", words, 50, words, "auto")
+    return records.render(context(words), records.Records(form, [words], found, None))
+
+
+def a_bucket(words: str) -> str:
+    found = Findings(
+        NOW, {words: TopicSum(words, words, 1, 2, 3, 4, 5), "x": TopicSum(words, None)}, listed=5
+    )
+    found.orphans, found.orphan_count, found.problems = [Orphan(words, 1, 2)], 1, [words]
+    found.by_class[words] = 10**9
+    found.foreign_objects = 1
+    settings = bucket.Settings(1, 2, [words], words, words, [words])
+    fsck = bucket.Fsck(words, 1, False, True, 1, 2, [(words, words)], 1, 0)
+    shown = bucket.Bucket(
+        words, words, found, False, words, settings, False, Prices(currency=words), [look(words)], fsck, words
+    )
+    return bucket.render(context(words), shown)
+
+
+def an_overview(words: str) -> str:
+    cluster = ClusterInfo(words, 1, (NodeInfo(1, words, 9, words, False), NodeInfo(2, words, 9, None, False)))
+    nodes = [look(words)]
+    series = {name: [1.0, 2.0] for name in ("t", "produced", "lag_bytes")}
+    found = overview.Overview(
+        cluster, words, 0, 0, 1, nodes, [*alerts(nodes), Alert("bad", words, words)], series
+    )
+    return overview.render(context(words), found)
+
+
+def all_topics(words: str) -> str:
+    rows = [TopicRow(words, words, 3, 1, 1)]
+    settings = {words: {"retention.ms": words, "cleanup.policy": words}}
+    return topics.render(context(words), topics.Topics(rows, settings, {}, 1, 90, 90, words, None))
+
+
+def some_keys(words: str) -> str:
+    one = ConfigEntry(
+        words, words, 4, 2, True, False, f"`{words}` {words}", ((words, words, 5), (words, None, 77))
+    )
+    found = configuration.Configuration([1, 2], 1, words, [one], "", False, None)
+    return configuration.render(context(words), found)
+
+
+PAGES: dict[str, Callable[[str], str]] = {
+    "overview": an_overview,
+    "topics": all_topics,
+    "topic": a_topic,
+    "records": some_records,
+    "bucket": a_bucket,
+    "cold": lambda words: cold.render(context(words), cold.Cold([look(words)], words)),
+    "configuration": some_keys,
+    "login": lambda words: login_page(context(words), words, words),
+    "nothing, overview": lambda words: overview.render(
+        context(words), overview.Overview(None, words, None, None, 0, (), (), {})
+    ),
+    "nothing, topics": lambda words: topics.render(
+        context(words), topics.Topics((), {}, {}, 1, 0, 0, words, words)
+    ),
+    "nothing, topic": lambda words: topic.render(context(words), topic.Topic(words, problem=words)),
+    "nothing, records": lambda words: records.render(
+        context(words), records.Records(records.Form(words), [words], None, words)
+    ),
+    "nothing, bucket": lambda words: bucket.render(
+        context(words),
+        bucket.Bucket(
+            words, words, None, True, words, None, True, Prices(), (), bucket.Fsck(words, problem=words)
+        ),
+    ),
+    "nothing, cold": lambda words: cold.render(context(words), cold.Cold((), words)),
+    "nothing, configuration": lambda words: configuration.render(
+        context(words), configuration.Configuration((), None, words, (), words, True, words)
+    ),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_names_of_others_are_text_on_every_page(page: str) -> None:
+    evil, tame = Checked(PAGES[page](EVIL)), Checked(PAGES[page]("tame"))
+    assert evil.scripts == tame.scripts
+    assert all(src is not None and src.startswith("/static/") for src in evil.scripts)
+    assert "\u202e" not in evil.words
+    assert "\x00" not in evil.words
+
+
+def test_what_there_is_not_is_said() -> None:
+    found = PAGES["nothing, overview"]("why not")
+    assert "The cluster does not answer" in found
+    assert "why not" in found
+    assert "The bucket cannot be read" in PAGES["nothing, bucket"]("down")
+    assert "cannot be shown" in PAGES["nothing, topic"]("gone")
+
+
+def test_days_and_costs_are_of_what_is_chosen() -> None:
+    words = Checked(a_bucket("orders")).words
+    assert "Days of orders" in words
+    assert "Named by nothing" in words
+
+
+def test_what_is_secret_is_shown_nowhere() -> None:
+    """Neither as the value nor among the settings that it comes before."""
+    one = ConfigEntry(
+        "a.key", "s3cret", 4, 9, True, True, "", (("a.key", "s3cret", 4), ("b", "old-s3cret", 5))
+    )
+    text = configuration.render(
+        context(""), configuration.Configuration([1], 1, None, [one], "", False, None)
+    )
+    assert "s3cret" not in text
+    assert "hidden" in text
