@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-browser console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cold bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-browser console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -121,6 +121,9 @@ bench: install ## Memory, start-up, CPU per request and per GB, beside Apache Ka
 
 bench-cold: install ## Cold reads beside raw GETs of one store, memory with 64 readers, round trips (BENCH="rate --rounds 5")
 	@$(BIN)/python -m bench.cold $(BENCH)
+
+bench-cleaning: install ## Compaction of 10 million records over a million keys: exact, memory, beside Apache Kafka's (BENCH=--kafka)
+	@$(BIN)/python -m bench.cleaning $(BENCH)
 
 bench-sessions: install ## CPU and memory of a consumer of 5,000 partitions, and of 5,000 idle connections (three minutes)
 	@$(BIN)/python -m bench.sessions $(BENCH)

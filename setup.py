@@ -1,6 +1,7 @@
 """Builds the per-record kernels with Cython where a C compiler is; says so and goes on where none is.
 
-The kernels (service/records/kernel.py, column_buffers.py, column_kernel.py, index_kernel.py, time_kernel.py)
+The kernels (service/records/kernel.py, column_buffers.py, column_kernel.py, index_kernel.py, time_kernel.py,
+key_kernel.py, copy_kernel.py)
 are plain Python that Cython compiles to the same modules: nothing but speed depends on the compiled life.
 ``python setup.py build_ext --inplace`` puts them beside their sources.
 
@@ -21,7 +22,15 @@ from setuptools.command.build_py import build_py
 from setuptools.command.sdist import sdist
 from setuptools.errors import BaseError, CompileError, LinkError
 
-NAMES = ("kernel", "column_buffers", "column_kernel", "index_kernel", "time_kernel")
+NAMES = (
+    "kernel",
+    "column_buffers",
+    "column_kernel",
+    "index_kernel",
+    "time_kernel",
+    "key_kernel",
+    "copy_kernel",
+)
 KERNELS = tuple(f"service.records.{name}" for name in NAMES)
 
 

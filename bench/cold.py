@@ -176,7 +176,7 @@ def _fetch_frame(topic: str, offset: int, max_bytes: int) -> bytes:
         partition=0, fetch_offset=offset, partition_max_bytes=max_bytes,
         current_leader_epoch=-1, log_start_offset=-1, last_fetched_epoch=-1,
     )  # fmt: skip
-    return load._frame(
+    return load.framed(
         module.FetchRequest(
             replica_id=-1,
             max_wait=timedelta(seconds=1),

@@ -29,7 +29,7 @@ RECORD_BYTES = 1000
 BATCH_RECORDS = 200
 
 
-def _frame(request: Any) -> bytes:
+def framed(request: Any) -> bytes:
     body = encode_request(request)
     return struct.pack(">i", len(body)) + body
 
@@ -59,7 +59,7 @@ def produce_single_records(
 ) -> None:
     """`count` requests of acks=1 with one record of 100 B, `window` of them under way on one connection."""
     request = produce_request(topic, 0, batch([bytes(100)]))
-    frame = _frame(request)
+    frame = framed(request)
     before = end_offset(bootstrap, topic, 0)
     with RawConnection(bootstrap) as connection:
         connection.send(frame)
@@ -81,7 +81,7 @@ def produce_single_records(
 def fill(bootstrap: str, topic: str, megabytes: int, partition: int = 0) -> tuple[int, int]:
     """Produces uncompressed batches of 200 KB; returns (bytes of one batch on disk, number of batches)."""
     data = batch([bytes([number % 251]) * RECORD_BYTES for number in range(BATCH_RECORDS)])
-    frame = _frame(produce_request(topic, partition, data))
+    frame = framed(produce_request(topic, partition, data))
     number = megabytes * 1_000_000 // len(data)
     with RawConnection(bootstrap, 60) as connection:
         under_way = 0
@@ -122,7 +122,7 @@ def fetch_all(
                 isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=(), rack_id="",
                 topics=(module.FetchTopic(topic=topic, partitions=(part,)),),
             )  # fmt: skip
-            connection.send(_frame(request))
+            connection.send(framed(request))
             (size,) = struct.unpack(">i", connection.receive(4))
             head = min(size, len(buffer))
             _receive(sock, head, buffer)

@@ -140,6 +140,8 @@ async def alter_topic(world: SimWorld, random: Random) -> None:
         return
     topic = random.choice(there)
     configs: dict[str, str | None] = {"internal.segment.bytes": str(random.choice((600, 2500, 9000)))}
+    if any(one.compacted for one in topic.partitions):
+        configs["cleanup.policy"] = random.choice(("compact", "compact", "delete"))
     if topic.tiered:
         configs["local.retention.bytes"] = str(random.choice((1, 2000, 8000)))
     try:

@@ -48,6 +48,8 @@ class Fetched(NamedTuple):
     high_watermark: int
     log_start_offset: int
     records: list[Record]
+    next_offset: int
+    """behind the last batch that came, which may have had no record"""
 
 
 class Client:
@@ -171,8 +173,10 @@ class Client:
         )
         answer = await self.ask(ApiKey.FETCH, request)
         found = answer.responses[0].partitions[0]
-        records = _records(found.records or b"", offset)
-        return Fetched(found.error_code, found.high_watermark, found.log_start_offset, records)
+        data = found.records or b""
+        records = _records(data, offset)
+        next_offset = max((header.next_offset for header in complete_headers(data)), default=offset)
+        return Fetched(found.error_code, found.high_watermark, found.log_start_offset, records, next_offset)
 
     async def offset(self, name: str, partition: int, timestamp: int) -> tuple[ErrorCode, int, int]:
         """Error, offset and leader epoch of ListOffsets."""

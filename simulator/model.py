@@ -77,6 +77,8 @@ class PartitionModel:
     is_rotten: bool = False
     """whether a bit of its log flipped: no checksum covers a batch's offset, readers see that it is wrong,
     nor its leader epoch, which they do not"""
+    compacted: bool = False
+    """whether a record may be gone because a later one has its key"""
     excused: str = ""
     """why it may be offline for good: what was damaged or lost of it, in words"""
 
@@ -193,11 +195,11 @@ class PartitionModel:
         found: dict[int, Record] = {}
         expected = log_start
         for record in records:
-            if record.offset != expected:
+            if record.offset < expected or (record.offset > expected and not self.compacted):
                 raise Violation(f"{self}: offset {record.offset} follows {expected - 1}")
             found[record.offset] = record
-            expected += 1
-        if expected != max(end_offset, log_start):
+            expected = record.offset + 1
+        if expected != max(end_offset, log_start) and not (self.compacted and expected < end_offset):
             raise Violation(f"{self}: reading ends at {expected}, the log at {end_offset}")
         places: dict[bytes, int] = {}
         for offset, record in found.items():
@@ -209,8 +211,11 @@ class PartitionModel:
     def _nothing_lost(
         self, log_start: int, end_offset: int, found: dict[int, Record], expired: int | None
     ) -> None:
+        latest = {key_of(record.value): offset for offset, record in found.items()} if self.compacted else {}
         for offset, value in self.acked.items():
             record = found.get(offset)
+            if record is None and latest.get(key_of(value), -1) > offset:
+                continue
             if record is not None:
                 if record.value != value:
                     read = brief(record.value)
@@ -242,13 +247,22 @@ class PartitionModel:
                 self.unknown.discard(record.value)
         there = {record.value for record in found.values()}
         for offset, value in self.shaky.items():
-            if value not in there and offset >= log_start:  # below it a crash may bring it back
+            if value not in there and offset >= log_start and not self.compacted:  # else it may come back
                 self.refused.setdefault(value, GONE)
         self.shaky.clear()
-        for offset in [one for one in self.acked if one < log_start]:
+        for offset in [one for one in self.acked if one < log_start or one not in found]:
             del self.acked[offset]
         self.log_start = max(self.log_start, log_start)
         self.end_offset = max(self.end_offset, end_offset)
+
+
+def key_of(value: bytes) -> bytes:
+    """The key of a record of a compacted topic.
+
+    >>> key_of(b"v17.xxxxxxx")
+    b'k2'
+    """
+    return b"k%d" % (int(value[1:].split(b".")[0]) % 5)
 
 
 def brief(value: bytes) -> str:

@@ -10,7 +10,7 @@ from kio.schema.errors import ErrorCode
 from service.records.batch import Codec
 from service.records.builder import BatchBuilder
 from simulator.client import Client, NoAnswer, Produced
-from simulator.model import PartitionModel, TopicModel, brief
+from simulator.model import PartitionModel, TopicModel, brief, key_of
 from simulator.world import OFFLINE, SimWorld
 
 UNKNOWN_OUTCOME: Final = OFFLINE | {ErrorCode.not_enough_replicas_after_append}
@@ -37,7 +37,7 @@ async def send(
         now_ms = world.machine.clock.now_ms()
         builder = BatchBuilder(codec=codec)
         for value in values:
-            builder.add(now_ms, None, value)
+            builder.add(now_ms, key_of(value) if partition.compacted else None, value)
         await _send_once(world, client, topic, partition, bytes(builder.build()), values, now_ms)
     client.close()
 
@@ -94,7 +94,7 @@ async def send_idempotent(
             codec=codec, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
         )
         for value in values:
-            builder.add(now_ms, None, value)
+            builder.add(now_ms, key_of(value) if partition.compacted else None, value)
         batch = bytes(builder.build())
         for attempt in range(6):
             answer = await _send_once(world, client, topic, partition, batch, values, now_ms)

@@ -12,8 +12,18 @@ from simulator.client import NoAnswer
 from simulator.model import PartitionModel, TopicModel
 from simulator.world import SimWorld
 
+COMPACTED: Final = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
 NOBODY: Final = UUID(int=0)
-TOPIC_KINDS: Final = ("plain", "flushed", "tiered", "tiered and flushed", "expiring", "tiered and expiring")
+TOPIC_KINDS: Final = (
+    "plain",
+    "flushed",
+    "tiered",
+    "tiered and flushed",
+    "expiring",
+    "tiered and expiring",
+    "compacted",
+    "compacted and flushed",
+)
 
 
 async def create(world: SimWorld, random: Random, kind: str, partitions: int) -> TopicModel | None:
@@ -29,6 +39,8 @@ async def create(world: SimWorld, random: Random, kind: str, partitions: int) ->
     if tiered:
         configs["remote.storage.enable"] = "true"
         configs["local.retention.bytes"] = str(random.choice((1, 3000)))
+    if "compacted" in kind:
+        configs |= COMPACTED
     if "flushed" in kind:
         configs["flush.messages"] = "1"
     name = f"t{len(world.topics)}"
@@ -41,7 +53,8 @@ async def create(world: SimWorld, random: Random, kind: str, partitions: int) ->
     if error is not ErrorCode.none or topic_id is None:  # the name may be taken now
         world.topics.append(TopicModel(name, NOBODY, [], tiered, False, -1, deleted=True))
         return None
-    models = [PartitionModel(name, index) for index in range(partitions)]
+    compacted = "compacted" in kind
+    models = [PartitionModel(name, index, compacted=compacted) for index in range(partitions)]
     retention_ms = 0 if world.bytes_expire else retention_ms
     topic = TopicModel(name, topic_id, models, tiered, "flushed" in kind, retention_ms)
     world.topics.append(topic)

@@ -12,6 +12,7 @@ from simulator import acts
 from simulator.client import NoAnswer
 from simulator.model import PartitionModel, TopicModel
 from simulator.sending import send, send_idempotent
+from simulator.topics import COMPACTED
 from simulator.world import SETTINGS, SimWorld
 
 SETTINGS_OF_SWEEP: Final = {**SETTINGS, "metadata.log.max.record.bytes.between.snapshots": "1500"}
@@ -29,7 +30,8 @@ async def _create(world: SimWorld, name: str, configs: dict[str, str], *, flushe
         return
     if topic_id is not None and error.value == 0:
         tiered = "remote.storage.enable" in configs
-        world.topics.append(TopicModel(name, topic_id, [PartitionModel(name, 0)], tiered, flushed, -1))
+        model = PartitionModel(name, 0, compacted="cleanup.policy" in configs)
+        world.topics.append(TopicModel(name, topic_id, [model], tiered, flushed, -1))
 
 
 async def _produce(world: SimWorld, name: str, *, idempotent: bool = False) -> None:
@@ -81,6 +83,8 @@ STEPS: Final[Sequence[Callable[[SimWorld], Awaitable[None]]]] = (
     lambda world: _create(world, "plain", {}),
     lambda world: _create(world, "sure", {}, flushed=True),
     lambda world: _create(world, "cold", TIERED),
+    lambda world: _create(world, "keyed", COMPACTED),
+    lambda world: _produce(world, "keyed", idempotent=True),
     lambda world: _produce(world, "plain"),
     lambda world: _produce(world, "sure", idempotent=True),
     lambda world: _produce(world, "cold"),
@@ -89,6 +93,7 @@ STEPS: Final[Sequence[Callable[[SimWorld], Awaitable[None]]]] = (
     lambda world: _create(world, "gone", TIERED),
     lambda world: _produce(world, "gone"),
     lambda world: _produce(world, "cold", idempotent=True),
+    lambda world: _produce(world, "keyed"),
     _settle,
     _delete,
     lambda world: _delete_records(world, "sure", 7),

@@ -65,6 +65,7 @@ SETTINGS: Final = {
     "firn.remote.chunk.bytes": str(64 << 10),
     "metadata.log.max.record.bytes.between.snapshots": "6000",
     "auto.create.topics.enable": "false",
+    "log.cleaner.backoff.ms": "500",
 }
 
 
@@ -328,8 +329,8 @@ class SimWorld:
                 return self._unavailable(partition, found.error, final)
             partition.noticed(at, found.records)
             records += found.records
-            if found.records:
-                at = found.records[-1].offset + 1
+            if found.next_offset > at:
+                at = found.next_offset
             elif self.loop.time() > deadline:
                 return False
         wall_ms = max(self.latest_wall_ms, self.machine.clock.now_ms(), self.real_ms())

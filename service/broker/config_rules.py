@@ -35,7 +35,9 @@ class NodeConfigRules:
             return
         everyone = configs if resource_name == "" else image.config(resource_type, "")
         own = image.config(resource_type, str(config.node_id)) if resource_name == "" else configs
-        yield from check_topics(image, config.with_dynamic(own, everyone))
+        changed = config.with_dynamic(own, everyone)
+        config.check_cleaner_threads(changed.log_cleaner_threads)
+        yield from check_topics(image, changed)
 
     def is_list(self, resource_type: ResourceType, key: str) -> bool:
         """Whether `key` takes a comma-separated list."""

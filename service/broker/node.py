@@ -50,6 +50,8 @@ from service.broker.retention import retention_loop
 from service.broker.supervisor import Supervisor
 from service.config.settings import BrokerConfig, Listener
 from service.hot import names
+from service.hot.cleaning.cleaning import CleanerSettings
+from service.hot.log import LocalLog
 from service.hot.log_dir import cluster_id_of, encode_uuid, random_id
 from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller, ControllerOptions
@@ -276,6 +278,13 @@ class Node:
         self._supervisor.run("log-manager", logs.run())
         self._supervisor.run("applier", applier.run())
         self._supervisor.run("retention", retention_loop(broker))
+
+        def stable_offset(log: LocalLog) -> int | None:
+            partition = broker.replicas.get(log.tip.topic_id, log.tip.partition)
+            return None if partition is None else partition.last_stable_offset
+
+        cleaner = logs.cleaner.run(lambda: _cleaner_settings(broker.config), stable_offset)
+        self._supervisor.run("log-cleaner", cleaner)
         if cold is not None:
             self._supervisor.run("cold-tier", cold.run(broker))
             await cold.heads_compared()
@@ -428,6 +437,18 @@ class _LogsClosing:
     ) -> None:
         clean = error is None and self._supervisor.failure is None and self.broker_epoch >= 0
         await self._logs.close(clean, self.broker_epoch)
+
+
+def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
+    return CleanerSettings(
+        config.log_cleaner_enable,
+        config.log_cleaner_threads,
+        config.log_cleaner_dedupe_buffer_size,
+        config.log_cleaner_io_buffer_size,
+        config.log_cleaner_io_buffer_load_factor,
+        config.log_cleaner_io_max_bytes_per_second,
+        config.log_cleaner_backoff_ms,
+    )
 
 
 def _or_unbounded(value: int) -> int:

@@ -7,6 +7,7 @@ A key that Firn accepts has an effect; the tables are in `tables`. Messages are 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import IntEnum
@@ -17,7 +18,9 @@ from service.base.errors import ConfigError
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
 
-Value = bool | int | str | tuple[str, ...] | None
+_DOUBLE: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?", re.ASCII)
+
+Value = bool | int | float | str | tuple[str, ...] | None
 
 
 class ConfigType(IntEnum):
@@ -27,6 +30,7 @@ class ConfigType(IntEnum):
     STRING = 2
     INT = 3
     LONG = 5
+    DOUBLE = 6
     LIST = 7
 
 
@@ -62,8 +66,8 @@ class ConfigKey:
     type: ConfigType
     default: Value
     doc: str
-    at_least: int | None = None
-    at_most: int | None = None
+    at_least: float | None = None
+    at_most: float | None = None
     one_of: tuple[str, ...] = ()
     check: Callable[[str], str | None] | None = None
     synonyms: tuple[Synonym, ...] = ()
@@ -73,7 +77,7 @@ class ConfigKey:
     def parse(self, text: str) -> Value:
         """The typed value of `text`; raises `ConfigError` with Kafka's words when it is not valid."""
         value = self._parse_type(text.strip(), text)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int | float) and not isinstance(value, bool):
             if self.at_least is not None and value < self.at_least:
                 raise invalid(self.name, value, f"Value must be at least {self.at_least}")
             if self.at_most is not None and value > self.at_most:
@@ -102,6 +106,10 @@ class ConfigKey:
                 if not -limit - 1 <= number <= limit:
                     raise invalid(self.name, original, f"Not a number of type {self.type.name}")
                 return number
+            case ConfigType.DOUBLE:
+                if not _DOUBLE.fullmatch(text):
+                    raise invalid(self.name, original, f"Not a number of type {self.type.name}")
+                return float(text)
             case ConfigType.LIST:
                 return tuple(part.strip() for part in text.split(",")) if text else ()
             case ConfigType.STRING:
@@ -129,6 +137,8 @@ def to_text(value: Value) -> str | None:
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, float):
+        return str(value).upper().replace("E+", "E")  # as Java writes it
     return ",".join(value) if isinstance(value, tuple) else str(value)
 
 

@@ -62,6 +62,20 @@ class LogConfig:
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = False
     cleanup_policy: str = "delete"
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = LONG_MAX
+    delete_retention_ms: int = 86_400_000
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether only the last record of each key is kept."""
+        return "compact" in self.cleanup_policy
+
+    @property
+    def effective_segment_ms(self) -> int:
+        """After how long a segment is sealed: soon enough for what has to be compacted in time."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
     @property
     def effective_local_retention_ms(self) -> int:
@@ -112,6 +126,13 @@ class BrokerConfig:
     fetch_session_cache_partitions: int
     http_listener: str | None
     metrics_partitions_enable: bool
+    log_cleaner_enable: bool
+    log_cleaner_threads: int
+    log_cleaner_dedupe_buffer_size: int
+    log_cleaner_io_buffer_size: int
+    log_cleaner_io_buffer_load_factor: float
+    log_cleaner_io_max_bytes_per_second: float
+    log_cleaner_backoff_ms: int
     log_flush_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
     producer_id_expiration_ms: int
@@ -192,6 +213,23 @@ class BrokerConfig:
         return dataclasses.replace(
             changed, log_dirs=self.log_dirs, advertised_listeners=self.advertised_listeners
         )
+
+    def check_cleaner_threads(self, threads: int) -> None:
+        """Whether a running node may go to so many (Kafka `LogCleaner.validateReconfiguration`):
+        `ConfigError`."""
+        before = self.log_cleaner_threads
+        if threads == before:
+            return
+        if threads < 1:
+            raise ConfigError("Log cleaner threads should be at least 1")
+        if threads < before // 2:
+            raise ConfigError(
+                f"Log cleaner threads cannot be reduced to less than half the current value {before}"
+            )
+        if threads > before * 2:
+            raise ConfigError(
+                f"Log cleaner threads cannot be increased to more than double the current value {before}"
+            )
 
     def placed(self, directory: Path, host: str) -> BrokerConfig:
         """The same node on a machine called `host` with the working directory `directory`.
@@ -333,6 +371,7 @@ def _node_conflicts(values: Mapping[str, Value], topic: Mapping[str, Value]) -> 
     queued = number("queued.max.request.bytes")
     if 0 < queued < number("socket.request.max.bytes"):
         yield "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
+    yield from _cleaner_conflicts(values)
     url = values["firn.remote.url"]
     for name in ("firn.remote.s3.endpoint", "firn.remote.s3.region"):
         if values[name] is not None and str(url).partition("://")[0] not in S3_SCHEMES:
@@ -345,7 +384,28 @@ def _node_conflicts(values: Mapping[str, Value], topic: Mapping[str, Value]) -> 
         yield from _retention_conflicts(topic)
 
 
+def _cleaner_conflicts(values: Mapping[str, Value]) -> Iterable[str]:
+    number = _number_of(values)
+    factor, rate = values["log.cleaner.io.buffer.load.factor"], values["log.cleaner.io.max.bytes.per.second"]
+    assert isinstance(factor, float)
+    assert isinstance(rate, float)
+    slots = number("log.cleaner.dedupe.buffer.size") // max(number("log.cleaner.threads"), 1) // 24
+    if slots * factor <= 1:
+        yield (
+            "log.cleaner.dedupe.buffer.size, log.cleaner.threads and log.cleaner.io.buffer.load.factor leave "
+            "no room for a single key"
+        )
+    if rate <= 0:
+        yield "log.cleaner.io.max.bytes.per.second must be greater than 0"
+
+
 def _topic_conflicts(values: Mapping[str, Value], remote_storage_enabled: bool) -> Iterable[str]:
+    number = _number_of(values)
+    least, most = number("min.compaction.lag.ms"), number("max.compaction.lag.ms")
+    if least > most:
+        yield (
+            f"conflict topic config setting min.compaction.lag.ms ({least}) > max.compaction.lag.ms ({most})"
+        )
     if not values["remote.storage.enable"]:
         return
     if not remote_storage_enabled:
@@ -353,6 +413,10 @@ def _topic_conflicts(values: Mapping[str, Value], remote_storage_enabled: bool) 
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage."
         )
+    policies = values["cleanup.policy"]
+    assert isinstance(policies, tuple)
+    if "compact" in policies:
+        yield "Remote log storage is unsupported for the compacted topics"
     yield from _retention_conflicts(values)
     if values["remote.log.copy.disable"]:
         for unit in ("bytes", "ms"):

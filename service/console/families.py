@@ -147,6 +147,11 @@ LOGS: Final = (
         kafka="kafka.log:type=LogFlushStats,name=LogFlushRateAndTimeMs",
     ),
     _counter("log_flush_errors", "Flushes that failed."),
+    _counter("log_cleanings", "Logs that were compacted, each time."),
+    _counter("log_cleaning_errors", "Logs that failed to be compacted, each time."),
+    _counter("log_cleaned_bytes_read", "Bytes that were looked at to compact logs, their copy alone."),
+    _counter("log_cleaned_bytes_written", "Bytes of them that stayed."),
+    _gauge("log_uncleanable", "Logs that are left alone now, as they failed to be compacted."),
     _gauge(
         "log_dir_free_bytes", "Bytes that are free in the file system of a log directory.", "directory",
     ),

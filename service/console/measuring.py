@@ -98,6 +98,11 @@ def of_node(node: Watched, now_ms: int) -> Iterator[Sample]:
     if node.logs is not None:
         yield Sample("firn_log_flush_seconds", node.logs.metrics.flush_time.snapshot())
         yield Sample("firn_log_flush_errors", node.logs.metrics.flush_errors)
+        yield Sample("firn_log_cleanings", node.logs.metrics.cleanings)
+        yield Sample("firn_log_cleaning_errors", node.logs.metrics.cleaning_errors)
+        yield Sample("firn_log_cleaned_bytes_read", node.logs.metrics.cleaned_bytes_read)
+        yield Sample("firn_log_cleaned_bytes_written", node.logs.metrics.cleaned_bytes_written)
+        yield Sample("firn_log_uncleanable", node.logs.metrics.uncleanable_logs)
     if node.metadata is not None:
         yield from _metadata(node.metadata)
     if node.cold is not None:

@@ -1,4 +1,4 @@
-"""The offset checkpoints of all log directories: recovery points, and where logs begin.
+"""The offset checkpoints of all log directories: recovery points, where logs begin and are clean to.
 
 What they are to say is kept as logs change, so a checkpoint looks at those alone that have changed.
 """
@@ -15,7 +15,7 @@ from service.base.disk import DiskError
 from service.base.files import FsyncFailed
 from service.base.threads import Threads
 from service.hot.log import LocalLog
-from service.hot.log_dir import LOG_START_OFFSETS, RECOVERY_POINTS, LogDir, Offsets
+from service.hot.log_dir import CLEANER_OFFSETS, LOG_START_OFFSETS, RECOVERY_POINTS, LogDir, Offsets
 
 _log = logging.getLogger(__name__)
 
@@ -25,11 +25,12 @@ Name = tuple[str, int]
 
 
 class DirOffsets(NamedTuple):
-    """What the two checkpoints of one directory are to say."""
+    """What the checkpoints of one directory are to say."""
 
     home: LogDir
     recovery_points: Offsets
     log_starts: Offsets
+    cleaned: Offsets
 
 
 class AllOffsets(NamedTuple):
@@ -51,14 +52,14 @@ class OffsetTable:
 
     def add(self, home: LogDir) -> None:
         """A directory whose checkpoints are to be written."""
-        self._said[home] = DirOffsets(home, {}, {})
+        self._said[home] = DirOffsets(home, {}, {}, {})
 
     def note(self, log: LocalLog, home: LogDir) -> None:
         """The log's offsets may be others than they were."""
         self._changed[log] = home
         self.is_changed = True
 
-    def keep(self, name: Name, home: LogDir, known: tuple[Offsets, Offsets]) -> None:
+    def keep(self, name: Name, home: LogDir, known: tuple[Offsets, Offsets, Offsets]) -> None:
         """Go on saying what was known of a log that could not be opened."""
         self.is_changed = True
         for offsets, before in zip(self._said[home][1:], known, strict=True):
@@ -79,7 +80,7 @@ class OffsetTable:
             self._update(log, self._said[home])
         self._changed.clear()
         self.is_changed = False
-        copies = [DirOffsets(said.home, dict(said[1]), dict(said[2])) for said in self._said.values()]
+        copies = [DirOffsets(said[0], *map(dict, said[1:])) for said in self._said.values()]
         return AllOffsets(next(self._taken), copies)
 
     @staticmethod
@@ -87,6 +88,8 @@ class OffsetTable:
         """A log's start is told wherever it may not be plain from the files: those before it go later."""
         name = log.tip.topic, log.tip.partition
         said.recovery_points[name] = log.recovery_point
+        if log.state.cleaned_offset >= 0:
+            said.cleaned[name] = log.state.cleaned_offset
         if log.config.remote_storage_enable or log.log_start_offset:
             said.log_starts[name] = log.log_start_offset
         else:
@@ -96,7 +99,8 @@ class OffsetTable:
 class Checkpoints:
     """Writes the files. From any thread; older offsets never replace newer, a failed directory is left alone.
 
-    ``names``: the (topic, partition) pairs that the files speak of.
+    ``names``: the (topic, partition) pairs that the files speak of. ``cleaned``: what the files say of logs
+    that were compacted, durably.
     """
 
     def __init__(self, threads: Threads) -> None:
@@ -104,6 +108,7 @@ class Checkpoints:
         self._number = -1
         self._failed: Mapping[LogDir, Exception] = {}
         self._durable_starts: dict[LogDir, Offsets] = {}
+        self.cleaned: dict[LogDir, Offsets] = {}
         self._lock = threads.lock()
 
     def durable_start(self, name: Name, home: LogDir) -> int:
@@ -120,13 +125,16 @@ class Checkpoints:
             if offsets.number < self._number:
                 return self._failed
             self._number = offsets.number
-            for home, points, starts in offsets.homes:
+            for home, points, starts, cleaned in offsets.homes:
                 if home.latch.failure is not None:
                     failed[home] = home.latch.failure
                     continue
                 try:
                     home.write_offsets(RECOVERY_POINTS, points)
                     home.write_offsets(LOG_START_OFFSETS, starts)
+                    if cleaned != self.cleaned.get(home, {}):  # most nodes have none
+                        home.write_offsets(CLEANER_OFFSETS, cleaned)
+                        self.cleaned[home] = cleaned
                 except DiskError as e:
                     if isinstance(e, FsyncFailed):
                         home.latch.fail(e)
@@ -134,7 +142,7 @@ class Checkpoints:
                     _log.error("checkpoints of %s: %s", home.path, e)
                 else:
                     self._durable_starts[home] = starts
-            self.names = {name for _, points, _ in offsets.homes for name in points}
+            self.names = {name for _, points, *_ in offsets.homes for name in points}
             self._failed = failed
         return failed
 

@@ -27,6 +27,7 @@ from service.base.files import make_directory
 from service.base.types import NO_TIMESTAMP, TimestampedOffset, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
+from service.hot.cleaning.swap import Swapping
 from service.hot.durability import Durability, Latch
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import FileCache
@@ -67,15 +68,18 @@ class LocalLog:
 
     def __init__(self, state: LogState, latch: Latch) -> None:
         self.state = state
+        self.latch = latch
         self._durability = Durability(state, latch)
-        self._reader = LogReader(state.segments, lambda: "compact" in state.config.cleanup_policy)
+        self._reader = LogReader(state)
         self.sealed = SealedSegments(state)
         self._watchers: tuple[Watcher[LocalLog], ...] = (self.sealed,)
         self._trimming = Trimming(
             state, self._durability, self._reader, self._start_moved, self._has_removals
         )
+        self.swapping = Swapping(state, self._trimming, self._reader)
         self.by_time = TimeSearch(state)
         self._closed = False
+        self._note_policy()
         self._set_limits()
 
     @classmethod
@@ -90,6 +94,7 @@ class LocalLog:
         log_start_offset: int = 0,
         clean: bool = False,
         doubtful: bool = False,
+        cleaned_offset: int = -1,
         files: FileCache | None = None,
         latch: Latch | None = None,
         producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
@@ -97,14 +102,15 @@ class LocalLog:
         """Open the log in `directory`, which is made if it is not there, and recover it unless `clean`.
 
         `recovery_point`: below it everything is known to be on disk. `log_start_offset`: as checkpointed.
-        `doubtful`: an fsync failed in the directory, so what lies above is written again.
+        `doubtful`: an fsync failed in the directory, so what lies above is written again. `cleaned_offset`:
+        up to there it was compacted, as checkpointed, -1 if it never was.
         `latch`: its log directory's, one of its own where it is alone. `DiskError` if the disk does not let
         us, `CorruptionError` if the log is damaged: its bytes stay as they are then.
         """
         make_directory(world.disk, directory)
         files = FileCache(world.disk) if files is None else files
         state = LogState(directory, tip, config, world, files)
-        known = Known(recovery_point, log_start_offset, clean and not doubtful, doubtful)
+        known = Known(recovery_point, log_start_offset, clean and not doubtful, doubtful, cleaned_offset)
         is_changed = load_log(state, known, producer_expiration_ms)
         log = cls(state, latch or Latch())
         if is_changed or not known.clean:
@@ -217,16 +223,23 @@ class LocalLog:
     @config.setter
     def config(self, config: LogConfig) -> None:
         self.state.config = config
+        self._note_policy()
         self._set_limits()
         for watcher in self._watchers:
             watcher.configured(self)
 
+    def _note_policy(self) -> None:
+        """From now on offsets may be missing, whatever the policy is later."""
+        if self.state.config.is_compacted and self.state.cleaned_offset < 0:
+            self.state.cleaned_offset = self.state.start
+
     def _set_limits(self) -> None:
         """Draw the jitter for the active segment, so that partitions made together do not roll together."""
         config = self.state.config
-        jitter = min(config.segment_jitter_ms, config.segment_ms)
+        segment_ms = config.effective_segment_ms
+        jitter = min(config.segment_jitter_ms, segment_ms)
         early_ms = self.state.world.random.randrange(jitter) if jitter > 0 else 0
-        self._limits = (config.segment_bytes, config.segment_ms - early_ms)
+        self._limits = (config.segment_bytes, segment_ms - early_ms)
 
     def fail(self, why: Exception) -> None:
         """Take the replica offline."""
@@ -300,6 +313,8 @@ class LocalLog:
             except DiskError as e:
                 self._refused(active, e)
                 raise
+            if base > state.end_offset and state.cleaned_offset >= 0:
+                state.gaps_below = base  # its leader's log was compacted
             state.end_offset = last + 1
             state.segments.size += header.size
             if marker is not None:
@@ -517,6 +532,7 @@ class LocalLog:
     def _or_offline(self, work: Callable[[], int]) -> int:
         """What fails half-way leaves memory and disk apart: the next opening brings them together."""
         try:
+            self.swapping.finish()
             return work()
         except (StorageError, CorruptionError) as e:
             raise self.state.fail(e) from e
@@ -572,6 +588,7 @@ class LocalLog:
         state = self.state
         if clean:
             state.check()
+            self.swapping.finish()
             self._durability.settle()
         self._closed = True
         self._durability.close()

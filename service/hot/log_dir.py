@@ -7,6 +7,7 @@ All are Kafka's but the last:
     .kafka_cleanshutdown               {"version":0,"brokerEpoch":N}; taken away before a log is opened
     recovery-point-offset-checkpoint   "<topic> <partition> <offset>" lines: below it all is on disk
     log-start-offset-checkpoint        likewise; only for logs that begin above their first segment
+    cleaner-offset-checkpoint          likewise; for logs that are or were compacted, up to where
     .fsync-failed                      empty; what was not known to be on disk is to be written again
 
 Blocking; for start, stop and the `log-io` threads.
@@ -52,6 +53,7 @@ _META_CHECKSUM: Final = "#firn.crc32c="
 _ID_CHECKSUM: Final = "\nfirn.crc32c: "
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 
 MAX_SMALL_BYTES: Final = 1 << 20
 """More than any of these small files has; a larger one is not what its name says."""

@@ -31,6 +31,7 @@ from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names
 from service.hot.checkpoints import AllOffsets, Checkpoints, Name, OffsetTable, Rounds
+from service.hot.cleaning.cleaner import Cleaner
 from service.hot.directories import LogDirs
 from service.hot.files import FileCache
 from service.hot.flusher import Flusher
@@ -102,6 +103,7 @@ class LogManager:
         self._io = LogIo(world.threads, io_threads)
         self._flusher = Flusher(self._io, world.clock, self, self.metrics)
         self._removals = Removals(self._io, world.disk)
+        self.cleaner = Cleaner(self._io, world, self, self.metrics)
         self._offsets = OffsetTable()
         self._counts: Counter[LogDir] = Counter()
 
@@ -143,6 +145,7 @@ class LogManager:
                 continue
             self._offsets.add(home)
             self._checkpoints.names |= found.recovery_points.keys() | found.log_starts.keys()
+            self._checkpoints.cleaned[home] = found.cleaned
             replicas = self._replicas(home, found.directories)
             stop = f"after a {'clean' if found.clean else 'hard'} stop" if replicas else "which has none yet"
             _log.info("opening %d logs in %s, %s", len(replicas), home.path, stop)
@@ -192,7 +195,7 @@ class LogManager:
             _log.error("%s is offline, its files are left as they are: %s", opened.path, opened.why)
             name = opened.tip.topic, opened.tip.partition
             self._offline.setdefault(name, []).append(opened)
-            self._offsets.keep(name, home, opened.known[1:3])
+            self._offsets.keep(name, home, opened.known[1:4])
         elif opened is not None:
             self._adopt(opened, home)
 
@@ -381,6 +384,7 @@ class LogManager:
                 await piece.next_turn()
             retired.append(self._retire(log, suffix))
         await self._removals.let_be(set(logs))
+        await self.cleaner.let_be(logs)
         found = await self._io.run_all(partial(rename_all, self._disk), retired)
         for (log, target), path in zip(retired, found, strict=True):
             if piece.charge(_ADOPT_US):
@@ -397,6 +401,7 @@ class LogManager:
         self._by_name.pop((tip.topic, tip.partition), None)
         self._counts[home] -= 1
         self._flusher.forget(log)
+        self.cleaner.forget(log)
         self._offsets.forget((tip.topic, tip.partition), home, log)
         self._checkpoint_soon = True
         log.retire()
@@ -425,12 +430,13 @@ class LogManager:
         """It is new here, or its settings are."""
         self.flushed(log)
         self._flusher.configured(log)
+        self.cleaner.configured(log)
 
     def _hurry(self) -> None:
         if self._wake is not None:
             self._wake.set()
 
-    # What the flusher asks
+    # What the flusher and the cleaner ask
 
     def is_here(self, log: LocalLog) -> bool:
         return log in self._homes
@@ -443,6 +449,19 @@ class LogManager:
 
     def flush_failed(self) -> None:
         self._take_directories_offline()
+
+    def cleaned(self, log: LocalLog) -> None:
+        self.flushed(log)
+        self._checkpoint_soon = True
+        self._hurry()
+
+    async def note_compacted(self, log: LocalLog) -> bool:
+        durable = self._checkpoints.cleaned
+        name, home = (log.tip.topic, log.tip.partition), self._homes[log]
+        if name not in durable[home]:
+            self.flushed(log)
+            await self._rounds.next()
+        return name in durable[home]
 
     async def flush(self, log: LocalLog) -> None:
         """Return once everything appended to `log` until now is durable.
@@ -567,7 +586,7 @@ class LogManager:
         await self._rounds.finish()
         try:
             if clean:
-                failed = await self._write_checkpoints()
+                failed = await self._rounds.next()
                 safe = [log for log, home in self._homes.items() if home not in failed and not log.failure]
                 await self._removals.remove_rest(safe)
             closed = await self._io.run_all(partial(self._close_all, clean), list(self._logs.values()))
@@ -575,7 +594,9 @@ class LogManager:
             self._take_directories_offline()
             if clean:
                 offsets = self._take_offsets()
-                await self._io.run(self._mark_clean, offsets, broker_epoch, unclean | self._dirs.failed)
+                failed = await self._io.run(self._checkpoints.write, offsets)
+                unclean |= self._dirs.failed | failed.keys()
+                await self._io.run(self._dirs.mark_clean, broker_epoch, unclean)
         finally:
             await self._io.finish()
             self._dirs.close()
@@ -594,10 +615,6 @@ class LogManager:
             clean = False
             log.close(clean=False)
         return None if clean else self._homes.get(log)
-
-    def _mark_clean(self, offsets: AllOffsets, broker_epoch: int, unclean: set[LogDir | None]) -> None:
-        """On a `log-io` thread."""
-        self._dirs.mark_clean(broker_epoch, unclean | self._checkpoints.write(offsets).keys())
 
 
 def _unwritten(error: Exception) -> LogOffline:

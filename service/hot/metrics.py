@@ -14,3 +14,9 @@ class HotMetrics:
     flush_time: Histogram = field(default_factory=Histogram)
     """How long flushes of a log took, in seconds, waiting for a thread included."""
     flush_errors: int = 0
+    cleanings: int = 0
+    cleaning_errors: int = 0
+    cleaned_bytes_read: int = 0
+    cleaned_bytes_written: int = 0
+    uncleanable_logs: int = 0
+    """Set aside now, as they failed to be cleaned."""

@@ -5,6 +5,7 @@
 <topic>-<partition>.<32 hex digits>-stray/      a replica that no longer belongs to this node's metadata
     00000000000000000000.log .index .timeindex .txnindex .snapshot
     00000000000000000000.log.deleted            a segment waits for removal
+    00000000000000000000.log.cleaned .log.swap  a cleaned segment on its way; see `cleaning.swap`
     leader-epoch-checkpoint   partition.metadata
 """
 
@@ -20,6 +21,8 @@ TIME_INDEX: Final = ".timeindex"
 TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 DELETED: Final = ".deleted"
+CLEANED: Final = ".cleaned"
+SWAP: Final = ".swap"
 SEGMENT_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
 
 DELETE_DIR: Final = "-delete"

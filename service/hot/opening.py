@@ -18,6 +18,7 @@ from service.hot import names
 from service.hot.files import FileCache
 from service.hot.log import LocalLog
 from service.hot.log_dir import (
+    CLEANER_OFFSETS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     LogDir,
@@ -38,6 +39,7 @@ class Found(NamedTuple):
     clean: bool
     recovery_points: Offsets
     log_starts: Offsets
+    cleaned: Offsets
     directories: list[str]
     doubtful: bool = False
     """an fsync failed in an earlier process: what was not known to be durable is to be written again"""
@@ -72,8 +74,9 @@ def look_into(home: LogDir) -> Found:
     """The directory's marker (which is gone then), checkpoints and subdirectories."""
     clean = home.take_clean_marker()
     points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
+    cleaned = home.read_offsets(CLEANER_OFFSETS)
     directories = [entry.name for entry in home.disk.list(home.path) if entry.is_dir]
-    return Found(clean, points, starts, directories, home.is_doubtful())
+    return Found(clean, points, starts, cleaned, directories, home.is_doubtful())
 
 
 class Opener:
@@ -99,6 +102,7 @@ class Opener:
             log_start_offset=known.log_starts.get(tip[1:], 0),
             clean=known.clean,
             doubtful=known.doubtful,
+            cleaned_offset=known.cleaned.get(tip[1:], -1),
             files=self._files,
             latch=home.latch,
             producer_expiration_ms=self._producer_expiration_ms,

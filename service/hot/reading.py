@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError
 from service.hot.files import FileSlice
 from service.hot.segment import Segment
 from service.hot.segments import Segments
+from service.hot.state import LogState
 from service.records.batch import LOG_OVERHEAD, size_at
 
 _MAX_PLACES: Final = 64
@@ -34,12 +34,11 @@ class LogReader:
     the next reads of those consumers begin there.
     """
 
-    __slots__ = ("_may_have_gaps", "_places", "_segments")
+    __slots__ = ("_places", "_segments", "_state")
 
-    def __init__(self, segments: Segments, may_have_gaps: Callable[[], bool]) -> None:
-        """`may_have_gaps`: whether offsets may be missing between segments (compaction takes them)."""
-        self._segments = segments
-        self._may_have_gaps = may_have_gaps
+    def __init__(self, state: LogState) -> None:
+        self._state = state
+        self._segments: Segments = state.segments
         self._places: dict[int, tuple[Segment, int]] = {}
 
     def forget(self) -> None:
@@ -54,7 +53,7 @@ class LogReader:
         slot = segments.slot_of(offset)
         segment = segments.all[slot]
         start, position, first = self._locate(segment, offset)
-        if position >= segment.size:
+        while position >= segment.size:  # more than once behind segments of which compaction left nothing
             slot += 1
             if slot == len(segments.all):
                 if offset < log_end_offset:
@@ -120,7 +119,7 @@ class LogReader:
 
     def _missing(self, offset: int, why: str) -> None:
         """`CorruptionError`, but where compaction may have taken `offset`."""
-        if not self._may_have_gaps():
+        if offset >= self._state.gaps_below:
             raise CorruptionError(f"offset {offset} is nowhere: {why}")
 
     def _limit(self, slot: int, segment: Segment, end_offset: int, log_end_offset: int) -> int:

@@ -25,6 +25,7 @@ from service.base.files import TEMPORARY, fsync_dir, read_checkpoint, remove_fil
 from service.base.types import NO_TIMESTAMP
 from service.config.settings import LogConfig
 from service.hot import names
+from service.hot.cleaning.interrupted import tidy
 from service.hot.epochs import LeaderEpochs
 from service.hot.files import SegmentFile
 from service.hot.producer_snapshot import SnapshotFiles
@@ -52,6 +53,8 @@ class Known(NamedTuple):
     clean: bool
     doubtful: bool = False
     """what is not known to be on the device is to be written again"""
+    cleaned_offset: int = -1
+    """up to where it was compacted, -1 if it never was"""
 
 
 def settings_of(config: LogConfig) -> SegmentSettings:
@@ -77,7 +80,9 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool
     let us.
     """
     now_ms = state.world.clock.now_ms()
-    entries = state.disk.list(state.dir)
+    entries = tidy(state.disk, state.dir, state.disk.list(state.dir))
+    if known.cleaned_offset >= 0 or state.config.is_compacted:
+        state.cleaned_offset = max(known.cleaned_offset, known.log_start_offset)
     sizes = _tidy(state.disk, state.dir, entries)
     settings = settings_of(state.config)
     segments = [
@@ -117,6 +122,9 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool
     state.end_offset = end_offset
     state.local_start = max(state.start, first)
     state.recovery_point = end_offset if known.clean else min(known.recovery_point, end_offset)
+    if state.cleaned_offset >= 0:
+        # Who was cleaned may lack offsets, whatever its policy is now; a follower has its leader's gaps.
+        state.gaps_below = end_offset
     return is_changed
 
 
@@ -182,7 +190,6 @@ class _Loader:
         self._segments = segments
         self.known = known
         self._now_ms = now_ms
-        self._may_have_gaps = "compact" in state.config.cleanup_policy
 
     def load(self, read_from: int | None = None) -> int:
         """Bring everything up to date with the log; returns its end offset.
@@ -278,11 +285,19 @@ class _Loader:
 
     def _check_border(self, before: Segment, end_offset: int, segment: Segment) -> None:
         base = segment.base_offset
-        if base < end_offset or (base > end_offset and not self._may_have_gaps):
+        if base < end_offset or (base > end_offset and not self._may_be_a_gap(base)):
             raise CorruptionError(
                 f"{segment.log.path} begins at {base}, the segment before it ends at {end_offset}: "
                 f"{before.log.path.name}"
             )
+
+    def _may_be_a_gap(self, end: int) -> bool:
+        """Whether offsets in front of `end` may be gone by compaction.
+
+        Kafka's leaves gaps between segments, ours does not: it was durable then, or a checkpoint says so.
+        """
+        cleaned = self._state.cleaned_offset
+        return cleaned >= 0 and (self.known.clean or end <= max(self.known.recovery_point, cleaned))
 
     def _restore_producers(self, end_offset: int) -> None:
         state, first = self._state, self._segments[0].base_offset
@@ -302,7 +317,8 @@ class _Loader:
         known_epochs = state.epochs.entries
         for i in range(slot, len(bases)):
             segment = self._segments[i]
-            if i > slot and segment.base_offset != end_offset:
+            base = segment.base_offset
+            if i > slot and base != end_offset and not (base > end_offset and self._may_be_a_gap(base)):
                 self._end_before(i, end_offset)
                 break
             state.producers.end_offset = segment.base_offset

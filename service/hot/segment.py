@@ -137,6 +137,22 @@ class Segment:
         return self._disk.stat(self.log.path).modified_ms
 
     @property
+    def index_bytes(self) -> int:
+        """Bytes of the offset index."""
+        return self.offset_index.size
+
+    @property
+    def time_index_bytes(self) -> int:
+        return self.time_index.size
+
+    @property
+    def first_timestamp(self) -> int:
+        """The greatest timestamp of the first batch; the segment is not empty."""
+        if self._first_timestamp is None:
+            self._first_timestamp = self._first().max_timestamp
+        return self._first_timestamp
+
+    @property
     def largest_timestamp(self) -> int:
         """Greatest record timestamp, else the time of the last write (ms)."""
         timestamp = self.max_timestamp
@@ -240,10 +256,9 @@ class Segment:
 
         By record time if its first batch has one, else by the clock.
         """
-        if self._first_timestamp is None:
-            self._first_timestamp = self._first().max_timestamp
-        if self._first_timestamp >= 0:
-            return max_timestamp - self._first_timestamp
+        first_timestamp = self.first_timestamp
+        if first_timestamp >= 0:
+            return max_timestamp - first_timestamp
         return now_ms - self.created_ms
 
     def _first(self) -> BatchHeader:
@@ -431,6 +446,13 @@ class Segment:
             self.settings.index_interval_bytes,
         )
 
+    def take_cleaned(self, built: IndexBuilder, sealed_at_ms: int) -> None:
+        """The files were made by a cleaning, are durable, and have these indexes."""
+        self._max = built.newest if self.size else None
+        self._sealed_at_ms = sealed_at_ms
+        self._checked = True
+        self._is_settled = True
+
     def replace_indexes(self, built: IndexBuilder) -> None:
         """Take these for the indexes: they were made of the whole log."""
         self._max = built.newest if self.size else None
@@ -542,13 +564,14 @@ class Segment:
 
     # Going
 
-    def drop(self) -> list[Path]:
+    def drop(self, mark: str = "") -> list[Path]:
         """Let go of all files, for their removal: what is to be unlinked, the log last.
 
-        Readers keep what they have open.
+        Somebody has put `mark` behind their names. Readers keep what they have open.
         """
-        paths = [handle.path for handle in reversed(self.handles)]
-        paths.insert(0, self.log.path.with_suffix(names.TXN_INDEX))
+        paths = [self.log.path.with_suffix(suffix + mark) for suffix in reversed(names.SEGMENT_SUFFIXES)]
+        for handle in self.handles:
+            handle.moved(handle.path.with_name(handle.path.name + mark))
         self.close()
         return paths
 

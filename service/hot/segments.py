@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
 from service.hot.segment import Segment
@@ -59,6 +59,18 @@ class Segments:
         self.all.append(segment)
         self.bases.append(segment.base_offset)
         self.active = segment
+
+    def replace(self, old: Sequence[Segment], new: Sequence[Segment]) -> None:
+        """`new` ones take the place of `old` ones, which stand together and are sealed."""
+        first = self.slot_of(old[0].base_offset)
+        end = first + len(old)
+        grown = sum(segment.size for segment in new) - sum(segment.size for segment in old)
+        begins = self.positions[first]
+        between = list(accumulate((segment.size for segment in new[:-1]), initial=begins))
+        self.positions[first:] = [*between, *(position + grown for position in self.positions[end:])]
+        self.all[first:end] = new
+        self.bases[first:end] = [segment.base_offset for segment in new]
+        self.size += grown
 
     def take_out(self, begin: int, end: int, reason: str) -> list[Segment]:
         """Segments leave the log; the caller sees to their files.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from service.base.disk import Disk
 from service.base.errors import CorruptionError, StorageError
@@ -16,6 +16,9 @@ from service.hot.files import FileCache
 from service.hot.producer_snapshot import SnapshotFiles
 from service.hot.producers import ProducerStates
 from service.hot.segments import Segments
+
+if TYPE_CHECKING:
+    from service.hot.cleaning.swap import Swap
 
 _log = logging.getLogger(__name__)
 
@@ -46,12 +49,14 @@ class LogState:
     """One log: offsets, segments and side files. Owned by the loop.
 
     ``lock`` guards what a flush on another thread looks at: segments, ends and ``truncations``. ``failure``:
-    why the replica is offline, None while it is not.
+    why the replica is offline, None while it is not. ``cleaned_offset``: up to there the log was cleaned, -1
+    where it never was to be compacted. ``gaps_below``: where offsets may be missing, as compaction takes
+    them. ``swap``: a replacement of segments that is under way.
     """
 
     __slots__ = (
-        "config", "dir", "disk", "end_offset", "epochs", "failure", "files", "local_start", "lock",
-        "producers", "recovery_point", "segments", "snapshots", "start", "tip",
+        "cleaned_offset", "config", "dir", "disk", "end_offset", "epochs", "failure", "files", "gaps_below",
+        "local_start", "lock", "producers", "recovery_point", "segments", "snapshots", "start", "swap", "tip",
         "truncations", "world",
     )  # fmt: skip
 
@@ -75,6 +80,9 @@ class LogState:
         self.local_start = 0
         self.end_offset = 0
         self.recovery_point = 0
+        self.cleaned_offset = -1
+        self.gaps_below = 0
+        self.swap: Swap | None = None
 
     def fail(self, why: Exception | str) -> LogOffline:
         """Take the replica offline, for good; the error to raise."""

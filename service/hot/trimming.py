@@ -19,7 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.files import fsync_dir, fsync_file, remove_file
-from service.hot import retention
+from service.hot import names, retention
 from service.hot.durability import Durability
 from service.hot.producers import ProducerEntry
 from service.hot.reading import LogReader
@@ -191,7 +191,8 @@ class Trimming:
         state.local_start = max(state.local_start, start)
         if not copied and start > state.start:
             self._move_start(start)
-        self.take_out(0, count, reason)
+        if state.swap is None:  # else the next time: they are behind the start already
+            self.take_out(0, count, reason)
 
     def take_out(self, begin: int, end: int, reason: str) -> None:
         """Segments leave the log; their files go after ``file.delete.delay.ms``."""
@@ -210,6 +211,16 @@ class Trimming:
         self._reader.forget()
         if gone:
             self._on_removals(due_ms)
+
+    def replaced(self, old: Sequence[Segment]) -> None:
+        """These segments' files are called ``.deleted`` now, and go after ``file.delete.delay.ms``."""
+        state = self._state
+        due_ms = state.world.clock.now_ms() + state.config.file_delete_delay_ms
+        paths = list(state.snapshots.forget(one.base_offset for one in old[1:]).values())
+        for segment in old:
+            paths += segment.drop(names.DELETED)
+        self._removals.append(_Removal(due_ms, paths))
+        self._on_removals(due_ms)
 
     def take_removals(self, now_ms: int) -> list[Path]:
         """As `LocalLog.take_removals`."""
@@ -253,6 +264,8 @@ class Trimming:
             state.recovery_point = min(state.recovery_point, end)
             state.start = min(state.start, end)
             state.local_start = min(state.local_start, end)
+            state.cleaned_offset = min(state.cleaned_offset, end)
+            state.gaps_below = min(state.gaps_below, end)
         self._reader.forget()
         if state.epochs.truncate_end(end):
             self._durability.note(state.epochs.path)
@@ -295,6 +308,8 @@ class Trimming:
             state.segments.add(active)
             state.start = start
             state.local_start = state.end_offset = state.recovery_point = offset
+            state.cleaned_offset = min(state.cleaned_offset, start)
+            state.gaps_below = 0
         end_restart(state.disk, state.dir)
         self._reader.forget()
         self._on_start_moved()

@@ -1,8 +1,9 @@
-"""What `column_kernel` calls as C; kernel.py says what each does.
+"""What other kernels call as C; kernel.py says what each does.
 
 C functions are inlined within one module only, so these are for once a batch, a record or a header.
 """
 
+cdef long long crc32c(const unsigned char *data, long long position, long long end) noexcept nogil
 cdef long long int32(const unsigned char *data, long long position) noexcept nogil
 cdef long long int64(const unsigned char *data, long long position) noexcept nogil
 cdef long long next_header(

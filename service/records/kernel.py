@@ -82,7 +82,7 @@ _fill_crc_table()
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
-def _crc32c(data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong) -> cython.longlong:
+def crc32c(data: cython.p_const_uchar, position: cython.longlong, end: cython.longlong) -> cython.longlong:
     """CRC32C of ``data[position:end]``, eight bytes a step."""
     crc: cython.uint = _UINT32_MAX
     while end - position >= 8:
@@ -421,7 +421,7 @@ def _check_batch(
     count = int32(data, position + 57)
     if count < 0 or count > delta + 1:
         return _BAD_COUNT
-    if size <= crc_limit and _crc32c(data, position + 21, position + size) != _uint32(data, position + 17):
+    if size <= crc_limit and crc32c(data, position + 21, position + size) != _uint32(data, position + 17):
         return _BAD_CRC
     return size
 

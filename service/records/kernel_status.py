@@ -30,12 +30,47 @@ class Status(IntEnum):
 
 
 class Pause(IntEnum):
-    """Why the column kernel came back before the end of its data, with nothing wrong."""
+    """Why a kernel came back before the end of its data, with nothing wrong."""
 
     FULL = 1
-    """The rows so far are a whole chunk."""
+    """The rows so far are a whole chunk; or there is no room for more."""
     BATCH = 2
     """A batch begins that needs a decision or an inflated payload."""
+    GROW = 3
+    """A batch begins that needs more room than there is in all."""
+
+
+class MapState(IntEnum):
+    """Where `key_kernel` keeps what it knows of a map."""
+
+    ENTRIES = 0
+    """keys in the map"""
+    LIMIT = 1
+    """as many as there may be"""
+    LATEST = 2
+    """the offset up to which all keys are in the map, -1 before the first"""
+    RECORDS = 3
+    """records looked at"""
+
+
+class CopyState(IntEnum):
+    """Where `copy_kernel` keeps how far its copy is."""
+
+    USED = 0
+    """bytes of the buffer that are written"""
+    READ = 1
+    """records looked at"""
+    KEPT = 2
+    """those that stay"""
+
+
+class Judging(IntEnum):
+    """Which records of a batch stay."""
+
+    BY_KEY = 0
+    """the last one of each key"""
+    ALL = 1
+    NONE = 2
 
 
 class IndexFault(IntEnum):

@@ -26,6 +26,11 @@ class AbortedEntry(NamedTuple):
     last_stable_offset: int
 
 
+def encode_row(entry: AbortedEntry) -> bytes:
+    """The bytes of one row."""
+    return ROW.pack(_VERSION, *entry)
+
+
 def decode_rows(data: Buffer) -> list[AbortedEntry]:
     """The rows of one index. `CorruptionError` for a torn row, an unknown version, offsets that run back."""
     if len(data) % ROW.size:

@@ -14,6 +14,7 @@ The checks, their order and their error codes are Kafka's (`ProduceRequest.valid
     control batch; producer id without a sequence          INVALID_RECORD
     records that do not parse or do not fill the batch     INVALID_RECORD
     timestamps out of bounds, or typed LogAppendTime       INVALID_TIMESTAMP
+    records without a key, on a compacted topic            INVALID_RECORD
 
 Where Kafka is looser or answers by accident, on purpose otherwise:
 
@@ -40,6 +41,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -70,6 +72,7 @@ from service.records.batch import (
 from service.records.compression import InflatedTooLarge, compress, decompress
 from service.records.kernel import check_records
 from service.records.kernel_status import Status
+from service.records.key_kernel import find_keyless
 from service.records.time_kernel import find_outside
 
 MAX_RECORD_ERRORS: Final = 100
@@ -80,6 +83,7 @@ _SIZE_UP_TO_MAGIC: Final = 17
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _AS_PRODUCED: Final = "producer"
+_NO_KEY: Final = "Compacted topic cannot accept message without key"
 _CODEC_BY_NAME: Final = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in CODECS[1:]}}
 _LENGTH: Final = struct.Struct(">i")
 _MAGIC: Final = struct.Struct(">b")
@@ -119,6 +123,7 @@ class ValidationRules:
     timestamp_after_max_ms: int = 3_600_000
     compression_type: str = _AS_PRODUCED
     max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES
+    needs_keys: bool = False
     at_once_bytes: tuple[int, ...] = field(init=False)
     """by codec id: how large a batch may be, inflated, for one slice of the loop's turn"""
 
@@ -145,6 +150,7 @@ def rules_of(config: LogConfig, max_inflated_bytes: int) -> ValidationRules:
         timestamp_before_max_ms=config.message_timestamp_before_max_ms,
         timestamp_after_max_ms=config.message_timestamp_after_max_ms,
         compression_type=config.compression_type,
+        needs_keys=config.is_compacted,
         max_inflated_bytes=min(max(max_inflated_bytes, config.max_message_bytes), MAX_INFLATED_BATCH_BYTES),
     )
 
@@ -224,8 +230,13 @@ def validate_produced(
     )
     if status != 0:
         raise _record_error(Status(status), index)
+    if rules.needs_keys:
+        keyless = _keyless(records, start, count)
+        if keyless and outside < 0 and not attributes & LOG_APPEND_TIME_FLAG:
+            raise _key_error(keyless)
     if outside >= 0 or attributes & LOG_APPEND_TIME_FLAG:
-        raise _timestamp_error(records, start, fields, oldest, newest)
+        keyless = _keyless(records, start, count) if rules.needs_keys else ()
+        raise _timestamp_error(records, start, fields, oldest, newest, keyless)
 
     target = codec_id if rules.compression_type == _AS_PRODUCED else _CODEC_BY_NAME[rules.compression_type]
     if target == codec_id and max_timestamp == stated_max and not rules.log_append_time:
@@ -347,10 +358,29 @@ def _header_error(fields: tuple[int, ...]) -> RequestError:
     return _invalid(f"producer id {producer_id} comes with an invalid sequence number {base_sequence}")
 
 
+def _keyless(records: Buffer, start: int, count: int) -> Sequence[int]:
+    """Numbers of the records without a key, a hundred of them at most."""
+    found = array("q", bytes(8 * MAX_RECORD_ERRORS))
+    return found[: find_keyless(records, start, len(records), count, found)]
+
+
+def _key_error(keyless: Sequence[int]) -> RecordsRefused:
+    errors = tuple((index, _NO_KEY) for index in keyless)
+    return RecordsRefused(
+        ErrorCode.invalid_record,
+        f"One or more records have been rejected due to {len(errors)} record errors in total, and only "
+        f"showing the first three errors at most: {list(errors[:3])}",
+        errors,
+    )
+
+
 def _timestamp_error(
-    records: Buffer, start: int, fields: tuple[int, ...], oldest: int, newest: int
+    records: Buffer, start: int, fields: tuple[int, ...], oldest: int, newest: int, keyless: Sequence[int]
 ) -> RecordsRefused:
-    """Name the records at fault; only ever reached once they are known to parse."""
+    """Name the records at fault; only ever reached once they are known to parse.
+
+    Of a record without a key only that is said.
+    """
     count = fields[12]
     errors: list[tuple[int, str]] = []
     if fields[5] & LOG_APPEND_TIME_FLAG:
@@ -361,6 +391,9 @@ def _timestamp_error(
         found = find_outside(records, start, len(records), count, fields[7], oldest, newest, rows)
         for at in range(0, 2 * found, 2):
             errors.append((rows[at], f"timestamp {rows[at + 1]} is out of range [{oldest}, {newest}]"))
+    if keyless:
+        named = dict(errors) | dict.fromkeys(keyless, _NO_KEY)
+        errors = sorted(named.items())[:MAX_RECORD_ERRORS]
     return RecordsRefused(
         ErrorCode.invalid_timestamp,
         "One or more records have been rejected due to invalid timestamp",

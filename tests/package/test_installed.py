@@ -23,7 +23,15 @@ from tests.support.tiers import LATEST_TIERED, offset
 pytestmark = pytest.mark.timeout(900)  # of the first test of each Python: it builds and installs
 
 PYTHONS = ("python3.11", "python3.13")
-KERNELS = ("kernel", "column_buffers", "column_kernel", "index_kernel", "time_kernel")
+KERNELS = (
+    "kernel",
+    "column_buffers",
+    "column_kernel",
+    "index_kernel",
+    "time_kernel",
+    "key_kernel",
+    "copy_kernel",
+)
 
 
 class Package(NamedTuple):

@@ -9,7 +9,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-KERNELS = ("kernel", "column_buffers", "column_kernel", "index_kernel", "time_kernel")
+KERNELS = (
+    "kernel",
+    "column_buffers",
+    "column_kernel",
+    "index_kernel",
+    "time_kernel",
+    "key_kernel",
+    "copy_kernel",
+)
 KERNEL_FILES = (
     *("__init__.py", "kernel_status.py", "without_cython.py", "kernel.pxd", "column_buffers.pxd"),
     *(f"{name}.py" for name in KERNELS),

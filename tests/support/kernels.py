@@ -9,7 +9,15 @@ from unittest.mock import patch
 
 from service.records import kernel_status
 
-NAMES: Final = ("kernel", "column_buffers", "column_kernel", "index_kernel", "time_kernel")
+NAMES: Final = (
+    "kernel",
+    "column_buffers",
+    "column_kernel",
+    "index_kernel",
+    "time_kernel",
+    "key_kernel",
+    "copy_kernel",
+)
 """Each after those that it imports."""
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from service.config.keys import ConfigKey
 from service.config.tables.checks import S3_SCHEMES, http_url_problem, store_url_problem
+from service.config.tables.cleaner import CLEANER
 from service.config.tables.log import HOURS_AND_MINUTES, LOG
 from service.config.tables.network import NETWORK
 from service.config.tables.node import NODE
@@ -43,6 +44,7 @@ def _broker_default(topic_key: ConfigKey) -> ConfigKey:
         default=None if several else topic_key.default,
         doc=f"Default of the topic key `{topic_key.name}`: {topic_key.doc}",
         at_least=topic_key.at_least,
+        at_most=topic_key.at_most,
         one_of=topic_key.one_of,
         check=topic_key.check,
         dynamic=True,
@@ -58,6 +60,7 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
             *NETWORK,
             *QUORUM,
             *LOG,
+            *CLEANER,
             *REMOTE,
             *(_broker_default(key) for key in TOPIC if key.synonyms),
             *HOURS_AND_MINUTES,

@@ -6,10 +6,11 @@ from typing import Final
 
 from service.config.keys import ConfigKey, ConfigType, Synonym, Value
 
-BOOLEAN, INT, LONG, STRING, LIST = (
+BOOLEAN, INT, LONG, DOUBLE, STRING, LIST = (
     ConfigType.BOOLEAN,
     ConfigType.INT,
     ConfigType.LONG,
+    ConfigType.DOUBLE,
     ConfigType.STRING,
     ConfigType.LIST,
 )

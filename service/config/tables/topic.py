@@ -7,6 +7,7 @@ from typing import Final
 from service.config.keys import LONG_MAX
 from service.config.tables.columns import (
     BOOLEAN,
+    DOUBLE,
     HOUR_MS,
     INT,
     LIST,
@@ -22,25 +23,35 @@ COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "pr
 TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 
 
-def only_delete(text: str) -> str | None:
-    """Why `text` is not a cleanup policy that is served, None when it is."""
-    if [part.strip() for part in text.split(",")] == ["delete"]:
-        return None
-    return "Firn keeps whole logs and deletes by retention: only 'delete' is supported"
+def policy_problem(text: str) -> str | None:
+    """Why `text` is not a list of cleanup policies, None when it is."""
+    parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    if not parts:
+        return "A topic is cleaned by at least one of compact and delete"
+    if len(set(parts)) != len(parts):
+        return "A policy is named twice"
+    return None
 
 
 TOPIC: Final = (
     key(
         "cleanup.policy", LIST, ("delete",),
-        "What happens to old segments. Only `delete` is supported: they go when retention "
-        "says so.",
-        check=only_delete, synonyms=synonyms_of("log.cleanup.policy"),
+        "What happens to old records. `delete`: segments go when retention says so. `compact`: of each key "
+        "the last record stays, and a record without a key is refused. Both may be named. Not for tiered "
+        "topics: `compact`.",
+        one_of=("compact", "delete"), check=policy_problem, synonyms=synonyms_of("log.cleanup.policy"),
     ),
     key(
         "compression.type", STRING, "producer",
         "Codec that batches are stored in. `producer` keeps them as they came; another value "
         "recompresses a batch that came otherwise.",
         one_of=COMPRESSION_TYPES, synonyms=synonyms_of("compression.type"),
+    ),
+    key(
+        "delete.retention.ms", LONG, 24 * HOUR_MS,
+        "How long the deletion of a key, a record without a value, stays in a compacted topic once it has "
+        "been compacted: so long a consumer that begins at the start may take to read everything.",
+        at_least=0, synonyms=synonyms_of("log.cleaner.delete.retention.ms"),
     ),
     key(
         "file.delete.delay.ms", LONG, 60_000,
@@ -80,6 +91,12 @@ TOPIC: Final = (
         at_least=-2, synonyms=synonyms_of("log.local.retention.ms"),
     ),
     key(
+        "max.compaction.lag.ms", LONG, LONG_MAX,
+        "A record that is older is compacted whatever `min.cleanable.dirty.ratio` says; its segment is "
+        "sealed in time for that.",
+        at_least=1, synonyms=synonyms_of("log.cleaner.max.compaction.lag.ms"),
+    ),
+    key(
         "max.message.bytes", INT, 1_048_588,
         "Largest record batch accepted, as stored (12 bytes of overhead included).",
         at_least=0, synonyms=synonyms_of("message.max.bytes"),
@@ -101,6 +118,16 @@ TOPIC: Final = (
         "Keep the producer's timestamps (`CreateTime`) or stamp the broker's "
         "(`LogAppendTime`).",
         one_of=TIMESTAMP_TYPES, synonyms=synonyms_of("log.message.timestamp.type"),
+    ),
+    key(
+        "min.cleanable.dirty.ratio", DOUBLE, 0.5,
+        "Which part of a compacted log must not have been compacted yet before it is.",
+        at_least=0, at_most=1, synonyms=synonyms_of("log.cleaner.min.cleanable.ratio"),
+    ),
+    key(
+        "min.compaction.lag.ms", LONG, 0,
+        "A record that is younger is not compacted.",
+        at_least=0, synonyms=synonyms_of("log.cleaner.min.compaction.lag.ms"),
     ),
     key(
         "min.insync.replicas", INT, 1,

@@ -133,7 +133,7 @@ def test_a_setting_that_cannot_be_changes_nothing(talk: Talk) -> None:
     talk.create("t")
     before = described(talk, "t")
     for change in (
-        ("cleanup.policy", 0, "compact"),
+        ("cleanup.policy", 0, "compacted"),
         ("retention.ms", 0, "soon"),
         ("no.such.key", 0, "1"),
         ("remote.storage.enable", 0, "true"),

@@ -354,9 +354,24 @@ class TestTopics:
                 "Invalid value -3 for configuration local.retention.ms: Value must be at least -2",
             ),
             (
-                {"cleanup.policy": "compact"},
-                "Invalid value compact for configuration cleanup.policy: "
-                "Firn keeps whole logs and deletes by retention: only 'delete' is supported",
+                {"cleanup.policy": "delete,keep"},
+                "Invalid value keep for configuration cleanup.policy: String must be one of: compact, delete",
+            ),
+            (
+                {"cleanup.policy": "compact", "remote.storage.enable": "true"},
+                "Remote log storage is unsupported for the compacted topics",
+            ),
+            (
+                {"min.compaction.lag.ms": "11", "max.compaction.lag.ms": "10"},
+                "conflict topic config setting min.compaction.lag.ms (11) > max.compaction.lag.ms (10)",
+            ),
+            (
+                {"min.cleanable.dirty.ratio": "1.5"},
+                "Invalid value 1.5 for configuration min.cleanable.dirty.ratio: Value must be no more than 1",
+            ),
+            (
+                {"min.cleanable.dirty.ratio": "half"},
+                "Invalid value half for configuration min.cleanable.dirty.ratio: Not a number of type DOUBLE",
             ),
             (
                 {"remote.storage.enable": "maybe"},
@@ -419,6 +434,7 @@ def test_types_are_numbered_as_on_the_wire() -> None:
         ("STRING", 2),
         ("INT", 3),
         ("LONG", 5),
+        ("DOUBLE", 6),
         ("LIST", 7),
     ]
 

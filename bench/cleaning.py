@@ -1,0 +1,228 @@
+"""Compaction: `python -m bench.cleaning [--records N] [--keys N] [--kafka] [--rate N]`
+
+Records of 100 B over some keys, in segments of 100 MB under `delete`; then the topic becomes `compact`, and
+time, CPU and memory count until all of it but the active segment is clean. What is left is compared with what
+must be, record by record. With `--rate` Firn's node has an innocent client (`bench.innocent`) before and
+meanwhile, which costs CPU, too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import struct
+import sys
+import tempfile
+import time
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from bench import load
+from bench.innocent import Felt, Innocent
+from bench.peers import Cpu, FirnPeer, KafkaPeer, kafka_is_here
+from service.base.disk import SystemDisk
+from service.base.files import read_checkpoint
+from service.records.batch import HEADER, HEADER_SIZE, LOG_OVERHEAD, MAGIC
+from service.records.checkpoint_lines import decode_offsets
+from service.records.kernel import index_records
+from service.records.kernel_status import RECORD_FIELDS
+from service.records.scan import scan_batches
+from tests.support.clients import Admin
+from tests.support.processes import wait_until
+from tests.support.wire import RawConnection, produce_request
+
+TOPIC: Final = "keys"
+BATCH_RECORDS: Final = 1000
+VALUE: Final = struct.Struct(">q80s")
+KEY: Final = struct.Struct(">q")
+FILLER: Final = bytes(80)
+SEGMENT_BYTES: Final = 100 << 20
+SETTINGS: Final = {"log.cleaner.backoff.ms": "200", "log.initial.task.delay.ms": "100"}
+_CRC: Final = struct.Struct(">I")
+
+
+class Cleaned(NamedTuple):
+    """Seconds, bytes that were to be cleaned, and megabytes of memory above what it was before, at most."""
+
+    wall: float
+    cpu: float
+    size: int
+    memory: float
+    left: int
+    quiet: Felt | None
+    beside: Felt | None
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench.cleaning", description=__doc__)
+    parser.add_argument("--records", type=int, default=10_000_000)
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--kafka", action="store_true", help="measure Apache Kafka beside it")
+    parser.add_argument("--rate", type=int, default=0, help="requests of the innocent client a second")
+    given = parser.parse_args()
+    if given.kafka and not kafka_is_here():
+        parser.error("Apache Kafka's jars are not here: make fetch-tools")
+    with tempfile.TemporaryDirectory(prefix="firn-bench-") as name:
+        folder = Path(name)
+        settings = {k: v for k, v in SETTINGS.items() if k.startswith("log.cleaner")}
+        firn = FirnPeer(folder / "firn", None, **settings)
+        try:
+            _tell("Firn", measure(firn, folder / "firn" / "data", given.records, given.keys, given.rate))
+        finally:
+            firn.stop()
+        if given.kafka:
+            kafka = KafkaPeer(folder / "kafka", SETTINGS)
+            try:
+                _tell("Apache Kafka", measure(kafka, kafka.data, given.records, given.keys, 0))
+            finally:
+                kafka.stop()
+    return 0
+
+
+def _tell(name: str, found: Cleaned) -> None:
+    gigabytes = found.size / 1e9
+    print(
+        f"{name}: {gigabytes:.2f} GB in {found.wall:.1f} s: {gigabytes * 1e3 / found.wall:.0f} MB/s, "
+        f"{found.cpu / gigabytes:.2f} s of CPU per GB, {found.memory:.0f} MB of memory above before; "
+        f"{found.left} records left, all as they must be"
+    )
+    if found.quiet is not None and found.beside is not None:
+        quiet, beside = found.quiet.p99 * 1e3, found.beside.p99 * 1e3
+        print(
+            f"{name}: p99 of an innocent client {quiet:.2f} ms, beside it {beside:.2f} ms: "
+            f"{beside / quiet:.2f} x"
+        )
+
+
+def measure(peer: FirnPeer | KafkaPeer, data: Path, records: int, keys: int, rate: int) -> Cleaned:
+    admin = Admin(peer.bootstrap)
+    load.create(peer.bootstrap, TOPIC, segment_bytes=str(SEGMENT_BYTES), min_cleanable_dirty_ratio="0.01")
+    expected = _fill(peer.bootstrap, records, keys)
+    directory = data / f"{TOPIC}-0"
+    size = sum(path.stat().st_size for path in directory.glob("*.log"))
+    border = max(int(path.stem) for path in directory.glob("*.log"))
+    time.sleep(3)
+    if not rate:
+        return _clean(peer, admin, data, expected, size, border, None, None)
+    load.create(peer.bootstrap, "innocent")
+    with Innocent(peer.bootstrap, "innocent", rate) as client:
+        time.sleep(1)
+        client.begin()
+        time.sleep(15)
+        quiet = client.end()
+        client.begin()
+        return _clean(peer, admin, data, expected, size, border, quiet, client)
+
+
+def _clean(
+    peer: FirnPeer | KafkaPeer,
+    admin: Admin,
+    data: Path,
+    expected: array[int],
+    size: int,
+    border: int,
+    quiet: Felt | None,
+    client: Innocent | None,
+) -> Cleaned:
+    before = _status_mb(peer.pid, "VmRSS:")
+    Path(f"/proc/{peer.pid}/clear_refs").write_text("5")  # the peak counts from here on
+    with Cpu(peer.pid) as cpu:
+        admin.alter(TOPIC, cleanup_policy="compact")
+        wait_until("the topic to be compacted", lambda: _cleaned(data) >= border, 600, 0.05)
+    beside = client.end() if client is not None else None
+    memory = _status_mb(peer.pid, "VmHWM:") - before
+    left = _check(data / f"{TOPIC}-0", border, expected)
+    return Cleaned(cpu.wall, cpu.all, size, memory, left, quiet, beside)
+
+
+def _status_mb(pid: int, field: str) -> float:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1000 for line in lines if line.startswith(field))
+
+
+def _cleaned(data: Path) -> int:
+    path = data / "cleaner-offset-checkpoint"
+    if not path.exists() or not path.stat().st_size:
+        return -1
+    return decode_offsets(read_checkpoint(SystemDisk(), path)).get((TOPIC, 0), -1)
+
+
+def _fill(bootstrap: str, records: int, keys: int) -> array[int]:
+    """Produce; the last offset of each key, -1 for one that was never drawn."""
+    last = array("q", (-1,)) * keys
+    with RawConnection(bootstrap, 60) as connection:
+        under_way = 0
+        for data in _batches(records, keys, last):
+            connection.send(load.framed(produce_request(TOPIC, 0, data)))
+            under_way += 1
+            if under_way == 5:
+                connection.receive_frame()
+                under_way -= 1
+        for _ in range(under_way):
+            connection.receive_frame()
+    return last
+
+
+def _batches(records: int, keys: int, last: array[int]) -> Iterator[bytes]:
+    """The same ones every time: a record is its key, and its own number as value."""
+    random = Random(1)
+    now_ms = int(time.time() * 1000)
+    heads = [_head(delta) for delta in range(BATCH_RECORDS)]
+    for first in range(0, records, BATCH_RECORDS):
+        parts: list[bytes] = []
+        count = min(BATCH_RECORDS, records - first)
+        for delta in range(count):
+            key = int(random.random() * keys)
+            last[key] = first + delta
+            parts += (heads[delta], KEY.pack(key), b"\xb0\x01", VALUE.pack(first + delta, FILLER), b"\x00")
+        body = b"".join(parts)
+        header = bytearray(HEADER_SIZE)
+        length = HEADER_SIZE - LOG_OVERHEAD + len(body)
+        HEADER.pack_into(
+            header, 0, 0, length, -1, MAGIC, 0, 0, count - 1, now_ms, now_ms, -1, -1, -1, count
+        )  # fmt: skip
+        _CRC.pack_into(header, 17, crc32c(body, crc32c(header[21:])))
+        yield bytes(header) + body
+
+
+def _head(delta: int) -> bytes:
+    """Length, attributes, timestamp, offset and the key's length of a record."""
+    zigzag = 2 * delta
+    offset = bytes([zigzag]) if zigzag < 128 else bytes([zigzag & 127 | 128, zigzag >> 7])
+    size = 1 + 1 + len(offset) + 1 + KEY.size + 2 + VALUE.size + 1
+    return bytes([2 * size & 127 | 128, 2 * size >> 7, 0, 0]) + offset + bytes([2 * KEY.size])
+
+
+def _check(directory: Path, border: int, expected: array[int]) -> int:
+    """Below `border` there are the last records of keys and no others: how many."""
+    wanted = {offset: key for key, offset in enumerate(expected) if 0 <= offset < border}
+    beyond = 0
+    for path in sorted(directory.glob("*.log")):
+        if int(path.stem) >= border:
+            continue
+        data = path.read_bytes()
+        found = scan_batches(data)
+        assert found.end == len(data), f"{path}: {found.status.reason}"
+        for position, size, base, count in zip(
+            found.positions, found.sizes, found.base_offsets, found.record_counts, strict=True
+        ):
+            rows = array("q", bytes(8 * RECORD_FIELDS * count))
+            index_records(data, position + HEADER_SIZE, position + size, count, rows)
+            for at in range(0, len(rows), RECORD_FIELDS):
+                offset = base + rows[at + 1]
+                (key,) = KEY.unpack_from(data, rows[at + 2])
+                assert VALUE.unpack_from(data, rows[at + 4]) == (offset, FILLER)
+                if wanted.pop(offset, None) != key:
+                    # Superseded by a record that was not below the border when the keys were gathered.
+                    assert expected[key] >= border, f"{offset} is there, and not the last of its key"
+                    beyond += 1
+    assert not wanted, f"{len(wanted)} records are missing"
+    return sum(0 <= offset < border for offset in expected) + beyond
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,236 @@
+"""Which log is compacted when: the dirtiest, while there is one that is dirty enough (Kafka `LogCleaner`).
+
+Owned by the loop; each cleaning is a task. A log that fails to be cleaned is set aside and the others go on:
+for a while where the disk refused, until the next start where what is there is damaged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, Protocol
+
+from service.base.errors import CorruptionError, StorageError
+from service.base.files import FsyncFailed
+from service.base.slices import Slice
+from service.base.world import World
+from service.hot.cleaning import plan
+from service.hot.cleaning.cleaning import Aborted, CleanerSettings, Cleaning, Throttle
+from service.hot.log import LocalLog
+from service.hot.log_io import LogIo
+from service.hot.metrics import HotMetrics
+
+_log = logging.getLogger(__name__)
+
+_LOOK_US: Final = 20
+_SEGMENT_US: Final = 1
+_LOOK_S: Final = 1.0
+"""How often settings are looked at, and other logs while one is being cleaned."""
+_AGAIN_MS: Final = 60_000
+_NEVER_MS: Final = 2**63 - 1
+
+
+class Owner(Protocol):
+    """Whose logs they are."""
+
+    def is_here(self, log: LocalLog) -> bool:
+        """Whether it is open and its directory works."""
+
+    def flush_failed(self) -> None:
+        """An fsync may have failed: look at the latches."""
+
+    def cleaned(self, log: LocalLog) -> None:
+        """A checkpoint should tell soon up to where it is cleaned."""
+
+    def note_compacted(self, log: LocalLog) -> Awaitable[bool]:
+        """Make durable that the log is one that was compacted; False where that is not to be had now."""
+
+
+class Cleaner:
+    """Compacts the logs of a node."""
+
+    def __init__(self, io: LogIo, world: World, owner: Owner, metrics: HotMetrics) -> None:
+        self._io = io
+        self._world = world
+        self._clock = world.clock
+        self._owner = owner
+        self._metrics = metrics
+        self._compacted: dict[LocalLog, None] = {}
+        self._set_aside: dict[LocalLog, int] = {}
+        self._runs: dict[LocalLog, Cleaning] = {}
+        self._throttle = Throttle(world.clock)
+        self._settings: Callable[[], CleanerSettings] = CleanerSettings
+        self._stable_offset: Callable[[LocalLog], int | None] = lambda log: log.log_end_offset
+
+    # What the manager tells
+
+    def configured(self, log: LocalLog) -> None:
+        """The log is new here, or its settings are."""
+        if log.config.is_compacted:
+            self._compacted[log] = None
+        else:
+            self._compacted.pop(log, None)
+            self._abort(log)
+
+    def forget(self, log: LocalLog) -> None:
+        """The log is not here any more."""
+        self._compacted.pop(log, None)
+        if self._set_aside.pop(log, None) is not None:
+            self._metrics.uncleanable_logs = len(self._set_aside)
+        self._abort(log)
+
+    def _abort(self, log: LocalLog) -> None:
+        run = self._runs.get(log)
+        if run is not None:
+            run.aborted.set()
+
+    async def let_be(self, logs: Collection[LocalLog]) -> None:
+        """Wait until none of `logs`, which were forgotten, is being cleaned."""
+        for log in logs:
+            run = self._runs.get(log)
+            if run is not None:
+                await run.over.wait()
+
+    def set_aside(self) -> Mapping[LocalLog, int]:
+        """Logs that failed to be cleaned, and until when they are left alone (wall clock ms)."""
+        return self._set_aside
+
+    # Whose turn it is
+
+    async def run(
+        self, settings: Callable[[], CleanerSettings], stable_offset: Callable[[LocalLog], int | None]
+    ) -> None:
+        """Compact what is dirty enough, for as long as the task lives.
+
+        `stable_offset`: up to where a log may be cleaned, None where it must not be now.
+        """
+        self._settings, self._stable_offset = settings, stable_offset
+        tasks: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                while len(tasks) < self._most() and (chosen := await self._dirtiest()) is not None:
+                    run = self._runs[chosen] = self._cleaning_of(chosen)
+                    tasks.add(asyncio.get_running_loop().create_task(self._clean(run), name="log-cleaner"))
+                if not tasks:
+                    await self._back_off()
+                    continue
+                done, tasks = await asyncio.wait(tasks, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    def _cleaning_of(self, log: LocalLog) -> Cleaning:
+        return Cleaning(log, self._io, self._world, self._settings, self._throttle, self._owner.is_here)
+
+    async def _back_off(self) -> None:
+        """Until the settings, which may change meanwhile, say that it is time to look again."""
+        began_ms = self._clock.monotonic_ms()
+        while True:
+            waited_s = (self._clock.monotonic_ms() - began_ms) / 1000
+            left_s = max(self._settings().backoff_ms, 1) / 1000 - waited_s
+            if left_s <= 0:
+                return
+            await asyncio.sleep(min(left_s, _LOOK_S))
+
+    def _most(self) -> int:
+        settings = self._settings()
+        return settings.threads if settings.is_enabled else 0
+
+    async def _dirtiest(self) -> LocalLog | None:
+        """The log whose turn it is."""
+        best: tuple[LocalLog, plan.Dirt] | None = None
+        now_ms = self._clock.now_ms()
+        piece = Slice()
+        for log in tuple(self._compacted):
+            if piece.charge(_LOOK_US + _SEGMENT_US * len(log.state.segments)):
+                await piece.next_turn()
+            dirt = self._look_at(log, now_ms) if self._may_be_cleaned(log, now_ms) else None
+            if dirt is not None and (best is None or dirt.urgency > best[1].urgency):
+                best = log, dirt
+        if best is not None and not self._may_be_cleaned(best[0], now_ms):
+            return None  # it went while others were looked at; the next round finds another
+        return best[0] if best is not None else None
+
+    def _may_be_cleaned(self, log: LocalLog, now_ms: int) -> bool:
+        return (
+            log in self._compacted
+            and log not in self._runs
+            and log.failure is None
+            and self._set_aside.get(log, 0) <= now_ms
+            and self._owner.is_here(log)
+        )
+
+    def _look_at(self, log: LocalLog, now_ms: int) -> plan.Dirt | None:
+        """How dirty the log is, None where it is not its turn. One that cannot be looked at is set aside."""
+        if log.active_base_offset <= log.state.cleaned_offset:
+            return None
+        stable = self._stable_offset(log)
+        if stable is None:
+            return None
+        facts = plan.LogFacts(
+            log.local_log_start_offset,
+            log.log_end_offset,
+            log.state.cleaned_offset,
+            min(stable, log.recovery_point),
+            log.state.segments.all,
+        )
+        try:
+            return plan.judge(facts, log.config, now_ms)
+        except (StorageError, CorruptionError) as e:
+            self._fail(log, e)
+            return None
+
+    # One cleaning
+
+    async def _clean(self, run: Cleaning) -> None:
+        log = run.log
+        try:
+            if not self._owner.is_here(log):
+                raise Aborted
+            if not await self._owner.note_compacted(log):
+                self._set_aside[log] = self._clock.now_ms() + _AGAIN_MS
+            elif (dirt := self._look_at(log, self._clock.now_ms())) is not None:
+                await self._clean_now(run, dirt)
+        except Aborted:
+            pass
+        except (StorageError, CorruptionError) as e:
+            if isinstance(e, FsyncFailed):
+                log.latch.fail(e)
+            if log.latch.failure is not None:
+                self._owner.flush_failed()
+            if self._owner.is_here(log) and log.failure is None and not run.is_outdated:
+                self._fail(log, e)
+        finally:
+            self._metrics.uncleanable_logs = len(self._set_aside)
+            del self._runs[log]
+            run.over.set()
+
+    async def _clean_now(self, run: Cleaning, dirt: plan.Dirt) -> None:
+        log, counts = run.log, run.counts
+        began_ms = self._clock.monotonic_ms()
+        end_offset, utilization = await run.run(dirt)
+        self._set_aside.pop(log, None)
+        self._owner.cleaned(log)
+        self._metrics.cleanings += 1
+        self._metrics.cleaned_bytes_read += counts.bytes_read
+        self._metrics.cleaned_bytes_written += counts.bytes_written
+        _log.info(
+            "cleaned %s, dirty from %d to %d: %d of %d records stay, %d of %d bytes, in %.1f s; "
+            "%.0f %% of the memory for keys was used",
+            log.tip, dirt.first_dirty, end_offset, counts.records_kept, counts.records_read,
+            counts.bytes_written, counts.bytes_read, (self._clock.monotonic_ms() - began_ms) / 1000,
+            100 * utilization,
+        )  # fmt: skip
+
+    def _fail(self, log: LocalLog, error: Exception) -> None:
+        """Set the log aside."""
+        self._metrics.cleaning_errors += 1
+        damaged = isinstance(error, CorruptionError)
+        self._set_aside[log] = _NEVER_MS if damaged else self._clock.now_ms() + _AGAIN_MS
+        self._metrics.uncleanable_logs = len(self._set_aside)
+        _log.error(
+            "%s is not cleaned %s: %s", log.tip, "until the next start" if damaged else "for now", error
+        )

@@ -1,0 +1,206 @@
+"""One cleaning of one log, from the map of its keys to the last segment that is replaced.
+
+Owned by the loop; what reads and writes is done on `log-io` threads a few megabytes at a time, so that
+flushes come between, and waits there for nothing: throttling is done here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import mmap
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from service.base.clock import Clock
+from service.base.errors import StorageError
+from service.base.files import FsyncFailed
+from service.base.world import World
+from service.hot.cleaning import plan
+from service.hot.cleaning.copying import Counts, GroupCopy, Sizes, Work, map_keys
+from service.hot.cleaning.swap import Swap, discard
+from service.hot.cleaning.transactions import Transactions
+from service.hot.log import LocalLog
+from service.hot.log_io import LogIo
+from service.hot.producers import ProducerEntry
+from service.hot.segment import Segment
+from service.records.key_map import KeyMap, memory_for
+from service.records.recopy import CopyRules, LastBatches
+
+_log = logging.getLogger(__name__)
+
+_STEP_BYTES: Final = 4 << 20
+_STEP_S: Final = 0.3
+"""What is throttled goes on in steps that take about so long."""
+_LEAST_BUFFER: Final = 16 << 10
+_MOST_MAP_BYTES: Final = 2**31 - 1
+_MOST_RATE: Final = 2.0**62
+_SECRET_BYTES: Final = 16
+
+
+class CleanerSettings(NamedTuple):
+    """The keys under ``log.cleaner.``; buffers are for all cleanings together, in bytes."""
+
+    is_enabled: bool = True
+    threads: int = 1
+    dedupe_bytes: int = 128 << 20
+    buffer_bytes: int = 512 << 10
+    load_factor: float = 0.9
+    max_bytes_per_second: float = 1e300
+    backoff_ms: int = 15_000
+
+
+class Aborted(Exception):
+    """The log goes, or is not to be compacted any more; or it has changed meanwhile."""
+
+
+class Throttle:
+    """What all cleanings together may read and write. Owned by the loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._free_ms = 0.0
+
+    def charge(self, done: int, bytes_per_second: float) -> float:
+        """Count so many bytes; for how long (s) to wait now."""
+        now_ms = self._clock.monotonic_ms()
+        self._free_ms = max(self._free_ms, now_ms) + 1000 * done / bytes_per_second
+        return (self._free_ms - now_ms) / 1000
+
+
+class Cleaning:
+    """``aborted`` asks for its end, ``over`` tells it, ``counts`` what it has done."""
+
+    def __init__(
+        self,
+        log: LocalLog,
+        io: LogIo,
+        world: World,
+        settings: Callable[[], CleanerSettings],
+        throttle: Throttle,
+        is_here: Callable[[LocalLog], bool],
+    ) -> None:
+        self.log = log
+        self.aborted = asyncio.Event()
+        self.over = asyncio.Event()
+        self.counts = Counts()
+        self._io = io
+        self._world = world
+        self._settings = settings
+        self._throttle = throttle
+        self._is_here = is_here
+        self._segments: list[Segment] = []
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the log lost segments meanwhile that were to be cleaned."""
+        there = set(self.log.state.segments.all)
+        return any(segment not in there for segment in self._segments)
+
+    async def run(self, dirt: plan.Dirt) -> tuple[int, float]:
+        """The offset up to which the log is clean then, and which part of the memory for keys was used.
+
+        `Aborted`; `CorruptionError` where the log is damaged, `StorageError`.
+        """
+        log, settings = self.log, self._settings()
+        threads = max(settings.threads, 1)
+        buffer = max(settings.buffer_bytes // threads // 2, _LEAST_BUFFER)
+        sizes = Sizes(buffer, buffer)
+        self._segments = all_now = list(log.state.segments.all)
+        bases = [segment.base_offset for segment in all_now]
+        first = max((n for n, base in enumerate(bases) if base <= dirt.first_dirty), default=0)
+        end = bases.index(dirt.first_uncleanable)
+        most = min(settings.dedupe_bytes // threads, _MOST_MAP_BYTES)
+        memory = _memory(memory_for(dirt.first_uncleanable - dirt.first_dirty, most, settings.load_factor))
+        secret = self._world.random.randbytes(_SECRET_BYTES)
+        keys = KeyMap(memoryview(memory), secret, settings.load_factor)
+        await self._drive(
+            map_keys(
+                all_now[first:end], all_now[end:], dirt.first_dirty, dirt.first_uncleanable, keys, sizes
+            ),
+        )
+        end_offset = keys.latest + 1
+        config, now_ms = log.config, self._world.clock.now_ms()
+        fates = Transactions()
+        groups = plan.groups(all_now, end_offset, config.segment_bytes, config.segment_index_bytes)
+        for group in groups:
+            rules = CopyRules(now_ms, config.delete_retention_ms, group.end_offset)
+            last = await self._io.run(_last_batches, log.producers.freeze())
+            old, following = all_now[group.first : group.last + 1], all_now[group.last + 1 :]
+            copy = GroupCopy(log.state, old, following, rules, keys, fates, last, sizes, self.counts)
+            await self._drive(copy.run())
+            await self._swap(copy)
+            self._segments = all_now[group.last + 1 :]
+        log.state.cleaned_offset = end_offset
+        return end_offset, keys.utilization
+
+    def _check(self) -> None:
+        """`Aborted`, or `LogOffline`, where the log is not to be touched any more."""
+        if self.aborted.is_set() or not self._is_here(self.log):
+            raise Aborted
+        self.log.check()
+
+    async def _drive(self, work: Work) -> None:
+        """Do it step by step; what was begun is undone where it does not come to its end."""
+        try:
+            while True:
+                self._check()
+                rate = self._settings().max_bytes_per_second
+                step = max(min(_STEP_BYTES, int(min(rate * _STEP_S, _MOST_RATE))), 1)
+                done, is_over = await self._io.run(_advance, work, step)
+                await self._wait(done, rate)
+                if is_over:
+                    return
+        except asyncio.CancelledError:
+            raise  # the node ends: the next start removes what is there
+        except BaseException:
+            await self._io.run(work.close)
+            raise
+
+    async def _wait(self, done: int, rate: float) -> None:
+        wait_s = self._throttle.charge(done, rate)
+        if wait_s >= 0.001:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self.aborted.wait()
+
+    async def _swap(self, copy: GroupCopy) -> None:
+        log, new = self.log, copy.new
+        assert new is not None
+        swap: Swap | None = None
+        if not self.aborted.is_set() and self._is_here(log):
+            swap = log.swapping.begin(copy.old, new)
+        if swap is None:  # the log has changed: what was copied is of no use
+            new.close()
+            await self._io.run(discard, log.state.disk, new.log.path.with_suffix(""))
+            raise Aborted
+        try:
+            await self._io.run(swap.run)
+        except FsyncFailed as e:
+            log.latch.fail(e)
+        except StorageError as e:
+            _log.warning("%s: %s", log.tip, e)  # `end` says what comes of it
+        log.swapping.end(swap)
+
+
+def _advance(work: Work, most_bytes: int) -> tuple[int, bool]:
+    """So many bytes of the work, and whether it is over; on a thread."""
+    done = 0
+    for step in work:
+        done += step
+        if done >= most_bytes:
+            return done, False
+    return done, True
+
+
+def _memory(size: int) -> mmap.mmap:
+    """Zeros, of which what is not touched costs nothing. `StorageError` where there are none."""
+    try:
+        return mmap.mmap(-1, size)
+    except OSError as e:
+        raise StorageError(f"no memory for the keys of a log, {size} bytes: {e}") from e
+
+
+def _last_batches(producers: Mapping[int, ProducerEntry]) -> LastBatches:
+    return LastBatches({pid: (entry.last_offset, entry.epoch) for pid, entry in producers.items()})

@@ -1,0 +1,219 @@
+"""The work of one cleaning, for a `log-io` thread: each step yields the bytes that it has read or written.
+
+Two walks: the keys of the dirty part go into a map, then segments are copied, group by group, without the
+records that a later one has replaced. What is written is looked at as what is read is, checksums included,
+before it counts. A generator that is closed before its end leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from service.base.disk import Disk, MissingFile, Open
+from service.base.errors import CorruptionError, StorageError
+from service.base.files import fsync_dir, fsync_file, read_file
+from service.base.types import Buffer
+from service.hot import names
+from service.hot.cleaning.interrupted import clear, marked
+from service.hot.cleaning.plan import MAX_POSITION
+from service.hot.cleaning.swap import discard
+from service.hot.cleaning.transactions import Transactions, aborted_between
+from service.hot.files import FileSlice
+from service.hot.segment import MAX_INDEX_BYTES, Segment
+from service.hot.state import LogState
+from service.records import txn_rows
+from service.records.kernel_status import Status
+from service.records.key_map import KeyMap
+from service.records.recopy import CopyRules, LastBatches, Recopy, filling_batch
+from service.records.scan import BatchScan, scan_batches, scan_pieces
+from service.records.segment_indexes import IndexBuilder
+from service.records.txn_rows import AbortedEntry
+
+Work = Generator[int, None, None]
+
+
+class Sizes(NamedTuple):
+    """Buffers, in bytes."""
+
+    piece: int
+    out: int
+
+
+class Counts:
+    """What one cleaning has done so far."""
+
+    __slots__ = ("bytes_read", "bytes_written", "records_kept", "records_read")
+
+    def __init__(self) -> None:
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.records_read = 0
+        self.records_kept = 0
+
+
+def map_keys(
+    segments: Sequence[Segment], following: Sequence[Segment], first_dirty: int, end_offset: int,
+    keys: KeyMap, sizes: Sizes,
+) -> Work:  # fmt: skip
+    """Put the keys of `segments`, from `first_dirty` on, into `keys`, up to `end_offset` or until it is full.
+
+    `following`: segments behind them, whose transaction indexes may name what was aborted in these.
+    """
+    fates = Transactions()
+    fates.add(aborted_between(_indexes(_indexed([*segments, *following])), first_dirty, end_offset))
+    for number, segment in enumerate(segments):
+        for batches, _, piece in _pieces(segment, sizes):
+            if not keys.add(piece, batches, first_dirty, fates):
+                return
+            yield len(piece)
+        after = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        keys.reached(after)
+
+
+def _pieces(segment: Segment, sizes: Sizes) -> Iterator[tuple[BatchScan, int, memoryview]]:
+    file = segment.log.peek()
+
+    def read(position: int, size: int) -> bytes:
+        return FileSlice(file, position, size).read()
+
+    return scan_pieces(
+        read, 0, segment.size, first_offset=segment.base_offset, name=str(file.path), piece_bytes=sizes.piece
+    )
+
+
+def _indexed(segments: Sequence[Segment]) -> list[Segment]:
+    """Those of the segments of one log that have a transaction index; most have none."""
+    log = segments[0].log
+    there = {entry.name for entry in log.disk.list(log.path.parent)}
+    return [one for one in segments if one.log.path.with_suffix(names.TXN_INDEX).name in there]
+
+
+def _indexes(segments: Iterable[Segment]) -> Iterator[list[AbortedEntry]]:
+    """The transaction indexes of these segments, one after the other."""
+    for segment in segments:
+        path = segment.log.path.with_suffix(names.TXN_INDEX)
+        try:
+            yield txn_rows.decode_rows(read_file(segment.log.disk, path, MAX_INDEX_BYTES))
+        except MissingFile:
+            continue
+
+
+class GroupCopy:
+    """Segments that become one. ``new`` is it once `run` has ended: its files are durable, and open."""
+
+    def __init__(
+        self,
+        state: LogState,
+        old: Sequence[Segment],
+        following: Sequence[Segment],
+        rules: CopyRules,
+        keys: KeyMap,
+        fates: Transactions,
+        last_batches: LastBatches,
+        sizes: Sizes,
+        counts: Counts,
+    ) -> None:
+        """`following`: as `map_keys`. `fates` and `counts` go from group to group."""
+        self.old = tuple(old)
+        self.new: Segment | None = None
+        self._state = state
+        self._following = tuple(following)
+        self._rules = rules
+        self._fates = fates
+        self._recopy = Recopy(keys, fates, rules, last_batches, sizes.out)
+        self._sizes = sizes
+        self._counts = counts
+        self._position = 0
+        self._next_offset = old[0].base_offset
+        self._index = IndexBuilder(old[0].base_offset, old[0].settings.index_interval_bytes)
+        self._log = state.dir / names.offset_file(old[0].base_offset, names.LOG)
+
+    def run(self) -> Work:
+        """The copy; `CorruptionError` where what is there is damaged, `DiskError`."""
+        disk = self._state.disk
+        try:
+            clear(disk, self._log)  # what an earlier one could not remove
+            fd = disk.open(marked(self._log, names.CLEANED), Open.ANEW)
+            try:
+                yield from self._write(disk, fd)
+                fsync_file(disk, fd)
+            finally:
+                disk.close(fd)
+            self._write_sides(disk)
+            self.new = self._made()
+        finally:
+            if self.new is None:
+                discard(disk, self._log)
+
+    def _write(self, disk: Disk, fd: int) -> Work:
+        kept = len(self._fates.kept)
+        epoch = -1
+        indexed = _indexed([*self.old, *self._following])
+        for number, segment in enumerate(self.old):
+            end = self.old[number + 1].base_offset if number + 1 < len(self.old) else self._rules.end_offset
+            behind = (one for one in indexed if one.base_offset >= segment.base_offset)
+            self._fates.add(aborted_between(_indexes(behind), segment.base_offset, end))
+            for batches, _, piece in _pieces(segment, self._sizes):
+                before = self._position
+                for part in self._recopy.copy(piece, batches):
+                    self._append(disk, fd, part)
+                epoch = max(epoch, batches.leader_epochs[-1])
+                self._counts.bytes_read += len(piece)
+                yield len(piece) + self._position - before
+        for part in self._recopy.rest():
+            self._append(disk, fd, part)
+        if self._next_offset < self._rules.end_offset:
+            last_offset = self._rules.end_offset - 1
+            self._append(disk, fd, filling_batch(self._next_offset, last_offset, epoch))
+        self._counts.records_read += self._recopy.records_read
+        self._counts.records_kept += self._recopy.records_kept
+        self._aborted = self._fates.kept[kept:]
+        yield 0
+
+    def _append(self, disk: Disk, fd: int, data: Buffer) -> None:
+        """Write batches, once they are found to be what they should."""
+        batches = scan_batches(data, next_offset=self._next_offset)
+        if batches.status is not Status.OK or batches.last_offsets[-1] >= self._rules.end_offset:
+            raise CorruptionError(
+                f"{self._log}: cleaning it gave a batch that is none: {batches.status.reason}"
+            )
+        if self._position + len(data) > MAX_POSITION:
+            raise StorageError(f"{self._log} would be larger than a segment can be once it is cleaned")
+        disk.pwrite(fd, data, self._position)
+        self._index.add(batches, self._position)
+        self._position += len(data)
+        self._next_offset = batches.last_offsets[-1] + 1
+        self._counts.bytes_written += len(data)
+
+    def _write_sides(self, disk: Disk) -> None:
+        index = self._index.finish()
+        rows = b"".join(map(txn_rows.encode_row, self._aborted))
+        sides = {names.OFFSET_INDEX: index.offset_index, names.TIME_INDEX: index.time_index}
+        if rows:
+            sides[names.TXN_INDEX] = rows
+        for suffix, data in sides.items():
+            fd = disk.open(marked(self._log.with_suffix(suffix), names.CLEANED), Open.ANEW)
+            try:
+                disk.pwrite(fd, data, 0)
+                fsync_file(disk, fd)
+            finally:
+                disk.close(fd)
+        fsync_dir(disk, self._state.dir)
+        self._index_sizes = len(index.offset_index), len(index.time_index)
+
+    def _made(self) -> Segment:
+        first, last = self.old[0], self.old[-1]
+        new = Segment(
+            self._state.dir, first.base_offset, (self._position, *self._index_sizes), first.settings,
+            self._state.files, last.created_ms,
+        )  # fmt: skip
+        new.take_cleaned(self._index, last.sealed_at_ms)
+        try:
+            for handle in new.handles:
+                handle.moved(marked(handle.path, names.CLEANED))
+                handle.pin()
+        except BaseException:
+            new.close()
+            raise
+        return new

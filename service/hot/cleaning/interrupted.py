@@ -1,0 +1,126 @@
+"""What a crash leaves of a cleaning, undone or finished by the next start; `swap` says what the names mean.
+
+Source: Kafka `LogLoader.removeTempFilesAndCollectSwapFiles`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from service.base.disk import Disk, Entry, MissingFile, Open
+from service.base.errors import CorruptionError
+from service.base.files import exists, fsync_dir, remove_file
+from service.hot import names
+from service.records.batch import HEADER_SIZE, read_header
+
+_log = logging.getLogger(__name__)
+
+SIDE_FILES: Final = (names.OFFSET_INDEX, names.TIME_INDEX, names.TXN_INDEX)
+
+
+def marked(path: Path, mark: str) -> Path:
+    """The file's name with a mark behind it."""
+    return path.with_name(path.name + mark)
+
+
+def rename(disk: Disk, source: Path, target: Path, *, must_be: bool) -> None:
+    """Rename a file; one that is not there is `MissingFile` where it `must_be`, else nothing."""
+    try:
+        disk.rename(source, target)
+    except MissingFile:
+        if must_be:
+            raise
+
+
+def take_names(disk: Disk, log: Path) -> None:
+    """The last two steps: from ``.swap`` to names of a log. The files that they replace are out of the way.
+
+    The log's comes first and for good: while it is called ``.swap``, so are the others.
+    """
+    rename(disk, marked(log, names.SWAP), log, must_be=True)
+    fsync_dir(disk, log.parent)
+    for suffix in SIDE_FILES:
+        path = log.with_suffix(suffix)
+        rename(disk, marked(path, names.SWAP), path, must_be=False)
+    fsync_dir(disk, log.parent)
+
+
+def clear(disk: Disk, log: Path) -> None:
+    """Remove what was written and will not be used.
+
+    The log's file goes last: while it is there, a start knows that the others are of no use.
+    """
+    for path in (*(log.with_suffix(suffix) for suffix in SIDE_FILES), log):
+        for mark in (names.SWAP, names.CLEANED):
+            remove_file(disk, marked(path, mark))
+
+
+def tidy(disk: Disk, directory: Path, entries: Iterable[Entry]) -> list[Entry]:
+    """Undo or finish what a crash has left; what the directory holds then.
+
+    `CorruptionError` where what is to be finished is damaged, `DiskError`.
+    """
+    entries = list(entries)
+    marks = [(entry, *split) for entry in entries if entry.is_file and (split := _split(entry.name))]
+    if not marks:
+        return entries
+    undone = {base for _, base, _, mark in marks if mark == names.CLEANED}
+    swaps: dict[int, list[str]] = {}
+    for entry, base, suffix, _ in sorted(marks, key=lambda found: found[2] == names.LOG):
+        if base not in undone:
+            swaps.setdefault(base, []).append(suffix)
+        else:
+            # The log's file last, as it tells that the others are of no use.
+            _log.warning("removing what was not cleaned to the end: %s", directory / entry.name)
+            remove_file(disk, directory / entry.name)
+    for base, suffixes in sorted(swaps.items()):
+        _finish(disk, directory, base, suffixes)
+    return disk.list(directory)
+
+
+def _split(name: str) -> tuple[int, str, str] | None:
+    """(base offset, suffix, mark) of a segment's file that bears one of the two marks."""
+    stem, dot, mark = name.rpartition(".")
+    if dot + mark not in (names.CLEANED, names.SWAP):
+        return None
+    parsed = names.parse_offset_file(stem)
+    return (*parsed, dot + mark) if parsed is not None and parsed[1] in names.SEGMENT_SUFFIXES else None
+
+
+def _finish(disk: Disk, directory: Path, base: int, suffixes: Sequence[str]) -> None:
+    log = directory / names.offset_file(base, names.LOG)
+    if names.LOG in suffixes:
+        end_offset = _end_of(disk, marked(log, names.SWAP), base)
+        _log.warning("finishing what was cleaned: %s, up to offset %d", log, end_offset)
+        for entry in disk.list(directory):
+            parsed = names.parse_offset_file(entry.name)
+            if parsed is not None and parsed[1] in names.SEGMENT_SUFFIXES and base <= parsed[0] < end_offset:
+                remove_file(disk, directory / entry.name)
+        fsync_dir(disk, directory)
+        take_names(disk, log)
+        return
+    for path in (log.with_suffix(suffix) for suffix in suffixes):
+        if exists(disk, path):  # what is new was never complete
+            remove_file(disk, marked(path, names.SWAP))
+        else:
+            rename(disk, marked(path, names.SWAP), path, must_be=True)
+    fsync_dir(disk, directory)
+
+
+def _end_of(disk: Disk, path: Path, base: int) -> int:
+    """Offset behind the last batch of a log file. `CorruptionError` unless whole batches fill it."""
+    fd = disk.open(path, Open.READ)
+    try:
+        size, position, end_offset = disk.size(fd), 0, base
+        while position < size:
+            header = read_header(disk.pread(fd, HEADER_SIZE, position))
+            if header.base_offset < end_offset or position + header.size > size:
+                raise CorruptionError(f"{path}: no batch at position {position}")
+            position += header.size
+            end_offset = header.next_offset
+    finally:
+        disk.close(fd)
+    return end_offset

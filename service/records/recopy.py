@@ -1,0 +1,262 @@
+"""Which batches of a compacted log are written anew, and how. [P]
+
+Offsets, producers, sequences, codecs and timestamps stay. Of a batch
+
+- whose records all stay, the bytes stay as they are;
+- of whose records some go, the rest is written with the header's counts made right;
+- of which nothing stays, nothing is left, unless it is its producer's last one, or the last one below the end
+  of what is written: then its header stays, for the sequence or the offset that it bears.
+
+A tombstone that is met for the first time gives its batch a delete horizon, the time from which on it may go
+(KIP-534): the base timestamp becomes that time, and the records' deltas count from it. A marker whose
+transaction is gone gets one likewise.
+
+Source: Kafka `Cleaner.cleanInto`, `MemoryRecords.filterTo`, `DefaultRecordBatch.writeEmptyHeader`.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from service.base.types import NO_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, NO_TIMESTAMP, Buffer
+from service.records.batch import (
+    CODEC_MASK,
+    CONTROL_FLAG,
+    CRC_AT,
+    DELETE_HORIZON_FLAG,
+    HEADER,
+    HEADER_SIZE,
+    LOG_APPEND_TIME_FLAG,
+    LOG_OVERHEAD,
+    MAGIC,
+    TRANSACTIONAL_FLAG,
+    BatchHeader,
+    compute_crc,
+    read_header,
+)
+from service.records.compression import compress
+from service.records.copy_kernel import JUDGED_FIELDS, copy_batches, judge_records, write_records
+from service.records.kernel_status import CopyState, Judging, Pause, Status
+from service.records.key_map import Fates, KeyMap, broken_records, inflated
+from service.records.scan import BatchScan
+
+_ONE: Final = 1
+_ENDED: Final = 2
+_STAYS: Final = 4
+_ROOM_PER_RECORD: Final = 16
+_KEPT_OF_EMPTY: Final = LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
+_CRC: Final = struct.Struct(">I")
+
+
+class LastBatches:
+    """Where the last batches of active producers end: what must stay, if empty."""
+
+    def __init__(self, producers: Mapping[int, tuple[int, int]]) -> None:
+        """`producers`: id to (last offset, -1 for no data batch; epoch)."""
+        self.ids = array("q", sorted(producers))
+        self.last_offsets = array("q", (producers[one][0] for one in self.ids))
+        self._epochs = array("h", (producers[one][1] for one in self.ids))
+
+    def has(self, header: BatchHeader) -> bool:
+        """Whether the batch is its producer's last; of one without data that is a marker of its epoch."""
+        at = bisect_left(self.ids, header.producer_id)
+        if header.producer_id < 0 or at == len(self.ids) or self.ids[at] != header.producer_id:
+            return False
+        if self.last_offsets[at] >= 0:
+            return self.last_offsets[at] == header.last_offset
+        return header.is_control and header.producer_epoch == self._epochs[at]
+
+
+class CopyRules(NamedTuple):
+    """Times in ms. ``end_offset``: a batch that ends there stays, if empty."""
+
+    now_ms: int
+    delete_retention_ms: int
+    end_offset: int
+
+
+class Recopy:
+    """Copies what stays of one group of segments. For one thread at a time; the loops release the GIL."""
+
+    def __init__(
+        self, keys: KeyMap, fates: Fates, rules: CopyRules, last_batches: LastBatches, buffer_bytes: int
+    ) -> None:
+        self._keys = keys
+        self._fates = fates
+        self._rules = rules
+        self._last = last_batches
+        self._times = array("q", (rules.now_ms, rules.now_ms + rules.delete_retention_ms))
+        self._out = bytearray(max(buffer_bytes, HEADER_SIZE))
+        self._marks = bytearray(4096)
+        self._state = array("q", bytes(8 * len(CopyState)))
+
+    @property
+    def records_read(self) -> int:
+        return self._state[CopyState.READ]
+
+    @property
+    def records_kept(self) -> int:
+        return self._state[CopyState.KEPT]
+
+    def copy(self, piece: memoryview, batches: BatchScan) -> Iterator[memoryview]:
+        """Copy what stays of the `batches` of `piece`; whenever the buffer is full, what is in it.
+
+        What was given is overwritten afterwards. `CorruptionError` for records that do not parse.
+        """
+        number = 0
+        while True:
+            status, number = self._batches(piece, batches.positions, batches.sizes, number, Judging.BY_KEY, 0)
+            if status == Status.OK:
+                return
+            if status == Pause.BATCH:
+                start = batches.positions[number]
+                yield from self._one(piece[start : start + batches.sizes[number]])
+                number += 1
+            elif status == Pause.FULL:
+                yield from self.rest()
+            elif status == Pause.GROW:
+                yield from self._grow(read_header(piece, batches.positions[number]))
+            else:
+                raise broken_records(status, batches.base_offsets[number])
+
+    def rest(self) -> Iterator[memoryview]:
+        """What is in the buffer."""
+        used = self._state[CopyState.USED]
+        if used:
+            yield memoryview(self._out)[:used]
+            self._state[CopyState.USED] = 0
+
+    def _batches(
+        self,
+        piece: memoryview,
+        positions: array[int],
+        sizes: array[int],
+        number: int,
+        judging: int,
+        flags: int,
+    ) -> tuple[int, int]:
+        return copy_batches(
+            piece, positions, sizes, number, judging, flags, self._times, self._rules.end_offset,
+            self._keys.secret, self._keys.table, self._keys.latest, self._last.ids, self._last.last_offsets,
+            self._marks, self._out, self._state,
+        )  # fmt: skip
+
+    def _grow(self, header: BatchHeader) -> Iterator[memoryview]:
+        """Make room for an uncompressed batch that is larger than the buffers."""
+        yield from self.rest()
+        room = header.size + _ROOM_PER_RECORD * header.record_count
+        if room > len(self._out):
+            self._out = bytearray(room)
+        if header.record_count > len(self._marks):
+            self._marks = bytearray(header.record_count)
+
+    def _one(self, batch: memoryview) -> Iterator[memoryview]:
+        """A batch that is compressed, or of a transaction, or its marker."""
+        header = read_header(batch)
+        judging, flags = self._fate(header, batch)
+        if header.attributes & CODEC_MASK and header.record_count:
+            yield from self._compressed(header, batch, judging, flags)
+            return
+        while True:
+            positions, sizes = array("q", (0,)), array("q", (len(batch),))
+            status, _ = self._batches(batch, positions, sizes, 0, judging, flags | _ONE)
+            if status == Status.OK:
+                return
+            if status == Pause.FULL:
+                yield from self.rest()
+            elif status == Pause.GROW:
+                yield from self._grow(header)
+            else:
+                raise broken_records(status, header.base_offset)
+
+    def _fate(self, header: BatchHeader, batch: memoryview) -> tuple[int, int]:
+        """How its records are judged, and the kernel's flags."""
+        flags = _STAYS if self._last.has(header) or header.next_offset == self._rules.end_offset else 0
+        if header.is_control:
+            if not self._fates.has_ended(header, batch):
+                return Judging.ALL, flags
+            horizon = header.delete_horizon_ms
+            gone = horizon is not None and horizon <= self._rules.now_ms
+            return (Judging.NONE if gone else Judging.ALL), flags | _ENDED
+        if header.is_transactional and self._fates.is_aborted(header):
+            return Judging.NONE, flags
+        return Judging.BY_KEY, flags
+
+    def _compressed(
+        self, header: BatchHeader, batch: memoryview, judging: int, flags: int
+    ) -> Iterator[memoryview]:
+        records = inflated(header, batch)
+        count = header.record_count
+        if count > len(records):
+            raise broken_records(Status.TRUNCATED, header.base_offset)
+        if count > len(self._marks):
+            self._marks = bytearray(count)
+        judged = array("q", bytes(8 * JUDGED_FIELDS))
+        status = judge_records(
+            records, batch[:HEADER_SIZE], judging, self._rules.now_ms, self._keys.secret, self._keys.table,
+            self._keys.latest, self._marks, judged,
+        )  # fmt: skip
+        if status != Status.OK:
+            raise broken_records(status, header.base_offset)
+        kept, tombstones, newest = judged
+        self._state[CopyState.READ] += count
+        self._state[CopyState.KEPT] += kept
+        new_horizon = kept and header.delete_horizon_ms is None and (tombstones or flags & _ENDED)
+        if kept == count and not new_horizon:
+            yield from self._append(batch)
+        elif kept:
+            base = self._times[1] if new_horizon else header.base_timestamp
+            out = bytearray(len(records) + _ROOM_PER_RECORD * count)
+            written = write_records(records, count, self._marks, base - header.base_timestamp, out)
+            if written < 0:
+                raise broken_records(written, header.base_offset)
+            packed = compress(header.codec, memoryview(out)[:written])
+            attributes = header.attributes | (DELETE_HORIZON_FLAG if new_horizon else 0)
+            header = header._replace(
+                attributes=attributes, base_timestamp=base, max_timestamp=newest, record_count=kept
+            )
+            yield from self._append(sealed_batch(header, packed))
+        elif flags & _STAYS:
+            yield from self._append(empty_batch(header))
+
+    def _append(self, batch: Buffer) -> Iterator[memoryview]:
+        used = self._state[CopyState.USED]
+        if used + len(batch) > len(self._out):
+            yield from self.rest()
+            used = 0
+            if len(batch) > len(self._out):
+                self._out = bytearray(len(batch))
+        self._out[used : used + len(batch)] = batch
+        self._state[CopyState.USED] = used + len(batch)
+
+
+def sealed_batch(header: BatchHeader, records: Buffer) -> bytearray:
+    """A batch of these records: length and checksum made right."""
+    batch = bytearray(HEADER_SIZE)
+    batch += records
+    HEADER.pack_into(batch, 0, *header._replace(batch_length=len(batch) - LOG_OVERHEAD)[1:])
+    _CRC.pack_into(batch, CRC_AT, compute_crc(batch, 0, len(batch)))
+    return batch
+
+
+def empty_batch(header: BatchHeader) -> bytearray:
+    """What is left of a batch without records: offsets, producer, sequence, greatest timestamp."""
+    attributes = header.attributes & _KEPT_OF_EMPTY
+    return sealed_batch(
+        header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0), b""
+    )
+
+
+def filling_batch(base_offset: int, last_offset: int, leader_epoch: int) -> bytearray:
+    """An empty batch that stands for offsets of which no batch is left at all."""
+    return sealed_batch(
+        BatchHeader(
+            0, base_offset, 0, leader_epoch, MAGIC, 0, 0, last_offset - base_offset, NO_TIMESTAMP,
+            NO_TIMESTAMP, NO_PRODUCER_ID, NO_EPOCH, NO_SEQUENCE, 0,
+        ),
+        b"",
+    )  # fmt: skip
