@@ -77,6 +77,8 @@ class ConfigKey:
     def parse(self, text: str) -> Value:
         """The typed value of `text`; raises `ConfigError` with Kafka's words when it is not valid."""
         value = self._parse_type(text.strip(), text)
+        if self.one_of and isinstance(value, tuple):
+            value = tuple(dict.fromkeys(value))  # naming one twice is naming it, as in Kafka
         if isinstance(value, int | float) and not isinstance(value, bool):
             if self.at_least is not None and value < self.at_least:
                 raise invalid(self.name, value, f"Value must be at least {self.at_least}")

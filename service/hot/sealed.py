@@ -153,7 +153,7 @@ class SealedSegments:
             last_offset=end_offset - 1,
             size=segment.size,
             sealed_at_ms=segment.sealed_at_ms,
-            txn_index_path=segment.log.path.with_suffix(names.TXN_INDEX),
+            txn_index_path=self._state.dir / names.offset_file(base_offset, names.TXN_INDEX),
             producer_snapshot_path=self._state.snapshots.path(end_offset),
             log=segment.log,
             prove_indexes=segment.prove_indexes,

@@ -351,6 +351,67 @@ def _seal(out: cython.p_uchar, at: cython.longlong, size: cython.longlong) -> cy
     _put(out, at + 17, crc32c(out, at + 21, at + size), 4)
 
 
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _is_needed(
+    data: cython.p_const_uchar,
+    at: cython.longlong,
+    end_offset: cython.longlong,
+    ids: cython.p_const_longlong,
+    lasts: cython.p_const_longlong,
+    count: cython.longlong,
+) -> cython.longlong:
+    """Whether the batch at ``data[at]`` stays without records, for its offset or its sequence."""
+    last: cython.longlong = int64(data, at) + int32(data, at + 23)
+    producer: cython.longlong = int64(data, at + 43)
+    if last + 1 == end_offset:
+        return 1
+    return _has_last_of(producer, last, ids, lasts, count) if producer >= 0 else 0
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _write_empty(
+    data: cython.p_const_uchar, at: cython.longlong, out: cython.p_uchar, used: cython.longlong
+) -> cython.longlong:
+    """The header alone of the batch at ``data[at]``; the position behind it."""
+    _copy(out, used, data, at, 61)
+    _put(out, used + 21, data[at + 22] & 0x38, 2)
+    _put(out, used + 27, -1, 8)
+    _put(out, used + 57, 0, 4)
+    _seal(out, used, 61)
+    return used + 61
+
+
+@cython.cfunc
+@cython.nogil
+@cython.exceptval(check=False)
+def _write_rest(
+    data: cython.p_const_uchar,
+    at: cython.longlong,
+    size: cython.longlong,
+    marks: cython.p_const_uchar,
+    judged: cython.p_const_longlong,
+    later_ms: cython.longlong,
+    out: cython.p_uchar,
+    used: cython.longlong,
+) -> cython.longlong:
+    """The batch at ``data[at]`` with the records that are marked; the position behind it, or a status."""
+    written: cython.longlong
+    _copy(out, used, data, at, 61)
+    if later_ms != 0:
+        _put(out, used + 21, data[at + 22] | 0x40, 2)
+        _put(out, used + 27, int64(data, at + 27) + later_ms, 8)
+    _put(out, used + 35, judged[2], 8)
+    _put(out, used + 57, judged[0], 4)
+    written = _write_records(data, at + 61, at + size, int32(data, at + 57), marks, later_ms, out, used + 61)
+    if written >= 0:
+        _seal(out, used, written - used)
+    return written
+
+
 def copy_batches(
     buf: cython.const[cython.uchar][::1],
     positions: cython.longlong[::1],
@@ -401,7 +462,6 @@ def copy_batches(
     at: cython.longlong
     size: cython.longlong
     records: cython.longlong
-    last: cython.longlong
     status: cython.longlong = _OK
     attributes: cython.longlong
     later_ms: cython.longlong
@@ -452,35 +512,15 @@ def copy_batches(
             if judged[0] > 0 and attributes & 0x40 == 0 and (judged[1] > 0 or flags & 2):
                 later_ms = horizon_ms - int64(data, at + 27)
             if judged[0] == 0:
-                last = int64(data, at) + int32(data, at + 23)
-                if (
-                    flags & 4
-                    or last + 1 == end_offset
-                    or (
-                        int64(data, at + 43) >= 0
-                        and _has_last_of(int64(data, at + 43), last, ids, ends, known) != 0
-                    )
-                ):
-                    _copy(target, used, data, at, 61)
-                    _put(target, used + 21, attributes & 0x38, 2)
-                    _put(target, used + 27, -1, 8)
-                    _put(target, used + 57, 0, 4)
-                    _seal(target, used, 61)
-                    used += 61
+                if flags & 4 or _is_needed(data, at, end_offset, ids, ends, known) != 0:
+                    used = _write_empty(data, at, target, used)
             elif judged[0] == records and later_ms == 0:
                 used = _copy(target, used, data, at, size)
             else:
-                _copy(target, used, data, at, 61)
-                if later_ms != 0:
-                    _put(target, used + 21, attributes | 0x40, 2)
-                    _put(target, used + 27, horizon_ms, 8)
-                _put(target, used + 35, judged[2], 8)
-                _put(target, used + 57, judged[0], 4)
-                written = _write_records(data, at + 61, at + size, records, mark, later_ms, target, used + 61)
+                written = _write_rest(data, at, size, mark, judged, later_ms, target, used)
                 if written < 0:
                     status = written
                     break
-                _seal(target, used, written - used)
                 used = written
             index += 1
             if flags != 0:

@@ -160,6 +160,8 @@ def test_a_tiered_topic_is_not_compacted(broker: Broker, new_topic: NewTopic) ->
 def test_settings_that_contradict_each_other_are_refused(broker: Broker, new_topic: NewTopic) -> None:
     with pytest.raises(confluent_kafka.KafkaException, match=r"min\.compaction\.lag\.ms"):
         new_topic(1, min_compaction_lag_ms="11", max_compaction_lag_ms="10")
+    for given, means in (("", ""), ("compact,compact", "compact")):
+        assert broker.admin.configs(new_topic(1, cleanup_policy=given))["cleanup.policy"] == means
     described = broker.admin.configs(new_topic(1, cleanup_policy="compact,delete"))
     assert described["cleanup.policy"] == "compact,delete"
     assert described["min.cleanable.dirty.ratio"] == "0.5"

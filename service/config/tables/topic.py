@@ -23,23 +23,13 @@ COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "pr
 TIMESTAMP_TYPES: Final = ("CreateTime", "LogAppendTime")
 
 
-def policy_problem(text: str) -> str | None:
-    """Why `text` is not a list of cleanup policies, None when it is."""
-    parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    if not parts:
-        return "A topic is cleaned by at least one of compact and delete"
-    if len(set(parts)) != len(parts):
-        return "A policy is named twice"
-    return None
-
-
 TOPIC: Final = (
     key(
         "cleanup.policy", LIST, ("delete",),
         "What happens to old records. `delete`: segments go when retention says so. `compact`: of each key "
-        "the last record stays, and a record without a key is refused. Both may be named. Not for tiered "
-        "topics: `compact`.",
-        one_of=("compact", "delete"), check=policy_problem, synonyms=synonyms_of("log.cleanup.policy"),
+        "the last record stays, and a record without a key is refused. Both may be named, or none: then all "
+        "is kept. Tiered topics cannot be compacted.",
+        one_of=("compact", "delete"), synonyms=synonyms_of("log.cleanup.policy"),
     ),
     key(
         "compression.type", STRING, "producer",

@@ -224,6 +224,26 @@ def test_retention_and_cutting_come_between(tmp_path: Path) -> None:
     assert records_in(log)[-1].offset == end
 
 
+def test_kills_within_the_swap(tmp_path: Path) -> None:
+    """From the k-th rename on nothing gets through any more, and then it is opened again."""
+    for number in range(25):
+        disk = FaultDisk()
+        log = filled(tmp_path / str(number), disk, batches=12 + number % 20)
+        want, end = last_of_each(records_in(log)), log.log_end_offset
+        renames = disk.fail("rename", errno.EIO, after=number)
+        disk.fail("*", errno.EIO, only=lambda _, renames=renames: renames.hits > 0)  # type: ignore[misc]
+        with contextlib.suppress(StorageError, CorruptionError):
+            clean(log)
+        disk.heal()
+        again = reopened(log, tmp_path / str(number))
+        assert again.log_end_offset == end
+        assert last_of_each(records_in(again)) == want, number
+        assert not {path.suffix for path in again.dir.iterdir()} & {".cleaned", ".swap", ".deleted"}
+        if clean(again):
+            assert records_in(again) == sorted(want.values())
+        again.close(clean=False)
+
+
 def test_every_call_fails_once_and_the_log_is_whole(tmp_path: Path) -> None:
     """Each call of a cleaning fails, or is the last one before a kill: the same records by key."""
     disk = FaultDisk()
@@ -234,7 +254,7 @@ def test_every_call_fails_once_and_the_log_is_whole(tmp_path: Path) -> None:
     calls = sum(disk.calls.values())
     assert calls > 100
     for kill in (False, True):
-        for number in range(kill, calls, 4):
+        for number in range(kill, calls, 9):
             place = tmp_path / f"{kill}-{number}"
             disk = FaultDisk()
             log = filled(place, disk, batches=25)

@@ -215,3 +215,35 @@ def test_rules_are_those_of_the_topic() -> None:
     assert rules_of(config, 64 << 20) == ValidationRules(200 << 20, True, 5, 6, "lz4", 200 << 20)
     assert rules_of(LogConfig(), 256 << 20) == ValidationRules()
     assert rules_of(LogConfig(max_message_bytes=1 << 30), 1).max_inflated_bytes == 256 << 20
+
+
+COMPACTED = rules_of(LogConfig(cleanup_policy="compact,delete"), 64 << 20)
+NO_KEY = "Compacted topic cannot accept message without key"
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_a_compacted_topic_names_the_records_without_a_key(codec: Codec) -> None:
+    assert validate_produced(batch_of(3, codec), COMPACTED, NOW).record_count == 3
+    data = build_batch([(NOW, None, b"a"), (NOW, b"", b"b"), (NOW, None, b"c")], codec=codec)
+    error = refusal(data, COMPACTED)
+    assert isinstance(error, RecordsRefused)
+    assert error.code is ErrorCode.invalid_record
+    assert error.record_errors == ((0, NO_KEY), (2, NO_KEY))
+    assert validate_produced(data, RULES, NOW).record_count == 3
+
+
+def test_of_a_record_without_a_key_its_timestamp_is_not_said() -> None:
+    """But one bad timestamp makes it the batch's error, as in Kafka."""
+    late = NOW + 10**10
+    error = refusal(build_batch([(late, None, b"a"), (late, b"k", b"b"), (NOW, None, b"c")]), COMPACTED)
+    assert isinstance(error, RecordsRefused)
+    assert error.code is ErrorCode.invalid_timestamp
+    assert [index for index, _ in error.record_errors] == [0, 1, 2]
+    assert error.record_errors[0][1] == error.record_errors[2][1] == NO_KEY
+    assert "out of range" in error.record_errors[1][1]
+
+
+def test_no_more_than_a_hundred_records_are_named() -> None:
+    error = refusal(build_batch([(NOW, None, b"a")] * 300), COMPACTED)
+    assert isinstance(error, RecordsRefused)
+    assert len(error.record_errors) == MAX_RECORD_ERRORS
