@@ -562,8 +562,8 @@ class LocalLog:
     def close(self, clean: bool = True) -> None:
         """Let go of all files; with `clean`, everything is on disk and says so.
 
-        Deleted segments that still wait for their removal are there again at the next opening, which judges
-        them anew: to unlink them here would be beside those that are being unlinked, and out of order.
+        Deleted segments that still wait for their removal (`take_removals`) are there again at the next
+        opening, which judges them anew.
 
         Blocks, and may raise `StorageError`; an offline log is never clean.
         """

@@ -566,6 +566,10 @@ class LogManager:
         """
         await self._rounds.finish()
         try:
+            if clean:
+                failed = await self._write_checkpoints()
+                safe = [log for log, home in self._homes.items() if home not in failed and not log.failure]
+                await self._removals.remove_rest(safe)
             closed = await self._io.run_all(partial(self._close_all, clean), list(self._logs.values()))
             unclean = {*closed, *(one.home for found in self._offline.values() for one in found)}
             self._take_directories_offline()

@@ -24,6 +24,7 @@ from service.hot.log_io import LogIo
 _log = logging.getLogger(__name__)
 
 _AGAIN_MS: Final = 10_000
+_EVER_MS: Final = 1 << 62
 _GROUP: Final = 16
 """Files that go in one job: each log of a segment costs an fsync."""
 
@@ -96,7 +97,11 @@ class Removals:
             group = paths[first : first + _GROUP]
             job = self._io.run(remove_in_order, self._disk, group)
             self._under_way = log, job
-            removed = await asyncio.shield(job)
+            try:
+                removed = await asyncio.shield(job)
+            except asyncio.CancelledError:
+                log.put_back_removals(paths[first:], now_ms)  # what has gone already does no harm
+                raise
             if removed < len(group):
                 if may_go(log) is not MayGo.NEVER:
                     again_ms = now_ms + _AGAIN_MS
@@ -104,10 +109,19 @@ class Removals:
                     self.doom(log, again_ms)
                 return
 
+    async def remove_rest(self, logs: Collection[LocalLog]) -> None:
+        """Remove what is left of these logs, whose starts are durable, before its time: the process ends.
+
+        What stays is there again at the next start.
+        """
+        await self.let_be(logs)
+        rest = [paths for log in logs if (paths := log.take_removals(_EVER_MS))]
+        await self._io.run_all(lambda group: [remove_in_order(self._disk, paths) for paths in group], rest)
+
     async def let_be(self, logs: Collection[LocalLog]) -> None:
         """Wait until none of the files of `logs`, for which `may_go` says never now, is being removed."""
         log, job = self._under_way
-        if job is not None and log in logs:
+        if job is not None and not job.done() and log in logs:
             await asyncio.wait([job])
 
 

@@ -181,7 +181,8 @@ def test_a_start_that_moved_is_told_while_the_files_before_it_are_still_there(tm
     segment = log.sealed_segments()[0]
     assert log.delete_segments(segment.last_offset + 1, "test") == 1
     assert log.log_start_offset == segment.last_offset + 1
-    close(logs)
+    logs.checkpoint()
+    close(logs, clean=False)
     assert (tmp_path / "a-0" / f"{0:020d}.log").exists()
     again = manager(FaultDisk(), tmp_path)
     assert get_or_create(again, A, CONFIG).log_start_offset == segment.last_offset + 1
@@ -214,6 +215,42 @@ def test_a_replica_made_again_elsewhere_is_the_one_that_is_used(tmp_path: Path) 
         close(again)
         shutil.rmtree(empty / "a-0")
         shutil.move(full / "a-0", empty / "a-0")
+
+
+@pytest.mark.parametrize("stays", ["", f"{40:020d}.index"])
+def test_a_stop_in_the_middle_of_a_removal_leaves_no_hole(tmp_path: Path, stays: str) -> None:
+    """What was begun and what waits for later goes in one order; where a file stays, so do those behind."""
+    disk = FaultDisk()
+    logs = manager(disk, tmp_path)
+    fill(logs, A, 60)
+    log = get_or_create(logs, A, CONFIG)
+    bases = [segment.base_offset for segment in log]
+
+    async def scenario() -> None:
+        begun, told = threading.Event(), threading.Event()
+
+        def is_first(_: Path) -> bool:
+            begun.set()
+            assert told.wait(20)
+            return False
+
+        log.delete_segments(40, "test")
+        disk.fail("unlink", only=is_first)
+        running = asyncio.create_task(logs.run())
+        await until(begun.is_set)
+        log.config = replace(CONFIG, file_delete_delay_ms=60_000)
+        log.delete_segments(48, "test")
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await asyncio.sleep(0)
+        told.set()
+        if stays:
+            disk.fail("unlink", path=stays)
+        await logs.close()
+
+    asyncio.run(scenario())
+    left = sorted(int(path.stem) for path in (tmp_path / "a-0").glob("*.log"))
+    assert left == bases[bases.index(40 if stays else 48) :]
 
 
 def test_a_damaged_replica_keeps_its_recovery_point(tmp_path: Path) -> None:
