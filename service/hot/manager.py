@@ -291,8 +291,9 @@ class LogManager:
             # They speak of a predecessor, whose offsets would make this log a damaged one after a crash.
             failed = await self._rounds.next()
             for one in new:
-                self._counts[one.home] -= one.home in failed
-            found += [(one.tip, _unwritten(failed[one.home])) for one in new if one.home in failed]
+                if one.home in failed:
+                    self._counts[one.home] -= 1
+                    found.append((one.tip, LogOffline(f"no checkpoint was written: {failed[one.home]}")))
             new = [one for one in new if one.home not in failed]
         for one, made in zip(new, await self._io.run_all(self._opener.make_all, new), strict=True):
             if piece.charge(_ADOPT_US):
@@ -567,7 +568,7 @@ class LogManager:
         await self._rounds.finish()
         try:
             if clean:
-                failed = await self._write_checkpoints()
+                failed = await self._rounds.next()
                 safe = [log for log, home in self._homes.items() if home not in failed and not log.failure]
                 await self._removals.remove_rest(safe)
             closed = await self._io.run_all(partial(self._close_all, clean), list(self._logs.values()))
@@ -596,9 +597,4 @@ class LogManager:
         return None if clean else self._homes.get(log)
 
     def _mark_clean(self, offsets: AllOffsets, broker_epoch: int, unclean: set[LogDir | None]) -> None:
-        """On a `log-io` thread."""
         self._dirs.mark_clean(broker_epoch, unclean | self._checkpoints.write(offsets).keys())
-
-
-def _unwritten(error: Exception) -> LogOffline:
-    return LogOffline(f"no checkpoint could be written: {error}")
