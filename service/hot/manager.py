@@ -294,8 +294,9 @@ class LogManager:
             # They speak of a predecessor, whose offsets would make this log a damaged one after a crash.
             failed = await self._rounds.next()
             for one in new:
-                self._counts[one.home] -= one.home in failed
-            found += [(one.tip, _unwritten(failed[one.home])) for one in new if one.home in failed]
+                if one.home in failed:
+                    self._counts[one.home] -= 1
+                    found.append((one.tip, LogOffline(f"no checkpoint was written: {failed[one.home]}")))
             new = [one for one in new if one.home not in failed]
         for one, made in zip(new, await self._io.run_all(self._opener.make_all, new), strict=True):
             if piece.charge(_ADOPT_US):
@@ -594,9 +595,7 @@ class LogManager:
             self._take_directories_offline()
             if clean:
                 offsets = self._take_offsets()
-                failed = await self._io.run(self._checkpoints.write, offsets)
-                unclean |= self._dirs.failed | failed.keys()
-                await self._io.run(self._dirs.mark_clean, broker_epoch, unclean)
+                await self._io.run(self._mark_clean, offsets, broker_epoch, unclean | self._dirs.failed)
         finally:
             await self._io.finish()
             self._dirs.close()
@@ -616,6 +615,5 @@ class LogManager:
             log.close(clean=False)
         return None if clean else self._homes.get(log)
 
-
-def _unwritten(error: Exception) -> LogOffline:
-    return LogOffline(f"no checkpoint could be written: {error}")
+    def _mark_clean(self, offsets: AllOffsets, broker_epoch: int, unclean: set[LogDir | None]) -> None:
+        self._dirs.mark_clean(broker_epoch, unclean | self._checkpoints.write(offsets).keys())
