@@ -79,7 +79,7 @@ class LocalLog:
         self.swapping = Swapping(state, self._trimming, self._reader)
         self.by_time = TimeSearch(state)
         self._closed = False
-        self._note_policy()
+        state.configure(state.config)
         self._set_limits()
 
     @classmethod
@@ -222,16 +222,10 @@ class LocalLog:
 
     @config.setter
     def config(self, config: LogConfig) -> None:
-        self.state.config = config
-        self._note_policy()
+        self.state.configure(config)
         self._set_limits()
         for watcher in self._watchers:
             watcher.configured(self)
-
-    def _note_policy(self) -> None:
-        """From now on offsets may be missing, whatever the policy is later."""
-        if self.state.config.is_compacted and self.state.cleaned_offset < 0:
-            self.state.cleaned_offset = self.state.start
 
     def _set_limits(self) -> None:
         """Draw the jitter for the active segment, so that partitions made together do not roll together."""
@@ -579,9 +573,7 @@ class LocalLog:
         """Let go of all files; with `clean`, everything is on disk and says so.
 
         Deleted segments that still wait for their removal (`take_removals`) are there again at the next
-        opening, which judges them anew.
-
-        Blocks, and may raise `StorageError`; an offline log is never clean.
+        opening, which judges them anew. Blocks; `StorageError`, and an offline log is never clean.
         """
         if self._closed:
             return

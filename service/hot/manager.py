@@ -39,7 +39,8 @@ from service.hot.log import DEFAULT_PRODUCER_EXPIRATION_MS, LocalLog
 from service.hot.log_dir import LogDir, MetaProperties
 from service.hot.log_io import LogIo
 from service.hot.metrics import HotMetrics
-from service.hot.opening import NO_TOPIC_ID, Found, NewLog, OfflineReplica, Opener, look_into
+from service.hot.offline import OfflineReplicas
+from service.hot.opening import Found, NewLog, OfflineReplica, Opener, look_into
 from service.hot.removals import MayGo, Removals, Retired, remove, rename_all
 from service.hot.state import LogOffline
 
@@ -93,7 +94,7 @@ class LogManager:
         self._logs: dict[LogKey, LocalLog] = {}
         self._homes: dict[LocalLog, LogDir] = {}
         self._by_name: dict[Name, LocalLog] = {}
-        self._offline: dict[Name, list[OfflineReplica]] = {}
+        self._offline = OfflineReplicas()
         self._checkpoints = Checkpoints(world.threads)
         self._rounds = Rounds(self._checkpoint_now)
         self._checkpoint_soon = False
@@ -146,7 +147,9 @@ class LogManager:
             self._offsets.add(home)
             self._checkpoints.names |= found.recovery_points.keys() | found.log_starts.keys()
             self._checkpoints.cleaned[home] = found.cleaned
-            replicas = self._replicas(home, found.directories)
+            for path in found.doomed:
+                self._io.run(remove, self._disk, [path])
+            replicas = found.replicas
             stop = f"after a {'clean' if found.clean else 'hard'} stop" if replicas else "which has none yet"
             _log.info("opening %d logs in %s, %s", len(replicas), home.path, stop)
             topics = {topic for _, (topic, _) in replicas}
@@ -167,34 +170,18 @@ class LogManager:
     async def _settle(self, home: LogDir) -> None:
         """What an earlier process could not flush was written again: flush it before anything rests on it."""
         _log.warning("%s: an fsync failed in it before; what was in doubt is written again", home.path)
-        settled = not any(one.home is home for found in self._offline.values() for one in found)
+        settled = home not in self._offline.homes()
         for log in [log for log, at in self._homes.items() if at is home]:
             done = await self._flusher.flush_quietly(log, log.log_end_offset)
             settled &= done and log.failure is None
         if settled:
             await self._io.run(home.trust_again)
 
-    def _replicas(self, home: LogDir, directories: list[str]) -> list[tuple[Path, tuple[str, int]]]:
-        """Directories of replicas; what was on its way to deletion is removed."""
-        found = []
-        for name in directories:
-            path = home.path / name
-            if name == names.CLUSTER_METADATA_DIR:
-                continue
-            named = names.parse_partition_dir(path.name)
-            if named is not None:
-                found.append((path, named))
-            elif path.name.endswith(names.DELETE_DIR):
-                self._io.run(remove, self._disk, [path])
-            elif path.name.endswith((names.STRAY_DIR, names.FUTURE_DIR)):
-                _log.warning("%s is left alone: not a replica in use", path)
-        return found
-
     def _take_in(self, opened: LocalLog | OfflineReplica | None, home: LogDir) -> None:
         if isinstance(opened, OfflineReplica):
             _log.error("%s is offline, its files are left as they are: %s", opened.path, opened.why)
             name = opened.tip.topic, opened.tip.partition
-            self._offline.setdefault(name, []).append(opened)
+            self._offline.add(opened)
             self._offsets.keep(name, home, opened.known[1:4])
         elif opened is not None:
             self._adopt(opened, home)
@@ -226,26 +213,22 @@ class LogManager:
 
     def offline(self) -> list[tuple[TopicIdPartition, str]]:
         """Replicas that could not be opened, and why; with topic id 0 where that is not known."""
-        return [(one.tip, str(one.why)) for found in self._offline.values() for one in found]
+        return [(one.tip, str(one.why)) for one in self._offline]
 
     def _not_offline(self, one: OfflineReplica) -> None:
+        self._offline.discard(one)
         name = one.tip.topic, one.tip.partition
-        left = [other for other in self._offline[name] if other is not one]
-        if left:
-            self._offline[name] = left
-        else:
-            del self._offline[name]
         if name not in self._by_name:
             self._offsets.forget(name, one.home)
 
     async def _open_again(self) -> None:
         """Try those again that the disk did not let us open; damage does not pass."""
-        for one in [one for found in self._offline.values() for one in found if not one.is_damaged]:
+        for one in [one for one in self._offline if not one.is_damaged]:
             name = one.tip.topic, one.tip.partition
             opened = await self._io.run(
                 self._opener.open_replica, one.path, *name, one.config, one.known, one.home
             )
-            if not any(one is other for other in self._offline.get(name, ())):
+            if not self._offline.holds(one):
                 if isinstance(opened, LocalLog):
                     opened.close(clean=False)
             elif not isinstance(opened, OfflineReplica):
@@ -283,7 +266,7 @@ class LogManager:
             if piece.charge(_ADOPT_US):
                 await piece.next_turn()
             try:
-                self._check_offline(tip)
+                self._offline.check(tip)
                 if not is_new(tip):
                     self._dirs.check_complete()
                 await self._make_way(tip)
@@ -308,13 +291,6 @@ class LogManager:
         self._take_directories_offline()
         return found
 
-    def _check_offline(self, tip: TopicIdPartition) -> None:
-        """Raises what keeps the log's own files from being opened."""
-        for one in self._offline.get((tip.topic, tip.partition), ()):
-            if one.tip.topic_id in (tip.topic_id, NO_TOPIC_ID):
-                kind = CorruptionError if one.is_damaged else LogOffline
-                raise kind(f"{one.path} could not be opened: {one.why}")
-
     async def _make_way(self, tip: TopicIdPartition) -> None:
         """Whatever bears the name of a log that is to be made, and is another's, is set aside."""
         name = tip.topic, tip.partition
@@ -324,7 +300,7 @@ class LogManager:
             if isinstance(path, DiskError):
                 raise path
             _log.warning("%s holds topic id %s, not %s: set aside", path, other.tip.topic_id, tip.topic_id)
-        for one in list(self._offline.get(name, ())):
+        for one in self._offline.named(tip):
             why = f"it holds topic id {one.tip.topic_id}"
             await self._io.run(self._opener.set_aside, one.path, one.tip, one.home, why)
             self._not_offline(one)
@@ -363,7 +339,7 @@ class LogManager:
             if log is not None:
                 doomed.append(log)
                 continue
-            for one in [one for one in self._offline.get((tip.topic, tip.partition), ()) if one.tip == tip]:
+            for one in [one for one in self._offline.named(tip) if one.tip == tip]:
                 self._not_offline(one)
                 self._removals.doom(one.path, now_ms + one.config.file_delete_delay_ms)
         for log, path in zip(doomed, await self._retire_all(doomed, names.DELETE_DIR), strict=True):
@@ -591,7 +567,7 @@ class LogManager:
                 safe = [log for log, home in self._homes.items() if home not in failed and not log.failure]
                 await self._removals.remove_rest(safe)
             closed = await self._io.run_all(partial(self._close_all, clean), list(self._logs.values()))
-            unclean = {*closed, *(one.home for found in self._offline.values() for one in found)}
+            unclean = {*closed, *self._offline.homes()}
             self._take_directories_offline()
             if clean:
                 offsets = self._take_offsets()

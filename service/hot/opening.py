@@ -34,13 +34,17 @@ NO_TOPIC_ID: Final = UUID(int=0)
 
 
 class Found(NamedTuple):
-    """What a log directory says of its logs before they are opened, and its directories by name."""
+    """What a log directory says of its logs before they are opened.
+
+    ``replicas``: directories, each with topic and partition. ``doomed``: those on their way to deletion.
+    """
 
     clean: bool
     recovery_points: Offsets
     log_starts: Offsets
     cleaned: Offsets
-    directories: list[str]
+    replicas: list[tuple[Path, tuple[str, int]]]
+    doomed: list[Path]
     doubtful: bool = False
     """an fsync failed in an earlier process: what was not known to be durable is to be written again"""
 
@@ -75,8 +79,18 @@ def look_into(home: LogDir) -> Found:
     clean = home.take_clean_marker()
     points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
     cleaned = home.read_offsets(CLEANER_OFFSETS)
-    directories = [entry.name for entry in home.disk.list(home.path) if entry.is_dir]
-    return Found(clean, points, starts, cleaned, directories, home.is_doubtful())
+    found = Found(clean, points, starts, cleaned, [], [], home.is_doubtful())
+    for path in [home.path / entry.name for entry in home.disk.list(home.path) if entry.is_dir]:
+        named = names.parse_partition_dir(path.name)
+        if path.name == names.CLUSTER_METADATA_DIR:
+            continue
+        if named is not None:
+            found.replicas.append((path, named))
+        elif path.name.endswith(names.DELETE_DIR):
+            found.doomed.append(path)
+        elif path.name.endswith((names.STRAY_DIR, names.FUTURE_DIR)):
+            _log.warning("%s is left alone: not a replica in use", path)
+    return found
 
 
 class Opener:

@@ -84,6 +84,12 @@ class LogState:
         self.gaps_below = 0
         self.swap: Swap | None = None
 
+    def configure(self, config: LogConfig) -> None:
+        """Where it is to be compacted, offsets may be missing from now on, whatever the policy is later."""
+        self.config = config
+        if config.is_compacted and self.cleaned_offset < 0:
+            self.cleaned_offset = self.start
+
     def fail(self, why: Exception | str) -> LogOffline:
         """Take the replica offline, for good; the error to raise."""
         if self.failure is None:
