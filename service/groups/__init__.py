@@ -1,5 +1,5 @@
-"""Consumer groups: the state of a group coordinator's partition as a shard for the runtime of `coordinator`.
+"""Consumer groups: their offsets, classic groups and those of KIP-848, as shards over `__consumer_offsets`.
 
-Classic groups and their rounds, KIP-848 groups and their assignors, offsets and their end. All of it is pure: time,
-ids and topics come in as arguments. Must not know: logs, metadata, sockets, asyncio.
+Owns what a group is and what its records say. All of it is pure: time, ids and topics come in as arguments.
+It must not know of connections, of the log, nor of how a decision becomes durable (`service/coordinator`).
 """

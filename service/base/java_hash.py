@@ -1,0 +1,27 @@
+"""Java's ``String.hashCode``, by which Kafka's clients and brokers choose a group's partition. [P]"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+_MIN: Final = -(1 << 31)
+
+
+def string_hash(text: str) -> int:
+    """``text.hashCode()``: over UTF-16 code units, a signed number of 32 bits.
+
+    >>> string_hash("polygenelubricants")
+    -2147483648
+    """
+    value = 0
+    encoded = text.encode("utf-16-le", "surrogatepass")
+    for unit in struct.unpack(f"<{len(encoded) // 2}H", encoded):
+        value = (value * 31 + unit) & 0xFFFFFFFF
+    return value - (1 << 32) if value >> 31 else value
+
+
+def partition_of(text: str, count: int) -> int:
+    """Which of `count` partitions `text` belongs to (Kafka `Utils.abs`: the least number becomes 0)."""
+    value = string_hash(text)
+    return (0 if value == _MIN else abs(value)) % count

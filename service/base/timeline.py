@@ -1,0 +1,263 @@
+"""Dictionaries whose changes can be taken back until they are committed: the state of a log-backed shard. [P]
+
+A shard's state is changed by replaying records, some of which are not committed yet, or never will be. Its
+`Journal` remembers what each of those changed; the newest state is what decisions look at, the committed one
+is what is told to anybody. What is committed needs no memory: while everything is, a `Timeline` costs what a
+dictionary does.
+
+>>> journal = Journal()
+>>> members: Timeline[str, int] = Timeline(journal)
+>>> journal.at(7)
+>>> members["a"] = 1
+>>> members.get("a"), members.committed("a")
+(1, None)
+>>> journal.commit(8)
+>>> members.committed("a")
+1
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import ItemsView, Iterator, KeysView, ValuesView
+from typing import Any, Final, Generic, TypeVar, overload
+
+from service.base.errors import InvariantError
+
+K = TypeVar("K")
+V = TypeVar("V")
+D = TypeVar("D")
+
+
+class _Missing:
+    __slots__ = ()
+
+
+_MISSING: Final = _Missing()
+
+
+class _Change:
+    """One change of one key that is not committed: what there was before, and its neighbours of the same key.
+
+    `last` is the newest change of the key, and true only in the oldest one.
+    """
+
+    __slots__ = ("earlier", "key", "last", "later", "offset", "old", "timeline")
+
+    def __init__(self, offset: int, timeline: Timeline[Any, Any], key: object, old: object) -> None:
+        self.offset = offset
+        self.timeline = timeline
+        self.key = key
+        self.old = old
+        self.earlier: _Change | None = None
+        self.later: _Change | None = None
+        self.last = self
+
+
+class Journal:
+    """What the timelines of one shard changed, by the offsets of the records that did it.
+
+    Nothing is remembered of what records below the committed offset change.
+    """
+
+    __slots__ = ("_changes", "_committed", "_offset")
+
+    def __init__(self) -> None:
+        self._changes: deque[_Change] = deque()
+        self._offset = 0
+        self._committed = 0
+
+    def __len__(self) -> int:
+        """Changes that are not committed."""
+        return len(self._changes)
+
+    @property
+    def committed_offset(self) -> int:
+        """Everything below is committed."""
+        return self._committed
+
+    def at(self, offset: int) -> None:
+        """What is changed from now on is changed by the record at `offset`."""
+        if offset < self._offset:
+            raise InvariantError(f"the record at offset {offset} after the one at {self._offset}")
+        self._offset = offset
+
+    def commit(self, offset: int) -> None:
+        """Everything below `offset` is committed. It never becomes less: an earlier one changes nothing."""
+        if offset <= self._committed:
+            return
+        self._committed = offset
+        changes = self._changes
+        while changes and changes[0].offset < offset:
+            change = changes.popleft()
+            change.timeline._commit(change)
+
+    def revert_to(self, offset: int) -> None:
+        """Undo what the records at `offset` and later have changed; none of them may be committed."""
+        if offset < self._committed:
+            raise InvariantError(f"a revert to offset {offset}, below the committed {self._committed}")
+        changes = self._changes
+        while changes and changes[-1].offset >= offset:
+            change = changes.pop()
+            change.timeline._revert(change)
+        self._offset = min(self._offset, offset)
+
+    def _add(self, timeline: Timeline[Any, Any], key: object, old: object) -> _Change | None:
+        """The memory of a change, unless it is committed with the record that makes it."""
+        if self._offset < self._committed:
+            return None
+        change = _Change(self._offset, timeline, key, old)
+        self._changes.append(change)
+        return change
+
+
+class Timeline(Generic[K, V]):
+    """A dictionary of immutable values, newest and as it was at the journal's committed offset.
+
+    In order of insertion; a key whose removal was undone comes last.
+    """
+
+    __slots__ = ("_journal", "_oldest", "_values")
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._values: dict[K, V] = {}
+        self._oldest: dict[K, _Change] | None = None
+
+    # The newest state.
+
+    def __getitem__(self, key: K) -> V:
+        return self._values[key]
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+    def get(self, key: K, default: object = None) -> object:
+        return self._values.get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._values)
+
+    def keys(self) -> KeysView[K]:
+        return self._values.keys()
+
+    def values(self) -> ValuesView[V]:
+        return self._values.values()
+
+    def items(self) -> ItemsView[K, V]:
+        return self._values.items()
+
+    def __setitem__(self, key: K, value: V) -> None:
+        old = self._values.get(key, _MISSING)
+        if old is value:
+            return
+        self._remember(key, old)
+        self._values[key] = value
+
+    def __delitem__(self, key: K) -> None:
+        self.pop(key)
+
+    @overload
+    def pop(self, key: K) -> V: ...
+    @overload
+    def pop(self, key: K, default: D) -> V | D: ...
+    def pop(self, key: K, default: object = _MISSING) -> object:
+        """What `key` had, which it has no more; KeyError when it had nothing and no default is given."""
+        old = self._values.get(key, _MISSING)
+        if old is _MISSING:
+            if default is _MISSING:
+                raise KeyError(key)
+            return default
+        self._remember(key, old)
+        del self._values[key]
+        return old
+
+    # The state at the committed offset.
+
+    @overload
+    def committed(self, key: K) -> V | None: ...
+    @overload
+    def committed(self, key: K, default: D) -> V | D: ...
+    def committed(self, key: K, default: object = None) -> object:
+        """What `key` had at the committed offset."""
+        if self._oldest is not None:
+            change = self._oldest.get(key)
+            if change is not None:
+                return default if change.old is _MISSING else change.old
+        return self._values.get(key, default)
+
+    def committed_items(self) -> Iterator[tuple[K, V]]:
+        """Keys and values at the committed offset; keys that were removed since come last."""
+        oldest = self._oldest
+        if not oldest:
+            yield from self._values.items()
+            return
+        for key, value in self._values.items():
+            change = oldest.get(key)
+            if change is None:
+                yield key, value
+            elif change.old is not _MISSING:
+                yield key, change.old  # type: ignore[misc]  # a change keeps values of any timeline
+        for key, change in oldest.items():
+            if key not in self._values and change.old is not _MISSING:
+                yield key, change.old  # type: ignore[misc]
+
+    def committed_count(self) -> int:
+        """How many keys there were at the committed offset."""
+        count = len(self._values)
+        for key, change in (self._oldest or {}).items():
+            count += (change.old is not _MISSING) - (key in self._values)
+        return count
+
+    # For the journal.
+
+    def _remember(self, key: K, old: object) -> None:
+        change = self._journal._add(self, key, old)
+        if change is None:
+            return
+        if self._oldest is None:
+            self._oldest = {}
+        first = self._oldest.setdefault(key, change)
+        if first is not change:
+            change.earlier = first.last
+            first.last.later = change
+            first.last = change
+
+    def _commit(self, change: _Change) -> None:
+        """`change` is the oldest of its key."""
+        assert self._oldest is not None
+        later = change.later
+        if later is not None:
+            later.earlier, later.last = None, change.last
+            self._oldest[change.key] = later  # type: ignore[index]
+            return
+        self._forget(change)
+
+    def _revert(self, change: _Change) -> None:
+        """`change` is the newest of its key."""
+        assert self._oldest is not None
+        key: K = change.key  # type: ignore[assignment]
+        earlier = change.earlier
+        if earlier is not None:
+            earlier.later = None
+            self._oldest[key].last = earlier
+        else:
+            self._forget(change)
+        if change.old is _MISSING:
+            del self._values[key]
+        else:
+            # Always as a new entry where the key was removed: what is undone in one order lies in one order.
+            self._values[key] = change.old  # type: ignore[assignment]
+
+    def _forget(self, change: _Change) -> None:
+        assert self._oldest is not None
+        del self._oldest[change.key]  # type: ignore[arg-type]
+        if not self._oldest:
+            self._oldest = None

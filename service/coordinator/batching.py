@@ -1,0 +1,82 @@
+"""The batch that decisions write into until it is flushed. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from service.base.types import NO_EPOCH, NO_PRODUCER_ID
+from service.coordinator.shard import Producer, Record
+from service.records.batch import HEADER_SIZE, Codec
+from service.records.builder import BatchBuilder
+
+_OVERHEAD: Final = 36
+"""What a record is at most beside its key and value: every varint at its longest."""
+
+
+def size_of(records: Iterable[Record]) -> int:
+    """Bytes that the records take in a batch, at most, before compression."""
+    return sum(_OVERHEAD + len(key) + (len(value) if value is not None else 0) for key, value in records)
+
+
+class OpenBatch:
+    """Records of one or more decisions, at the offsets that they will have.
+
+    No decision is cut: what does not fit goes into the next batch, so that a crash leaves all of it or none.
+    """
+
+    __slots__ = ("_count", "_parts", "_size", "base_offset", "since_ms")
+
+    def __init__(self, base_offset: int, now_ms: int) -> None:
+        self.base_offset = base_offset
+        self.since_ms = now_ms
+        self._parts: list[tuple[int, tuple[Record, ...]]] = []
+        self._count = 0
+        self._size = HEADER_SIZE
+
+    @property
+    def next_offset(self) -> int:
+        """Offset of the next record."""
+        return self.base_offset + self._count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def has_room(self, records: Iterable[Record], max_bytes: int) -> bool:
+        """Whether the batch stays within `max_bytes` with these."""
+        return self._size + size_of(records) <= max_bytes
+
+    def add(self, records: tuple[Record, ...], now_ms: int) -> None:
+        """They were replayed at `next_offset` and after."""
+        self._parts.append((now_ms, records))
+        self._count += len(records)
+        self._size += size_of(records)
+
+    def build(self, codec: Codec, producer: Producer | None = None) -> bytearray:
+        """The batch as it is appended; `producer`: whose transaction all of it belongs to."""
+        of = producer or Producer(NO_PRODUCER_ID, NO_EPOCH)
+        builder = BatchBuilder(
+            self.base_offset,
+            codec,
+            producer_id=of.producer_id,
+            producer_epoch=of.producer_epoch,
+            is_transactional=producer is not None,
+        )
+        for now_ms, records in self._parts:
+            for key, value in records:
+                builder.add(now_ms, key, value)
+        return builder.build()
+
+
+def portions(records: tuple[Record, ...], max_bytes: int) -> list[tuple[Record, ...]]:
+    """Records that may be cut anywhere, in as few pieces as fit into batches."""
+    found: list[tuple[Record, ...]] = []
+    start, size = 0, HEADER_SIZE
+    for number, record in enumerate(records):
+        more = size_of((record,))
+        if number > start and size + more > max_bytes:
+            found.append(records[start:number])
+            start, size = number, HEADER_SIZE
+        size += more
+    found.append(records[start:])
+    return found

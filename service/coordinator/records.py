@@ -1,0 +1,76 @@
+"""What a block of a coordinator's log holds, ready to be replayed. [P]
+
+The work is done where the block was read, on a thread: checksums, decompression, where each field lies. What
+is left to the loop is to replay.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from service.base.errors import CorruptionError
+from service.base.types import NO_EPOCH, NO_PRODUCER_ID, Buffer
+from service.records.batch import iter_headers, verify_crc
+from service.records.decode import index_batch
+from service.records.kernel_status import RECORD_FIELDS
+
+_CONTROL_KEY: Final = struct.Struct(">hh")  # version, type
+_ABORT: Final = 0
+_COMMIT: Final = 1
+
+
+class StoredBatch(NamedTuple):
+    """One batch of the log. ``marker``: whether the transaction of ``producer_id`` was committed or aborted
+    here; None in a batch of records. The producer is none where the batch is not part of a transaction.
+    """
+
+    base_offset: int
+    last_offset: int
+    producer_id: int
+    producer_epoch: int
+    marker: bool | None
+    payload: memoryview
+    rows: array[int]
+
+    def records(self, from_offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
+        """Offset, key and value of each record from `from_offset` on; `CorruptionError` for one without a key."""
+        payload, rows, base = self.payload, self.rows, self.base_offset
+        for at in range(0, len(rows), RECORD_FIELDS):
+            _, delta, key_at, key_size, value_at, value_size, _, _ = rows[at : at + RECORD_FIELDS]
+            offset = base + delta
+            if offset < from_offset:
+                continue
+            if key_size < 0:
+                raise CorruptionError(f"the record at offset {offset} has no key")
+            value = None if value_size < 0 else bytes(payload[value_at : value_at + value_size])
+            yield offset, bytes(payload[key_at : key_at + key_size]), value
+
+
+def batches_of(data: Buffer) -> list[StoredBatch]:
+    """The batches that fill `data`. `CorruptionError` for a torn one, a wrong checksum, records that do not
+    parse.
+    """
+    found = []
+    for header in iter_headers(data):
+        verify_crc(data, header)
+        payload, rows = index_batch(data, header)
+        marker = _marker(payload, rows) if header.is_control else None
+        if header.is_control and marker is None:
+            payload, rows = payload[:0], array("q")
+        producer = (header.producer_id, header.producer_epoch)
+        if not header.is_transactional:
+            producer = NO_PRODUCER_ID, NO_EPOCH
+        found.append(StoredBatch(header.base_offset, header.last_offset, *producer, marker, payload, rows))
+    return found
+
+
+def _marker(payload: memoryview, rows: array[int]) -> bool | None:
+    """Whether a transaction was committed or aborted; None for what is said to followers alone, and where
+    compaction left nothing."""
+    if not rows or rows[3] < _CONTROL_KEY.size:
+        return None
+    _, kind = _CONTROL_KEY.unpack_from(payload, rows[2])
+    return {_ABORT: False, _COMMIT: True}.get(kind)
