@@ -15,7 +15,7 @@ The first two bytes of a key are the record's type, those of a value its version
                       session timeout i32, subscription bytes, assignment bytes
 
 Type 0 is what type 1 was called before 0.9. Written are 1 (v4; v1 for an offset that says when it expires) and
-2 (v4). Bytes after a message are ignored, as in Kafka. Source: Kafka 4.3 ``group-coordinator`` record schemas.
+2 (v3, as Kafka does). Bytes after a message are ignored, as in Kafka. Source: Kafka 4.3 ``group-coordinator`` record schemas.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ NEWEST_OFFSET_VERSION: Final = 4
 EXPIRING_OFFSET_VERSION: Final = 1
 """The only version that says when an offset expires."""
 NEWEST_GROUP_VERSION: Final = 4
+WRITTEN_GROUP_VERSION: Final = 3
+"""Kafka reads version 4 and does not write it yet."""
 MAX_STRING_BYTES: Final = 0x7FFF
 """The longest string that is not compact; group ids and topics in keys are none."""
 
@@ -237,24 +239,21 @@ def offset_value(value: OffsetValue) -> bytes:
 
 
 def encode_group(key: GroupKey, value: GroupValue) -> Record:
-    """The record of a group's state."""
-    out = bytearray(_I16.pack(NEWEST_GROUP_VERSION))
-    p.write_compact_string(out, value.protocol_type)
+    """The record of a group's state. Raises `ValueError` for a string that it cannot carry."""
+    out = bytearray(_I16.pack(WRITTEN_GROUP_VERSION))
+    _write_short(out, value.protocol_type)
     out += _I32.pack(value.generation)
-    p.write_nullable_compact_string(out, value.protocol)
-    p.write_nullable_compact_string(out, value.leader)
-    out += _I64.pack(value.state_ms)
-    p.write_uvarint(out, len(value.members) + 1)
+    _write_short_or_null(out, value.protocol)
+    _write_short_or_null(out, value.leader)
+    out += _I64.pack(value.state_ms) + _I32.pack(len(value.members))
     for member in value.members:
-        p.write_compact_string(out, member.member_id)
-        p.write_nullable_compact_string(out, member.instance_id)
-        p.write_compact_string(out, member.client_id)
-        p.write_compact_string(out, member.client_host)
+        _write_short(out, member.member_id)
+        _write_short_or_null(out, member.instance_id)
+        _write_short(out, member.client_id)
+        _write_short(out, member.client_host)
         out += _I32.pack(member.rebalance_timeout_ms) + _I32.pack(member.session_timeout_ms)
-        p.write_compact_bytes(out, member.subscription)
-        p.write_compact_bytes(out, member.assignment)
-        out.append(0)
-    out.append(0)
+        p.write_bytes(out, member.subscription)
+        p.write_bytes(out, member.assignment)
     return Record(_group_key(key.group), bytes(out))
 
 
@@ -275,6 +274,13 @@ def _write_short(out: bytearray, text: str) -> None:
         raise ValueError(f"a string of {len(raw)} bytes where {MAX_STRING_BYTES} is the most")
     out += _I16.pack(len(raw))
     out += raw
+
+
+def _write_short_or_null(out: bytearray, text: str | None) -> None:
+    if text is None:
+        out += b"\xff\xff"
+    else:
+        _write_short(out, text)
 
 
 def _version(cursor: Cursor, newest: int) -> int:
