@@ -1,7 +1,7 @@
-"""What offsets and administration ask of a group, of whichever kind; and what the shard asks of modern groups. [P]
+"""What is asked of a group of whichever kind, and what a shard asks of the modern groups. [P]
 
-`Group` is a look at one group: at the newest state for whoever decides, at the committed one for whoever reads.
-`ModernGroups` is all that a shard must know of the groups of KIP-848, which live in `groups/consumer`.
+`Group` is a look at one group: at the newest state for whoever decides, at the committed one for whoever
+reads. `ModernGroups` is all that a shard must know of the groups of KIP-848, which live in `groups/consumer`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from service.coordinator.shard import Decision, Effect, Outcome, Record
 from service.groups.requests import Client
 
 CheckPartition: TypeAlias = Callable[[str, UUID | None, int], None]
-"""Raises `RequestError` where a member may not commit for (topic, topic id, partition): the whole request fails."""
+"""Raises `RequestError` where a member may not commit for (topic, topic id, partition): the whole request
+fails.
+"""
 
 
 class Group(Protocol):
@@ -57,7 +59,9 @@ class Group(Protocol):
         """Also where nobody can know."""
 
     def expiry_base_ms(self, commit_ms: int) -> int | None:
-        """From when on the retention of an offset runs that was committed at `commit_ms`; None: it does not."""
+        """From when on the retention of an offset runs that was committed at `commit_ms`; None: it
+        does not.
+        """
 
     def tombstones(self) -> tuple[Record, ...]:
         """The records that end the group, without its offsets."""
@@ -66,8 +70,8 @@ class Group(Protocol):
 class ModernGroups(Protocol):
     """The consumer groups of a shard (KIP-848), classic members among them.
 
-    Names of timers and work, and events, are tuples that begin with a word; those that begin with ``classic`` or
-    ``offsets`` are not theirs. `group` is always the value that the shard's timeline of groups holds.
+    Names of timers and work, and events, are tuples that begin with a word; those that begin with ``classic``
+    or ``offsets`` are not theirs. `group` is always the value that the shard's timeline of groups holds.
     """
 
     def look(self, group_id: str, group: Any, committed: bool) -> Group: ...

@@ -2,13 +2,14 @@
 
 A version (i16), then, integers big-endian, ``str`` and ``bytes`` with i16 and i32 lengths::
 
-    Subscription   topics [str], user data bytes?, (v1+: owned [topic str, partitions [i32]]), (v2+: generation i32),
-                   (v3+: rack str?)
+    Subscription   topics [str], user data bytes?, (v1+: owned [topic str, partitions [i32]]),
+                   (v2+: generation i32), (v3+: rack str?)
     Assignment     partitions [topic str, partitions [i32]], user data bytes?
 
-The group's leader writes what another client reads, so nothing here is the coordinator's to refuse: where it must
-know more (subscribed topics, migration), what does not parse is told by `MalformedEmbedded`. Newer versions than
-3 are read as 3, as their authors promise; bytes after a message are ignored. Source: Kafka ``ConsumerProtocol``.
+The group's leader writes what another client reads, so nothing here is the coordinator's to refuse: where it
+must know more (subscribed topics, migration), what does not parse is told by `MalformedEmbedded`. Newer
+versions than 3 are read as 3, as their authors promise; bytes after a message are ignored. Source: Kafka
+``ConsumerProtocol``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Records of `__consumer_offsets` that offsets and classic groups are made of: types 0, 1 and 2. [P]
 
-The first two bytes of a key are the record's type, those of a value its version. Layouts, integers big-endian,
-``str`` is an i16 length and UTF-8, ``cstr`` and ``cbytes`` an unsigned varint of the length plus one::
+The first two bytes of a key are the record's type, those of a value its version. Layouts, integers
+big-endian, ``str`` is an i16 length and UTF-8, ``cstr`` and ``cbytes`` an unsigned varint of the length plus
+one::
 
     key 0, 1          group str, topic str, partition i32
     value of 0, v0    offset i64, metadata str, commit time i64
@@ -9,13 +10,15 @@ The first two bytes of a key are the record's type, those of a value its version
               v3      offset i64, leader epoch i32, metadata str, commit time i64
               v4      offset i64, leader epoch i32, metadata cstr, commit time i64, tags (0: topic id)
     key 2             group str
-    value of 2, v0-3  protocol type str, generation i32, protocol str?, leader str?, (v2+: state time i64), members
+    value of 2, v0-3  protocol type str, generation i32, protocol str?, leader str?, (v2+: state time i64),
+                      members
               v4      the same in compact types
       member          id str, (v3+: instance id str?), client id str, host str, (v1+: rebalance timeout i32),
                       session timeout i32, subscription bytes, assignment bytes
 
-Type 0 is what type 1 was called before 0.9. Written are 1 (v4; v1 for an offset that says when it expires) and
-2 (v3, as Kafka does). Bytes after a message are ignored, as in Kafka. Source: Kafka 4.3 ``group-coordinator`` record schemas.
+Type 0 is what type 1 was called before 0.9. Written are 1 (v4; v1 for an offset that says when it expires)
+and 2 (v3, as Kafka does). Bytes after a message are ignored, as in Kafka. Source: Kafka 4.3
+``group-coordinator`` record schemas.
 """
 
 from __future__ import annotations
@@ -99,7 +102,9 @@ class MemberValue:
 
 @dataclass(frozen=True, slots=True)
 class GroupValue:
-    """A classic group at the end of a round. ``state_ms`` is when it got into its state, -1 if nobody knows."""
+    """A classic group at the end of a round. ``state_ms`` is when it got into its state, -1 if nobody
+    knows.
+    """
 
     protocol_type: str
     generation: int

@@ -1,7 +1,7 @@
 """Requests and answers as groups see them: the names of the wire's fields, without its classes. [P]
 
-Requests are the canonical messages of `service/wire` (or anything with their fields). Answers are tuples with the
-canonical fields' names, which the wire's encoders take as they take its own classes.
+Requests are the canonical messages of `service/wire` (or anything with their fields). Answers are tuples with
+the canonical fields' names, which the wire's encoders take as they take its own classes.
 
 `refused_*` are the checks that come before any group is looked for, in Kafka's order
 (``GroupCoordinatorService``, ``KafkaApis``).
@@ -21,6 +21,8 @@ from service.wire.schema import millis
 NONE: Final = ErrorCode.none
 NO_GENERATION: Final = -1
 NO_MEMBER: Final = ""
+_MOST_NAME_BYTES: Final = MAX_STRING_BYTES - 37
+"""Longer names do not fit a record once a UUID stands behind them."""
 OPERATIONS_NOT_ASKED: Final = -(2**31)
 
 
@@ -215,15 +217,20 @@ def refused_group_id(group_id: str) -> ErrorCode | None:
     return ErrorCode.invalid_group_id
 
 
-def refused_join(request: Any, config: GroupsConfig) -> ErrorCode | None:
+def refused_join(request: Any, client: Client, config: GroupsConfig) -> ErrorCode | None:
     """Why a JoinGroup goes to no group at all."""
     refused = refused_group_id(request.group_id)
     if refused is not None:
         return refused
     session_ms = millis(request.session_timeout)
-    if config.group_min_session_timeout_ms <= session_ms <= config.group_max_session_timeout_ms:
-        return None
-    return ErrorCode.invalid_session_timeout
+    if not config.group_min_session_timeout_ms <= session_ms <= config.group_max_session_timeout_ms:
+        return ErrorCode.invalid_session_timeout
+    names = (request.group_instance_id or client.client_id, request.protocol_type)
+    if any(len(name.encode()) > _MOST_NAME_BYTES for name in names):
+        return ErrorCode.invalid_request
+    if any(len(protocol.name.encode()) > _MOST_NAME_BYTES for protocol in request.protocols):
+        return ErrorCode.invalid_request
+    return None
 
 
 def refused_sync(request: Any, version: int) -> ErrorCode | None:
@@ -248,7 +255,9 @@ def commit_failed(request: Any, error: ErrorCode) -> OffsetCommitResponse:
 
 
 def fetch_failed(group: Any, error: ErrorCode, version: int) -> FetchedGroup:
-    """The answer to one group of an OffsetFetch that failed; before version 2 each partition says the error."""
+    """The answer to one group of an OffsetFetch that failed; before version 2 each partition says the
+    error.
+    """
     if version >= 2:
         return FetchedGroup(group.group_id, error_code=error)
     return FetchedGroup(

@@ -1,6 +1,7 @@
 """A classic group as the log has it: what the last `GroupMetadata` record says, and what follows of it. [P]
 
-Immutable; replay puts another one in its place. What is going on in a round is in `rounds`, and does not survive.
+Immutable; replay puts another one in its place. What is going on in a round is in `rounds`, and does not
+survive.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final
 
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
 from service.base.types import NO_TIMESTAMP
 from service.coordinator.shard import Record
 from service.groups import records
@@ -65,7 +69,9 @@ class ClassicGroup:
 
     @cached_property
     def subscribed(self) -> frozenset[str] | None:
-        """Topics that the members want; None where they cannot be known: another protocol type, or other bytes."""
+        """Topics that the members want; None where they cannot be known: another protocol type, or
+        other bytes.
+        """
         if self.protocol_type != CONSUMER_PROTOCOL:
             return None
         if not self.members:
@@ -77,12 +83,30 @@ class ClassicGroup:
         except MalformedEmbedded:
             return None
 
+    def check_member(self, member_id: str, instance_id: str | None) -> None:
+        """Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+        check_member(self.members, self.instances, member_id, instance_id)
+
     def replacing(self, old_id: str, member: MemberValue) -> ClassicGroup:
         """`member` in the place of `old_id`, also as the leader."""
         members = {(member.member_id if k == old_id else k): m for k, m in self.members.items()}
         members[member.member_id] = member
         leader = member.member_id if self.leader == old_id else self.leader
         return replace(self, leader=leader, members=MappingProxyType(members))
+
+
+def check_member(
+    members: Mapping[str, object], instances: Mapping[str, str], member_id: str, instance_id: str | None
+) -> None:
+    """Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+    if instance_id is not None:
+        existing = instances.get(instance_id)
+        if existing is not None and existing != member_id:
+            raise RequestError(ErrorCode.fenced_instance_id)
+        if existing is None:
+            raise RequestError(ErrorCode.unknown_member_id)
+    if member_id not in members:
+        raise RequestError(ErrorCode.unknown_member_id)
 
 
 EMPTY_GROUP: Final = ClassicGroup()
