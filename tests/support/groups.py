@@ -205,8 +205,16 @@ class Members:
         leader = self.answer(tickets[0]).leader
         ids.sort(key=lambda member_id: member_id != leader)
         given = {member_id: b"to " + member_id.encode() for member_id in ids}
+        kind = about.get("protocol_type", "consumer")
         synced = [
-            self.sync(one, generation, given if one == leader else None, group_id=group_id) for one in ids
+            self.sync(
+                one,
+                generation,
+                given if one == leader else None,
+                group_id=group_id,
+                protocol_type=kind,
+            )
+            for one in ids
         ]
         assert [self.answer(t).assignment for t in synced] == [given[one] for one in ids]
         return ids, generation

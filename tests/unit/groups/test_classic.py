@@ -417,7 +417,7 @@ def test_a_static_member_comes_back_and_nobody_notices() -> None:
 
 def test_a_static_leader_that_comes_back_leads() -> None:
     m = members()
-    one, _, generation = static_group(m)
+    static_group(m)
     answer = m.answer(m.join(instance="one", version=9))
     assert (answer.leader, answer.skip_assignment) == (answer.member_id, True)
     assert [member.group_instance_id for member in answer.members] == ["one", "two"]
@@ -471,7 +471,7 @@ def test_an_operator_ends_a_static_member() -> None:
 
 def test_a_static_return_that_is_not_written_leaves_who_was_there() -> None:
     m = members()
-    one, two, generation = static_group(m)
+    _, two, generation = static_group(m)
     m.leader.failing = E.coordinator_not_available
     assert m.error(m.join(instance="two")) == E.coordinator_not_available
     m.leader.failing = None
