@@ -209,7 +209,7 @@ class ProducerStates:
 
 
 def _in_sequence(entry: ProducerEntry, header: BatchHeader, offset: int) -> BatchMemory | None:
-    """The batch that this one repeats; OUT_OF_ORDER_SEQUENCE_NUMBER unless it goes on where the last ended."""
+    """The batch that this one repeats; OUT_OF_ORDER_SEQUENCE_NUMBER unless it follows the last one."""
     first = header.base_sequence
     if header.producer_epoch > entry.epoch:
         if first != 0:

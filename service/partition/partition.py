@@ -227,8 +227,8 @@ class Partition:
     def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
         """Append a batch that this node has built itself, as a coordinator does; returns its base offset.
 
-        `RequestError` NOT_LEADER_OR_FOLLOWER in another leader epoch than `leader_epoch`, NOT_ENOUGH_REPLICAS,
-        MESSAGE_TOO_LARGE, and whatever `append` raises; nothing is written then.
+        `RequestError` NOT_LEADER_OR_FOLLOWER in another leader epoch than `leader_epoch`,
+        NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, and whatever `append` raises; nothing is written then.
         """
         self.log.check()
         if leader_epoch != self._leader_epoch:
