@@ -1,0 +1,113 @@
+"""A classic group as the log has it: what the last `GroupMetadata` record says, and what follows of it. [P]
+
+Immutable; replay puts another one in its place. What is going on in a round is in `rounds`, and does not
+survive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.types import NO_TIMESTAMP
+from service.coordinator.shard import Record
+from service.groups import records
+from service.groups.protocol import CONSUMER_PROTOCOL, MalformedEmbedded, subscribed_topics
+from service.groups.records import GroupValue, MemberValue
+
+NO_MEMBERS: Final[Mapping[str, MemberValue]] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class ClassicGroup:
+    """`protocol_type` is None for a simple group: offsets, and nobody who joined.
+
+    `state_ms`: since when it is empty, or its last round; -1 if nobody knows.
+    """
+
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    state_ms: int = NO_TIMESTAMP
+    members: Mapping[str, MemberValue] = NO_MEMBERS
+
+    @classmethod
+    def from_value(cls, value: GroupValue) -> ClassicGroup:
+        members = {member.member_id: member for member in value.members}
+        return cls(
+            value.generation,
+            value.protocol_type or None,
+            value.protocol,
+            value.leader,
+            value.state_ms,
+            MappingProxyType(members) if members else NO_MEMBERS,
+        )
+
+    def record(self, group_id: str) -> Record:
+        """The record that says so."""
+        value = GroupValue(
+            self.protocol_type or "",
+            self.generation,
+            self.protocol,
+            self.leader,
+            self.state_ms,
+            tuple(self.members.values()),
+        )
+        return records.encode_group(records.GroupKey(group_id), value)
+
+    @cached_property
+    def instances(self) -> Mapping[str, str]:
+        """Member ids by instance id (static members, KIP-345)."""
+        return {m.instance_id: m.member_id for m in self.members.values() if m.instance_id is not None}
+
+    @cached_property
+    def subscribed(self) -> frozenset[str] | None:
+        """Topics that the members want; None where they cannot be known: another protocol type, or
+        other bytes.
+        """
+        if self.protocol_type != CONSUMER_PROTOCOL:
+            return None
+        if not self.members:
+            return frozenset()
+        if self.protocol is None:
+            return None
+        try:
+            return subscribed_topics(member.subscription for member in self.members.values())
+        except MalformedEmbedded:
+            return None
+
+    def check_member(self, member_id: str, instance_id: str | None) -> None:
+        """Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+        check_member(self.members, self.instances, member_id, instance_id)
+
+    def replacing(self, old_id: str, member: MemberValue) -> ClassicGroup:
+        """`member` in the place of `old_id`, also as the leader."""
+        members = {(member.member_id if k == old_id else k): m for k, m in self.members.items()}
+        members[member.member_id] = member
+        leader = member.member_id if self.leader == old_id else self.leader
+        return replace(self, leader=leader, members=MappingProxyType(members))
+
+
+def check_member(
+    members: Mapping[str, object], instances: Mapping[str, str], member_id: str, instance_id: str | None
+) -> None:
+    """Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID."""
+    if instance_id is not None:
+        existing = instances.get(instance_id)
+        if existing is not None and existing != member_id:
+            raise RequestError(ErrorCode.fenced_instance_id)
+        if existing is None:
+            raise RequestError(ErrorCode.unknown_member_id)
+    if member_id not in members:
+        raise RequestError(ErrorCode.unknown_member_id)
+
+
+EMPTY_GROUP: Final = ClassicGroup()
+"""A simple group: what a commit of nobody's makes."""

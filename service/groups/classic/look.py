@@ -1,0 +1,143 @@
+"""A classic group as offsets and administration see it: what its log says, and its round. [P]"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.types import NO_TIMESTAMP
+from service.coordinator.shard import Record
+from service.groups import records
+from service.groups.classic.group import ClassicGroup
+from service.groups.classic.round import Phase, Round
+from service.groups.group import CheckPartition
+from service.groups.protocol import CONSUMER_PROTOCOL, MalformedEmbedded, subscribed_topics
+from service.groups.requests import NO_MEMBER, DescribedGroup, DescribedMember
+
+
+class ClassicLook:
+    """A `Group`."""
+
+    __slots__ = ("_group", "_group_id", "_round")
+
+    def __init__(self, group_id: str, group: ClassicGroup, this: Round | None) -> None:
+        self._group_id = group_id
+        self._group = group
+        self._round = this
+
+    @property
+    def kind(self) -> Literal["classic"]:
+        return "classic"
+
+    @property
+    def _phase(self) -> Phase:
+        if self._round is not None:
+            return self._round.phase
+        return Phase.STABLE if self._group.members else Phase.EMPTY
+
+    @property
+    def state(self) -> str:
+        return self._phase.value
+
+    @property
+    def protocol_type(self) -> str | None:
+        return self._group.protocol_type if self._round is None else self._round.protocol_type
+
+    @property
+    def is_empty(self) -> bool:
+        return self._phase is Phase.EMPTY
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, epoch: int, version: int
+    ) -> CheckPartition | None:
+        phase = self._phase
+        if epoch < 0 and phase is Phase.EMPTY:
+            return None
+        if epoch < 0 and member_id == NO_MEMBER and instance_id is None:
+            raise RequestError(ErrorCode.unknown_member_id)
+        generation = self._check_member(member_id, instance_id)
+        if epoch != generation:
+            raise RequestError(ErrorCode.illegal_generation)
+        if phase is Phase.COMPLETING:
+            raise RequestError(ErrorCode.rebalance_in_progress)
+        return None
+
+    def _check_member(self, member_id: str, instance_id: str | None) -> int:
+        """The generation that the member is of."""
+        if self._round is not None:
+            self._round.check_member(member_id, instance_id)
+            return self._round.generation
+        self._group.check_member(member_id, instance_id)
+        return self._group.generation
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
+        """Anybody may."""
+
+    def check_offset_delete(self) -> None:
+        if not self.is_empty and self.protocol_type != CONSUMER_PROTOCOL:
+            # Nobody knows what its members read.
+            raise RequestError(ErrorCode.non_empty_group)
+
+    def check_delete(self) -> None:
+        if not self.is_empty:
+            raise RequestError(ErrorCode.non_empty_group)
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        subscribed = self._subscribed()
+        return self.protocol_type == CONSUMER_PROTOCOL if subscribed is None else topic in subscribed
+
+    def _subscribed(self) -> frozenset[str] | None:
+        this = self._round
+        if this is None or this.phase is not Phase.COMPLETING:
+            return self._group.subscribed
+        if this.protocol_type != CONSUMER_PROTOCOL:
+            return None
+        try:
+            return subscribed_topics(member.metadata(this.protocol) for member in this.members.values())
+        except MalformedEmbedded:
+            return None
+
+    def expiry_base_ms(self, commit_ms: int) -> int | None:
+        if self.protocol_type is None:
+            return commit_ms
+        if self.is_empty:
+            since_ms = self._group.state_ms
+            return commit_ms if since_ms == NO_TIMESTAMP else since_ms
+        if self._phase is Phase.STABLE and self.protocol_type == CONSUMER_PROTOCOL:
+            return None if self._group.subscribed is None else commit_ms
+        return None
+
+    def tombstones(self) -> tuple[Record, ...]:
+        return (records.group_tombstone(self._group_id),)
+
+    def describe(self) -> DescribedGroup:
+        """Metadata of the members only while the group is stable: there is a protocol then."""
+        if self._round is not None:
+            given = self._group.members
+            members = tuple(
+                DescribedMember(
+                    m.member_id,
+                    m.instance_id,
+                    m.client_id,
+                    m.client_host,
+                    b"",
+                    given[m.member_id].assignment if m.member_id in given else b"",
+                )
+                for m in self._round.members.values()
+            )
+            return DescribedGroup(self._group_id, self.state, self.protocol_type or "", members=members)
+        values = self._group.members.values()
+        return DescribedGroup(
+            self._group_id,
+            self.state,
+            self.protocol_type or "",
+            (self._group.protocol or "") if values else "",
+            tuple(
+                DescribedMember(
+                    m.member_id, m.instance_id, m.client_id, m.client_host, m.subscription, m.assignment
+                )
+                for m in values
+            ),
+        )

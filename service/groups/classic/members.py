@@ -1,0 +1,114 @@
+"""Members of a classic group while a round is under way: what each can do, waits for, and votes for. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from service.groups.records import MemberValue
+
+Protocols: TypeAlias = tuple[tuple[str, bytes], ...]
+"""Names and metadata, most wanted first."""
+
+
+def protocols_of(request: Any) -> Protocols:
+    """Those of a JoinGroup. Of a name that comes twice the first counts (Kafka keeps them in a set)."""
+    protocols: dict[str, bytes] = {}
+    for protocol in request.protocols:
+        protocols.setdefault(protocol.name, bytes(protocol.metadata))
+    return tuple(protocols.items())
+
+
+class Member:
+    """One member. `join` and `sync` are the tickets of requests that wait for their answers."""
+
+    __slots__ = (
+        "client_host",
+        "client_id",
+        "instance_id",
+        "is_new",
+        "join",
+        "member_id",
+        "protocols",
+        "rebalance_timeout_ms",
+        "session_timeout_ms",
+        "sync",
+    )
+
+    def __init__(
+        self,
+        member_id: str,
+        instance_id: str | None,
+        client_id: str,
+        client_host: str,
+        rebalance_timeout_ms: int,
+        session_timeout_ms: int,
+        protocols: Protocols,
+    ) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        self.rebalance_timeout_ms = rebalance_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
+        self.protocols = protocols
+        self.join: int | None = None
+        self.sync: int | None = None
+        self.is_new = False
+        """in its first round: it has no session yet"""
+
+    @classmethod
+    def of_value(cls, value: MemberValue, protocols: Protocols) -> Member:
+        return cls(
+            value.member_id,
+            value.instance_id,
+            value.client_id,
+            value.client_host,
+            value.rebalance_timeout_ms,
+            value.session_timeout_ms,
+            protocols,
+        )
+
+    @property
+    def waits(self) -> bool:
+        """The member cannot be asked to send heartbeats meanwhile."""
+        return not self.is_new and (self.join is not None or self.sync is not None)
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((metadata for name, metadata in self.protocols if name == protocol), b"")
+
+    def value(self, protocol: str | None, assignment: bytes) -> MemberValue:
+        """As the record of the round has it."""
+        return MemberValue(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            self.rebalance_timeout_ms,
+            self.session_timeout_ms,
+            self.metadata(protocol),
+            assignment,
+        )
+
+
+def common_protocols(all_protocols: Iterable[Protocols]) -> set[str]:
+    """What every one of them names."""
+    common: set[str] | None = None
+    for protocols in all_protocols:
+        names = {name for name, _ in protocols}
+        common = names if common is None else common & names
+    return common or set()
+
+
+def select_protocol(members: Mapping[str, Protocols]) -> str:
+    """The protocol with the most votes: each member's is the first of its list that all know.
+
+    Of several with as many votes the one that was voted for first. There is always one: nobody gets in who
+    has none in common with the others.
+    """
+    candidates = common_protocols(members.values())
+    votes: dict[str, int] = {}
+    for protocols in members.values():
+        choice = next(name for name, _ in protocols if name in candidates)
+        votes[choice] = votes.get(choice, 0) + 1
+    return max(votes, key=votes.__getitem__)

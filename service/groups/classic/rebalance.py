@@ -1,0 +1,327 @@
+"""One event at one classic group: the steps of a rebalance, gathered into a decision. [P]
+
+Steps and their order are those of Kafka's `GroupMetadataManager` (`prepareRebalance`,
+`completeClassicGroupJoin` and their neighbours); each takes what it needs from the group's `Round` and leaves
+effects and records behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Final, NamedTuple, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from service.coordinator.shard import Cancel, Decision, Effect, Record, Reply, Schedule
+from service.groups.classic.group import ClassicGroup
+from service.groups.classic.members import Member, Protocols
+from service.groups.classic.round import MAY_PREPARE, Phase, Round
+from service.groups.config import GroupsConfig
+from service.groups.requests import NO_MEMBER, JoinGroupResponse, SyncGroupResponse
+
+R = TypeVar("R")
+
+SESSION: Final = "classic session"
+JOIN: Final = "classic join"
+SYNC: Final = "classic sync"
+
+
+class Created(NamedTuple):
+    """The record of a new group."""
+
+    group_id: str
+
+
+class Emptied(NamedTuple):
+    """The record of a group whose last member is gone."""
+
+    group_id: str
+    generation: int
+
+
+class Assigned(NamedTuple):
+    """The record of what a leader has assigned."""
+
+    group_id: str
+    generation: int
+
+
+class Returned(NamedTuple):
+    """The record of a static member that came back under another id."""
+
+    group_id: str
+    old_id: str
+    new_id: str
+
+
+ClassicEvent = Created | Emptied | Assigned | Returned
+
+
+class Live:
+    """What is known of a classic group and need not survive."""
+
+    __slots__ = ("pending", "protocols", "round", "unsynced")
+
+    def __init__(self) -> None:
+        self.round: Round | None = None
+        """while one is under way"""
+        self.pending: dict[str, None] = {}
+        """ids that were given to members, who are to join with them (KIP-394)"""
+        self.protocols: dict[str, Protocols] = {}
+        """all protocols of the members; the log has the chosen one's metadata only"""
+        self.unsynced: dict[str, None] = {}
+        """members of a stable group that have not fetched their assignment"""
+
+    @property
+    def is_idle(self) -> bool:
+        return self.round is None and not (self.pending or self.protocols or self.unsynced)
+
+
+class Turn:
+    """One event at one group. `group` is what the log says now; an empty one where it says nothing."""
+
+    __slots__ = ("_opened", "config", "effects", "event", "group", "group_id", "live", "now_ms", "records")
+
+    def __init__(
+        self, group_id: str, group: ClassicGroup, live: Live, config: GroupsConfig, now_ms: int
+    ) -> None:
+        self.group_id = group_id
+        self.group = group
+        self.live = live
+        self.config = config
+        self.now_ms = now_ms
+        self.effects: list[Effect] = []
+        self.records: list[Record] = []
+        self.event: Hashable | None = None
+        self._opened: Round | None = None
+
+    def decision(self, response: R) -> Decision[R]:
+        return Decision(response, tuple(self.records), tuple(self.effects), self.event)
+
+    @property
+    def round(self) -> Round:
+        """The round that is under way, or the group as it would begin one."""
+        if self.live.round is not None:
+            return self.live.round
+        if self._opened is None:
+            self._opened = Round(self.group, self.live.protocols)
+            if self._opened.phase is Phase.STABLE:
+                self._opened.unsynced = dict(self.live.unsynced)
+        return self._opened
+
+    @property
+    def phase(self) -> Phase:
+        """The group's state."""
+        if self.live.round is not None:
+            return self.live.round.phase
+        return Phase.STABLE if self.group.members else Phase.EMPTY
+
+    # Answers and timers.
+
+    def reply(self, ticket: int | None, response: object) -> None:
+        if ticket is not None:
+            self.effects.append(Reply(ticket, response))
+
+    def end_join(self, member: Member, error: ErrorCode, member_id: str | None = None) -> None:
+        """A member that waits in the first half waits no more."""
+        ticket = self.round.end_wait_join(member)
+        told = member.member_id if member_id is None else member_id
+        self.reply(ticket, JoinGroupResponse(error, told))
+
+    def end_sync(self, member: Member, error: ErrorCode) -> bool:
+        """A member that waits for its assignment waits no more. False: it did not."""
+        ticket, member.sync = member.sync, None
+        self.reply(ticket, SyncGroupResponse(error))
+        return ticket is not None
+
+    def start_session(self, member_id: str, timeout_ms: int) -> None:
+        """The member is alive, and has this long to say so again."""
+        self.effects.append(Schedule((SESSION, self.group_id, member_id), self.now_ms + timeout_ms))
+
+    def end_session(self, member_id: str) -> None:
+        self.effects.append(Cancel((SESSION, self.group_id, member_id)))
+
+    def schedule_join(self, delay_ms: int) -> None:
+        self.effects.append(Schedule((JOIN, self.group_id), self.now_ms + delay_ms))
+
+    # Steps of a rebalance.
+
+    def all_joined(self) -> bool:
+        """Nobody is awaited, not even those who have been given an id."""
+        return self.round.all_joined and not self.live.pending
+
+    def remove(self, member_id: str) -> None:
+        """A member, or an id that was given, is gone. Whatever it waits for ends: it may join anew."""
+        self.live.pending.pop(member_id, None)
+        member = self.round.members.get(member_id)
+        if member is not None:
+            self.end_join(member, ErrorCode.unknown_member_id, NO_MEMBER)
+            self.end_sync(member, ErrorCode.unknown_member_id)
+            self.round.remove(member_id)
+
+    def rebalance(self) -> None:
+        """Somebody came, went or changed: begin a round, or go on with the one that has begun."""
+        if self.round.phase in MAY_PREPARE:
+            self.prepare()
+        else:
+            self.maybe_complete()
+
+    def prepare(self) -> None:
+        """PreparingRebalance begins."""
+        this = self.round
+        for member in this.members.values():
+            if self.end_sync(member, ErrorCode.rebalance_in_progress):
+                self.start_session(member.member_id, member.session_timeout_ms)
+        this.unsynced = {}
+        this.assigning = False
+        self.live.unsynced = {}
+        self.effects.append(Cancel((SYNC, self.group_id)))
+        this.initial = this.is_delayed = this.phase is Phase.EMPTY
+        this.phase = Phase.PREPARING
+        this.since_ms = self.now_ms
+        self.live.round = this
+        if this.initial:
+            # The group is new: more members will follow soon.
+            this.delay_ms = self.config.group_initial_rebalance_delay_ms
+            this.remaining_ms = max(this.rebalance_timeout_ms - this.delay_ms, 0)
+            this.joined_since = False
+            self.schedule_join(this.delay_ms)
+        elif self.all_joined():
+            self.complete_join()
+        else:
+            self.schedule_join(this.rebalance_timeout_ms)
+
+    def maybe_complete(self) -> None:
+        """The first half ends as soon as all have joined; never that of a group's first round, which
+        has its time.
+        """
+        if self.phase is Phase.PREPARING and not self.round.initial and self.all_joined():
+            self.complete_join()
+
+    def join_time_is_up(self) -> None:
+        """The first half has taken its time. A first round is extended while members arrive."""
+        this = self.round
+        if this.phase is not Phase.PREPARING:
+            return
+        if this.is_delayed and this.joined_since and this.remaining_ms:
+            delay_ms = min(self.config.group_initial_rebalance_delay_ms, this.remaining_ms)
+            this.remaining_ms = max(this.remaining_ms - this.delay_ms, 0)
+            this.delay_ms = delay_ms
+            this.joined_since = False
+            self.schedule_join(delay_ms)
+            return
+        this.is_delayed = False
+        self.complete_join()
+
+    def complete_join(self) -> None:
+        """The first half is over: a generation begins, or the group is empty."""
+        this = self.round
+        self.effects.append(Cancel((JOIN, self.group_id)))
+        for member in [m for m in this.members.values() if m.join is None and m.instance_id is None]:
+            self.remove(member.member_id)
+            self.end_session(member.member_id)
+        if not this.members:
+            self._end_empty(this)
+        elif this.elect():
+            self._begin_generation(this)
+        else:
+            # Static members alone, none of which has come: their sessions end, or they come.
+            self.schedule_join(this.rebalance_timeout_ms)
+
+    def _end_empty(self, this: Round) -> None:
+        generation = this.generation + 1
+        empty = ClassicGroup(generation, this.protocol_type, state_ms=self.now_ms)
+        self.records.append(empty.record(self.group_id))
+        self.event = Emptied(self.group_id, generation)
+        self.live.round = None
+        self.live.protocols = {}
+
+    def _begin_generation(self, this: Round) -> None:
+        this.generation += 1
+        this.protocol = this.votes()
+        this.phase = Phase.COMPLETING
+        this.initial = this.is_delayed = False
+        this.since_ms = self.now_ms
+        this.unsynced = dict.fromkeys(this.members)
+        for member in this.members.values():
+            ticket = this.end_wait_join(member)
+            if ticket is not None:
+                self.reply(ticket, this.joined(member.member_id))
+            self.start_session(member.member_id, member.session_timeout_ms)
+            member.is_new = False
+        self.effects.append(Schedule((SYNC, self.group_id), self.now_ms + this.rebalance_timeout_ms))
+
+    def sync_time_is_up(self) -> None:
+        """Whoever was told of the generation and has not sent SyncGroup is gone."""
+        this = self.round
+        if this.phase not in (Phase.COMPLETING, Phase.STABLE) or not this.unsynced:
+            return
+        for member_id in tuple(this.unsynced):
+            self.remove(member_id)
+            self.end_session(member_id)
+        self.prepare()
+
+    def has_synced(self, member_id: str) -> None:
+        """A member has sent SyncGroup."""
+        unsynced = self.live.unsynced if self.live.round is None else self.live.round.unsynced
+        if unsynced.pop(member_id, False) is None and not unsynced:
+            self.effects.append(Cancel((SYNC, self.group_id)))
+
+    def remove_and_rebalance(self, member_id: str) -> None:
+        """A member's session has ended."""
+        self.remove(member_id)
+        if self.phase is Phase.PREPARING:
+            if self.all_joined():
+                self.complete_join()
+        elif self.phase is not Phase.EMPTY:
+            self.rebalance()
+
+    # What came of a write.
+
+    def assigned(self) -> None:
+        """What the leader assigned is in the log: everybody gets it, and the group is stable."""
+        this = self.live.round
+        assert this is not None
+        for member in this.members.values():
+            if member.sync is not None:
+                value = self.group.members[member.member_id]
+                ticket, member.sync = member.sync, None
+                self.reply(
+                    ticket,
+                    SyncGroupResponse(ErrorCode.none, this.protocol_type, this.protocol, value.assignment),
+                )
+                self.start_session(member.member_id, member.session_timeout_ms)
+        self.live.round = None
+        self.live.unsynced = this.unsynced
+        self.live.protocols = {member.member_id: member.protocols for member in this.members.values()}
+
+    def not_assigned(self, error: ErrorCode) -> None:
+        """It is not in the log: everybody hears of it, and the next round begins."""
+        for member in self.round.members.values():
+            if self.end_sync(member, error):
+                self.start_session(member.member_id, member.session_timeout_ms)
+        self.rebalance()
+
+    def not_created(self, error: ErrorCode) -> None:
+        """The group is not in the log: nothing is left of it."""
+        for member_id in self.live.pending:
+            self.end_session(member_id)
+        if self.live.round is not None:
+            for member in self.live.round.members.values():
+                self.end_join(member, error)
+                self.end_sync(member, error)
+                self.end_session(member.member_id)
+            self.effects += (Cancel((JOIN, self.group_id)), Cancel((SYNC, self.group_id)))
+
+    def not_emptied(self) -> None:
+        """Those whom the log still has are members again, and their sessions begin anew."""
+        if self.live.round is None:
+            for value in self.group.members.values():
+                self.start_session(value.member_id, value.session_timeout_ms)
+
+    def check_member(self, member_id: str, instance_id: str | None) -> None:
+        """Raises UNKNOWN_MEMBER_ID and FENCED_INSTANCE_ID. Opens no round."""
+        if self.live.round is not None:
+            self.live.round.check_member(member_id, instance_id)
+        else:
+            self.group.check_member(member_id, instance_id)

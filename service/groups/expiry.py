@@ -1,0 +1,164 @@
+"""Which offsets have had their time, and which groups go with their last one. [P]
+
+An offset expires when the time that it named itself is up; else ``offsets.retention.minutes`` after its group
+went empty, after the commit where nobody ever joined, and after the commit where a stable group is not
+subscribed to the topic any more. Never while a transaction commits there, nor while the group is subscribed.
+An empty group whose last offset goes, goes (Kafka `cleanupExpiredOffsets`).
+
+All groups are many: a scan goes through them in steps and returns pieces of bounded size, each of which is
+looked at again when it is decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.base.steps import Steps
+from service.base.types import NO_TIMESTAMP
+from service.coordinator.shard import Record
+from service.groups import records
+from service.groups.group import Group
+from service.groups.offsets import Offsets, Place, Position
+from service.groups.records import OffsetKey
+
+PIECE_PLACES: Final = 250
+"""Offsets that one decision removes at most."""
+_GROUP_US: Final = 4
+_OFFSET_US: Final = 2
+_STEP_OFFSETS: Final = 100
+
+
+class Piece(NamedTuple):
+    """Some places of a group; none where the group alone may go."""
+
+    group_id: str
+    places: tuple[Place, ...]
+
+
+def is_expired(position: Position, base_ms: int, now_ms: int, retention_ms: int) -> bool:
+    if position.expire_ms != NO_TIMESTAMP:
+        return now_ms >= position.expire_ms
+    return now_ms - base_ms >= retention_ms
+
+
+class Expiry:
+    """What has expired at `now_ms`."""
+
+    def __init__(
+        self, offsets: Offsets, look: Callable[[str], Group | None], now_ms: int, retention_ms: int
+    ) -> None:
+        self._offsets = offsets
+        self._look = look
+        self._now_ms = now_ms
+        self._retention_ms = retention_ms
+
+    def scan(self, group_ids: Iterable[str]) -> Steps[tuple[Piece, ...]]:
+        """Pieces to decide about."""
+        found: list[Piece] = []
+        for group_id in tuple(group_ids):
+            yield _GROUP_US
+            group = self._look(group_id)
+            if group is None:
+                continue
+            if not self._offsets.has_any(group_id):
+                if group.is_empty and not self._offsets.is_any_unstable(group_id):
+                    found.append(Piece(group_id, ()))
+                continue
+            if group.expiry_base_ms(0) is None:
+                continue
+            places: list[Place] = []
+            for count, (place, position) in enumerate(tuple(self._offsets.of_group(group_id))):
+                if count % _STEP_OFFSETS == 0:
+                    yield _STEP_OFFSETS * _OFFSET_US
+                if self._goes(group_id, group, place, position):
+                    places.append(place)
+            found += _pieces(group_id, places)
+        return tuple(found)
+
+    def decide(self, piece: Piece) -> list[Record]:
+        """The tombstones of what is still to go, the group's among them if nothing of it is left then."""
+        group = self._look(piece.group_id)
+        if group is None:
+            return []
+        tombstones = []
+        for place in piece.places:
+            position = self._offsets.get(piece.group_id, *place)
+            if position is not None and self._goes(piece.group_id, group, place, position):
+                tombstones.append(records.offset_tombstone(OffsetKey(piece.group_id, *place)))
+        last = len(tombstones) == self._offsets.count_of(piece.group_id)
+        if last and group.is_empty and not self._offsets.is_any_unstable(piece.group_id):
+            tombstones += group.tombstones()
+        return tombstones
+
+    def _goes(self, group_id: str, group: Group, place: Place, position: Position) -> bool:
+        base_ms = group.expiry_base_ms(position.commit_ms)
+        return (
+            base_ms is not None
+            and not group.is_subscribed_to(place[0])
+            and is_expired(position, base_ms, self._now_ms, self._retention_ms)
+            and not self._offsets.is_unstable(group_id, *place)
+        )
+
+
+class Deletion:
+    """What goes with topics: by their ids, and by name where a commit did not know the id."""
+
+    def __init__(self, offsets: Offsets, topic_ids: frozenset[UUID], names: frozenset[str]) -> None:
+        self._offsets = offsets
+        self._topic_ids = topic_ids
+        self._names = names
+
+    def scan(self) -> Steps[tuple[Piece, ...]]:
+        """Pieces to decide about; offsets of transactions that have not ended are among them."""
+        found: list[Piece] = []
+        for group_id in tuple(self._offsets.groups()):
+            yield _GROUP_US
+            places: list[Place] = []
+            for count, (place, position) in enumerate(tuple(self._offsets.of_group(group_id))):
+                if count and count % _STEP_OFFSETS == 0:
+                    yield _STEP_OFFSETS * _OFFSET_US
+                if self._goes(place, position):
+                    places.append(place)
+            found += _pieces(group_id, places)
+        for producer_id in tuple(self._offsets.producers()):
+            yield _GROUP_US
+            for group_id, place, position in tuple(self._offsets.pending_of(producer_id)):
+                if self._goes(place, position):
+                    found.append(Piece(group_id, (place,)))
+        return tuple(found)
+
+    def decide(self, piece: Piece) -> list[Record]:
+        """The tombstones of what is still to go."""
+        gone = []
+        for place in piece.places:
+            position = self._offsets.get(piece.group_id, *place)
+            if position is None:
+                goes = self._offsets.is_unstable(piece.group_id, *place)
+            else:
+                goes = self._goes(place, position)
+            if goes:
+                gone.append(records.offset_tombstone(OffsetKey(piece.group_id, *place)))
+        return gone
+
+    def _goes(self, place: Place, position: Position) -> bool:
+        if position.topic_id is None:
+            return place[0] in self._names
+        return position.topic_id in self._topic_ids
+
+
+def _pieces(group_id: str, places: list[Place]) -> list[Piece]:
+    return [
+        Piece(group_id, tuple(places[at : at + PIECE_PLACES])) for at in range(0, len(places), PIECE_PLACES)
+    ]
+
+
+def first_pieces(pieces: tuple[Piece, ...]) -> tuple[tuple[Piece, ...], tuple[Piece, ...]]:
+    """What is decided at once, and the rest."""
+    places = 0
+    for count, piece in enumerate(pieces):
+        places += len(piece.places) + 1
+        if count and places > PIECE_PLACES:
+            return pieces[:count], pieces[count:]
+    return pieces, ()

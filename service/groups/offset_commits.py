@@ -1,0 +1,336 @@
+"""OffsetCommit, OffsetFetch and OffsetDelete: which positions are taken, told and deleted. [P]
+
+What needs the topics alone comes first and is told apart here (`known_commit`, `known_fetch`,
+`known_delete`), the rest is for the group's coordinator. Order of checks and error codes are those of Kafka's
+`KafkaApis` and `OffsetMetadataManager`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.types import NO_TIMESTAMP
+from service.coordinator.ports import TopicsView
+from service.coordinator.shard import Record
+from service.groups import records
+from service.groups.config import GroupsConfig
+from service.groups.group import Group
+from service.groups.offsets import Offsets
+from service.groups.records import MAX_STRING_BYTES, OffsetKey, OffsetValue
+from service.groups.requests import (
+    NONE,
+    CommittedPartition,
+    CommittedTopic,
+    DeletedPartition,
+    DeletedTopic,
+    FetchedGroup,
+    FetchedPartition,
+    FetchedTopic,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetCommitTopic,
+    OffsetDeleteResponse,
+    OffsetFetchGroup,
+    OffsetFetchTopic,
+)
+from service.wire.schema import millis
+
+TOPIC_IDS_FROM: Final = 10
+"""OffsetCommit and OffsetFetch name topics by id from this version on."""
+
+
+# OffsetCommit.
+
+
+class KnownCommit(NamedTuple):
+    """`request` has the topics and partitions that exist, `refused` the others."""
+
+    request: OffsetCommitRequest
+    refused: tuple[CommittedTopic, ...]
+
+    def answer(self, response: OffsetCommitResponse) -> OffsetCommitResponse:
+        """Of both parts."""
+        return response._replace(topics=_merged(response.topics, self.refused))
+
+
+def known_commit(request: Any, topics: TopicsView, version: int) -> KnownCommit:
+    """UNKNOWN_TOPIC_ID and UNKNOWN_TOPIC_OR_PARTITION of an OffsetCommit. Without a topic that exists no
+    coordinator is asked.
+    """
+    known: list[OffsetCommitTopic] = []
+    refused: list[CommittedTopic] = []
+    for asked in request.topics:
+        by_id = version >= TOPIC_IDS_FROM
+        topic = topics.by_id(asked.topic_id) if by_id and asked.topic_id is not None else None
+        if not by_id:
+            topic = topics.by_name(asked.name)
+        if topic is None:
+            error = ErrorCode.unknown_topic_id if by_id else ErrorCode.unknown_topic_or_partition
+            refused.append(_refused(asked, asked.name, asked.partitions, error))
+            continue
+        there = tuple([p for p in asked.partitions if 0 <= p.partition_index < topic.partitions])
+        if len(there) < len(asked.partitions):
+            others = [p for p in asked.partitions if not 0 <= p.partition_index < topic.partitions]
+            refused.append(_refused(topic, topic.name, others, ErrorCode.unknown_topic_or_partition))
+        if there:
+            known.append(OffsetCommitTopic(topic.name, topic.topic_id, there))
+    return KnownCommit(
+        OffsetCommitRequest(
+            request.group_id,
+            tuple(known),
+            request.generation_id_or_member_epoch,
+            request.member_id,
+            request.group_instance_id,
+            millis(request.retention_time),
+        ),
+        tuple(refused),
+    )
+
+
+def _refused(topic: Any, name: str, partitions: Iterable[Any], error: ErrorCode) -> CommittedTopic:
+    return CommittedTopic(
+        name, topic.topic_id, tuple([CommittedPartition(p.partition_index, error) for p in partitions])
+    )
+
+
+def _merged(
+    answered: tuple[CommittedTopic, ...], refused: tuple[CommittedTopic, ...]
+) -> tuple[CommittedTopic, ...]:
+    if not refused:
+        return answered
+    merged = {(topic.name, topic.topic_id): topic for topic in refused}
+    for topic in answered:
+        known = merged.get((topic.name, topic.topic_id))
+        if known is not None:
+            topic = topic._replace(partitions=known.partitions + topic.partitions)
+        merged[topic.name, topic.topic_id] = topic
+    return tuple(merged.values())
+
+
+class Commit(NamedTuple):
+    """What a commit writes, and its answer."""
+
+    records: tuple[Record, ...]
+    response: OffsetCommitResponse
+
+
+def commit(
+    request: OffsetCommitRequest, version: int, group: Group | None, config: GroupsConfig, now_ms: int
+) -> Commit:
+    """Raises `RequestError` where nothing of the request is taken.
+
+    Without a group and without a generation it makes a simple group, by its offsets alone.
+    """
+    check = None
+    epoch = request.generation_id_or_member_epoch
+    if group is not None:
+        check = group.check_commit(request.member_id, request.group_instance_id, epoch, version)
+    elif epoch >= 0:
+        raise RequestError(ErrorCode.group_id_not_found if version >= 9 else ErrorCode.illegal_generation)
+    expire_ms = NO_TIMESTAMP if request.retention_time == -1 else now_ms + request.retention_time
+    writes: list[Record] = []
+    answers: list[CommittedTopic] = []
+    for topic in request.topics:
+        prefix = records.offset_key_prefix(request.group_id, topic.name)
+        told: list[CommittedPartition] = []
+        for partition in topic.partitions:
+            index = partition.partition_index
+            metadata = partition.committed_metadata or ""
+            if metadata and _is_too_large(metadata, config):
+                told.append(CommittedPartition(index, ErrorCode.offset_metadata_too_large))
+                continue
+            if check is not None:
+                check(topic.name, topic.topic_id, index)
+            told.append(CommittedPartition(index))
+            value = OffsetValue(
+                partition.committed_offset,
+                partition.committed_leader_epoch,
+                metadata,
+                now_ms,
+                expire_ms,
+                topic.topic_id,
+            )
+            writes.append(Record(prefix + index.to_bytes(4, "big"), records.offset_value(value)))
+        answers.append(CommittedTopic(topic.name, topic.topic_id, tuple(told)))
+    return Commit(tuple(writes), OffsetCommitResponse(tuple(answers)))
+
+
+def _is_too_large(metadata: str, config: GroupsConfig) -> bool:
+    """Kafka counts UTF-16 units. What no record can carry is too large, too."""
+    if len(metadata) > config.offset_metadata_max_bytes:
+        return True
+    if metadata.isascii():
+        return len(metadata) > MAX_STRING_BYTES
+    units = len(metadata.encode("utf-16-le")) // 2
+    return units > config.offset_metadata_max_bytes or len(metadata.encode()) > MAX_STRING_BYTES
+
+
+# OffsetFetch.
+
+
+class KnownFetch(NamedTuple):
+    """`request` has the topics that have names, `refused` the others."""
+
+    request: OffsetFetchGroup
+    refused: tuple[FetchedTopic, ...]
+
+
+def known_fetch(group: Any, topics: TopicsView, version: int) -> KnownFetch:
+    """UNKNOWN_TOPIC_ID of one group of an OffsetFetch."""
+    if group.topics is None:
+        return KnownFetch(OffsetFetchGroup(group.group_id, None, group.member_id, group.member_epoch), ())
+    known: list[OffsetFetchTopic] = []
+    refused: list[FetchedTopic] = []
+    for asked in group.topics:
+        if version < TOPIC_IDS_FROM:
+            known.append(OffsetFetchTopic(asked.name, None, asked.partition_indexes))
+            continue
+        topic = None if asked.topic_id is None else topics.by_id(asked.topic_id)
+        if topic is not None:
+            known.append(OffsetFetchTopic(topic.name, topic.topic_id, asked.partition_indexes))
+            continue
+        error = ErrorCode.unknown_topic_id
+        partitions = tuple([FetchedPartition(i, error_code=error) for i in asked.partition_indexes])
+        refused.append(FetchedTopic("", asked.topic_id, partitions))
+    asks = OffsetFetchGroup(group.group_id, tuple(known), group.member_id, group.member_epoch)
+    return KnownFetch(asks, tuple(refused))
+
+
+def with_topic_ids(fetched: FetchedGroup, topics: TopicsView) -> FetchedGroup:
+    """All offsets of a group for a client that knows ids: topics that have none are left out."""
+    named = []
+    for topic in fetched.topics:
+        known = None if topic.topic_id is not None else topics.by_name(topic.name)
+        if topic.topic_id is not None:
+            named.append(topic)
+        elif known is not None:
+            named.append(topic._replace(topic_id=known.topic_id))
+    return fetched._replace(topics=tuple(named))
+
+
+def fetch(request: OffsetFetchGroup, group: Group | None, offsets: Offsets, stable: bool) -> FetchedGroup:
+    """The positions asked for: the committed ones; with `stable` the newest, which are not told where a
+    transaction that has not ended commits. An unknown group has none anywhere. Raises `RequestError` for a
+    member that may not know.
+    """
+    nobody = group is None
+    if group is not None:
+        try:
+            group.check_fetch(request.member_id, request.member_epoch)
+        except RequestError as e:
+            if e.code != ErrorCode.group_id_not_found:
+                raise
+            nobody = True
+    group_id = request.group_id
+    if request.topics is None:
+        return FetchedGroup(group_id) if nobody else _all(group_id, offsets, stable)
+    topics = []
+    for topic in request.topics:
+        partitions = []
+        for index in topic.partition_indexes:
+            if stable and not nobody and offsets.is_unstable(group_id, topic.name, index):
+                partitions.append(FetchedPartition(index, error_code=ErrorCode.unstable_offset_commit))
+                continue
+            found = None if nobody else offsets.get(group_id, topic.name, index, committed=not stable)
+            remade = (
+                found is not None
+                and None not in (found.topic_id, topic.topic_id)
+                and found.topic_id != topic.topic_id
+            )
+            if found is None or remade:
+                partitions.append(FetchedPartition(index))
+            else:
+                partitions.append(FetchedPartition(index, found.offset, found.leader_epoch, found.metadata))
+        topics.append(FetchedTopic(topic.name, topic.topic_id, tuple(partitions)))
+    return FetchedGroup(group_id, tuple(topics))
+
+
+def _all(group_id: str, offsets: Offsets, stable: bool) -> FetchedGroup:
+    by_topic: dict[str, list[FetchedPartition]] = {}
+    for (topic, index), found in offsets.of_group(group_id, committed=not stable):
+        if stable and offsets.is_unstable(group_id, topic, index):
+            told = FetchedPartition(index, error_code=ErrorCode.unstable_offset_commit)
+        else:
+            told = FetchedPartition(index, found.offset, found.leader_epoch, found.metadata)
+        by_topic.setdefault(topic, []).append(told)
+    return FetchedGroup(group_id, tuple(FetchedTopic(t, None, tuple(ps)) for t, ps in by_topic.items()))
+
+
+# OffsetDelete.
+
+
+class OffsetDeleteTopic(NamedTuple):
+    name: str
+    partitions: tuple[Any, ...]
+
+
+class KnownDelete(NamedTuple):
+    """`topics` are those of the request that exist, `refused` the others."""
+
+    group_id: str
+    topics: tuple[OffsetDeleteTopic, ...]
+    refused: tuple[DeletedTopic, ...]
+
+    def answer(self, response: OffsetDeleteResponse) -> OffsetDeleteResponse:
+        """Of both parts; an error of the group's stands alone."""
+        if response.error_code != NONE or not self.refused:
+            return response
+        merged = {topic.name: topic for topic in self.refused}
+        for topic in response.topics:
+            known = merged.get(topic.name)
+            merged[topic.name] = (
+                topic if known is None else topic._replace(partitions=known.partitions + topic.partitions)
+            )
+        return response._replace(topics=tuple(merged.values()))
+
+
+def known_delete(request: Any, topics: TopicsView) -> KnownDelete:
+    """UNKNOWN_TOPIC_OR_PARTITION of an OffsetDelete. The group is asked even if nothing is left."""
+    known: list[OffsetDeleteTopic] = []
+    refused: list[DeletedTopic] = []
+    for asked in request.topics:
+        topic = topics.by_name(asked.name)
+        count = 0 if topic is None else topic.partitions
+        there = tuple([p for p in asked.partitions if 0 <= p.partition_index < count])
+        others = [p.partition_index for p in asked.partitions if not 0 <= p.partition_index < count]
+        if there:
+            known.append(OffsetDeleteTopic(asked.name, there))
+        if others or not there:
+            error = ErrorCode.unknown_topic_or_partition
+            refused.append(DeletedTopic(asked.name, tuple([DeletedPartition(i, error) for i in others])))
+    return KnownDelete(request.group_id, tuple(known), tuple(refused))
+
+
+def delete(
+    request: KnownDelete, group: Group | None, offsets: Offsets
+) -> tuple[tuple[Record, ...], OffsetDeleteResponse]:
+    """Raises GROUP_ID_NOT_FOUND and NON_EMPTY_GROUP."""
+    if group is None:
+        raise RequestError(ErrorCode.group_id_not_found)
+    group.check_offset_delete()
+    tombstones: list[Record] = []
+    answers: list[DeletedTopic] = []
+    for topic in request.topics:
+        subscribed = group.is_subscribed_to(topic.name)
+        error = ErrorCode.group_subscribed_to_topic if subscribed else NONE
+        for partition in topic.partitions:
+            index = partition.partition_index
+            if not subscribed and (
+                offsets.has(request.group_id, topic.name, index)
+                or offsets.is_unstable(request.group_id, topic.name, index)
+            ):
+                tombstones.append(records.offset_tombstone(OffsetKey(request.group_id, topic.name, index)))
+        told = tuple([DeletedPartition(p.partition_index, error) for p in topic.partitions])
+        answers.append(DeletedTopic(topic.name, told))
+    return tuple(tombstones), OffsetDeleteResponse(topics=tuple(answers))
+
+
+def delete_all(group_id: str, offsets: Offsets) -> list[Record]:
+    """The tombstones of all that a group has committed, in transactions that have not ended, too."""
+    places = [place for place, _ in offsets.of_group(group_id)]
+    places += [place for place in offsets.unstable_places(group_id) if not offsets.has(group_id, *place)]
+    return [records.offset_tombstone(OffsetKey(group_id, *place)) for place in places]

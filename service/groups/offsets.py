@@ -1,0 +1,241 @@
+"""Committed offsets, and those of transactions that have not ended: changed by replay alone. [P]
+
+A position is kept as one string of bytes, and topics and partitions are shared between groups: most of a
+large coordinator is positions, and nobody looks at most of them.
+
+Offsets of a transaction wait under its producer until its marker; where two writers meet, the later record
+wins (Kafka ``OffsetMetadataManager``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable, Iterator
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from uuid import UUID
+
+from service.base.timeline import Journal, Timeline
+from service.base.types import NO_PRODUCER_ID
+from service.groups.records import OffsetKey, OffsetValue
+
+Outer = TypeVar("Outer", bound=Hashable)
+Inner = TypeVar("Inner", bound=Hashable)
+V = TypeVar("V")
+
+Place: TypeAlias = tuple[str, int]
+"""Topic and partition."""
+
+_ROW = struct.Struct(">qiqqq16s")
+_RECORD_OFFSET = struct.Struct(">q")
+_RECORD_OFFSET_AT: Final = 28
+_NO_ID: Final = bytes(16)
+
+
+class Position(NamedTuple):
+    """A committed offset, as `OffsetValue`, and the offset of the record that says so."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int
+    topic_id: UUID | None
+    record_offset: int
+
+
+def _pack(value: OffsetValue, record_offset: int) -> bytes:
+    raw_id = _NO_ID if value.topic_id is None else value.topic_id.bytes
+    row = _ROW.pack(value.offset, value.leader_epoch, value.commit_ms, value.expire_ms, record_offset, raw_id)
+    return row + value.metadata.encode() if value.metadata else row
+
+
+def _unpack(row: bytes) -> Position:
+    offset, leader_epoch, commit_ms, expire_ms, record_offset, raw_id = _ROW.unpack_from(row)
+    topic_id = None if raw_id == _NO_ID else UUID(bytes=raw_id)
+    metadata = row[_ROW.size :].decode()
+    return Position(offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id, record_offset)
+
+
+class Nested(Generic[Outer, Inner, V]):
+    """A dictionary of timelines. One that is empty goes once nothing of it can come back."""
+
+    __slots__ = ("_empty", "_inner", "_journal")
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._inner: dict[Outer, Timeline[Inner, V]] = {}
+        self._empty: dict[Outer, None] = {}
+        """those that are, or may be: a revert empties, too"""
+
+    def __iter__(self) -> Iterator[Outer]:
+        return iter(self._inner)
+
+    def get(self, outer: Outer) -> Timeline[Inner, V] | None:
+        return self._inner.get(outer)
+
+    def put(self, outer: Outer, inner: Inner, value: V) -> None:
+        timeline = self._inner.get(outer)
+        if timeline is None:
+            timeline = self._inner[outer] = Timeline(self._journal)
+            if len(self._journal):
+                self._empty[outer] = None
+        timeline[inner] = value
+
+    def pop(self, outer: Outer, inner: Inner) -> V | None:
+        timeline = self._inner.get(outer)
+        if timeline is None:
+            return None
+        value = timeline.pop(inner, None)
+        if not timeline:
+            self._empty[outer] = None
+        return value
+
+    def count(self) -> int:
+        return sum(map(len, self._inner.values()))
+
+    def tidy(self) -> None:
+        """Forget timelines that are empty; only while everything is committed, as a revert fills them
+        again.
+        """
+        if self._empty and not len(self._journal):
+            for outer in self._empty:
+                if not self._inner.get(outer, True):
+                    del self._inner[outer]
+            self._empty.clear()
+
+
+class Offsets:
+    """The offsets of one shard."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._positions: Nested[str, Place, bytes] = Nested(journal)
+        self._pending: Nested[int, tuple[str, Place], bytes] = Nested(journal)
+        self._open: Nested[str, Place, tuple[int, ...]] = Nested(journal)
+        self._places: dict[Place, Place] = {}
+
+    # Looks.
+
+    def get(self, group: str, topic: str, partition: int, committed: bool = False) -> Position | None:
+        """What the group has committed there; `committed`: as of the last committed record."""
+        timeline = self._positions.get(group)
+        if timeline is None:
+            return None
+        place = (topic, partition)
+        row = timeline.committed(place) if committed else timeline.get(place)
+        return None if row is None else _unpack(row)
+
+    def of_group(self, group: str, committed: bool = False) -> Iterator[tuple[Place, Position]]:
+        """All that the group has committed."""
+        timeline = self._positions.get(group)
+        if timeline is not None:
+            for place, row in timeline.committed_items() if committed else timeline.items():
+                yield place, _unpack(row)
+
+    def has(self, group: str, topic: str, partition: int) -> bool:
+        timeline = self._positions.get(group)
+        return timeline is not None and (topic, partition) in timeline
+
+    def count_of(self, group: str) -> int:
+        return len(self._positions.get(group) or ())
+
+    def has_any(self, group: str) -> bool:
+        return bool(self._positions.get(group))
+
+    def is_unstable(self, group: str, topic: str, partition: int) -> bool:
+        """A transaction that has not ended commits there."""
+        timeline = self._open.get(group)
+        return timeline is not None and (topic, partition) in timeline
+
+    def is_any_unstable(self, group: str) -> bool:
+        return bool(self._open.get(group))
+
+    def unstable_places(self, group: str) -> tuple[Place, ...]:
+        """Where transactions that have not ended commit for the group."""
+        return tuple(self._open.get(group) or ())
+
+    def groups(self) -> Iterator[str]:
+        """Groups with offsets."""
+        return iter(self._positions)
+
+    def producers(self) -> Iterator[int]:
+        """Producers with transactions that have not ended."""
+        return iter(self._pending)
+
+    def pending_of(self, producer_id: int) -> Iterator[tuple[str, Place, Position]]:
+        """Group, place and position of what a transaction commits if it ends well."""
+        timeline = self._pending.get(producer_id)
+        if timeline is not None:
+            for (group, place), row in timeline.items():
+                yield group, place, _unpack(row)
+
+    def count(self) -> int:
+        """Committed offsets of all groups."""
+        return self._positions.count()
+
+    # Replay.
+
+    def put(self, record_offset: int, key: OffsetKey, value: OffsetValue, producer_id: int) -> None:
+        place = self._place(key.topic, key.partition)
+        row = _pack(value, record_offset)
+        if producer_id == NO_PRODUCER_ID:
+            self._positions.put(key.group, place, row)
+            return
+        self._pending.put(producer_id, (key.group, place), row)
+        timeline = self._open.get(key.group)
+        writers = () if timeline is None else timeline.get(place, ())
+        if producer_id not in writers:
+            self._open.put(key.group, place, (*writers, producer_id))
+
+    def remove(self, key: OffsetKey) -> None:
+        """A tombstone: the offset goes, and what transactions would have put there."""
+        place = (key.topic, key.partition)
+        self._positions.pop(key.group, place)
+        for producer_id in self._open.pop(key.group, place) or ():
+            self._pending.pop(producer_id, (key.group, place))
+        self.tidy()
+
+    def end_transaction(self, producer_id: int, commit: bool) -> None:
+        """A marker: what waited is committed, or was nothing."""
+        timeline = self._pending.get(producer_id)
+        if timeline is None:
+            return
+        for (group, place), row in tuple(timeline.items()):
+            self._pending.pop(producer_id, (group, place))
+            self._close(group, place, producer_id)
+            if commit and _record_offset(row) > self._record_offset_of(group, place):
+                self._positions.put(group, place, row)
+        self.tidy()
+
+    def _close(self, group: str, place: Place, producer_id: int) -> None:
+        timeline = self._open.get(group)
+        writers = () if timeline is None else timeline.get(place, ())
+        others = tuple(writer for writer in writers if writer != producer_id)
+        if others:
+            self._open.put(group, place, others)
+        else:
+            self._open.pop(group, place)
+
+    def _record_offset_of(self, group: str, place: Place) -> int:
+        timeline = self._positions.get(group)
+        row = None if timeline is None else timeline.get(place)
+        return -1 if row is None else _record_offset(row)
+
+    def tidy(self) -> None:
+        self._positions.tidy()
+        self._pending.tidy()
+        self._open.tidy()
+
+    def forget_topic(self, topic: str) -> None:
+        """A topic is gone: its places need not be remembered once nobody has them."""
+        for place in [place for place in self._places if place[0] == topic]:
+            del self._places[place]
+
+    def _place(self, topic: str, partition: int) -> Place:
+        place = (topic, partition)
+        return self._places.setdefault(place, place)
+
+
+def _record_offset(row: bytes) -> int:
+    offset: int = _RECORD_OFFSET.unpack_from(row, _RECORD_OFFSET_AT)[0]
+    return offset

@@ -1,0 +1,348 @@
+"""The shard of one partition of `__consumer_offsets`: its groups of both kinds, and their offsets. [P]
+
+Every decision and every look of a group coordinator goes through here; whose group it is says who answers.
+Names of timers and work, and events, begin with a word: ``classic`` is `groups/classic`'s, ``offsets`` is
+this module's, the others are the modern groups'.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.steps import Steps
+from service.base.timeline import Journal, Timeline
+from service.coordinator.ports import TopicsView
+from service.coordinator.shard import NOTHING, Decision, Effect, Outcome, Record, Schedule, Work
+from service.groups import admin, offset_commits, records
+from service.groups.classic.group import EMPTY_GROUP, ClassicGroup
+from service.groups.classic.look import ClassicLook
+from service.groups.classic.rounds import ClassicGroups
+from service.groups.config import EXPIRY_RETRY_MS, GroupsConfig
+from service.groups.expiry import Deletion, Expiry, Piece, first_pieces
+from service.groups.group import Group, ModernGroups
+from service.groups.metrics import GroupMetrics
+from service.groups.offset_commits import KnownDelete
+from service.groups.offsets import Offsets
+from service.groups.requests import (
+    NO_MEMBER,
+    Client,
+    DeletedGroup,
+    DescribedGroup,
+    FetchedGroup,
+    JoinGroupResponse,
+    ListedGroup,
+    OffsetCommitRequest,
+    OffsetFetchGroup,
+    SyncGroupResponse,
+    left_by_nobody,
+)
+
+log = logging.getLogger(__name__)
+
+EXPIRY: Final = ("offsets expiry",)
+
+
+class TopicsDeleted(NamedTuple):
+    """Work: whose offsets go with these topics."""
+
+    word: str
+    topic_ids: frozenset[UUID]
+    names: frozenset[str]
+
+
+class GroupShard:
+    """A `Shard`. `config` is asked at each use: its values change while the node runs.
+
+    `groups` holds a `ClassicGroup` or whatever the modern groups put there; they are made with this shard.
+    """
+
+    def __init__(
+        self,
+        partition: int,
+        topics: TopicsView,
+        config: Callable[[], GroupsConfig],
+        metrics: GroupMetrics,
+        modern: Callable[[GroupShard], ModernGroups],
+    ) -> None:
+        self.partition = partition
+        self.topics = topics
+        self.config = config
+        self.metrics = metrics
+        self._journal = Journal()
+        self.groups: Timeline[str, Any] = Timeline(self._journal)
+        self.offsets = Offsets(self._journal)
+        self.classic = ClassicGroups(self.groups, config, metrics)
+        self.modern = modern(self)
+        self._unknown_types: set[int] = set()
+
+    @property
+    def journal(self) -> Journal:
+        return self._journal
+
+    # Replay.
+
+    def replay(
+        self, offset: int, key: bytes, value: bytes | None, producer_id: int = -1, producer_epoch: int = -1
+    ) -> None:
+        kind = records.record_type(key)
+        if kind in (records.OFFSET_COMMIT, records.LEGACY_OFFSET_COMMIT):
+            self._replay_offset(offset, key, value, producer_id)
+        elif kind == records.GROUP_METADATA:
+            self._replay_group(key, value)
+        elif not self.modern.replay(offset, kind, key, value) and kind not in self._unknown_types:
+            self._unknown_types.add(kind)
+            log.warning(
+                "__consumer_offsets-%d: records of type %d (the first at offset %d) are unknown and skipped",
+                self.partition, kind, offset,
+            )  # fmt: skip
+
+    def _replay_offset(self, offset: int, key: bytes, value: bytes | None, producer_id: int) -> None:
+        place = records.decode_offset_key(key)
+        if value is None:
+            self.offsets.remove(place)
+            return
+        position = records.decode_offset_value(value)
+        if place.group not in self.groups:
+            self.groups[place.group] = EMPTY_GROUP
+        self.offsets.put(offset, place, position, producer_id)
+
+    def _replay_group(self, key: bytes, value: bytes | None) -> None:
+        group_id = records.decode_group_key(key).group
+        if value is not None:
+            self.groups[group_id] = ClassicGroup.from_value(records.decode_group_value(value))
+            return
+        if isinstance(self.groups.get(group_id), ClassicGroup):
+            del self.groups[group_id]
+            self.classic.forget(group_id)
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        self.offsets.end_transaction(producer_id, commit)
+
+    # Looks.
+
+    def look(self, group_id: str) -> Group | None:
+        """The group in its newest state."""
+        return self._look(group_id, self.groups.get(group_id), committed=False)
+
+    def committed_look(self, group_id: str) -> Group | None:
+        """The group in its committed state. A round is not of the log: it is seen as it is."""
+        return self._look(group_id, self.groups.committed(group_id), committed=True)
+
+    def _look(self, group_id: str, group: Any, committed: bool) -> Group | None:
+        if group is None:
+            return None
+        if isinstance(group, ClassicGroup):
+            return ClassicLook(group_id, group, self.classic.round_of(group_id))
+        return self.modern.look(group_id, group, committed)
+
+    # Classic members' requests; `refused_join` and its like come before.
+
+    def join_group(
+        self, request: Any, client: Client, ticket: int, fresh_id: str, now_ms: int
+    ) -> Decision[Any]:
+        """`fresh_id`: a new UUID as text, in case a member needs one."""
+        group_id = request.group_id
+        group = self.groups.get(group_id)
+        if group is None or isinstance(group, ClassicGroup):
+            return self.classic.join(request, client, ticket, fresh_id, now_ms)
+        there = self.modern.look(group_id, group, committed=False)
+        if not there.is_empty:
+            return self.modern.join(group_id, group, request, client, ticket, fresh_id, now_ms)
+        if request.member_id != NO_MEMBER:
+            return Decision(JoinGroupResponse(ErrorCode.unknown_member_id, request.member_id))
+        return self.classic.join(request, client, ticket, fresh_id, now_ms, there.tombstones())
+
+    def sync_group(self, request: Any, client: Client, ticket: int, now_ms: int) -> Decision[Any]:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            return Decision(SyncGroupResponse(ErrorCode.unknown_member_id))
+        if isinstance(group, ClassicGroup):
+            return self.classic.sync(request, ticket, now_ms)
+        return self.modern.sync(request.group_id, group, request, client, ticket, now_ms)
+
+    def heartbeat(self, request: Any, client: Client, now_ms: int) -> Decision[Any]:
+        """A classic member's. Raises `RequestError`."""
+        group = self.groups.get(request.group_id)
+        if group is None:
+            raise RequestError(ErrorCode.unknown_member_id)
+        if isinstance(group, ClassicGroup):
+            return self.classic.heartbeat(request, now_ms)
+        return self.modern.classic_heartbeat(request.group_id, group, request, client, now_ms)
+
+    def leave_group(self, request: Any, client: Client, ticket: int, now_ms: int) -> Decision[Any]:
+        group = self.groups.get(request.group_id)
+        if group is None:
+            return Decision(left_by_nobody(request))
+        if isinstance(group, ClassicGroup):
+            return self.classic.leave(request, now_ms)
+        return self.modern.leave(request.group_id, group, request, client, ticket, now_ms)
+
+    # Offsets.
+
+    def commit_offsets(self, request: OffsetCommitRequest, version: int, now_ms: int) -> Decision[Any]:
+        """Of topics and partitions that exist (`known_commit`). Raises `RequestError`."""
+        config = self.config()
+        group = self.look(request.group_id)
+        commit = offset_commits.commit(request, version, group, config, now_ms)
+        self.metrics.offset_commits += len(commit.records)
+        effects: tuple[Effect, ...] = ()
+        if group is not None and group.kind == "classic":
+            effects = self.classic.is_alive(request.group_id, request.member_id, now_ms)
+        return Decision(commit.response, commit.records, effects)
+
+    def fetch_offsets(self, request: OffsetFetchGroup) -> FetchedGroup:
+        """A look at what is committed. Raises `RequestError`."""
+        group = self.committed_look(request.group_id)
+        return offset_commits.fetch(request, group, self.offsets, stable=False)
+
+    def fetch_stable_offsets(self, request: OffsetFetchGroup) -> Decision[Any]:
+        """A decision that writes nothing, so it sees what is not committed yet, and waits for it. Raises
+        `RequestError`.
+        """
+        group = self.look(request.group_id)
+        return Decision(offset_commits.fetch(request, group, self.offsets, stable=True))
+
+    def delete_offsets(self, request: KnownDelete) -> Decision[Any]:
+        """Raises `RequestError`."""
+        tombstones, response = offset_commits.delete(request, self.look(request.group_id), self.offsets)
+        self.metrics.offset_deletions += len(tombstones)
+        return Decision(response, tombstones)
+
+    # Administration.
+
+    def list_groups(self, states: Iterable[str], kinds: Iterable[str]) -> list[ListedGroup]:
+        """A look at what is committed."""
+        wanted = admin.Filter.of(states, kinds)
+        listed = []
+        for group_id, group in self.groups.committed_items():
+            there = self._look(group_id, group, committed=True)
+            if there is not None and wanted.takes(there):
+                listed.append(ListedGroup(group_id, there.protocol_type or "", there.state, there.kind))
+        return listed
+
+    def describe_groups(self, group_ids: Iterable[str], version: int) -> list[DescribedGroup]:
+        """A look at what is committed; DescribeGroups is for classic groups, others are not found."""
+        described = []
+        for group_id in group_ids:
+            there = self.committed_look(group_id)
+            if isinstance(there, ClassicLook):
+                described.append(there.describe())
+            else:
+                described.append(admin.not_described(group_id, there is not None, version))
+        return described
+
+    def delete_groups(self, group_ids: Iterable[str]) -> Decision[tuple[DeletedGroup, ...]]:
+        """Groups and their offsets, of both kinds."""
+        writes: list[Record] = []
+        answers = []
+        for group_id in group_ids:
+            group = self.look(group_id)
+            if group is None:
+                answers.append(DeletedGroup(group_id, ErrorCode.group_id_not_found))
+                continue
+            try:
+                group.check_delete()
+            except RequestError as e:
+                answers.append(DeletedGroup(group_id, e.code))
+                continue
+            gone = offset_commits.delete_all(group_id, self.offsets)
+            self.metrics.offset_deletions += len(gone)
+            writes += gone
+            writes += group.tombstones()
+            answers.append(DeletedGroup(group_id))
+        return Decision(tuple(answers), tuple(writes))
+
+    # Events.
+
+    def loaded(self, now_ms: int) -> tuple[Effect, ...]:
+        self.offsets.tidy()
+        effects: list[Effect] = []
+        for group_id, group in self.groups.items():
+            if isinstance(group, ClassicGroup):
+                if group.members:
+                    effects += self.classic.loaded(group_id, group, now_ms)
+            else:
+                effects += self.modern.loaded(group_id, group, now_ms)
+        effects.append(self._next_expiry(now_ms))
+        return tuple(effects)
+
+    def expired(self, name: Hashable, now_ms: int) -> Outcome:
+        if name == EXPIRY:
+            expiry = self._expiry(now_ms)
+            return Decision(None, effects=(Work(EXPIRY, expiry.scan(self.groups)),))
+        outcome = self.classic.expired(name, now_ms)
+        return self.modern.expired(name, now_ms) if outcome is None else outcome
+
+    def worked(self, name: Hashable, result: Any, now_ms: int) -> Outcome:
+        if name == EXPIRY:
+            return self._remove_expired(result, now_ms)
+        if isinstance(name, TopicsDeleted):
+            return self._remove_deleted(name, result)
+        return self.modern.worked(name, result, now_ms)
+
+    def written(self, event: Hashable, error: ErrorCode | None, now_ms: int) -> Outcome:
+        if event == EXPIRY:
+            if error is None:
+                return NOTHING
+            return Decision(None, effects=(Schedule(EXPIRY, now_ms + EXPIRY_RETRY_MS),))
+        if isinstance(event, TopicsDeleted):
+            return NOTHING if error is None else self._forget_topics(event)
+        outcome = self.classic.written(event, error, now_ms)
+        return self.modern.written(event, error, now_ms) if outcome is None else outcome
+
+    def topics_changed(self, names: tuple[str, ...], deleted: tuple[UUID, ...], now_ms: int) -> Outcome:
+        outcome = self.modern.topics_changed(names, deleted, now_ms)
+        if not deleted:
+            return outcome
+        gone = frozenset(name for name in names if self.topics.by_name(name) is None)
+        effects = self._forget_topics(TopicsDeleted("offsets of topics", frozenset(deleted), gone)).effects
+        return outcome._replace(effects=outcome.effects + effects)
+
+    def unloaded(self) -> None:
+        """Nothing is held that would have to be let go."""
+
+    # The end of offsets.
+
+    def _expiry(self, now_ms: int) -> Expiry:
+        return Expiry(self.offsets, self.look, now_ms, self.config().offsets_retention_ms)
+
+    def _next_expiry(self, now_ms: int) -> Effect:
+        return Schedule(EXPIRY, now_ms + self.config().offsets_retention_check_interval_ms)
+
+    def _remove_expired(self, pieces: tuple[Piece, ...], now_ms: int) -> Outcome:
+        """Some of it; the rest in another turn."""
+        now, later = first_pieces(pieces)
+        expiry = self._expiry(now_ms)
+        gone = [record for piece in now for record in expiry.decide(piece)]
+        self.metrics.offset_expirations += len(gone)
+        self.offsets.tidy()
+        after = Work(EXPIRY, _the_rest(later)) if later else self._next_expiry(now_ms)
+        if not gone:
+            return Decision(None, effects=(after,))
+        return Decision(None, tuple(gone), (after,), EXPIRY, divisible=True)
+
+    def _forget_topics(self, deleted: TopicsDeleted) -> Outcome:
+        for name in deleted.names:
+            self.offsets.forget_topic(name)
+        deletion = Deletion(self.offsets, deleted.topic_ids, deleted.names)
+        return Decision(None, effects=(Work(deleted, deletion.scan()),))
+
+    def _remove_deleted(self, deleted: TopicsDeleted, pieces: tuple[Piece, ...]) -> Outcome:
+        now, later = first_pieces(pieces)
+        deletion = Deletion(self.offsets, deleted.topic_ids, deleted.names)
+        gone = [record for piece in now for record in deletion.decide(piece)]
+        effects: tuple[Effect, ...] = (Work(deleted, _the_rest(later)),) if later else ()
+        if not gone:
+            return Decision(None, effects=effects)
+        return Decision(None, tuple(gone), effects, deleted, divisible=True)
+
+
+def _the_rest(pieces: tuple[Piece, ...]) -> Steps[tuple[Piece, ...]]:
+    yield 0
+    return pieces
