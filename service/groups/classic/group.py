@@ -7,7 +7,7 @@ survive.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Final
@@ -36,7 +36,7 @@ class ClassicGroup:
     protocol: str | None = None
     leader: str | None = None
     state_ms: int = NO_TIMESTAMP
-    members: Mapping[str, MemberValue] = NO_MEMBERS
+    members: Mapping[str, MemberValue] = field(default_factory=lambda: NO_MEMBERS)
 
     @classmethod
     def from_value(cls, value: GroupValue) -> ClassicGroup:

@@ -141,6 +141,7 @@ class ClassicGroups:
         turn = self.turn(group_id, now_ms)
         if not self._has_room(turn, member_id):
             turn.remove(member_id)
+            turn.maybe_complete()
             self._done(turn)
             refusal = JoinGroupResponse(ErrorCode.group_max_size_reached, NO_MEMBER)
             return turn.decision(refusal)

@@ -121,9 +121,7 @@ def main(bootstrap: str, log_dir: Path) -> None:
 
     # Offsets of no group's members, one that says when it ends, one that is deleted, and a group that is.
     loner = consumer(bootstrap, "assigned", "assigned-1")
-    loner.commit(
-        offsets=[TopicPartition("orders", 0, 3), TopicPartition("orders", 1, 4)], asynchronous=False
-    )
+    loner.commit(offsets=[TopicPartition("orders", 0, 3), TopicPartition("orders", 1, 4)], asynchronous=False)
     commit_with_retention(bootstrap, "assigned", "orders")
     gone = consumer(bootstrap, "gone", "gone-1")
     gone.commit(offsets=[TopicPartition("orders", 0, 1)], asynchronous=False)
@@ -152,7 +150,9 @@ def main(bootstrap: str, log_dir: Path) -> None:
     for group in ("shop", "lone", "assigned", "exact", "gone"):
         answer = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])[group].result()
         expected["offsets"][group] = sorted(
-            [p.topic, p.partition, p.offset, p.metadata or ""] for p in answer.topic_partitions if p.offset >= 0
+            [p.topic, p.partition, p.offset, p.metadata or ""]
+            for p in answer.topic_partitions
+            if p.offset >= 0
         )
         described = admin.describe_consumer_groups([group])[group]
         try:
