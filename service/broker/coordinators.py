@@ -50,6 +50,12 @@ def client_of(context: RequestContext) -> Client:
     return Client(context.client_id, f"/{context.client_host}", context.api_version)
 
 
+def consumer_groups_of(shard: GroupShard) -> ConsumerGroups:
+    """The groups of KIP-848 in a shard that this node has made."""
+    assert isinstance(shard.modern, ConsumerGroups)
+    return shard.modern
+
+
 class ImageTopics:
     """The topics of the newest committed image (`TopicsView`)."""
 

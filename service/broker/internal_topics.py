@@ -1,4 +1,4 @@
-"""Topics that Kafka's own coordinators keep: what they are called, how they are made, once they are needed."""
+"""Topics that coordinators keep: what they are called, and how they are made once they are needed."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 class CoordinatorLog:
-    """One partition (`PartitionLog`). Where ``flush.messages`` asks for it, the mark that is told waits for the
-    device, as an answer to a producer does.
+    """One partition (`PartitionLog`). Where ``flush.messages`` asks for it, the mark that is told waits for
+    the device, as an answer to a producer does.
     """
 
     def __init__(self, partition: Partition, logs: LogManager, clock: Clock) -> None:

@@ -12,6 +12,7 @@ from service.base.errors import RequestError
 from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.broker.broker import GROUP_OPERATIONS, NO_THROTTLE, Broker
+from service.broker.coordinators import consumer_groups_of
 from service.groups.consumer.requests import DescribedConsumerGroup
 from service.groups.requests import refused_group_id
 from service.network.exchange import RequestContext
@@ -49,9 +50,8 @@ def _described(broker: Broker, group_id: str) -> DescribedConsumerGroup:
     if refused is not None:
         return DescribedConsumerGroup(group_id, refused)
     try:
-        one: DescribedConsumerGroup = broker.groups.read(
-            group_id, lambda shard, now_ms: shard.modern.describe(group_id)
+        return broker.groups.read(
+            group_id, lambda shard, now_ms: consumer_groups_of(shard).describe(group_id)
         )
     except RequestError as e:
         return DescribedConsumerGroup(group_id, e.code, e.message)
-    return one

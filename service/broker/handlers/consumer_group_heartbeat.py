@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any
 
 from kio.schema.consumer_group_heartbeat.v1.request import ConsumerGroupHeartbeatRequest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.broker.broker import Broker
-from service.broker.coordinators import client_of
+from service.broker.coordinators import client_of, consumer_groups_of
 from service.groups.consumer.requests import ConsumerGroupHeartbeatResponse
 from service.network.exchange import RequestContext
 
@@ -22,12 +21,11 @@ def handle(
     if not broker.groups.serves_consumer_groups:
         return ConsumerGroupHeartbeatResponse(ErrorCode.unsupported_version)
     client = client_of(context)
-    answer: Any = broker.groups.write(
+    return broker.groups.write(
         request.group_id,
-        lambda shard, ticket, now_ms: shard.modern.heartbeat(request, client, now_ms),
+        lambda shard, ticket, now_ms: consumer_groups_of(shard).heartbeat(request, client, now_ms),
         _failed,
     )
-    return answer
 
 
 def _failed(error: RequestError) -> ConsumerGroupHeartbeatResponse:

@@ -46,5 +46,5 @@ def _steps(broker: Broker, request: ListGroupsRequest) -> Steps[Any]:
     return response_module(ApiKey.LIST_GROUPS).ListGroupsResponse(
         throttle_time=NO_THROTTLE,
         error_code=error,
-        groups=() if error is not ErrorCode.none else tuple(found),
+        groups=tuple(found) if error is ErrorCode.none else (),
     )

@@ -25,6 +25,9 @@ class UpgradeType(IntEnum):
     UNSAFE_DOWNGRADE = 3
 
 
+UPGRADE_TYPES: Final = frozenset(UpgradeType)
+
+
 class FeatureUpdate(NamedTuple):
     """One feature to another level; `upgrade_type` is the number on the wire and may be unknown."""
 
@@ -58,7 +61,7 @@ def _why_not(image: MetadataImage, update: FeatureUpdate, node_id: int) -> str |
 
 def _reason(image: MetadataImage, update: FeatureUpdate, node_id: int) -> str | None:
     name, level, kind = update
-    if kind not in iter(UpgradeType):
+    if kind not in UPGRADE_TYPES:
         return "The controller does not support the given upgrade type."
     if level < 0:
         return "A feature version cannot be less than 0."
