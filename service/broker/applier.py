@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from service.base.errors import ConfigError, CorruptionError, RequestError, StorageError
@@ -39,6 +39,17 @@ if TYPE_CHECKING:
     from service.tiering.recovery import ArchivedPartition
 
 log = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """Who is told what this node has become. Called on the loop; takes note, and acts by itself."""
+
+    def applied(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+        """The node is what `image` says."""
+
+    def came_online(self, image: MetadataImage, tips: Sequence[TopicIdPartition]) -> None:
+        """Partitions that could not be opened are here after all."""
+
 
 RETRY_S: Final = 2.0
 _RESTORED_AT_A_TIME: Final = 16
@@ -86,12 +97,21 @@ class Applier:
         self._created: set[UUID] = set()
         """topics that were created since this process started: none of their files is older"""
         self._turn = asyncio.Lock()
+        self._listener: Listener | None = None
         self._under_way = 0
         """changes that wait for their turn, or have it"""
 
     def adopt(self, adopted: Adopted) -> None:
         """These partitions' archives were taken over from the bucket: their logs have to fit them."""
         self._adopted = dict(adopted)
+
+    def watch(self, listener: Listener) -> None:
+        """Tell `listener` from now on."""
+        self._listener = listener
+
+    def _tell(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+        if self._listener is not None:
+            self._listener.applied(before, image, delta)
 
     async def start(self, image: MetadataImage) -> None:
         """Bring every partition of `image` online."""
@@ -120,6 +140,7 @@ class Applier:
             self._configure_topic(topic)
         for topic_id, index in delta.remote:
             self._commit(topic_id, index)
+        self._tell(before, image, delta)
         return None
 
     def _is_small(self, delta: MetadataDelta) -> bool:
@@ -153,6 +174,7 @@ class Applier:
                     if piece.charge(_PARTITION_US):
                         await piece.next_turn()
                     self._commit(topic_id, index)
+                self._tell(before, image, delta)
         finally:
             self._under_way -= 1
 
@@ -332,9 +354,11 @@ class Applier:
             if replica is not None and self._replicas.get(tip.topic_id, tip.partition) is None:
                 coming.append(_Coming(tip, replica, False))
         await self._bring(coming)
-        for tip, _, _ in coming:
-            if self._replicas.get(tip.topic_id, tip.partition) is not None:
-                log.info("%s is online again", tip)
+        online = [tip for tip, _, _ in coming if self._replicas.get(tip.topic_id, tip.partition) is not None]
+        for tip in online:
+            log.info("%s is online again", tip)
+        if online and self._listener is not None:
+            self._listener.came_online(self._image, online)
 
     def _wait_for_archive(self, tip: TopicIdPartition, reason: str, remote: CatalogEntry) -> None:
         """The disk, or the file of epochs, was lost or replaced. Offsets that lie in the bucket must not be

@@ -17,8 +17,9 @@ from service.base.errors import RequestError
 from service.base.printable import printable
 from service.base.threads import Threads
 from service.base.timers import Timers
+from service.broker.coordinators import GroupCoordinators
 from service.broker.encoded_answers import EncodedSettings, EncodedTopics
-from service.broker.ports import ConfigAdmin, ProducerIdSource, TopicAdmin
+from service.broker.ports import ConfigAdmin, FeatureAdmin, ProducerIdSource, TopicAdmin
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
@@ -40,14 +41,13 @@ T = TypeVar("T")
 NO_THROTTLE: Final = timedelta(0)
 """No quotas are served, so no request is ever throttled."""
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-
 CAREFUL_S: Final = 60.0
 
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
 """Every operation there is on a topic, as a bit field over AclOperation codes: without an authorizer all are
 allowed.
 """
+GROUP_OPERATIONS: Final = sum(1 << code for code in (3, 6, 8, 10, 11))
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 
 
@@ -66,6 +66,7 @@ class Broker:
         threads: Threads,
         timers: Timers,
         fetch_sessions: FetchSessions,
+        groups: GroupCoordinators,
     ) -> None:
         self._config = config
         self.clock = clock
@@ -75,10 +76,12 @@ class Broker:
         """for the composition root; handlers use the ports below"""
         self.topic_admin: TopicAdmin = controller
         self.config_admin: ConfigAdmin = controller
+        self.feature_admin: FeatureAdmin = controller
         self._id_source: ProducerIdSource = controller
         self.replicas = replicas
         self.timers = timers
         self.fetch_sessions = fetch_sessions
+        self.groups = groups
         self.epoch = -1
         """this process's registration with the controller"""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from service.base.errors import ConfigError
 from service.base.steps import Steps
 from service.broker.effective_settings import check_topics
+from service.broker.internal_topics import INTERNAL_TOPICS
 from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.settings import BrokerConfig, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
@@ -31,7 +33,9 @@ class NodeConfigRules:
         """
         config = self._config()
         if resource_type is ResourceType.TOPIC:
-            validate_topic_change(image.config(resource_type, resource_name), configs, config)
+            settings = validate_topic_change(image.config(resource_type, resource_name), configs, config)
+            if settings.remote_storage_enable and resource_name in INTERNAL_TOPICS:
+                raise ConfigError(f"Remote log storage is unsupported for the internal topic {resource_name}")
             return
         everyone = configs if resource_name == "" else image.config(resource_type, "")
         own = image.config(resource_type, str(config.node_id)) if resource_name == "" else configs

@@ -40,10 +40,12 @@ from service.broker import descriptors, health
 from service.broker.applier import Applier
 from service.broker.broker import Broker
 from service.broker.config_rules import NodeConfigRules
+from service.broker.coordinators import GroupCoordinators
 from service.broker.descriptors import Budget
 from service.broker.dispatch import Dispatcher
 from service.broker.effective_settings import check_topics, dynamic_config, topic_settings
 from service.broker.garbage import Garbage
+from service.broker.internal_topics import InternalTopics
 from service.broker.loop import LoopWatch, new_loop
 from service.broker.replicas import Replicas
 from service.broker.retention import retention_loop
@@ -229,6 +231,18 @@ class Node:
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         applier.adopt(adopted)
+        internal = InternalTopics(lambda: applier.config, lambda: metadata.image, controller)
+        groups = GroupCoordinators(
+            lambda: applier.config,
+            lambda: metadata.image,
+            self._world,
+            timers,
+            replicas,
+            logs,
+            internal,
+        )
+        stack.push_async_callback(groups.close)
+        applier.watch(groups)
         await applier.start(metadata.image)
         await logs.set_aside_unknown(applier.holds)
         metadata.subscribe(applier.apply)
@@ -249,6 +263,7 @@ class Node:
                 config.fetch_session_cache_partitions,
                 self._world.random.randint,
             ),
+            groups,
         )
         stack.callback(broker.close)
         self._broker = broker

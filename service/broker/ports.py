@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from service.metadata.controller.features_control import FeatureUpdate
 from service.metadata.controller.requests import (
     AlterResource,
     AlterResourceResult,
@@ -50,6 +51,14 @@ class ConfigAdmin(Protocol):
         validate_only: bool = False,
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]: ...
+
+
+class FeatureAdmin(Protocol):
+    """Changes the cluster's finalized features, all that are asked for or none."""
+
+    async def update_features(
+        self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
+    ) -> None: ...
 
 
 class ProducerIdSource(Protocol):

@@ -21,6 +21,7 @@ from service.base.errors import ConfigError
 from service.config.keys import LONG_MAX, ConfigKey, Value, did_you_mean, invalid
 from service.config.listeners import Listener, read_listeners, read_voters
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
+from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 
 __all__ = [
     "AS_TOTAL",
@@ -162,6 +163,8 @@ class BrokerConfig:
     remote_recover: bool
     max_inflated_batch_bytes: int
     max_inflated_request_bytes: int
+    groups: Mapping[str, Value]
+    """the keys of groups and of `__consumer_offsets`, as they are called"""
     log: LogConfig
     topic_defaults: Mapping[str, Value]
     static: Mapping[str, str]
@@ -317,6 +320,7 @@ def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, 
         field = name.removeprefix("firn.").replace(".", "_")
         if field in known:
             fields[field] = value
+    fields["groups"] = {one.name: values[one.name] for one in (*OFFSETS_TOPIC, *GROUPS)}
     fields["log_dirs"] = _log_dirs(values, problems)
     if set(fields["process_roles"]) != {"broker", "controller"}:
         problems.append("process.roles: a single node is both: broker,controller")
@@ -372,6 +376,7 @@ def _node_conflicts(values: Mapping[str, Value], topic: Mapping[str, Value]) -> 
     if 0 < queued < number("socket.request.max.bytes"):
         yield "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
     yield from _cleaner_conflicts(values)
+    yield from _group_conflicts(number)
     url = values["firn.remote.url"]
     for name in ("firn.remote.s3.endpoint", "firn.remote.s3.region"):
         if values[name] is not None and str(url).partition("://")[0] not in S3_SCHEMES:
@@ -397,6 +402,22 @@ def _cleaner_conflicts(values: Mapping[str, Value]) -> Iterable[str]:
         )
     if rate <= 0:
         yield "log.cleaner.io.max.bytes.per.second must be greater than 0"
+
+
+def _group_conflicts(number: Callable[[str], int]) -> Iterable[str]:
+    """Kafka `GroupCoordinatorConfig.validate`."""
+    for what in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
+        own, least, most = (f"group.consumer.{bound}{what}" for bound in ("", "min.", "max."))
+        if number(most) < number(least):
+            yield f"{most} must be greater than or equal to {least}"
+        elif number(own) < number(least):
+            yield f"{own} must be greater than or equal to {least}"
+        elif number(own) > number(most):
+            yield f"{own} must be less than or equal to {most}"
+    if number("group.consumer.heartbeat.interval.ms") >= number("group.consumer.session.timeout.ms"):
+        yield "group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms"
+    if number("group.max.session.timeout.ms") < number("group.min.session.timeout.ms"):
+        yield "group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms"
 
 
 def _topic_conflicts(values: Mapping[str, Value], remote_storage_enabled: bool) -> Iterable[str]:

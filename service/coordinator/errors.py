@@ -1,4 +1,4 @@
-"""What a failed write is to a client of the coordinator (Kafka `GroupCoordinatorService`, `CoordinatorRuntime`). [P]"""
+"""What a failed write is to a client of the coordinator (Kafka `GroupCoordinatorService`). [P]"""
 
 from __future__ import annotations
 

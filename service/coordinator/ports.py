@@ -53,8 +53,8 @@ class PartitionLog(Protocol):
     def append(self, batch: bytearray, leader_epoch: int) -> int:
         """Append one batch; returns its base offset. It is committed when the high watermark passes it.
 
-        `RequestError` NOT_LEADER_OR_FOLLOWER in another epoch, NOT_ENOUGH_REPLICAS and the like, `StorageError`
-        where the disk refuses: nothing is appended then.
+        `RequestError` NOT_LEADER_OR_FOLLOWER in another epoch, NOT_ENOUGH_REPLICAS and the like,
+        `StorageError` where the disk refuses: nothing is appended then.
         """
 
     def read(self, offset: int, max_bytes: int) -> Awaitable[list[StoredBatch]]:

@@ -36,7 +36,7 @@ class StoredBatch(NamedTuple):
     rows: array[int]
 
     def records(self, from_offset: int) -> Iterator[tuple[int, bytes, bytes | None]]:
-        """Offset, key and value of each record from `from_offset` on; `CorruptionError` for one without a key."""
+        """Offset, key and value of each from `from_offset` on; `CorruptionError` for one without a key."""
         payload, rows, base = self.payload, self.rows, self.base_offset
         for at in range(0, len(rows), RECORD_FIELDS):
             _, delta, key_at, key_size, value_at, value_size, _, _ = rows[at : at + RECORD_FIELDS]
@@ -55,7 +55,8 @@ def batches_of(data: Buffer) -> list[StoredBatch]:
     """
     found = []
     for header in iter_headers(data):
-        verify_crc(data, header)
+        if not verify_crc(data, header):
+            raise CorruptionError(f"the batch at offset {header.base_offset} has a wrong checksum")
         payload, rows = index_batch(data, header)
         marker = _marker(payload, rows) if header.is_control else None
         if header.is_control and marker is None:

@@ -42,7 +42,7 @@ from service.hot.state import LogOffline, LogState, Watcher
 from service.hot.trimming import Trimming
 from service.records.batch import stamp
 from service.records.segment_indexes import MAX_RELATIVE_OFFSET
-from service.records.validation import ValidatedBatch
+from service.records.validation import Origin, ValidatedBatch
 
 _log = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ class LocalLog:
         producers = state.producers
         producer = header.producer_id >= 0
         if producer:
-            original = producers.check(header, offset)
+            original = producers.check(header, offset, batch.origin is Origin.CLIENT)
             if original is not None:
                 first, last, timestamp = original.first_offset, original.last_offset, original.timestamp
                 return AppendInfo(first, last, timestamp, state.start, True, False)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeVar
 from uuid import UUID
 
 from service.base.disk import DiskError, MissingFile, Space
@@ -57,6 +57,7 @@ _EXPIRE_US_PER_100: Final = 15
 LogKey = tuple[UUID, int]
 """(topic id, partition)"""
 
+R = TypeVar("R")
 IsNew = Callable[[TopicIdPartition], bool]
 
 Made = LocalLog | StorageError | CorruptionError
@@ -446,6 +447,10 @@ class LogManager:
         Callers that come together share an fsync. `StorageError` where the disk refuses or the log is gone.
         """
         await self._flusher.flush(log)
+
+    def on_thread(self, job: Callable[..., R], *args: object) -> asyncio.Future[R]:
+        """Have a `log-io` thread do it: a read that is not small."""
+        return self._io.run(job, *args)
 
     def _take_directories_offline(self) -> None:
         """Let go of what lies in directories that have failed since we looked last."""

@@ -134,29 +134,24 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerEntry | None:
         return self._entries.get(producer_id)
 
-    def check(self, header: BatchHeader, offset: int) -> BatchMemory | None:
-        """What a client's batch may do, were it appended at `offset`: the original of a duplicate, else None.
+    def check(self, header: BatchHeader, offset: int, has_sequence: bool = True) -> BatchMemory | None:
+        """What a batch may do, were it appended at `offset`: the original of a duplicate, else None.
 
-        `RequestError` as the head of this file says. Changes nothing.
+        `RequestError` as the head of this file says. Changes nothing. A coordinator's own batches have no
+        sequence.
         """
         entry = self._entries.get(header.producer_id)
         if entry is None:
             return None
-        first = header.base_sequence
-        if header.producer_epoch == entry.epoch:
-            last = (first + header.last_offset_delta) & _SEQUENCE_MASK
-            for batch in entry.batches:
-                if batch[0] == first and batch[1] == last:
-                    return batch
-            if first != (entry.last_sequence + 1) & _SEQUENCE_MASK:
-                raise _out_of_order(header, offset, f"the sequence before it is {entry.last_sequence}")
-        elif header.producer_epoch < entry.epoch:
+        if header.producer_epoch < entry.epoch:
             raise RequestError(
                 ErrorCode.invalid_producer_epoch,
                 f"epoch {header.producer_epoch} of producer {header.producer_id} is older than {entry.epoch}",
             )
-        elif first != 0:
-            raise _out_of_order(header, offset, f"a new epoch after {entry.epoch} begins at 0")
+        if has_sequence:
+            original = _in_sequence(entry, header, offset)
+            if original is not None:
+                return original
         if entry.txn_first_offset >= 0 and not header.is_transactional:
             raise RequestError(
                 ErrorCode.invalid_txn_state, f"producer {header.producer_id} is inside a transaction"
@@ -211,6 +206,22 @@ class ProducerStates:
 
     def _expired(self, entry: ProducerEntry, now_ms: int) -> bool:
         return entry.txn_first_offset < 0 and now_ms - entry.last_timestamp >= self.expiration_ms
+
+
+def _in_sequence(entry: ProducerEntry, header: BatchHeader, offset: int) -> BatchMemory | None:
+    """The batch that this one repeats; OUT_OF_ORDER_SEQUENCE_NUMBER unless it follows the last one."""
+    first = header.base_sequence
+    if header.producer_epoch > entry.epoch:
+        if first != 0:
+            raise _out_of_order(header, offset, f"a new epoch after {entry.epoch} begins at 0")
+        return None
+    last = (first + header.last_offset_delta) & _SEQUENCE_MASK
+    for batch in entry.batches:
+        if batch[0] == first and batch[1] == last:
+            return batch
+    if first != (entry.last_sequence + 1) & _SEQUENCE_MASK:
+        raise _out_of_order(header, offset, f"the sequence before it is {entry.last_sequence}")
+    return None
 
 
 def _out_of_order(header: BatchHeader, offset: int, why: str) -> RequestError:

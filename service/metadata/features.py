@@ -1,9 +1,9 @@
 """Feature levels: what a new cluster is set to and what a node supports. [P]
 
-A new metadata log begins with a FeatureLevelRecord, as Kafka's bootstrap writes it. Only ``metadata.version``
-is finalized: the other features of Kafka 4.3 (group.version, transaction.version, share.version,
-streams.version, eligible.leader.replicas.version) switch on behaviour that is not served here, and a feature
-that is absent is at level 0.
+A new metadata log begins with FeatureLevelRecords, as Kafka's bootstrap writes it: ``metadata.version``, and
+``group.version``, which switches the groups of KIP-848 on. The other features of Kafka 4.3
+(transaction.version, share.version, streams.version, eligible.leader.replicas.version) switch on behaviour
+that is not served here, and a feature that is absent is at level 0.
 """
 
 from __future__ import annotations
@@ -26,13 +26,19 @@ from service.metadata.records import (
 
 METADATA_VERSION_LEVEL: Final = 30
 """Kafka 4.3"""
+GROUP_VERSION: Final = "group.version"
+GROUP_VERSION_LEVEL: Final = 1
+"""Both protocols of groups"""
 _LOWEST_LEVEL: Final = 30
 """The records' layouts of older levels are not written."""
 
 
 def supported_features() -> tuple[FeatureRange, ...]:
     """What every node of this software supports."""
-    return (FeatureRange(METADATA_VERSION, _LOWEST_LEVEL, METADATA_VERSION_LEVEL),)
+    return (
+        FeatureRange(GROUP_VERSION, 0, GROUP_VERSION_LEVEL),
+        FeatureRange(METADATA_VERSION, _LOWEST_LEVEL, METADATA_VERSION_LEVEL),
+    )
 
 
 def bootstrap_frames() -> tuple[Frame, ...]:
@@ -43,6 +49,7 @@ def bootstrap_frames() -> tuple[Frame, ...]:
             (
                 BeginTransactionRecord(name="Bootstrap records"),
                 FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL),
+                FeatureLevelRecord(name=GROUP_VERSION, feature_level=GROUP_VERSION_LEVEL),
                 EndTransactionRecord(),
             ),
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from kio.schema.errors import ErrorCode
@@ -18,7 +19,8 @@ from service.base.types import NO_LEADER_EPOCH, TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import AppendInfo, LocalLog
 from service.partition.unified_log import LogRead, UnifiedLog
-from service.records.validation import ValidatedBatch, rules_of
+from service.records.batch import read_header
+from service.records.validation import Origin, ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
 
 if TYPE_CHECKING:
@@ -53,6 +55,7 @@ class Partition:
         self.published_offset = 0
         """End of what lies in the bucket and is named by HEAD there: local bytes below it may go."""
         self._held: str | None = None
+        self._mark_listener: Callable[[int], None] | None = None
         self._max_inflated_bytes = max_inflated_bytes
         self.rules = rules_of(local.config, max_inflated_bytes)
 
@@ -217,7 +220,44 @@ class Partition:
         if not info.duplicate:
             self.high_watermark = self.unified.end_offset
             self._purgatory.happened(self, len(batch.data))
+            if self._mark_listener is not None:
+                self._mark_listener(self.high_watermark)
         return info
+
+    def append_records(self, batch: bytearray, leader_epoch: int, now_ms: int) -> int:
+        """Append a batch that this node has built itself, as a coordinator does; returns its base offset.
+
+        `RequestError` NOT_LEADER_OR_FOLLOWER in another leader epoch than `leader_epoch`,
+        NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, and whatever `append` raises; nothing is written then.
+        """
+        self.log.check()
+        if leader_epoch != self._leader_epoch:
+            raise RequestError(
+                ErrorCode.not_leader_or_follower,
+                f"leader epoch of {self.tip} is {self._leader_epoch}, not {leader_epoch}",
+            )
+        self.check_replicas()
+        if len(batch) > self.config.max_message_bytes:
+            raise RequestError(
+                ErrorCode.message_too_large,
+                f"batch of {len(batch)} bytes, {self.tip} takes {self.config.max_message_bytes}",
+            )
+        header = read_header(batch)
+        validated = ValidatedBatch(
+            memoryview(batch), header, header.max_timestamp, 0, header.record_count, Origin.COORDINATOR
+        )
+        return self.append(validated, now_ms).first_offset
+
+    def listen(self, listener: Callable[[int], None] | None) -> None:
+        """Tell `listener` of each new high watermark from now on, and whoever was told before no more.
+
+        It is called within the append that moves the mark: it takes note, and acts in a later turn.
+        """
+        self._mark_listener = listener
+
+    def read_to_end(self, offset: int, max_bytes: int) -> LogRead:
+        """As `read`, of all that is in the log, committed or not: for who makes its state of it."""
+        return self.unified.read(offset, max_bytes, self.unified.end_offset, min_one=True)
 
     def _check_held(self, what: str) -> None:
         if self._held is not None:

@@ -43,6 +43,7 @@ import struct
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -163,6 +164,14 @@ class RecordsRefused(RequestError):
         self.record_errors = record_errors
 
 
+class Origin(Enum):
+    """Who had a leader append a batch (Kafka `AppendOrigin`); what is replicated is checked by its leader."""
+
+    CLIENT = "client"
+    COORDINATOR = "coordinator"
+    """its own records, which have no sequence numbers, also where they belong to a producer's transaction"""
+
+
 class ValidatedBatch(NamedTuple):
     """One batch fit to be appended; only base offset and leader epoch are still to be stamped.
 
@@ -175,6 +184,7 @@ class ValidatedBatch(NamedTuple):
     max_timestamp: int
     offset_delta_of_max_timestamp: int
     record_count: int
+    origin: Origin = Origin.CLIENT
 
 
 def validate_produced(

@@ -4,16 +4,12 @@ A canonical message is kio's dataclass of the newest served version: get its cla
 `request_module(api)` and `response_module(api)`. `decode_request` and `encode_response` translate every
 other served version by field name.
 
-What is not a plain field-by-field mapping:
+What is more than a mapping of fields is in `shapes`. What is special beside that:
 
-- Metadata 0: an empty topic array means all topics, which later versions say with null.
-- DeleteTopics 1-5 list names, 6 lists structs of name or id.
-- Metadata 8-10 carry the cluster's authorized operations, which the newest version does not: its canonical
-  messages are ours (`metadata`).
+- Metadata 8-10 carry the cluster's authorized operations, which the newest version does not; OffsetCommit and
+  OffsetFetch know topics by name or id: their canonical messages are ours (`metadata`, `offsets`).
 - ApiVersions: the response header never has tagged fields, and an unknown version is answered as version 0
   (KIP-511).
-- ApiVersions before 4 must not name a feature whose lowest version is 0: clients of the time choke on it
-  (KAFKA-17492).
 - Produce and Fetch know topics by name or by id depending on the version: see `produce` and `fetch`.
 
 A field that an older response lacks is dropped without complaint: Kafka's handlers leave such fields alone
@@ -27,7 +23,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from enum import IntEnum
 from functools import cache
 from importlib import import_module
@@ -35,7 +30,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from service.base.types import Buffer
-from service.wire import frames, metadata
+from service.wire import features, frames, metadata, offsets, shapes
 from service.wire.errors import MalformedMessage, UnsupportedRequest
 from service.wire.primitives import MAX_ELEMENTS, Cursor, Encoded, Sink, write_nullable_string
 from service.wire.schema import (
@@ -74,6 +69,15 @@ class ApiKey(IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
@@ -84,9 +88,14 @@ class ApiKey(IntEnum):
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
+    UPDATE_FEATURES = 57
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -115,6 +124,9 @@ class Api(NamedTuple):
     upgrade: Callable[[Any, int], Any] | None = None
     downgrade: Callable[[Any, int], Any] | None = None
     downgrade_response: Callable[[Any, int], Any] | None = None
+    own_response_before: int = 0
+    """older responses are written as they are, of what `downgrade_response` makes of the canonical one"""
+    upgrade_response: Callable[[Any, int], Any] | None = None
     ignorable: frozenset[str] = frozenset()
 
 
@@ -122,48 +134,6 @@ def _api(
     key: ApiKey, name: str, low: int, high: int, flexible: int, advertised: int | None = None, **more: Any
 ) -> Api:
     return Api(key, name, low, high, flexible, low if advertised is None else advertised, **more)
-
-
-def _all_topics_is_null(message: Any, version: int) -> Any:
-    if version > 0 or message.topics:
-        return message
-    return replace(message, topics=None)
-
-
-def _all_topics_is_empty(message: Any, version: int) -> Any:
-    if version > 0:
-        return message
-    if message.topics == ():
-        raise ValueError("Metadata version 0 cannot ask for no topics")
-    return replace(message, topics=message.topics or ())
-
-
-def _topics_of_names(message: Any, version: int) -> Any:
-    if version >= 6:
-        return message
-    module = request_module(ApiKey.DELETE_TOPICS)
-    return module.DeleteTopicsRequest(
-        topics=tuple(module.DeleteTopicState(name=name, topic_id=None) for name in message.topic_names),
-        timeout=message.timeout,
-    )
-
-
-def _names_of_topics(message: Any, version: int) -> Any:
-    if version >= 6:
-        return message
-    names = tuple(topic.name for topic in message.topics)
-    if None in names:
-        raise ValueError(f"DeleteTopics version {version} knows topics by name only")
-    module = _module(APIS[ApiKey.DELETE_TOPICS], version, "request")
-    return module.DeleteTopicsRequest(topic_names=names, timeout=message.timeout)
-
-
-def _features_above_zero(message: Any, version: int) -> Any:
-    if version >= 4 or not message.supported_features:
-        return message
-    return replace(
-        message, supported_features=tuple(f for f in message.supported_features if f.min_version > 0)
-    )
 
 
 APIS: dict[int, Api] = {
@@ -175,17 +145,54 @@ APIS: dict[int, Api] = {
         _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6, ignorable=frozenset({"timeout"})),
         _api(
             ApiKey.METADATA, "Metadata", 0, 13, 9,
-            canonical=metadata, upgrade=_all_topics_is_null, downgrade=_all_topics_is_empty,
+            canonical=metadata, upgrade=shapes.all_topics_is_null, downgrade=shapes.all_topics_is_empty,
         ),
         _api(
+            ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 10, 8,
+            canonical=offsets, ignorable=frozenset({"retention_time", "group_instance_id"}),
+        ),
+        _api(
+            ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6, canonical=offsets,
+            own_shape_before=shapes.FETCH_GROUPS, own_response_before=shapes.FETCH_GROUPS,
+            upgrade=shapes.groups_of_group, downgrade=shapes.group_of_groups,
+            downgrade_response=shapes.fetched_of_groups, upgrade_response=shapes.groups_of_fetched,
+        ),
+        # Advertised from 0 as JoinGroup and its like: librdkafka's lz4 and groups depend on it.
+        _api(
+            ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 6, 3,
+            own_shape_before=shapes.FIND_COORDINATORS, own_response_before=shapes.FIND_COORDINATORS,
+            upgrade=shapes.keys_of_key, downgrade=shapes.key_of_keys,
+            downgrade_response=shapes.coordinator_of_coordinators,
+            upgrade_response=shapes.coordinators_of_coordinator,
+        ),
+        _api(
+            ApiKey.JOIN_GROUP, "JoinGroup", 0, 9, 6,
+            downgrade_response=shapes.no_protocol_is_empty,
+            ignorable=frozenset({"rebalance_timeout", "group_instance_id", "reason"}),
+        ),
+        _api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4),
+        _api(
+            ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4,
+            own_shape_before=shapes.LEAVE_MEMBERS, own_response_before=shapes.LEAVE_MEMBERS,
+            upgrade=shapes.members_of_member, downgrade=shapes.member_of_members,
+            downgrade_response=shapes.left_of_members, upgrade_response=shapes.members_of_left,
+        ),
+        _api(
+            ApiKey.SYNC_GROUP, "SyncGroup", 0, 5, 4,
+            ignorable=frozenset({"protocol_type", "protocol_name", "group_instance_id"}),
+        ),
+        _api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5),
+        _api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, 3),
+        _api(
             ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3,
-            downgrade_response=_features_above_zero,
+            downgrade_response=shapes.features_above_zero,
             ignorable=frozenset({"client_software_name", "client_software_version"}),
         ),
         _api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
         _api(
             ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4,
-            own_shape_before=6, upgrade=_topics_of_names, downgrade=_names_of_topics,
+            own_shape_before=shapes.DELETE_TOPICS_BY_ID,
+            upgrade=shapes.topics_of_names, downgrade=shapes.names_of_topics,
         ),
         _api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
         _api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
@@ -194,9 +201,14 @@ APIS: dict[int, Api] = {
         _api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
         _api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2),
         _api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
+        _api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
         _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
+        _api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, 1),
+        _api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, canonical=features),
         _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
         _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
+        _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0),
+        _api(ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0),
         _api(
             ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0,
             ignorable=frozenset({"resource_types"}),
@@ -296,7 +308,9 @@ def response_module(key: int) -> Any:
 
 
 def _canonical_module(api: Api, version: int, kind: str) -> Any:
-    return api.canonical or _module(api, version, kind)
+    if api.canonical is not None and version == api.max_version:
+        return api.canonical
+    return _module(api, version, kind)
 
 
 @cache
@@ -316,7 +330,8 @@ def _response_codec(key: int, version: int) -> Codec:
 def _response_classes(key: int, version: int) -> tuple[type[Any], type[Any]]:
     api = APIS[key]
     name = f"{api.name}Response"
-    return getattr(_module(api, version, "response"), name), getattr(response_module(key), name)
+    own = getattr(_module(api, version, "response"), name)
+    return own, own if version < api.own_response_before else getattr(response_module(key), name)
 
 
 @cache
@@ -480,7 +495,9 @@ def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
         correlation_id = cursor.int32()
         if has_flexible_response_header(key, version):
             cursor.skip_tagged_fields()
-        return correlation_id, _response_codec(key, version).read(cursor)
+        message = _response_codec(key, version).read(cursor)
+    upgrade = APIS[key].upgrade_response
+    return correlation_id, message if upgrade is None else upgrade(message, version)
 
 
 def common_versions(response: Any) -> dict[int, int]:

@@ -59,6 +59,15 @@ def _read_timedelta_i32(cursor: Cursor) -> timedelta:
     return timedelta(milliseconds=cursor.int32())
 
 
+def _read_timedelta_i64(cursor: Cursor) -> timedelta:
+    """What is beyond two million years is that."""
+    value = cursor.int64()
+    try:
+        return timedelta(milliseconds=value)
+    except OverflowError:
+        return timedelta.max if value > 0 else timedelta.min
+
+
 def _read_datetime(cursor: Cursor) -> datetime | None:
     value = cursor.int64()
     if value == -1:
@@ -71,6 +80,10 @@ def _read_datetime(cursor: Cursor) -> datetime | None:
 
 def _write_timedelta_i32(out: bytearray, value: timedelta | int) -> None:
     p.write_int32(out, millis(value))
+
+
+def _write_timedelta_i64(out: bytearray, value: timedelta | int) -> None:
+    p.write_int64(out, millis(value))
 
 
 def _write_datetime(out: bytearray, value: datetime | int | None) -> None:
@@ -113,6 +126,7 @@ _FIXED = {
     "uuid": _fixed(Cursor.uuid_or_none, p.write_uuid, 16, None),
     "error_code": _fixed(_read_error_code, p.write_int16, 2, ErrorCode.none),
     "timedelta_i32": _fixed(_read_timedelta_i32, _write_timedelta_i32, 4, timedelta(0)),
+    "timedelta_i64": _fixed(_read_timedelta_i64, _write_timedelta_i64, 8, timedelta(0)),
     "datetime_i64": _fixed(_read_datetime, _write_datetime, 8, None),
 }
 _SIZED = {  # (type, flexible, nullable)

@@ -20,7 +20,8 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError, StorageError
 from service.base.slices import Slice
 from service.base.types import NO_OFFSET
-from service.broker.broker import INTERNAL_TOPICS, NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE, Broker
+from service.broker.internal_topics import INTERNAL_TOPICS
 from service.hot.log import LocalLog
 from service.hot.retention import MOST_AT_ONCE
 from service.network.exchange import RequestContext

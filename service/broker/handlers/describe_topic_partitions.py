@@ -17,8 +17,9 @@ from kio.schema.describe_topic_partitions.v0.response import (
 from kio.schema.errors import ErrorCode
 
 from service.base.slices import in_slices
-from service.broker.broker import INTERNAL_TOPICS, NO_THROTTLE, TOPIC_OPERATIONS, Broker
+from service.broker.broker import NO_THROTTLE, TOPIC_OPERATIONS, Broker
 from service.broker.handlers.metadata import why_missing
+from service.broker.internal_topics import INTERNAL_TOPICS
 from service.metadata.image import PartitionImage, TopicImage
 from service.network.exchange import RequestContext
 

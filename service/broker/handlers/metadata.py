@@ -11,12 +11,11 @@ from kio.schema.errors import ErrorCode
 from service.base.slices import in_slices
 from service.broker.broker import (
     CLUSTER_OPERATIONS,
-    INTERNAL_TOPICS,
     NO_THROTTLE,
     TOPIC_OPERATIONS,
     Broker,
 )
-from service.metadata.controller.requests import CreateTopic
+from service.broker.internal_topics import INTERNAL_TOPICS, OFFSETS, as_created
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
 from service.network.exchange import RequestContext
@@ -37,6 +36,8 @@ PARTITION_US: Final = 12
 """To describe and to encode it."""
 MOST_FLAVOURS: Final = 3
 """Encoded topics are kept for so many versions at a time."""
+NOT_MADE: Final = INTERNAL_TOPICS - {OFFSETS}
+"""Internal topics of what is not served."""
 
 
 def handle(
@@ -64,7 +65,9 @@ async def _create_and_answer(
 ) -> MetadataResponse:
     names = missing if isinstance(missing, list) else await missing
     if names:
-        await broker.topic_admin.create_topics([CreateTopic(name) for name in names])
+        await broker.topic_admin.create_topics(
+            [as_created(name, broker.config, broker.image) for name in names]
+        )
     answer = in_slices(_steps(broker, context.listener, context.api_version, request))
     return answer if isinstance(answer, MetadataResponse) else await answer
 
@@ -121,7 +124,7 @@ def _missing_names(broker: Broker, topics: Sequence[MetadataRequestTopic]) -> Ge
     for one in topics:
         yield NAME_US
         name = one.name
-        if one.topic_id is not None or name is None or name in known or name in INTERNAL_TOPICS:
+        if one.topic_id is not None or name is None or name in known or name in NOT_MADE:
             continue
         if what_is_wrong_with(name) is None:
             names[name] = None

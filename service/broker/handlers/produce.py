@@ -22,6 +22,7 @@ from service.base.slices import SLICE_US, Slice
 from service.base.steps import Steps, at_once
 from service.base.types import Buffer
 from service.broker.broker import Broker
+from service.broker.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
 from service.hot.log import AppendInfo
 from service.network.exchange import RequestContext, Response
 from service.partition.partition import Partition
@@ -355,6 +356,10 @@ def _partition(
     if acks not in VALID_ACKS:
         raise RequestError(ErrorCode.invalid_required_acks)
     partition = broker.replicas.find(topic, index)
+    if partition.tip.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT:
+        raise RequestError(
+            ErrorCode.invalid_topic_exception, f"Cannot append to internal topic {partition.tip.topic}"
+        )
     if records is None:
         raise RequestError(ErrorCode.invalid_record, "no record batch")
     if (

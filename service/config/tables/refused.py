@@ -8,6 +8,8 @@ from typing import Final
 
 from service.config.tables.unserved import UNSERVED
 
+_ONE_LOOP: Final = "groups are coordinated on the node's event loop"
+
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "broker.id": "use node.id",
@@ -22,8 +24,12 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "remote.log.storage.manager.": "storage is built in; set firn.remote.url",
         "remote.log.metadata.": "the catalog of segments is in the metadata quorum",
         "remote.log.delete.on.disable": "remote storage cannot be switched off for a topic; delete the topic",
-        "offsets.": "consumer groups are not supported",
-        "group.": "consumer groups are not supported",
+        "group.coordinator.threads": _ONE_LOOP,
+        "group.coordinator.background.threads": _ONE_LOOP,
+        "group.coordinator.cached.buffer.max.bytes": "batches of groups are not kept when they are written",
+        "group.coordinator.rebalance.protocols": "both protocols are served; group.version turns one off",
+        "group.streams.": "streams groups are not supported",
+        "group.share.": "share groups are not supported",
         "transaction.": "transactions are not supported",
         "transactional.": "transactions are not supported",
         "ssl.": "TLS is not supported",

@@ -90,7 +90,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "num.recovery.threads.per.data.dir": "logs are recovered on the threads that all disk work shares",
         "num.replica.alter.log.dirs.threads": "replicas are not moved between log directories",
         "num.replica.fetchers": _ONE_REPLICA,
-        "offset.metadata.max.bytes": "consumer groups are not supported",
         "preallocate": "segments grow as they are written",
         "principal.builder.class": _NO_PLUGINS,
         "producer.purgatory.purge.interval.requests": _PURGATORY,

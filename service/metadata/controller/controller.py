@@ -25,11 +25,13 @@ from service.metadata.controller import (
     catalog_control,
     cluster_control,
     configs_control,
+    features_control,
     partitions_control,
     producer_ids_control,
     topics_control,
 )
 from service.metadata.controller.decision import Decision
+from service.metadata.controller.features_control import FeatureUpdate
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
     AlterResource,
@@ -175,6 +177,15 @@ class Controller:
         return await self._run(
             lambda image: configs_control.alter_configs(
                 image, resources, self._rules, validate_only=validate_only, via_broker=via_broker
+            )
+        )
+
+    async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
+        """Have the cluster's features go to other levels, all of them or none."""
+        node_id = self._options.node_id
+        await self._run(
+            lambda image: features_control.update_features(
+                image, updates, node_id=node_id, validate_only=validate_only
             )
         )
 

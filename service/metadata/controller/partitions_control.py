@@ -17,6 +17,7 @@ from service.metadata.controller.requests import (
     CreatePartitionsResult,
     PartitionLimit,
 )
+from service.metadata.controller.topic_names import FIXED_TOPICS
 from service.metadata.controller.topics_control import (
     PARTITION_US,
     TOPIC_US,
@@ -94,6 +95,11 @@ def _check_count(image: MetadataImage, request: CreatePartitions) -> tuple[Topic
             ErrorCode.invalid_partitions,
             f"The topic {request.name} currently has {present} partition(s); {request.total} would not be an "
             f"increase.",
+        )
+    if request.name in FIXED_TOPICS:
+        raise RequestError(
+            ErrorCode.invalid_partitions,
+            f"The topic {request.name} does not grow: its groups would not be found any more.",
         )
     added = range(present, request.total)
     if request.assignments is not None and len(request.assignments) != len(added):

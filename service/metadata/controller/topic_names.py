@@ -6,6 +6,9 @@ import re
 from typing import Final
 
 CLUSTER_METADATA_TOPIC: Final = "__cluster_metadata"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+FIXED_TOPICS: Final = frozenset({OFFSETS_TOPIC})
+"""They do not grow: which of their partitions a group belongs to depends on how many there are."""
 MAX_NAME_LENGTH: Final = 249
 _LEGAL: Final = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 

@@ -21,9 +21,11 @@ _SCALARS: dict[str, st.SearchStrategy[Any]] = {
     **_INTEGERS,
     "bool": st.booleans(),
     "string": st.text(max_size=12),
+    "bytes": st.binary(max_size=30),
     "records": st.binary(max_size=300),
     "error_code": st.sampled_from(ErrorCode),
     "timedelta_i32": _INTEGERS["int32"].map(lambda ms: timedelta(milliseconds=ms)),
+    "timedelta_i64": st.integers(-(2**50), 2**50).map(lambda ms: timedelta(milliseconds=ms)),
     # Whole seconds: kio's own conversion goes through floats.
     "datetime_i64": st.integers(0, 2**32).map(lambda s: datetime.fromtimestamp(s, UTC)),
     "uuid": st.one_of(st.none(), st.integers(1, 2**128 - 1).map(lambda n: UUID(int=n))),

@@ -11,6 +11,7 @@ from service.config.docs import markdown
 from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.settings import BrokerConfig, LogConfig, topic_config, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
+from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 from service.config.tables.refused import refusal
 
 ROOT = Path(__file__).parents[3]
@@ -63,6 +64,7 @@ def test_every_key_of_a_node_reaches_it() -> None:
     """A key that no field and no topic default comes from would be accepted and ignored."""
     fields = {field.name for field in dataclasses.fields(BrokerConfig)}
     of_topics = {synonym.name for key in TOPIC_KEYS.values() for synonym in key.synonyms}
+    of_groups = {key.name for key in (*OFFSETS_TOPIC, *GROUPS)}
     checked_only = {
         "log.dir",
         "controller.quorum.voters",
@@ -71,7 +73,7 @@ def test_every_key_of_a_node_reaches_it() -> None:
     }
     for name in BROKER_KEYS:
         field = name.removeprefix("firn.").replace(".", "_")
-        assert field in fields or name in of_topics or name in checked_only, name
+        assert field in fields or name in {*of_topics, *checked_only, *of_groups}, name
 
 
 @pytest.mark.parametrize(
@@ -467,6 +469,7 @@ OTHERWISE = {
     "listener.security.protocol.map": "every listener speaks PLAINTEXT",
     "log.dir": "below the directory that a node is started in",
     "node.id": "a node can be started without any settings",
+    "offsets.topic.replication.factor": "an integer of 16 bits there, and its bounds say so here",
     "process.roles": "a single node is both",
     "queued.max.request.bytes": "memory is bounded",
     "remote.log.manager.copier.thread.pool.size": "memory is bounded",

@@ -1,0 +1,271 @@
+"""The coordinators of this node: which partitions of their topics it leads, and the way to a group's shard.
+
+What leads where is believed from the committed image alone: `Applier` tells of each change that it has made
+true on this node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, NamedTuple, TypeVar
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.java_hash import partition_of
+from service.base.timers import Timers
+from service.base.types import TopicIdPartition
+from service.base.world import World
+from service.broker.internal_topics import OFFSETS, InternalTopics
+from service.broker.offsets_log import CoordinatorLogs
+from service.broker.replicas import Replicas
+from service.config.settings import BrokerConfig
+from service.coordinator.context import RuntimeSettings
+from service.coordinator.ports import Topic
+from service.coordinator.runtime import Runtime
+from service.coordinator.shard import Decide, Look
+from service.groups.config import GroupsConfig
+from service.groups.consumer.groups import ConsumerGroups
+from service.groups.consumer_config import ConsumerConfig, MigrationPolicy
+from service.groups.metrics import GroupMetrics
+from service.groups.requests import Client
+from service.groups.shard import GroupShard
+from service.hot.manager import LogManager
+from service.metadata.delta import MetadataDelta
+from service.metadata.features import GROUP_VERSION
+from service.metadata.image import MetadataImage
+from service.network.exchange import RequestContext
+from service.records.batch import Codec
+
+GROUP_RESOURCE: Final = 32
+"""The config resources of groups, by group id."""
+
+R = TypeVar("R")
+
+
+def client_of(context: RequestContext) -> Client:
+    """Who asks, as groups note it."""
+    return Client(context.client_id, f"/{context.client_host}", context.api_version)
+
+
+def consumer_groups_of(shard: GroupShard) -> ConsumerGroups:
+    """The groups of KIP-848 in a shard that this node has made."""
+    assert isinstance(shard.modern, ConsumerGroups)
+    return shard.modern
+
+
+class ImageTopics:
+    """The topics of the newest committed image (`TopicsView`)."""
+
+    def __init__(self, image: Callable[[], MetadataImage]) -> None:
+        self._image = image
+
+    def by_name(self, topic: str) -> Topic | None:
+        found = self._image().topics_by_name.get(topic)
+        return None if found is None else Topic(found.id, found.name, len(found.partitions))
+
+    def by_id(self, topic_id: UUID) -> Topic | None:
+        found = self._image().topics_by_id.get(topic_id)
+        return None if found is None else Topic(found.id, found.name, len(found.partitions))
+
+    def names(self) -> Iterable[str]:
+        return self._image().topics_by_name
+
+
+class _Settings(NamedTuple):
+    """What the node's settings are to its coordinators."""
+
+    of: BrokerConfig
+    runtime: RuntimeSettings
+    groups: GroupsConfig
+    consumer: ConsumerConfig
+
+
+class GroupCoordinators:
+    """The group coordinator of this node. Owned by the event loop."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        image: Callable[[], MetadataImage],
+        world: World,
+        timers: Timers,
+        replicas: Replicas,
+        logs: LogManager,
+        internal: InternalTopics,
+    ) -> None:
+        self.topics = ImageTopics(image)
+        self.internal = internal
+        self.metrics = GroupMetrics()
+        self.new_uuid = world.new_uuid
+        self._config = config
+        self._image = image
+        self._replicas = replicas
+        self._settings: _Settings | None = None
+        self.runtime: Runtime[GroupShard] = Runtime(
+            OFFSETS,
+            self._make_shard,
+            CoordinatorLogs(OFFSETS, replicas, logs, world.clock),
+            world.clock,
+            timers,
+            lambda: self._now().runtime,
+        )
+
+    async def close(self) -> None:
+        """No group is coordinated here any more."""
+        await self.runtime.close()
+
+    # -- settings
+
+    def config(self) -> GroupsConfig:
+        """What is set about offsets and classic groups."""
+        return self._now().groups
+
+    def consumer_config(self) -> ConsumerConfig:
+        """What is set about consumer groups."""
+        return self._now().consumer
+
+    def _now(self) -> _Settings:
+        config = self._config()
+        if self._settings is None or self._settings.of is not config:
+            self._settings = _Settings(
+                config, _runtime_settings(config), _groups_config(config), _consumer_config(config)
+            )
+        return self._settings
+
+    def _make_shard(self, partition: int) -> GroupShard:
+        return GroupShard(
+            partition,
+            self.topics,
+            self.config,
+            self.metrics,
+            lambda shard: ConsumerGroups(
+                shard.journal,
+                shard.groups,
+                self.topics,
+                shard.classic,
+                self.consumer_config,
+                lambda group_id: self._image().config(GROUP_RESOURCE, group_id),
+                self.metrics,
+                self.new_uuid,
+            ),
+        )
+
+    @property
+    def serves_consumer_groups(self) -> bool:
+        """Whether the cluster's features let it (KIP-848)."""
+        return self._image().features.get(GROUP_VERSION, 0) > 0
+
+    # -- the way to a group
+
+    def partition_of(self, group_id: str) -> int:
+        """Which partition holds the group. `RequestError` NOT_COORDINATOR while there is no topic for it."""
+        topic = self.internal.find(OFFSETS)
+        if topic is None:
+            raise RequestError(ErrorCode.not_coordinator, f"{OFFSETS} is not there")
+        return partition_of(group_id, len(topic.partitions))
+
+    def write(
+        self, group_id: str, decide: Decide[GroupShard, R], failed: Callable[[RequestError], R]
+    ) -> R | Awaitable[R]:
+        """What the group's shard decides, once it is committed: at once where nothing is written, nor waited
+        for. `failed` makes an answer of an error."""
+        try:
+            asked = self.runtime.write(self.partition_of(group_id), decide)
+            return asked.result() if asked.done() else _answered(asked, failed)
+        except RequestError as e:
+            return failed(e)
+
+    def read(self, group_id: str, look: Look[GroupShard, R]) -> R:
+        """What `look` finds in the committed state of the group's shard. Raises `RequestError`."""
+        return self.runtime.read(self.partition_of(group_id), look)
+
+    # -- what the applier tells
+
+    def applied(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+        """The node is what `image` says: who leads what, and which topics there are."""
+        deleted = delta.deleted_topics
+        names: dict[str, None] = {topic.name: None for topic in deleted.values()}
+        for topic in deleted.values():
+            if topic.name == OFFSETS:
+                for index in topic.partitions:
+                    self.runtime.resigned(index)
+        for topic_id in delta.topics:
+            topic = image.topics_by_id[topic_id]
+            was = before.topics_by_id.get(topic_id)
+            if was is None or len(was.partitions) != len(topic.partitions):
+                names[topic.name] = None
+            if topic.name == OFFSETS:
+                for index in delta.changed_partitions(topic_id):
+                    self._lead(image, topic_id, index)
+        if names:
+            self.runtime.topics_changed(tuple(names), tuple(deleted))
+
+    def came_online(self, image: MetadataImage, tips: Sequence[TopicIdPartition]) -> None:
+        """Partitions that could not be opened are here after all."""
+        for tip in tips:
+            if tip.topic == OFFSETS:
+                self._lead(image, tip.topic_id, tip.partition)
+
+    def _lead(self, image: MetadataImage, topic_id: UUID, index: int) -> None:
+        replica = image.partition(topic_id, index)
+        if replica is None:
+            return
+        is_here = self._replicas.get(topic_id, index) is not None
+        if replica.leader == self._config().node_id and is_here:
+            self.runtime.elected(index, replica.leader_epoch)
+        else:
+            self.runtime.resigned(index, replica.leader_epoch)
+
+
+async def _answered(asked: asyncio.Future[R], failed: Callable[[RequestError], R]) -> R:
+    try:
+        return await asked
+    except RequestError as e:
+        return failed(e)
+
+
+def _number(config: BrokerConfig, name: str) -> int:
+    value = config.groups[name]
+    assert isinstance(value, int)
+    return value
+
+
+def _runtime_settings(config: BrokerConfig) -> RuntimeSettings:
+    return RuntimeSettings(
+        linger_ms=_number(config, "group.coordinator.append.linger.ms"),
+        commit_timeout_ms=_number(config, "offsets.commit.timeout.ms"),
+        codec=Codec(_number(config, "offsets.topic.compression.codec")),
+        load_buffer_bytes=_number(config, "offsets.load.buffer.size"),
+    )
+
+
+def _groups_config(config: BrokerConfig) -> GroupsConfig:
+    names = (field.replace("_", ".") for field in GroupsConfig._fields)
+    return GroupsConfig(*(_number(config, name) for name in names))
+
+
+def _consumer_config(config: BrokerConfig) -> ConsumerConfig:
+    def number(name: str) -> int:
+        return _number(config, f"group.consumer.{name}")
+
+    assignors = config.groups["group.consumer.assignors"]
+    assert isinstance(assignors, tuple)
+    return ConsumerConfig(
+        session_timeout_ms=number("session.timeout.ms"),
+        min_session_timeout_ms=number("min.session.timeout.ms"),
+        max_session_timeout_ms=number("max.session.timeout.ms"),
+        heartbeat_interval_ms=number("heartbeat.interval.ms"),
+        min_heartbeat_interval_ms=number("min.heartbeat.interval.ms"),
+        max_heartbeat_interval_ms=number("max.heartbeat.interval.ms"),
+        assignment_interval_ms=number("assignment.interval.ms"),
+        min_assignment_interval_ms=number("min.assignment.interval.ms"),
+        max_assignment_interval_ms=number("max.assignment.interval.ms"),
+        max_size=number("max.size"),
+        assignors=assignors,
+        regex_refresh_interval_ms=number("regex.refresh.interval.ms"),
+        migration_policy=MigrationPolicy(str(config.groups["group.consumer.migration.policy"])),
+        classic_max_size=_number(config, "group.max.size"),
+    )

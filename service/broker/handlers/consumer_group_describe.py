@@ -1,0 +1,57 @@
+"""ConsumerGroupDescribe (KIP-848): consumer groups, their members and what they are given."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from kio.schema.consumer_group_describe.v1.request import ConsumerGroupDescribeRequest
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.slices import in_slices
+from service.base.steps import Steps
+from service.broker.broker import GROUP_OPERATIONS, NO_THROTTLE, Broker
+from service.broker.coordinators import consumer_groups_of
+from service.groups.consumer.requests import DescribedConsumerGroup
+from service.groups.requests import refused_group_id
+from service.network.exchange import RequestContext
+from service.wire.api import ApiKey, response_module
+
+GROUP_US: Final = 50
+MEMBER_US: Final = 20
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: ConsumerGroupDescribeRequest
+) -> Any | Awaitable[Any]:
+    """Each group has its own outcome; UNSUPPORTED_VERSION while the feature `group.version` is at 0."""
+    return in_slices(_steps(broker, request))
+
+
+def _steps(broker: Broker, request: ConsumerGroupDescribeRequest) -> Steps[Any]:
+    found = []
+    for group_id in request.group_ids:
+        yield GROUP_US
+        one = _described(broker, group_id)
+        yield MEMBER_US * len(one.members)
+        if request.include_authorized_operations and one.error_code is ErrorCode.none:
+            one = one._replace(authorized_operations=GROUP_OPERATIONS)
+        found.append(one)
+    return response_module(ApiKey.CONSUMER_GROUP_DESCRIBE).ConsumerGroupDescribeResponse(
+        throttle_time=NO_THROTTLE, groups=tuple(found)
+    )
+
+
+def _described(broker: Broker, group_id: str) -> DescribedConsumerGroup:
+    if not broker.groups.serves_consumer_groups:
+        return DescribedConsumerGroup(group_id, ErrorCode.unsupported_version)
+    refused = refused_group_id(group_id)
+    if refused is not None:
+        return DescribedConsumerGroup(group_id, refused)
+    try:
+        return broker.groups.read(
+            group_id, lambda shard, now_ms: consumer_groups_of(shard).describe(group_id)
+        )
+    except RequestError as e:
+        return DescribedConsumerGroup(group_id, e.code, e.message)

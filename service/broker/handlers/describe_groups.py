@@ -1,0 +1,47 @@
+"""DescribeGroups: classic groups and their members."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from kio.schema.describe_groups.v6.request import DescribeGroupsRequest
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.slices import in_slices
+from service.base.steps import Steps
+from service.broker.broker import GROUP_OPERATIONS, NO_THROTTLE, Broker
+from service.groups.requests import DescribedGroup
+from service.network.exchange import RequestContext
+from service.wire.api import ApiKey, response_module
+
+GROUP_US: Final = 40
+MEMBER_US: Final = 5
+
+
+def handle(broker: Broker, context: RequestContext, request: DescribeGroupsRequest) -> Any | Awaitable[Any]:
+    """Each group has its own outcome."""
+    return in_slices(_steps(broker, context.api_version, request))
+
+
+def _steps(broker: Broker, version: int, request: DescribeGroupsRequest) -> Steps[Any]:
+    found = []
+    for group_id in request.groups:
+        yield GROUP_US
+        one = _described(broker, version, group_id)
+        yield MEMBER_US * len(one.members)
+        if request.include_authorized_operations and one.error_code is ErrorCode.none:
+            one = one._replace(authorized_operations=GROUP_OPERATIONS)
+        found.append(one)
+    return response_module(ApiKey.DESCRIBE_GROUPS).DescribeGroupsResponse(
+        throttle_time=NO_THROTTLE, groups=tuple(found)
+    )
+
+
+def _described(broker: Broker, version: int, group_id: str) -> DescribedGroup:
+    try:
+        [one] = broker.groups.read(group_id, lambda shard, now_ms: shard.describe_groups([group_id], version))
+    except RequestError as e:
+        return DescribedGroup(group_id, error_code=e.code, error_message=e.message)
+    return one

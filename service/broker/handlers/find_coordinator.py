@@ -1,0 +1,94 @@
+"""FindCoordinator: who coordinates a group (KIP-699 for several keys at once).
+
+The topic that holds groups is made here, on first need, whatever `auto.create.topics.enable` says; the answer
+waits for it. Coordinators of transactions and of share groups are not served.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.find_coordinator.v6.request import FindCoordinatorRequest
+from kio.schema.find_coordinator.v6.response import Coordinator, FindCoordinatorResponse
+
+from service.base.errors import RequestError
+from service.base.java_hash import partition_of
+from service.base.slices import in_slices
+from service.base.steps import Steps
+from service.broker.broker import NO_THROTTLE, Broker
+from service.broker.internal_topics import OFFSETS
+from service.metadata.image import TopicImage
+from service.network.exchange import RequestContext
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+SHARE: Final = 2
+FIRST_VERSION_WITH_SHARES: Final = 6
+KEY_US: Final = 8
+_NOBODY: Final = -1
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+    """Of each key who leads its partition; COORDINATOR_NOT_AVAILABLE where nobody does."""
+    kind = request.key_type
+    if kind not in (GROUP, TRANSACTION, SHARE) or (
+        kind == SHARE and context.api_version < FIRST_VERSION_WITH_SHARES
+    ):
+        return _refused(request, ErrorCode.invalid_request, f"Unknown coordinator type {kind}")
+    if kind != GROUP:
+        what = "transactions" if kind == TRANSACTION else "share groups"
+        return _refused(request, ErrorCode.coordinator_not_available, f"{what} are not served")
+    topic = broker.groups.internal.find(OFFSETS)
+    if topic is None:
+        return _once_made(broker, context.listener, request)
+    return in_slices(_steps(broker, context.listener, request, topic))
+
+
+async def _once_made(
+    broker: Broker, listener: str, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse:
+    try:
+        topic = await broker.groups.internal.made(OFFSETS)
+    except RequestError as e:
+        return _refused(request, e.code, e.message)
+    answer = in_slices(_steps(broker, listener, request, topic))
+    return answer if isinstance(answer, FindCoordinatorResponse) else await answer
+
+
+def _steps(
+    broker: Broker, listener: str, request: FindCoordinatorRequest, topic: TopicImage
+) -> Steps[FindCoordinatorResponse]:
+    me = broker.config.node_id
+    host, port = broker.endpoint(listener)
+    found = []
+    for key in request.coordinator_keys:
+        yield KEY_US
+        replica = topic.partitions.get(partition_of(key, len(topic.partitions)))
+        if replica is None or replica.leader != me:
+            found.append(_nobody(key, ErrorCode.coordinator_not_available, "nobody leads its partition"))
+            continue
+        found.append(
+            Coordinator(
+                key=key, node_id=me, host=host, port=port, error_code=ErrorCode.none, error_message=""
+            )
+        )
+    return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
+
+
+def _refused(
+    request: FindCoordinatorRequest, error: ErrorCode, message: str | None
+) -> FindCoordinatorResponse:
+    return FindCoordinatorResponse(
+        throttle_time=NO_THROTTLE,
+        coordinators=tuple(_nobody(key, error, message) for key in request.coordinator_keys),
+    )
+
+
+def _nobody(key: str, error: ErrorCode, message: str | None) -> Coordinator:
+    return Coordinator(
+        key=key, node_id=_NOBODY, host="", port=_NOBODY, error_code=error, error_message=message
+    )

@@ -1,0 +1,35 @@
+"""Heartbeat: a member of a classic group is alive, and hears whether there is a new round."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from kio.schema.errors import ErrorCode
+from kio.schema.heartbeat.v4.request import HeartbeatRequest
+
+from service.base.errors import RequestError
+from service.broker.broker import Broker
+from service.broker.coordinators import client_of
+from service.groups.requests import HeartbeatResponse, refused_group_id
+from service.network.exchange import RequestContext
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: HeartbeatRequest
+) -> HeartbeatResponse | Awaitable[HeartbeatResponse]:
+    """While the group's partition is read nobody can tell, and nobody is told to leave, as in Kafka."""
+    refused = refused_group_id(request.group_id)
+    if refused is not None:
+        return HeartbeatResponse(refused)
+    client = client_of(context)
+    return broker.groups.write(
+        request.group_id,
+        lambda shard, ticket, now_ms: shard.heartbeat(request, client, now_ms),
+        _failed,
+    )
+
+
+def _failed(error: RequestError) -> HeartbeatResponse:
+    if error.code is ErrorCode.coordinator_load_in_progress:
+        return HeartbeatResponse()
+    return HeartbeatResponse(error.code)

@@ -1,0 +1,28 @@
+"""JoinGroup: a member of a classic group waits for the group's next generation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from kio.schema.join_group.v9.request import JoinGroupRequest
+
+from service.broker.broker import Broker
+from service.broker.coordinators import client_of
+from service.groups.requests import JoinGroupResponse, refused_join
+from service.network.exchange import RequestContext
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: JoinGroupRequest
+) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
+    """The answer comes once the generation has its members."""
+    groups, client = broker.groups, client_of(context)
+    refused = refused_join(request, client, groups.config())
+    if refused is not None:
+        return JoinGroupResponse(refused, request.member_id)
+    fresh_id = str(groups.new_uuid())
+    return groups.write(
+        request.group_id,
+        lambda shard, ticket, now_ms: shard.join_group(request, client, ticket, fresh_id, now_ms),
+        lambda e: JoinGroupResponse(e.code, request.member_id),
+    )

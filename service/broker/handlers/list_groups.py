@@ -1,0 +1,50 @@
+"""ListGroups (KIP-518 for states, KIP-848 for types): the groups that this node coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
+from kio.schema.list_groups.v5.request import ListGroupsRequest
+
+from service.base.errors import RequestError
+from service.base.slices import in_slices
+from service.base.steps import Steps
+from service.broker.broker import NO_THROTTLE, Broker
+from service.groups.requests import ListedGroup
+from service.network.exchange import RequestContext
+from service.wire.api import ApiKey, response_module
+
+PARTITION_US: Final = 20
+GROUP_US: Final = 3
+
+
+def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> Any | Awaitable[Any]:
+    """COORDINATOR_LOAD_IN_PROGRESS while any partition is being read: the list would not be whole."""
+    return in_slices(_steps(broker, request))
+
+
+def _steps(broker: Broker, request: ListGroupsRequest) -> Steps[Any]:
+    runtime = broker.groups.runtime
+    found: list[ListedGroup] = []
+    error = ErrorCode.none
+    for partition in runtime.partitions():
+        yield PARTITION_US
+        try:
+            listed = runtime.read(
+                partition,
+                lambda shard, now_ms: shard.list_groups(request.states_filter, request.types_filter),
+            )
+        except RequestError as e:
+            if e.code is ErrorCode.not_coordinator:
+                continue
+            error = e.code
+            break
+        yield GROUP_US * len(listed)
+        found += listed
+    return response_module(ApiKey.LIST_GROUPS).ListGroupsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=error,
+        groups=tuple(found) if error is ErrorCode.none else (),
+    )

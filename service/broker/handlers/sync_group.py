@@ -1,0 +1,27 @@
+"""SyncGroup: a member of a classic group asks for its share, the leader brings everybody's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from kio.schema.sync_group.v5.request import SyncGroupRequest
+
+from service.broker.broker import Broker
+from service.broker.coordinators import client_of
+from service.groups.requests import SyncGroupResponse, refused_sync
+from service.network.exchange import RequestContext
+
+
+def handle(
+    broker: Broker, context: RequestContext, request: SyncGroupRequest
+) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
+    """The answer comes once the leader's assignment is committed."""
+    client = client_of(context)
+    refused = refused_sync(request, client.version)
+    if refused is not None:
+        return SyncGroupResponse(refused)
+    return broker.groups.write(
+        request.group_id,
+        lambda shard, ticket, now_ms: shard.sync_group(request, client, ticket, now_ms),
+        lambda e: SyncGroupResponse(e.code),
+    )

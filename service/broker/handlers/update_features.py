@@ -1,0 +1,51 @@
+"""UpdateFeatures (KIP-584, KIP-778): the cluster's features go to other levels."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.broker.broker import NO_THROTTLE, Broker
+from service.metadata.controller.features_control import FeatureUpdate, UpgradeType
+from service.network.exchange import RequestContext
+from service.wire.features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+
+FIRST_VERSION_WITH_TYPES: Final = 1
+_FAILED: Final = "The update failed for all features since the following feature had an error: "
+
+
+async def handle(
+    broker: Broker, context: RequestContext, request: UpdateFeaturesRequest
+) -> UpdateFeaturesResponse:
+    """All of them, or none; INVALID_UPDATE_VERSION for a level that cannot be."""
+    version = context.api_version
+    updates = [_asked(one, version) for one in request.feature_updates]
+    try:
+        await broker.feature_admin.update_features(updates, validate_only=request.validate_only)
+    except RequestError as e:
+        return UpdateFeaturesResponse(
+            throttle_time=NO_THROTTLE, error_code=e.code, error_message=f"{_FAILED}{e.message}"
+        )
+    return UpdateFeaturesResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        error_message=None,
+        results=tuple(
+            UpdatableFeatureResult(feature=one.name, error_code=ErrorCode.none, error_message=None)
+            for one in updates
+        ),
+    )
+
+
+def _asked(one: FeatureUpdateKey, version: int) -> FeatureUpdate:
+    kind: int = one.upgrade_type
+    if version < FIRST_VERSION_WITH_TYPES:
+        kind = UpgradeType.SAFE_DOWNGRADE if one.allow_downgrade else UpgradeType.UPGRADE
+    return FeatureUpdate(one.feature, one.max_version_level, kind)

@@ -1,0 +1,128 @@
+"""A partition of this node as a coordinator's log: appends on the loop, reads on a `log-io` thread."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from service.base.clock import Clock
+from service.base.errors import CorruptionError, StorageError
+from service.base.types import Buffer
+from service.broker.replicas import Replicas
+from service.coordinator.ports import MarkListener
+from service.coordinator.records import StoredBatch, batches_of
+from service.hot.manager import LogManager
+from service.hot.segment import FileSlice
+from service.partition.partition import Partition
+from service.records.batch import HEADER_SIZE, size_at
+
+_log = logging.getLogger(__name__)
+
+
+class CoordinatorLog:
+    """One partition (`PartitionLog`). Where ``flush.messages`` asks for it, the mark that is told waits for
+    the device, as an answer to a producer does.
+    """
+
+    def __init__(self, partition: Partition, logs: LogManager, clock: Clock) -> None:
+        self._partition = partition
+        self._logs = logs
+        self._clock = clock
+        self._listener: MarkListener | None = None
+        self._flushing: asyncio.Task[None] | None = None
+        self._settled = partition.high_watermark
+
+    @property
+    def start_offset(self) -> int:
+        return self._partition.log.local_log_start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._partition.log.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        return self._settled if self._flushing is not None else self._partition.high_watermark
+
+    @property
+    def max_batch_bytes(self) -> int:
+        config = self._partition.config
+        return min(config.max_message_bytes, config.segment_bytes)
+
+    def append(self, batch: bytearray, leader_epoch: int) -> int:
+        return self._partition.append_records(batch, leader_epoch, self._clock.now_ms())
+
+    def listen(self, listener: MarkListener | None) -> None:
+        self._listener = listener
+        self._partition.listen(None if listener is None else self._marked)
+
+    def _marked(self, high_watermark: int) -> None:
+        if self._flushing is not None:
+            return
+        if self._partition.log.flush_due:
+            self._flushing = asyncio.get_running_loop().create_task(self._flush(), name="flush-coordinator")
+        else:
+            self._tell(high_watermark)
+
+    def _tell(self, high_watermark: int) -> None:
+        self._settled = high_watermark
+        if self._listener is not None:
+            self._listener(high_watermark)
+
+    async def _flush(self) -> None:
+        """Until nothing waits for the device. One that fails leaves its writes to their time."""
+        partition = self._partition
+        try:
+            while self._settled < partition.high_watermark:
+                flushed = partition.high_watermark
+                await self._logs.flush(partition.log)
+                self._tell(flushed)
+        except StorageError as e:
+            _log.error("what was appended to %s is not on the device: %s", partition.tip, e)
+        finally:
+            self._flushing = None
+
+    async def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
+        parts = self._partition.read_to_end(offset, max_bytes).parts
+        return await self._logs.on_thread(_batches, parts)
+
+
+class CoordinatorLogs:
+    """The partitions of one topic (`PartitionLogs`)."""
+
+    def __init__(self, topic: str, replicas: Replicas, logs: LogManager, clock: Clock) -> None:
+        self._topic = topic
+        self._replicas = replicas
+        self._make: Callable[[Partition], CoordinatorLog] = lambda one: CoordinatorLog(one, logs, clock)
+
+    def find(self, partition: int) -> CoordinatorLog:
+        """Raises `RequestError` and `StorageError` where it cannot be used."""
+        found = self._replicas.find(self._topic, partition)
+        found.log.check()
+        return self._make(found)
+
+
+def _batches(parts: tuple[FileSlice | Buffer, ...]) -> list[StoredBatch]:
+    """The whole batches in what was read, which may end within one."""
+    found: list[StoredBatch] = []
+    for part in parts:
+        data = memoryview(part.read() if isinstance(part, FileSlice) else part)
+        end = _whole(data)
+        found += batches_of(data[:end])
+        if end < len(data):
+            break
+    return found
+
+
+def _whole(data: memoryview) -> int:
+    """How many bytes the whole batches at the beginning are. `CorruptionError` where there is none."""
+    end = 0
+    while end + HEADER_SIZE <= len(data):
+        size = size_at(data[end:])
+        if end + size > len(data):
+            break
+        end += size
+    if not end and len(data):
+        raise CorruptionError("the read does not begin with a whole batch")
+    return end

@@ -1,0 +1,31 @@
+"""What a coordinator's runtime counts: plain integers and histograms, read by whoever scrapes. [P]"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from service.base.metrics import Histogram
+
+
+@dataclass(slots=True, eq=False)
+class RuntimeMetrics:
+    """All partitions of one coordinator on this node together. Owned by the event loop; times in seconds."""
+
+    batches: int = 0
+    """flushed"""
+    records: int = 0
+    """of flushed batches"""
+    failed_batches: int = 0
+    timeouts: int = 0
+    """writes that were not committed in time"""
+    waiting: int = 0
+    """decisions that wait for the high watermark now"""
+    linger: Histogram = field(default_factory=Histogram)
+    """from a batch's first decision to its flush"""
+    flush: Histogram = field(default_factory=Histogram)
+    """the append itself"""
+    purgatory: Histogram = field(default_factory=Histogram)
+    """from a decision to its commit"""
+    load: Histogram = field(default_factory=Histogram)
+    """of a partition"""
+    loaded_records: int = 0

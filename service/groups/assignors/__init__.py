@@ -1,0 +1,1 @@
+"""Assignors: who is to have which partitions. Pure functions in steps; equal input gives equal output."""

@@ -1,0 +1,51 @@
+"""The assignor `range`: each topic's partitions in ranges, one after the other, over its subscribers. [P]
+
+The first subscribers get one partition more where they do not come out even, so topics with equally many
+partitions and the same subscribers are co-partitioned: partition n of each goes to the same member. Static
+members come first, by their instance ids, and so keep their place over restarts; then the others by theirs.
+
+Source: Apache Kafka ``RangeAssignor``.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from service.base.steps import Steps
+from service.groups.assignors.spec import GroupSpec, MemberSpec, Targets
+
+NAME = "range"
+
+
+def _place(member: MemberSpec) -> tuple[bool, str]:
+    if member.instance_id is None:
+        return True, member.member_id
+    return False, member.instance_id
+
+
+def assign(spec: GroupSpec) -> Steps[Targets]:
+    """The ranges of every member."""
+    members = sorted(spec.members, key=_place)
+    subscribers: list[list[str]] = [[] for _ in spec.topics]
+    if spec.same_topics and members:
+        everybody = [member.member_id for member in members]
+        for topic in members[0].topics:
+            subscribers[topic] = everybody
+    else:
+        for member in members:
+            yield len(member.topics) // 10 + 1
+            for topic in member.topics:
+                subscribers[topic].append(member.member_id)
+    targets: dict[str, dict[UUID, tuple[int, ...]]] = {member.member_id: {} for member in members}
+    for (topic_id, partitions), member_ids in zip(spec.topics, subscribers, strict=True):
+        if not member_ids:
+            continue
+        quota, extra = divmod(partitions, len(member_ids))
+        taking = member_ids if quota else member_ids[:extra]
+        yield len(taking) // 2 + partitions // 20 + 1
+        start = 0
+        for place, member_id in enumerate(taking):
+            stop = start + quota + (place < extra)
+            targets[member_id][topic_id] = tuple(range(start, stop))
+            start = stop
+    return targets

@@ -1,0 +1,196 @@
+"""The KIP-848 groups of one shard: all that the shard calls (`groups/group.ModernGroups`). [P]
+
+Owned by the event loop, with the shard. Groups live in the shard's timeline of groups, under their ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.timeline import Journal, Timeline
+from service.coordinator.ports import TopicsView
+from service.coordinator.shard import NOTHING, Decision, Effect, Outcome
+from service.groups.classic.rounds import ClassicGroups
+from service.groups.consumer import membership, pipeline
+from service.groups.consumer.classic_members import ClassicMembers
+from service.groups.consumer.context import (
+    ConsumerTimer,
+    ConsumerWork,
+    Context,
+    TimerKind,
+    WorkKind,
+    Writing,
+    schedule,
+)
+from service.groups.consumer.describe import ConsumerLook, described
+from service.groups.consumer.group import ConsumerGroup, MemberState
+from service.groups.consumer.heartbeat import heartbeat
+from service.groups.consumer.regex import Resolution
+from service.groups.consumer.replay import apply
+from service.groups.consumer.requests import ConsumerGroupHeartbeatResponse, DescribedConsumerGroup
+from service.groups.consumer.target import Made, records_of
+from service.groups.consumer_config import ConsumerConfig, GroupSettings
+from service.groups.metrics import GroupMetrics
+from service.groups.migration import GroupMigration
+from service.groups.records_modern import KEY_TYPES, EpochKey, decode_key, decode_value
+from service.groups.requests import (
+    Client,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    SyncGroupResponse,
+)
+
+
+class ConsumerGroups:
+    """Decisions about them, and their replay."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        groups: Timeline[str, Any],
+        topics: TopicsView,
+        classics: ClassicGroups,
+        config: Callable[[], ConsumerConfig],
+        settings: GroupSettings,
+        metrics: GroupMetrics,
+        new_uuid: Callable[[], UUID],
+    ) -> None:
+        self._context = Context(journal, groups, topics, config, settings, metrics, new_uuid)
+        self._migration = GroupMigration(self._context, classics)
+        self._classic_members = ClassicMembers(self._context, self._migration)
+
+    # Requests.
+
+    def heartbeat(
+        self, request: Any, client: Client, now_ms: int
+    ) -> Decision[ConsumerGroupHeartbeatResponse]:
+        """ConsumerGroupHeartbeat, to whatever group it names."""
+        return heartbeat(self._context, self._migration, request, client, now_ms)
+
+    def describe(self, group_id: str) -> DescribedConsumerGroup:
+        """One group of ConsumerGroupDescribe, as it is committed."""
+        group = self._context.groups.committed(group_id)
+        if isinstance(group, ConsumerGroup):
+            return described(group, self._context.config().assignors, self._context.topics)
+        what = f"Group {group_id} not found."
+        if group is not None:
+            what = f"Group {group_id} is not a consumer group."
+        return DescribedConsumerGroup(group_id, ErrorCode.group_id_not_found, what)
+
+    def look(self, group_id: str, group: ConsumerGroup, committed: bool) -> ConsumerLook:
+        return ConsumerLook(group, committed)
+
+    def join(
+        self,
+        group_id: str,
+        group: ConsumerGroup,
+        request: Any,
+        client: Client,
+        ticket: int,
+        fresh_id: str,
+        now_ms: int,
+    ) -> Decision[JoinGroupResponse]:
+        """A JoinGroup to a group that is not empty."""
+        return self._classic_members.join(group, request, client, fresh_id, now_ms)
+
+    def sync(
+        self, group_id: str, group: ConsumerGroup, request: Any, client: Client, ticket: int, now_ms: int
+    ) -> Decision[SyncGroupResponse]:
+        return self._classic_members.sync(group, request, now_ms)
+
+    def classic_heartbeat(
+        self, group_id: str, group: ConsumerGroup, request: Any, client: Client, now_ms: int
+    ) -> Decision[HeartbeatResponse]:
+        return self._classic_members.heartbeat(group, request, now_ms)
+
+    def leave(
+        self, group_id: str, group: ConsumerGroup, request: Any, client: Client, ticket: int, now_ms: int
+    ) -> Decision[LeaveGroupResponse]:
+        return self._classic_members.leave(group, request, now_ms)
+
+    # Replay.
+
+    def replay(self, offset: int, kind: int, key: bytes, value: bytes | None) -> bool:
+        """False for a record of a type that is not of these groups. Raises `CorruptionError`."""
+        if kind not in KEY_TYPES:
+            return False
+        parsed = decode_key(key)
+        assert parsed is not None
+        groups = self._context.groups
+        group = groups.get(parsed.group_id)
+        if value is None:
+            if isinstance(group, ConsumerGroup):
+                if isinstance(parsed, EpochKey):
+                    del groups[parsed.group_id]
+                else:
+                    apply(group, parsed, None)
+            return True
+        decoded = decode_value(parsed, value)
+        if not isinstance(group, ConsumerGroup):
+            # A classic one in its place has offsets alone, or has been ended by the log already.
+            group = groups[parsed.group_id] = ConsumerGroup(parsed.group_id, self._context.journal)
+        apply(group, parsed, decoded)
+        return True
+
+    # Events.
+
+    def loaded(self, group_id: str, group: ConsumerGroup, now_ms: int) -> tuple[Effect, ...]:
+        """Everybody's session begins anew, and the time of those who are to give up partitions."""
+        return membership.sessions(self._context, group, now_ms)
+
+    def expired(self, name: Hashable, now_ms: int) -> Outcome:
+        """A member's time is up: it is fenced, if it is still what the timer was for."""
+        if not isinstance(name, ConsumerTimer):
+            return NOTHING
+        group = self._context.groups.get(name.group_id)
+        if not isinstance(group, ConsumerGroup):
+            return NOTHING
+        member = group.members.get(name.member_id)
+        if member is None:
+            return NOTHING
+        if name.kind is TimerKind.REBALANCE and member.state is not MemberState.UNREVOKED_PARTITIONS:
+            return NOTHING
+        out = Writing()
+        try:
+            membership.fence(self._context, self._migration, group, [member], now_ms, out)
+        except RequestError:
+            # It was to turn the group classic, which cannot be: it stays until that can, or others come.
+            return Decision(None, effects=(schedule(name.kind, *name[1:], now_ms + _AGAIN_MS),))
+        return Decision(None, tuple(out.records), tuple(out.effects), out.event)
+
+    def worked(self, name: Hashable, result: object, now_ms: int) -> Outcome:
+        """Long work is done; what it was done for may be gone, or be another by now."""
+        if not isinstance(name, ConsumerWork):
+            return NOTHING
+        group = self._context.groups.get(name.group_id)
+        if not isinstance(group, ConsumerGroup):
+            return NOTHING
+        out = Writing()
+        if name.kind is WorkKind.REGEX and isinstance(result, Resolution):
+            group.volatile.resolving_until_ms = 0
+            group.volatile.resolved_at = result.version
+            pipeline.write_resolved(self._context, group, result, out)
+        elif name.kind is WorkKind.TARGET and isinstance(result, Made):
+            group.volatile.assigning = None
+            if group.epoch == result.epoch > group.target_epoch:
+                out.records += records_of(group.group_id, result, now_ms)
+        return Decision(None, tuple(out.records), tuple(out.effects))
+
+    def written(self, event: Hashable, error: ErrorCode | None, now_ms: int) -> Outcome:
+        return self._migration.written(event, error, now_ms)
+
+    def topics_changed(self, names: tuple[str, ...], deleted: tuple[UUID, ...], now_ms: int) -> Outcome:
+        """Groups look at their topics again with the next heartbeat of any member."""
+        self._context.topics_version += 1
+        if any(self._context.topics.by_name(name) is not None for name in names):
+            self._context.new_topics_version = self._context.topics_version
+        return NOTHING
+
+
+_AGAIN_MS = 5_000

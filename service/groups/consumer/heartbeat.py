@@ -1,0 +1,120 @@
+"""ConsumerGroupHeartbeat: a member joins, says that it lives and what it has, or leaves. [P]
+
+Source: KIP-848, KIP-1082; Apache Kafka ``GroupMetadataManager.consumerGroupHeartbeat``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.base.errors import RequestError
+from service.coordinator.shard import Decision
+from service.groups.consumer import membership, pipeline
+from service.groups.consumer.context import Context, Migration, Opened, TimerKind, Writing, schedule
+from service.groups.consumer.group import (
+    AWAY_EPOCH,
+    JOINING_EPOCH,
+    LEAVING_EPOCH,
+    ConsumerGroup,
+    Member,
+)
+from service.groups.consumer.requests import (
+    UNCHANGED_MS,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatAssignment,
+    TopicPartitions,
+    check_heartbeat,
+    is_full,
+    rebalance_timeout_ms,
+)
+from service.groups.requests import Client
+
+
+def heartbeat(
+    context: Context, migration: Migration, request: Any, client: Client, now_ms: int
+) -> Decision[ConsumerGroupHeartbeatResponse]:
+    """Every refusal is an answer with its error and message, and nothing is written."""
+    try:
+        check_heartbeat(request, client.version, context.config().assignors)
+        if request.member_epoch in (LEAVING_EPOCH, AWAY_EPOCH):
+            return _leave(context, migration, request, now_ms)
+        return _beat(context, migration, request, client, now_ms)
+    except RequestError as e:
+        return Decision(ConsumerGroupHeartbeatResponse(e.code, e.message))
+
+
+def _beat(
+    context: Context, migration: Migration, request: Any, client: Client, now_ms: int
+) -> Decision[ConsumerGroupHeartbeatResponse]:
+    joins = request.member_epoch == JOINING_EPOCH
+    opened = _opened(context, migration, request.group_id, now_ms) if joins else None
+    group = opened.group if opened is not None else context.group(request.group_id)
+    membership.check_size(context, group, request.member_id)
+    out = Writing(opened)
+    owned = request.topic_partitions
+    comer = membership.Comer(
+        request.member_id or context.new_member_id(), request.instance_id, joins, request.member_epoch, owned
+    )
+    member = membership.admitted(group, comer, out)
+    updated = _updated(member, request, client)
+    changed = pipeline.write_subscription(context, group, member, updated, now_ms, out)
+    epoch = pipeline.write_epoch(context, group, member, updated, changed.bumps, out)
+    goal = pipeline.write_targets(context, group, epoch, updated, now_ms, out)
+    updated = pipeline.write_assignment(
+        context, group, updated, goal, changed.subscription, owned, now_ms, out
+    )
+    due_ms = now_ms + context.session_timeout_ms(group.group_id)
+    out.effects.append(schedule(TimerKind.SESSION, group.group_id, updated.member_id, due_ms))
+    told = joins or is_full(request) or updated.assigned != member.assigned
+    response = ConsumerGroupHeartbeatResponse(
+        member_id=updated.member_id,
+        member_epoch=updated.epoch,
+        heartbeat_interval=context.heartbeat_interval_ms(group.group_id),
+        assignment=_assignment(updated) if told else None,
+    )
+    return Decision(response, tuple(out.records), tuple(out.effects), out.event)
+
+
+def _opened(context: Context, migration: Migration, group_id: str, now_ms: int) -> Opened:
+    """The group that somebody joins: there already, made of a classic one, or new."""
+    found = context.groups.get(group_id)
+    if isinstance(found, ConsumerGroup):
+        return Opened(found)
+    return migration.upgraded(group_id, now_ms)
+
+
+def _updated(member: Member, request: Any, client: Client) -> Member:
+    """The member with what the request says; null is what did not change. Whoever sends it is not classic."""
+    timeout_ms = rebalance_timeout_ms(request)
+    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    return member._replace(
+        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
+        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == UNCHANGED_MS else timeout_ms,
+        assignor=member.assignor if request.server_assignor is None else request.server_assignor,
+        topics=member.topics if names is None else frozenset(names),
+        regex=member.regex if regex is None else regex,
+        client_id=client.client_id,
+        client_host=client.host,
+        classic=None,
+    )
+
+
+def _assignment(member: Member) -> HeartbeatAssignment:
+    return HeartbeatAssignment(
+        tuple(TopicPartitions(topic_id, tuple(owned)) for topic_id, owned in member.assigned.items())
+    )
+
+
+def _leave(
+    context: Context, migration: Migration, request: Any, now_ms: int
+) -> Decision[ConsumerGroupHeartbeatResponse]:
+    group = context.group(request.group_id)
+    member = membership.member_of(group, request.member_id, request.instance_id)
+    out = Writing()
+    if request.instance_id is not None and request.member_epoch == AWAY_EPOCH:
+        membership.went_away(group, member, out)
+    else:
+        membership.fence(context, migration, group, [member], now_ms, out)
+    response = ConsumerGroupHeartbeatResponse(member_id=request.member_id, member_epoch=request.member_epoch)
+    return Decision(response, tuple(out.records), tuple(out.effects), out.event)

@@ -1,0 +1,251 @@
+"""Who may be a member, and how one goes: checks of ids and epochs, static members, fencing. [P]
+
+A member is *fenced* by its going: its records are tombstoned, its partitions are free with them, and the
+group's epoch rises. Source: KIP-848, KIP-345; Apache Kafka ``GroupMetadataManager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.coordinator.shard import Cancel, Effect, Record
+from service.groups.consumer.context import Context, Migration, TimerKind, Writing, cancel, schedule
+from service.groups.consumer.group import (
+    AWAY_EPOCH,
+    JOINING_EPOCH,
+    NOTHING_OWNED,
+    ConsumerGroup,
+    Member,
+    MemberState,
+)
+from service.groups.consumer.subscriptions import metadata_hash, names_after
+from service.groups.records_modern import (
+    CurrentKey,
+    EpochKey,
+    MemberKey,
+    ModernKey,
+    Owned,
+    PartitionMetadataKey,
+    RegexKey,
+    TargetEpochKey,
+    TargetKey,
+    current_record,
+    epoch_record,
+    member_record,
+    target_record,
+    tombstone,
+)
+
+_REJOIN: Final = "The member must abandon all its partitions and rejoin."
+
+
+class Comer(NamedTuple):
+    """Who comes. `joins`: one that is not known may become a member. `epoch`: None for a classic member."""
+
+    member_id: str
+    instance_id: str | None
+    joins: bool
+    epoch: int | None = None
+    owned: Iterable[Any] | None = ()
+
+
+def check_size(context: Context, group: ConsumerGroup, member_id: str) -> None:
+    """Raises `RequestError` GROUP_MAX_SIZE_REACHED for one more than there may be."""
+    most = context.config().max_size
+    if len(group.members) >= most and member_id not in group.members:
+        raise RequestError(
+            ErrorCode.group_max_size_reached,
+            f"The consumer group has reached its maximum capacity of {most} members.",
+        )
+
+
+def admitted(group: ConsumerGroup, comer: Comer, out: Writing) -> Member:
+    """The member as it is now, or as it begins. For one in a static member's place records are written.
+
+    Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, FENCED_INSTANCE_ID, UNRELEASED_INSTANCE_ID.
+    """
+    if comer.instance_id is not None:
+        return _admitted_static(group, comer, comer.instance_id, out)
+    member = group.members.get(comer.member_id)
+    if member is None:
+        if not comer.joins:
+            raise _unknown(group, comer.member_id)
+        member = Member(comer.member_id)
+    _check_epoch(member, comer)
+    return member
+
+
+def _admitted_static(group: ConsumerGroup, comer: Comer, instance_id: str, out: Writing) -> Member:
+    existing = group.static_member(instance_id)
+    if not comer.joins:
+        if existing is None:
+            raise _unknown_instance(instance_id)
+        check_instance(existing, comer.member_id)
+        _check_epoch(existing, comer)
+        return existing
+    if existing is None:
+        return group.members.get(comer.member_id) or Member(comer.member_id)
+    is_classic = comer.epoch is None
+    if not is_classic and existing.classic is None and existing.epoch != AWAY_EPOCH:
+        raise RequestError(
+            ErrorCode.unreleased_instance_id,
+            f"Static member {comer.member_id} with instance id {instance_id} cannot join the group because "
+            f"the instance id is owned by {existing.member_id} member.",
+        )
+    member = existing._replace(member_id=comer.member_id, epoch=JOINING_EPOCH, previous_epoch=JOINING_EPOCH)
+    out.records += _removal(group.group_id, existing.member_id)
+    out.records += (
+        member_record(group.group_id, member.member_id, member.subscription()),
+        target_record(group.group_id, member.member_id, group.target(existing.member_id)),
+        current_record(group.group_id, member.member_id, member.current()),
+    )
+    return member
+
+
+def check_instance(member: Member, member_id: str) -> None:
+    """Raises `RequestError` FENCED_INSTANCE_ID where somebody else has the instance id."""
+    if member.member_id != member_id:
+        raise RequestError(
+            ErrorCode.fenced_instance_id,
+            f"Static member {member_id} with instance id {member.instance_id} was fenced by member "
+            f"{member.member_id}.",
+        )
+
+
+def member_of(group: ConsumerGroup, member_id: str, instance_id: str | None) -> Member:
+    """Raises `RequestError` UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+    if instance_id is None:
+        member = group.members.get(member_id)
+        if member is None:
+            raise _unknown(group, member_id)
+        return member
+    static = group.static_member(instance_id)
+    if static is None:
+        raise _unknown_instance(instance_id)
+    check_instance(static, member_id)
+    return static
+
+
+def _check_epoch(member: Member, comer: Comer) -> None:
+    """The previous epoch is taken from a member that has nothing it should not have: an answer was lost."""
+    epoch = comer.epoch
+    if epoch is None or epoch == JOINING_EPOCH or epoch == member.epoch:
+        return
+    if epoch < member.epoch and epoch == member.previous_epoch and _is_within(comer.owned, member.assigned):
+        return
+    than = "greater" if epoch > member.epoch else "smaller"
+    raise RequestError(
+        ErrorCode.fenced_member_epoch,
+        f"The consumer group member has a {than} member epoch ({epoch}) than the one known by the group "
+        f"coordinator ({member.epoch}). {_REJOIN}",
+    )
+
+
+def _is_within(owned: Iterable[Any] | None, assigned: Owned) -> bool:
+    if owned is None:
+        return False
+    return all(n in assigned.get(topic.topic_id, ()) for topic in owned for n in topic.partitions)
+
+
+def _unknown(group: ConsumerGroup, member_id: str) -> RequestError:
+    return RequestError(
+        ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group.group_id}."
+    )
+
+
+def _unknown_instance(instance_id: str) -> RequestError:
+    return RequestError(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
+
+
+def went_away(group: ConsumerGroup, member: Member, out: Writing) -> None:
+    """A static member leaves for a while. Its partitions stay with it, and go to who comes in its place."""
+    out.records.append(
+        current_record(
+            group.group_id,
+            member.member_id,
+            member._replace(
+                epoch=AWAY_EPOCH,
+                pending_revocation=NOTHING_OWNED,
+                assigned={topic_id: dict.fromkeys(epochs, 0) for topic_id, epochs in member.assigned.items()},
+            ).current(),
+        )
+    )
+
+
+def fence(
+    context: Context,
+    migration: Migration,
+    group: ConsumerGroup,
+    members: list[Member],
+    now_ms: int,
+    out: Writing,
+) -> None:
+    """These members go; the group turns classic where none but classic members are left, and it may."""
+    if not members:
+        return
+    leaving = frozenset(member.member_id for member in members)
+    turn = migration.downgraded(group, leaving, now_ms)
+    if turn is not None:
+        out.turn(turn)
+        return
+    for member in members:
+        out.records += _removal(group.group_id, member.member_id)
+    gone: dict[str, int] = {}
+    for member in members:
+        if member.regex:
+            gone[member.regex] = gone.get(member.regex, 0) + 1
+    out.records += [
+        tombstone(RegexKey(group.group_id, regex))
+        for regex, count in gone.items()
+        if group.regex_members.get(regex) == count
+    ]
+    hashed = metadata_hash(names_after(group, [(member, None) for member in members]), context.topics)
+    out.records.append(epoch_record(group.group_id, group.epoch + 1, hashed))
+    for member in members:
+        # The session's timer stays: should this not be written, that one ends the membership.
+        out.effects += cancelled(group.group_id, member.member_id)[1:]
+
+
+def cancelled(group_id: str, member_id: str) -> list[Cancel]:
+    """All timers of a member, the session's first."""
+    return [cancel(kind, group_id, member_id) for kind in TimerKind]
+
+
+def sessions(context: Context, group: ConsumerGroup, now_ms: int) -> tuple[Effect, ...]:
+    """Everybody's session begins now, and the time of those who are to give up partitions."""
+    effects: list[Effect] = []
+    due_ms = now_ms + context.session_timeout_ms(group.group_id)
+    for member in group.members.values():
+        effects.append(schedule(TimerKind.SESSION, group.group_id, member.member_id, due_ms))
+        if member.state is MemberState.UNREVOKED_PARTITIONS:
+            revoked_ms = now_ms + member.rebalance_timeout_ms
+            effects.append(schedule(TimerKind.REBALANCE, group.group_id, member.member_id, revoked_ms))
+    return tuple(effects)
+
+
+def _removal(group_id: str, member_id: str) -> list[Record]:
+    return [
+        tombstone(CurrentKey(group_id, member_id)),
+        tombstone(TargetKey(group_id, member_id)),
+        tombstone(MemberKey(group_id, member_id)),
+    ]
+
+
+def tombstones(group: ConsumerGroup, replaced: dict[str, str] | None = None) -> tuple[Record, ...]:
+    """The records that end a group; those of ids in `replaced` have become those of others."""
+    group_id = group.group_id
+    ids = [(replaced or {}).get(member_id, member_id) for member_id in group.members]
+    keys: tuple[ModernKey, ...] = (
+        *(CurrentKey(group_id, member_id) for member_id in ids),
+        *(TargetKey(group_id, member_id) for member_id in ids),
+        TargetEpochKey(group_id),
+        *(MemberKey(group_id, member_id) for member_id in ids),
+        *(RegexKey(group_id, regex) for regex in group.regexes),
+        PartitionMetadataKey(group_id),
+        EpochKey(group_id),
+    )
+    return tuple([tombstone(key) for key in keys])

@@ -1,0 +1,153 @@
+"""What every change of a member goes through, heartbeat of KIP-848 or classic join. [P]
+
+Member record → regular expressions → hash of the subscribed topics → epoch → targets → the member's own
+assignment. Each step looks at the group as it is and at what the steps before have found; nothing is changed,
+but for the group's memory of what is under way (`group.Volatile`).
+Source: Apache Kafka ``GroupMetadataManager.consumerGroupHeartbeat``, ``classicGroupJoinToConsumerGroup``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from service.base.steps import at_once
+from service.groups.consumer import target as targets
+from service.groups.consumer.context import (
+    BELIEVED_MS,
+    Context,
+    TimerKind,
+    WorkKind,
+    Writing,
+    cancel,
+    schedule,
+)
+from service.groups.consumer.group import ConsumerGroup, Member, MemberState
+from service.groups.consumer.reconcile import Goal, reconciled
+from service.groups.consumer.regex import Freshness, RegexChange, Resolution, regex_change, resolution
+from service.groups.consumer.subscriptions import metadata_hash, names_after, names_resolved
+from service.groups.records_modern import (
+    PartitionMetadataKey,
+    Partitions,
+    RegexKey,
+    current_record,
+    epoch_record,
+    member_record,
+    regex_record,
+    tombstone,
+)
+
+
+class Changed(NamedTuple):
+    """What a member's new subscription means: it is another one; the group's epoch is to rise at once."""
+
+    subscription: bool
+    bumps: bool
+
+
+def write_subscription(
+    context: Context, group: ConsumerGroup, old: Member, new: Member, now_ms: int, out: Writing
+) -> Changed:
+    """The member's record, if it is another one, and what its regular expression asks for."""
+    if new != old:
+        out.records.append(member_record(group.group_id, new.member_id, new.subscription()))
+    names_changed = new.topics != old.topics
+    interval_ms = context.config().regex_refresh_interval_ms
+    fresh = Freshness(context.new_topics_version, interval_ms, now_ms)
+    regex: RegexChange = regex_change(group, old, new, fresh)
+    if regex.dropped is not None:
+        out.records.append(tombstone(RegexKey(group.group_id, regex.dropped)))
+    if regex.to_resolve:
+        steps = resolution(regex.to_resolve, context.topics.names(), context.topics_version, now_ms)
+        out.work(WorkKind.REGEX, group.group_id, steps)
+        group.volatile.resolving_until_ms = now_ms + BELIEVED_MS
+    return Changed(names_changed or regex.changed, names_changed or regex.resolved)
+
+
+def write_epoch(
+    context: Context, group: ConsumerGroup, old: Member, new: Member, bumps: bool, out: Writing
+) -> int:
+    """The group's epoch from now on: one more when the subscription changed, or the topics of it did."""
+    checked = (context.topics_version, group.epoch)
+    if not bumps and group.volatile.checked == checked:
+        return group.epoch
+    hashed = metadata_hash(names_after(group, ((old, new),)), context.topics)
+    if group.has_partition_metadata:
+        out.records.append(tombstone(PartitionMetadataKey(group.group_id)))
+    if not bumps and hashed == group.metadata_hash:
+        group.volatile.checked = checked
+        return group.epoch
+    out.records.append(epoch_record(group.group_id, group.epoch + 1, hashed))
+    context.metrics.consumer_rebalances += 1
+    return group.epoch + 1
+
+
+def write_targets(
+    context: Context, group: ConsumerGroup, epoch: int, member: Member, now_ms: int, out: Writing
+) -> tuple[int, Partitions]:
+    """The targets' epoch and the member's target from now on; new ones where they are due."""
+    last = group.target_epoch, group.target(member.member_id, member.instance_id)
+    if group.target_epoch >= epoch:
+        return last
+    if not targets.is_due(group.target_ms, context.assignment_interval_ms(group.group_id), now_ms):
+        return last
+    under_way = group.volatile.assigning
+    if under_way is not None and under_way[0] == epoch and now_ms < under_way[1]:
+        return last
+    base = targets.basis(group, epoch, member, context.config().assignors, context.topics)
+    if base.is_large:
+        out.work(WorkKind.TARGET, group.group_id, targets.made(base))
+        group.volatile.assigning = (epoch, now_ms + BELIEVED_MS)
+        return last
+    made = at_once(targets.made(base))
+    out.records += targets.records_of(group.group_id, made, now_ms)
+    return epoch, made.targets[member.member_id]
+
+
+def write_assignment(
+    context: Context,
+    group: ConsumerGroup,
+    member: Member,
+    goal: tuple[int, Partitions],
+    subscription_changed: bool,
+    owned: Iterable[Any] | None,
+    now_ms: int,
+    out: Writing,
+) -> Member:
+    """The member as near to its target as it may be now. Raises `RequestError` FENCED_MEMBER_EPOCH."""
+    target_epoch, target = goal
+    if not subscription_changed and member.is_reconciled_to(target_epoch):
+        return member
+    topic_ids = subscribed_ids(context, group, member)
+    moved = reconciled(group, member, Goal(target_epoch, target, topic_ids), subscription_changed, owned)
+    if moved == member:
+        return member
+    out.records.append(current_record(group.group_id, moved.member_id, moved.current()))
+    if moved.classic is None:  # those have the timers of their own protocol
+        if moved.state is MemberState.UNREVOKED_PARTITIONS:
+            due_ms = now_ms + moved.rebalance_timeout_ms
+            out.effects.append(schedule(TimerKind.REBALANCE, group.group_id, moved.member_id, due_ms))
+        else:
+            out.effects.append(cancel(TimerKind.REBALANCE, group.group_id, moved.member_id))
+    return moved
+
+
+def subscribed_ids(context: Context, group: ConsumerGroup, member: Member) -> frozenset[UUID]:
+    """Ids of the topics that a member may have partitions of."""
+    found = (context.topics.by_name(name) for name in group.topics_of(member))
+    return frozenset(topic.topic_id for topic in found if topic is not None)
+
+
+def write_resolved(context: Context, group: ConsumerGroup, result: Resolution, out: Writing) -> None:
+    """What came of resolving expressions: their records, and the next epoch where something is another."""
+    found = {regex: topics for regex, topics in result.topics.items() if regex in group.regex_members}
+    changed = False
+    for regex, topics in found.items():
+        before = group.regexes.get(regex)
+        changed = changed or (before.topics if before else frozenset()) != topics
+        out.records.append(regex_record(group.group_id, regex, topics, result.version, result.timestamp))
+    hashed = metadata_hash(names_resolved(group, found), context.topics)
+    if changed or hashed != group.metadata_hash:
+        out.records.append(epoch_record(group.group_id, group.epoch + 1, hashed))
+        context.metrics.consumer_rebalances += 1

@@ -1,0 +1,138 @@
+"""Regular expressions in subscriptions: checked where they come in, resolved in steps, kept by the group. [P]
+
+They are RE2's, as Kafka's are: matched against the whole name, in time linear in it. RE2 itself is imported
+with the first of them: most nodes never see one.
+
+An expression is resolved when it is new, again when there are new topics, and every
+``group.consumer.regex.refresh.interval.ms``; all of a group's together, and at most every 10 s.
+Source: Apache Kafka ``TopicRegexResolver``, ``GroupMetadataManager.maybeUpdateRegularExpressions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.steps import Steps
+from service.groups.consumer.group import ConsumerGroup, Member
+
+REFRESH_MIN_INTERVAL_MS: Final = 10_000
+_MOST_MEMORY: Final = 1 << 20
+"""What RE2 may use for one expression; a larger one is refused."""
+_TOPICS_A_STEP: Final = 100
+
+
+class Resolution(NamedTuple):
+    """What expressions stand for, with the version of the topics and the time (ms) of their resolution."""
+
+    topics: dict[str, frozenset[str]]
+    version: int
+    timestamp: int
+
+
+def compiled(regex: str) -> Any:
+    """Raises `RequestError` INVALID_REGULAR_EXPRESSION."""
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = _MOST_MEMORY
+    try:
+        return re2.compile(regex, options)
+    except re2.error as e:
+        reason = e.args[0].decode("utf-8", "replace") if isinstance(e.args[0], bytes) else str(e)
+        raise RequestError(
+            ErrorCode.invalid_regular_expression,
+            f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {reason}.",
+        ) from None
+
+
+def resolution(
+    regexes: Iterable[str], names: Iterable[str], version: int, timestamp: int
+) -> Steps[Resolution]:
+    """The names that match each expression; one that does not compile, which no check let in, has none."""
+    patterns, found = [], {}
+    for regex in regexes:
+        yield 50
+        found[regex] = set[str]()
+        try:
+            patterns.append((compiled(regex), found[regex]))
+        except RequestError:
+            continue
+    names = list(names)
+    for start in range(0, len(names), _TOPICS_A_STEP):
+        piece = names[start : start + _TOPICS_A_STEP]
+        for pattern, matching in patterns:
+            yield 2 * len(piece)
+            matching.update([name for name in piece if pattern.fullmatch(name)])
+    return Resolution({regex: frozenset(topics) for regex, topics in found.items()}, version, timestamp)
+
+
+class RegexChange(NamedTuple):
+    """What a member's change means for the group's expressions.
+
+    `resolved`: what it stands for is known, so that the targets can be made at once. `dropped`: nobody is
+    subscribed to that one any more. `to_resolve`: all that is to be resolved now.
+    """
+
+    changed: bool = False
+    resolved: bool = False
+    dropped: str | None = None
+    to_resolve: tuple[str, ...] = ()
+
+
+class Freshness(NamedTuple):
+    """What decides whether it is time: when some topic was last made, as a version, and the interval."""
+
+    new_topics: int
+    refresh_interval_ms: int
+    now_ms: int
+
+
+def regex_change(group: ConsumerGroup, old: Member, new: Member, fresh: Freshness) -> RegexChange:
+    """Raises `RequestError` INVALID_REGULAR_EXPRESSION for one that no member has yet."""
+    change = RegexChange()
+    is_new = False
+    if old.regex != new.regex:
+        dropped = old.regex if old.regex and group.regex_members.get(old.regex) == 1 else None
+        resolved = False
+        if new.regex:
+            if new.regex not in group.regex_members:
+                compiled(new.regex)
+                is_new = True
+            else:
+                resolved = new.regex in group.regexes
+        elif old.regex:
+            resolved = True
+        change = RegexChange(True, resolved, dropped)
+    if not is_new and not group.regex_members:
+        return change
+    return change._replace(to_resolve=_to_resolve(group, old, new, is_new, fresh))
+
+
+def _to_resolve(
+    group: ConsumerGroup, old: Member, new: Member, is_new: bool, fresh: Freshness
+) -> tuple[str, ...]:
+    if fresh.now_ms < group.volatile.resolving_until_ms:
+        return ()
+    last_ms = max((resolved.timestamp for resolved in group.regexes.values()), default=None)
+    if last_ms is not None and fresh.now_ms <= last_ms + REFRESH_MIN_INTERVAL_MS:
+        return ()
+    counts = dict(group.regex_members)
+    if old.regex != new.regex:
+        if old.regex:
+            counts[old.regex] = counts.get(old.regex, 1) - 1
+        if new.regex:
+            counts[new.regex] = counts.get(new.regex, 0) + 1
+    regexes = tuple(sorted(regex for regex, count in counts.items() if count > 0))
+    due = (
+        is_new
+        or len(regexes) != len(group.regexes)
+        or group.volatile.resolved_at < fresh.new_topics
+        or last_ms is None
+        or fresh.now_ms > last_ms + fresh.refresh_interval_ms
+    )
+    return regexes if due else ()

@@ -1,0 +1,112 @@
+"""The targets: when they are made, by which assignor, and the records that say them. [P]
+
+They are made at once for small groups, and as long work for large ones (`LARGE`): what comes of it is written
+if the group's epoch has not moved on meanwhile.
+Source: Apache Kafka ``TargetAssignmentBuilder``, ``GroupMetadataManager.maybeUpdateTargetAssignment``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from service.base.steps import Steps
+from service.coordinator.ports import TopicsView
+from service.coordinator.shard import Record
+from service.groups.assignors import range as range_assignor
+from service.groups.assignors import uniform
+from service.groups.assignors.spec import Assignor, Topic, spec_of
+from service.groups.consumer.group import NO_PARTITIONS, ConsumerGroup, Member
+from service.groups.records_modern import Partitions, target_epoch_record, target_record
+
+ASSIGNORS: Final[Mapping[str, Assignor]] = {
+    uniform.NAME: uniform.assign,
+    range_assignor.NAME: range_assignor.assign,
+}
+LARGE: Final = 2_000
+"""Members and partitions together; what is larger is assigned in slices."""
+
+
+class Basis(NamedTuple):
+    """What targets are made of, as it was at `epoch`: `subscriptions` are (instance id, names of topics)."""
+
+    group_id: str
+    epoch: int
+    assignor: str
+    subscriptions: Mapping[str, tuple[str | None, frozenset[str]]]
+    topics: Mapping[str, Topic]
+    targets: Mapping[str, Partitions]
+
+    @property
+    def is_large(self) -> bool:
+        return len(self.subscriptions) + sum(topic.partitions for topic in self.topics.values()) > LARGE
+
+
+class Made(NamedTuple):
+    """New targets for a group's epoch, and the records of those that are new, without the epoch's."""
+
+    epoch: int
+    targets: Mapping[str, Partitions]
+    records: tuple[Record, ...]
+
+
+def is_due(target_ms: int, interval_ms: int, now_ms: int) -> bool:
+    """Whether new targets may be made: at once when there are none yet, or nobody knows since when."""
+    return target_ms == 0 or interval_ms == 0 or now_ms >= target_ms + interval_ms
+
+
+def preferred_assignor(members: Iterable[Member], assignors: tuple[str, ...]) -> str:
+    """The one that most members name; of equals, and without votes, the first of `assignors`."""
+    votes = dict.fromkeys(assignors, 0)
+    for member in members:
+        if member.assignor in votes:
+            votes[member.assignor] += 1
+    return max(votes, key=votes.__getitem__)
+
+
+def basis(
+    group: ConsumerGroup,
+    epoch: int,
+    changed: Member | None,
+    assignors: tuple[str, ...],
+    topics: TopicsView,
+) -> Basis:
+    """Of the group as it is once `changed` is in it, in the place of who had its instance id before."""
+    members = dict(group.members.items())
+    targets = dict(group.targets.items())
+    if changed is not None:
+        members[changed.member_id] = changed
+        before = group.static_members.get(changed.instance_id) if changed.instance_id is not None else None
+        if before is not None and before != changed.member_id:
+            del members[before]
+            if before in targets:
+                targets[changed.member_id] = targets.pop(before)
+    subscriptions = {
+        member_id: (member.instance_id, group.topics_of(member)) for member_id, member in members.items()
+    }
+    known: dict[str, Topic] = {}
+    for names in dict.fromkeys(names for _, names in subscriptions.values()):
+        for name in names:
+            if name not in known and (topic := topics.by_name(name)) is not None:
+                known[name] = Topic(topic.topic_id, topic.partitions)
+    return Basis(
+        group.group_id, epoch, preferred_assignor(members.values(), assignors), subscriptions, known, targets
+    )
+
+
+def made(base: Basis) -> Steps[Made]:
+    """The targets of every member."""
+    spec = yield from spec_of(base.subscriptions, base.topics, base.targets)
+    targets = yield from ASSIGNORS[base.assignor](spec)
+    records = []
+    for member in spec.members:
+        target = targets.get(member.member_id, NO_PARTITIONS)
+        if target != base.targets.get(member.member_id):
+            yield 4 + sum(map(len, target.values())) // 10
+            records.append(target_record(base.group_id, member.member_id, target))
+    return Made(base.epoch, targets, tuple(records))
+
+
+def records_of(group_id: str, new: Made, now_ms: int) -> tuple[Record, ...]:
+    """Those that say them, and for which epoch they are."""
+    return (*new.records, target_epoch_record(group_id, new.epoch, now_ms))

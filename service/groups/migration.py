@@ -1,0 +1,318 @@
+"""Groups that turn from the classic protocol to KIP-848's and back, while they work. [P]
+
+A classic `consumer` group turns at the first ConsumerGroupHeartbeat that joins it. Its members are members
+then, at the epoch that was their generation, with the assignment of their last round as their target; they
+go on to speak their protocol (`consumer/classic_members`). When the last member goes that does not, the rest
+turns back: their targets become the assignment of a classic group, which begins a round.
+
+A group with an assignor of its own cannot turn: what that told its members would be lost.
+Source: KIP-848; Apache Kafka ``ConsumerGroup.fromClassicGroup``, ``ClassicGroup.fromConsumerGroup``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from types import MappingProxyType
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.timeline import Journal
+from service.coordinator.ports import TopicsView
+from service.coordinator.shard import NOTHING, Decision, Outcome, Record
+from service.groups.classic.group import ClassicGroup
+from service.groups.classic.members import Member as RoundMember
+from service.groups.classic.round import Phase, Round
+from service.groups.classic.rounds import ClassicGroups
+from service.groups.consumer.context import Context, Opened, TimerKind, Turn, schedule
+from service.groups.consumer.group import ConsumerGroup, Member
+from service.groups.consumer.membership import cancelled, sessions, tombstones
+from service.groups.consumer.replay import apply
+from service.groups.consumer.subscriptions import metadata_hash
+from service.groups.protocol import (
+    CONSUMER_PROTOCOL,
+    Assignment,
+    MalformedEmbedded,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+)
+from service.groups.records import MemberValue, group_tombstone
+from service.groups.records_modern import (
+    ClassicMemberMetadata,
+    Partitions,
+    current_record,
+    decode_key,
+    decode_value,
+    epoch_record,
+    member_record,
+    target_epoch_record,
+    target_record,
+)
+
+
+class Turned(NamedTuple):
+    """The event of a group that turns: when that is not written, it has to go on as it was."""
+
+    kind: str
+    group_id: str
+
+
+TO_CLASSIC: Final = "consumer to classic"
+TO_CONSUMER: Final = "classic to consumer"
+
+
+class GroupMigration:
+    """Both ways, for one shard."""
+
+    def __init__(self, context: Context, classics: ClassicGroups) -> None:
+        self._context = context
+        self._classics = classics
+
+    def upgraded(self, group_id: str, now_ms: int) -> Opened:
+        """A classic group, or none at all, as one of KIP-848.
+
+        Raises `RequestError` GROUP_ID_NOT_FOUND where it cannot be one.
+        """
+        group = ConsumerGroup(group_id, Journal())
+        classic = self._context.groups.get(group_id)
+        if not isinstance(classic, ClassicGroup):
+            return Opened(group)
+        ended = group_tombstone(group_id)
+        this = self._classics.turn(group_id, now_ms).round
+        if this.phase is Phase.EMPTY:
+            effects = self._classics.abandon(group_id, ErrorCode.rebalance_in_progress, now_ms)
+            return Opened(group, (ended,), effects)
+        self._check_upgrade(group_id, this)
+        made = _as_consumer_group(group_id, this, classic, self._context.topics)
+        for record in made:
+            key = decode_key(record.key)
+            assert key is not None
+            assert record.value is not None
+            apply(group, key, decode_value(key, record.value))
+        due = [
+            schedule(TimerKind.SESSION, group_id, member.member_id, now_ms + member.session_timeout_ms)
+            for member in this.members.values()
+        ]
+        effects = self._classics.abandon(group_id, ErrorCode.rebalance_in_progress, now_ms)
+        return Opened(group, (ended, *made), (*effects, *due), Turned(TO_CONSUMER, group_id))
+
+    def _check_upgrade(self, group_id: str, this: Round) -> None:
+        config = self._context.config()
+        if not config.migration_policy.upgrades:
+            raise _cannot_upgrade(group_id, "online upgrade is disabled")
+        if this.protocol_type != CONSUMER_PROTOCOL:
+            raise _cannot_upgrade(group_id, "the group does not use the consumer embedded protocol")
+        if len(this.members) > config.max_size:
+            raise _cannot_upgrade(group_id, "the group size exceeds the consumer group maximum size")
+
+    def downgraded(self, group: ConsumerGroup, leaving: frozenset[str], now_ms: int) -> Turn | None:
+        """What turns the group classic once `leaving` are gone, where it is to."""
+        staying = len(group.members) - len(leaving)
+        modern = len(group.members) - group.classic_count
+        if not staying or modern != sum(group.members[member_id].classic is None for member_id in leaving):
+            return None
+        if not self._may_downgrade(staying):
+            return None
+        members = [member for member in group.members.values() if member.member_id not in leaving]
+        return self._as_classic(group, members, {}, True, now_ms)
+
+    def is_last_modern(self, group: ConsumerGroup, member: Member) -> bool:
+        """Whether the group turns classic once a classic member takes the place of this one."""
+        if member.classic is not None or group.classic_count != len(group.members) - 1:
+            return False
+        return self._may_downgrade(len(group.members))
+
+    def downgraded_by(
+        self, group: ConsumerGroup, replaced: Member, joining: Member, rebalance: bool, now_ms: int
+    ) -> Turn:
+        """What turns the group classic now that `joining` has taken the place of the last other member."""
+        members = [member for member in group.members.values() if member.member_id != replaced.member_id]
+        ids = {replaced.member_id: joining.member_id}
+        return self._as_classic(group, [*members, joining], ids, rebalance, now_ms)
+
+    def written(self, event: Hashable, error: ErrorCode | None, now_ms: int) -> Outcome:
+        """A group that could not turn goes on: everybody's session begins anew."""
+        if not isinstance(event, Turned) or error is None:
+            return NOTHING
+        group = self._context.groups.get(event.group_id)
+        if isinstance(group, ClassicGroup):
+            return Decision(None, effects=self._classics.loaded(event.group_id, group, now_ms))
+        self._classics.abandon(event.group_id, error, now_ms)
+        if isinstance(group, ConsumerGroup):
+            return Decision(None, effects=sessions(self._context, group, now_ms))
+        return NOTHING
+
+    def _may_downgrade(self, size: int) -> bool:
+        config = self._context.config()
+        return config.migration_policy.downgrades and size <= config.classic_max_size
+
+    def _as_classic(
+        self,
+        group: ConsumerGroup,
+        members: list[Member],
+        replaced: dict[str, str],
+        rebalance: bool,
+        now_ms: int,
+    ) -> Turn:
+        """`replaced`: ids that others have taken; their records are written already."""
+        group_id = group.group_id
+        classic = _as_classic_group(group, members, replaced, self._context.topics, now_ms)
+        begin = self._classics.rebalance if rebalance else self._classics.loaded
+        ends = [e for member_id in group.members for e in cancelled(group_id, member_id)]
+        return Turn(
+            (*tombstones(group, replaced), classic.record(group_id)),
+            (*ends, *begin(group_id, classic, now_ms)),
+            Turned(TO_CLASSIC, group_id),
+        )
+
+
+def _cannot_upgrade(group_id: str, reason: str) -> RequestError:
+    return RequestError(
+        ErrorCode.group_id_not_found,
+        f"Cannot upgrade classic group {group_id} to consumer group because {reason}.",
+    )
+
+
+# To KIP-848.
+
+
+def _as_consumer_group(
+    group_id: str, this: Round, classic: ClassicGroup, topics: TopicsView
+) -> tuple[Record, ...]:
+    """A member's assignment is that of the log: what the round under way will give is not known."""
+    members: list[Member] = []
+    targets: list[Partitions] = []
+    taken: set[tuple[UUID, int]] = set()
+    try:
+        for comer in this.members.values():
+            value = classic.members.get(comer.member_id)
+            target = _target_of(group_id, value.assignment if value else b"", topics, taken)
+            targets.append(target)
+            members.append(_as_member(comer, this, target))
+    except MalformedEmbedded as e:
+        raise _cannot_upgrade(group_id, f"the embedded consumer protocol is malformed: {e}") from e
+    hashed = metadata_hash({name for member in members for name in member.topics}, topics)
+    return (
+        *(member_record(group_id, member.member_id, member.subscription()) for member in members),
+        epoch_record(group_id, this.generation, hashed),
+        *(
+            target_record(group_id, member.member_id, target)
+            for member, target in zip(members, targets, strict=True)
+        ),
+        target_epoch_record(group_id, this.generation, 0),
+        *(current_record(group_id, member.member_id, member.current()) for member in members),
+    )
+
+
+def _target_of(group_id: str, given: bytes, topics: TopicsView, taken: set[tuple[UUID, int]]) -> Partitions:
+    """What its last round gave a member, as far as it exists; nothing before its first round."""
+    if not given:
+        return {}
+    assignment = decode_assignment(given)
+    if assignment.user_data:
+        raise _custom_assignor(group_id)
+    target: dict[UUID, tuple[int, ...]] = {}
+    for name, numbers in assignment.partitions:
+        topic = topics.by_name(name)
+        if topic is None:
+            continue
+        there = {(topic.topic_id, n) for n in numbers if 0 <= n < topic.partitions}
+        if there & taken:
+            raise _custom_assignor(group_id)  # one that gives partitions to several: not ours to continue
+        taken |= there
+        target[topic.topic_id] = tuple(sorted({*target.get(topic.topic_id, ()), *(n for _, n in there)}))
+    return {topic_id: numbers for topic_id, numbers in target.items() if numbers}
+
+
+def _custom_assignor(group_id: str) -> RequestError:
+    return _cannot_upgrade(
+        group_id,
+        "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default "
+        "assignor before re-attempting the upgrade",
+    )
+
+
+def _as_member(member: RoundMember, this: Round, target: Partitions) -> Member:
+    metadata = member.metadata(this.protocol)
+    if not metadata and member.protocols:
+        metadata = member.protocols[0][1]  # the group has no protocol yet
+    subscription = decode_subscription(metadata)
+    return Member(
+        member.member_id,
+        epoch=this.generation,
+        previous_epoch=this.generation,
+        instance_id=member.instance_id,
+        rack_id=subscription.rack or None,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topics=frozenset(subscription.topics),
+        assigned={t: dict.fromkeys(numbers, this.generation) for t, numbers in target.items()},
+        classic=ClassicMemberMetadata(
+            session_timeout_ms=member.session_timeout_ms, supported_protocols=member.protocols
+        ),
+    )
+
+
+# To the classic protocol.
+
+
+def _as_classic_group(
+    group: ConsumerGroup,
+    members: list[Member],
+    replaced: dict[str, str],
+    topics: TopicsView,
+    now_ms: int,
+) -> ClassicGroup:
+    """Stable, at the generation that was the group's epoch. Raises `RequestError` GROUP_ID_NOT_FOUND."""
+    former = {new: old for old, new in replaced.items()}
+    protocol = _chosen_protocol(members)
+    values = {}
+    for member in members:
+        assert member.classic is not None
+        target = group.targets.get(former.get(member.member_id, member.member_id), {})
+        metadata = dict(member.classic.supported_protocols).get(protocol or "", b"")
+        try:
+            assignment = embedded_assignment(metadata, target, topics)
+        except MalformedEmbedded as e:
+            raise RequestError(
+                ErrorCode.group_id_not_found, f"Cannot downgrade the classic group {group.group_id}: {e}."
+            ) from e
+        values[member.member_id] = MemberValue(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            member.rebalance_timeout_ms,
+            member.classic.session_timeout_ms,
+            metadata,
+            assignment,
+        )
+    leader = next(iter(values), None)
+    return ClassicGroup(group.epoch, CONSUMER_PROTOCOL, protocol, leader, now_ms, MappingProxyType(values))
+
+
+def _chosen_protocol(members: Iterable[Member]) -> str | None:
+    """Of those that all have, the one that most members like best; of equals the first that was named."""
+    lists = [[name for name, _ in m.classic.supported_protocols] for m in members if m.classic is not None]
+    common = set.intersection(*map(set, lists)) if lists else set()
+    votes: dict[str, int] = {}
+    for names in lists:
+        choice = next((name for name in names if name in common), None)
+        if choice is not None:
+            votes[choice] = votes.get(choice, 0) + 1
+    return max(votes, key=votes.__getitem__) if votes else None
+
+
+def embedded_assignment(metadata: bytes, target: Partitions, topics: TopicsView) -> bytes:
+    """A target as a classic member reads it, in its subscription's version. Raises `MalformedEmbedded`."""
+    version = decode_subscription(metadata).version
+    partitions = []
+    for topic_id, numbers in target.items():
+        topic = topics.by_id(topic_id)
+        if topic is not None:
+            partitions.append((topic.name, tuple(numbers)))
+    return encode_assignment(Assignment(version, tuple(partitions)))

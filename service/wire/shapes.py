@@ -1,0 +1,291 @@
+"""Where versions of a message differ in structure, not in fields alone: old shapes and canonical ones. [P]
+
+What is here is named in rows of `api.APIS`. A request of an own shape is read as its version has it and
+upgraded; a response is downgraded to its version's own classes before it is written.
+
+    Metadata 0            no topics: all; later versions say that with null
+    DeleteTopics 1-5      names; 6: names or ids
+    ApiVersions 0-3       without features whose lowest version is 0 (KAFKA-17492)
+    FindCoordinator 0-3   one key; 4-6: keys (KIP-699)
+    OffsetFetch 1-7       one group; 8-10: groups (KIP-709)
+    LeaveGroup 0-2        one member; 3-5: members (KIP-345)
+    JoinGroup 0-6         no protocol: the empty name; 7-9: null
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from importlib import import_module
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from service.wire import offsets
+
+DELETE_TOPICS_BY_ID = 6
+FIND_COORDINATORS = 4
+FETCH_GROUPS = 8
+LEAVE_MEMBERS = 3
+_NULL_PROTOCOL = 7
+_FETCH_HAS_ERROR = 2
+
+
+def _kio(package: str, version: int, kind: str) -> Any:
+    return import_module(f"kio.schema.{package}.v{version}.{kind}")
+
+
+# Metadata
+
+
+def all_topics_is_null(message: Any, version: int) -> Any:
+    if version > 0 or message.topics:
+        return message
+    return replace(message, topics=None)
+
+
+def all_topics_is_empty(message: Any, version: int) -> Any:
+    if version > 0:
+        return message
+    if message.topics == ():
+        raise ValueError("Metadata version 0 cannot ask for no topics")
+    return replace(message, topics=message.topics or ())
+
+
+# DeleteTopics
+
+
+def topics_of_names(message: Any, version: int) -> Any:
+    if version >= DELETE_TOPICS_BY_ID:
+        return message
+    module = _kio("delete_topics", DELETE_TOPICS_BY_ID, "request")
+    return module.DeleteTopicsRequest(
+        topics=tuple(module.DeleteTopicState(name=name, topic_id=None) for name in message.topic_names),
+        timeout=message.timeout,
+    )
+
+
+def names_of_topics(message: Any, version: int) -> Any:
+    if version >= DELETE_TOPICS_BY_ID:
+        return message
+    names = tuple(topic.name for topic in message.topics)
+    if None in names:
+        raise ValueError(f"DeleteTopics version {version} knows topics by name only")
+    module = _kio("delete_topics", version, "request")
+    return module.DeleteTopicsRequest(topic_names=names, timeout=message.timeout)
+
+
+# ApiVersions
+
+
+def features_above_zero(message: Any, version: int) -> Any:
+    if version >= 4 or not message.supported_features:
+        return message
+    return replace(
+        message, supported_features=tuple(f for f in message.supported_features if f.min_version > 0)
+    )
+
+
+# FindCoordinator
+
+
+def keys_of_key(message: Any, version: int) -> Any:
+    if version >= FIND_COORDINATORS:
+        return message
+    module = _kio("find_coordinator", 6, "request")
+    return module.FindCoordinatorRequest(
+        key_type=getattr(message, "key_type", 0), coordinator_keys=(message.key,)
+    )
+
+
+def key_of_keys(message: Any, version: int) -> Any:
+    if version >= FIND_COORDINATORS:
+        return message
+    if len(message.coordinator_keys) != 1 or (version == 0 and message.key_type):
+        raise ValueError(f"FindCoordinator version {version} asks for one coordinator, of a group before 1")
+    more = {"key_type": message.key_type} if version else {}
+    module = _kio("find_coordinator", version, "request")
+    return module.FindCoordinatorRequest(key=message.coordinator_keys[0], **more)
+
+
+def coordinator_of_coordinators(message: Any, version: int) -> Any:
+    if version >= FIND_COORDINATORS:
+        return message
+    [one] = message.coordinators
+    more = {"throttle_time": message.throttle_time, "error_message": one.error_message} if version else {}
+    module = _kio("find_coordinator", version, "response")
+    return module.FindCoordinatorResponse(
+        error_code=one.error_code, node_id=one.node_id, host=one.host, port=one.port, **more
+    )
+
+
+def coordinators_of_coordinator(message: Any, version: int) -> Any:
+    """The key is not in the answer."""
+    if version >= FIND_COORDINATORS:
+        return message
+    module = _kio("find_coordinator", 6, "response")
+    one = module.Coordinator(
+        key="",
+        node_id=message.node_id,
+        host=message.host,
+        port=message.port,
+        error_code=message.error_code,
+        error_message=getattr(message, "error_message", None),
+    )
+    return module.FindCoordinatorResponse(
+        throttle_time=getattr(message, "throttle_time", timedelta(0)), coordinators=(one,)
+    )
+
+
+# OffsetFetch
+
+
+def groups_of_group(message: Any, version: int) -> Any:
+    if version >= FETCH_GROUPS:
+        return message
+    topics = None
+    if message.topics is not None:
+        topics = tuple(
+            offsets.OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes)
+            for one in message.topics
+        )
+    return offsets.OffsetFetchRequest(
+        groups=(offsets.OffsetFetchRequestGroup(group_id=message.group_id, topics=topics),),
+        require_stable=getattr(message, "require_stable", False),
+    )
+
+
+def group_of_groups(message: Any, version: int) -> Any:
+    if version >= FETCH_GROUPS:
+        return message
+    if len(message.groups) != 1:
+        raise ValueError(f"OffsetFetch version {version} asks for one group")
+    [group] = message.groups
+    if version < 2 and group.topics is None:
+        raise ValueError("OffsetFetch version 1 cannot ask for all topics")
+    module = _kio("offset_fetch", version, "request")
+    topics = None
+    if group.topics is not None:
+        topics = tuple(
+            module.OffsetFetchRequestTopic(name=one.name, partition_indexes=one.partition_indexes)
+            for one in group.topics
+        )
+    more = {"require_stable": message.require_stable} if version >= 7 else {}
+    return module.OffsetFetchRequest(group_id=group.group_id, topics=topics, **more)
+
+
+def fetched_of_groups(message: Any, version: int) -> Any:
+    if version >= FETCH_GROUPS:
+        return message
+    [group] = message.groups
+    module = _kio("offset_fetch", version, "response")
+    more: dict[str, Any] = {}
+    if version >= _FETCH_HAS_ERROR:
+        more["error_code"] = group.error_code
+    if version >= 3:
+        more["throttle_time"] = message.throttle_time
+    has_epoch = version >= 5
+    return module.OffsetFetchResponse(
+        topics=tuple(
+            module.OffsetFetchResponseTopic(
+                name=topic.name,
+                partitions=tuple(
+                    module.OffsetFetchResponsePartition(
+                        partition_index=one.partition_index,
+                        committed_offset=one.committed_offset,
+                        metadata=one.metadata,
+                        error_code=one.error_code,
+                        **({"committed_leader_epoch": one.committed_leader_epoch} if has_epoch else {}),
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in group.topics
+        ),
+        **more,
+    )
+
+
+def groups_of_fetched(message: Any, version: int) -> Any:
+    """The group's id is not in the answer."""
+    if version >= FETCH_GROUPS:
+        return message
+    partition = _kio("offset_fetch", 10, "response").OffsetFetchResponsePartitions
+    return offsets.OffsetFetchResponse(
+        throttle_time=getattr(message, "throttle_time", timedelta(0)),
+        groups=(
+            offsets.OffsetFetchResponseGroup(
+                group_id="",
+                topics=tuple(
+                    offsets.OffsetFetchResponseTopics(
+                        name=topic.name,
+                        partitions=tuple(
+                            partition(
+                                partition_index=one.partition_index,
+                                committed_offset=one.committed_offset,
+                                committed_leader_epoch=getattr(one, "committed_leader_epoch", -1),
+                                metadata=one.metadata,
+                                error_code=one.error_code,
+                            )
+                            for one in topic.partitions
+                        ),
+                    )
+                    for topic in message.topics
+                ),
+                error_code=getattr(message, "error_code", ErrorCode.none),
+            ),
+        ),
+    )
+
+
+# LeaveGroup
+
+
+def members_of_member(message: Any, version: int) -> Any:
+    if version >= LEAVE_MEMBERS:
+        return message
+    module = _kio("leave_group", 5, "request")
+    return module.LeaveGroupRequest(
+        group_id=message.group_id, members=(module.MemberIdentity(member_id=message.member_id),)
+    )
+
+
+def member_of_members(message: Any, version: int) -> Any:
+    if version >= LEAVE_MEMBERS:
+        return message
+    if len(message.members) != 1 or message.members[0].group_instance_id is not None:
+        raise ValueError(f"LeaveGroup version {version} names one member, by its id")
+    module = _kio("leave_group", version, "request")
+    return module.LeaveGroupRequest(group_id=message.group_id, member_id=message.members[0].member_id)
+
+
+def left_of_members(message: Any, version: int) -> Any:
+    """One error stands for the request's and for the one member's."""
+    if version >= LEAVE_MEMBERS:
+        return message
+    error = message.error_code
+    if error == ErrorCode.none and message.members:
+        error = message.members[0].error_code
+    more = {"throttle_time": message.throttle_time} if version else {}
+    return _kio("leave_group", version, "response").LeaveGroupResponse(error_code=error, **more)
+
+
+def members_of_left(message: Any, version: int) -> Any:
+    if version >= LEAVE_MEMBERS:
+        return message
+    return _kio("leave_group", 5, "response").LeaveGroupResponse(
+        throttle_time=getattr(message, "throttle_time", timedelta(0)),
+        error_code=message.error_code,
+        members=(),
+    )
+
+
+# JoinGroup
+
+
+def no_protocol_is_empty(message: Any, version: int) -> Any:
+    if version >= _NULL_PROTOCOL or message.protocol_name is not None:
+        return message
+    if isinstance(message, tuple):
+        return message._replace(protocol_name="")  # type: ignore[attr-defined]
+    return replace(message, protocol_name="")

@@ -1,0 +1,274 @@
+"""The runtime beside a list: a leader whose appends fail, whose mark lags, who loses the lead and finds it.
+
+Acknowledged is committed; reads are never ahead of the mark; the state is what a replay of the log from zero
+gives; nobody's answer is lost or given twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError, StorageError
+from service.base.timers import Timers
+from service.coordinator.context import RuntimeSettings
+from service.coordinator.runtime import Runtime, State
+from service.coordinator.shard import LATER, Decision, Record, Reply
+from tests.support.coordinators import DictShard, ModelLog, ModelLogs
+from tests.support.virtual_loop import VirtualLoop, run_virtually
+
+KEYS = [f"k{number}".encode() for number in range(6)]
+FAILURES: list[tuple[Exception, ErrorCode]] = [
+    (RequestError(ErrorCode.not_enough_replicas, "few"), ErrorCode.coordinator_not_available),
+    (StorageError("disk full"), ErrorCode.not_coordinator),
+    (RequestError(ErrorCode.message_too_large, "large"), ErrorCode.unknown_server_error),
+    (KeyError("a bug"), ErrorCode.unknown_server_error),
+]
+UNKNOWN = {ErrorCode.coordinator_not_available, ErrorCode.not_coordinator}
+"""Errors after which a write may be in the log all the same: it timed out, or the lead was lost."""
+
+
+class Asked:
+    """One request, and what came of it."""
+
+    def __init__(self, world: World, kind: str, records: tuple[Record, ...]) -> None:
+        self.world = world
+        self.kind = kind
+        self.records = records
+        self.observed_at = -1
+        self.outcome: ErrorCode | str | None = "waits"
+        self.future: asyncio.Future[Any] | None = None
+
+    def follow(self, future: asyncio.Future[Any]) -> None:
+        self.future = future
+        future.add_done_callback(self._done)
+
+    def _done(self, future: asyncio.Future[Any]) -> None:
+        assert self.outcome == "waits", "answered twice"
+        error = future.exception()
+        if error is not None:
+            assert isinstance(error, RequestError), repr(error)
+            self.outcome = error.code
+            return
+        self.outcome = None
+        assert future.result() == "ok"
+        log = self.world.log
+        committed = {(key, value) for _, key, value in log.records(log.high_watermark)}
+        assert committed.issuperset(self.records), f"{self.kind} is acknowledged and not committed"
+        assert self.observed_at < log.high_watermark, f"{self.kind} saw what is not committed"
+
+
+class World:
+    """A node that leads the one partition, or does not; its random fate."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = Random(seed)
+        self.loop = asyncio.get_running_loop()
+        assert isinstance(self.loop, VirtualLoop)
+        self.log = ModelLog()
+        self.settings = RuntimeSettings(linger_ms=self.random.choice([-1, -1, 0, 20]), commit_timeout_ms=500)
+        self.shard = DictShard()
+        self.asked: list[Asked] = []
+        self.waiting: list[tuple[int, Asked]] = []
+        self.number = 0
+        self.leads = True
+        self.runtime: Runtime[DictShard] = Runtime(
+            "__model",
+            self._make_shard,
+            ModelLogs(self.log),
+            self.loop,
+            Timers(self.loop),
+            lambda: self.settings,
+        )
+
+    def _make_shard(self, partition: int) -> DictShard:
+        self.shard = DictShard()
+        self.waiting.clear()
+        return self.shard
+
+    # What a request can be
+
+    def _records(self, most: int = 3) -> tuple[Record, ...]:
+        made = []
+        for _ in range(self.random.randint(1, most)):
+            self.number += 1
+            gone = self.random.random() < 0.2
+            made.append(Record(self.random.choice(KEYS), None if gone else b"v%d" % self.number))
+        # A tombstone has no number: a value beside it tells that the batch is there.
+        self.number += 1
+        return (*made, Record(b"n", b"v%d" % self.number))
+
+    def write(self, **more: Any) -> None:
+        records = self._records()
+        if self.random.random() < 0.05:
+            records = (Record(b"large", bytes(8000)),)
+        asked = self._new("write", records)
+        self._ask(asked, lambda shard, ticket, now: Decision("ok", records, event=len(self.asked), **more))
+
+    def divisible(self) -> None:
+        records = tuple(Record(b"d%d" % n, bytes(900)) for n in range(9))
+        asked = self._new("divisible", ())
+        self._ask(asked, lambda shard, ticket, now: Decision("ok", records, divisible=True))
+
+    def look(self) -> None:
+        """A decision without records, which rests on what is not committed yet."""
+        asked = self._new("look", ())
+
+        def decide(shard: DictShard, ticket: int, now_ms: int) -> Decision[str]:
+            asked.observed_at = max((shard.changed_at[key] for key in shard.values), default=-1)
+            return Decision("ok")
+
+        self._ask(asked, decide)
+
+    def join(self) -> None:
+        """Answered by a later decision."""
+        asked = self._new("join", ())
+
+        def decide(shard: DictShard, ticket: int, now_ms: int) -> Decision[str]:
+            self.waiting.append((ticket, asked))
+            return Decision(LATER)
+
+        self._ask(asked, decide)
+
+    def complete(self) -> None:
+        """Answers those who wait, with a record."""
+        waiting, self.waiting = self.waiting, []
+        records = self._records(1)
+        asked = self._new("complete", records)
+
+        def decide(shard: DictShard, ticket: int, now_ms: int) -> Decision[str]:
+            for _, one in waiting:
+                if one.future is not None and not one.future.done():
+                    one.records = records
+            return Decision("ok", records, tuple(Reply(number, "ok") for number, _ in waiting))
+
+        self._ask(asked, decide)
+
+    def refuse(self) -> None:
+        bug = self.random.random() < 0.5
+        asked = self._new("refuse", (Record(b"never", b"never"),))
+
+        def decide(shard: DictShard, ticket: int, now_ms: int) -> Decision[str]:
+            if bug:
+                raise KeyError("a bug")
+            raise RequestError(ErrorCode.illegal_generation)
+
+        self._ask(asked, decide)
+
+    def replay_bug(self) -> None:
+        records = (*self._records(), Record(b"bug", b"never"))
+        asked = self._new("replay_bug", (Record(b"bug", b"never"),))
+        self._ask(asked, lambda shard, ticket, now: Decision("ok", records))
+
+    def _new(self, kind: str, records: tuple[Record, ...]) -> Asked:
+        asked = Asked(self, kind, records)
+        self.asked.append(asked)
+        return asked
+
+    def _ask(self, asked: Asked, decide: Any) -> None:
+        asked.follow(self.runtime.write(0, decide))
+
+    def read(self) -> None:
+        """Committed state, and nothing newer."""
+        if not self.runtime.shards():
+            return
+        seen, end = self.runtime.read(
+            0, lambda shard, now: (dict(shard.values.committed_items()), shard.journal.committed_offset)
+        )
+        assert end <= self.log.high_watermark
+        assert seen == self.log.state(end)
+
+    # What fate can do
+
+    def mark(self) -> None:
+        log = self.log
+        log.moves_at_once = self.random.random() < 0.5
+        log.commit(self.random.randint(log.high_watermark, log.end_offset))
+
+    def catch_up(self) -> None:
+        self.log.commit(self.log.end_offset)
+
+    def fail(self) -> None:
+        self.log.fails_with = self.random.choice(FAILURES)[0] if self.random.random() < 0.5 else None
+
+    def elect(self) -> None:
+        """Away and here again: what was not committed may be lost."""
+        log = self.log
+        if self.leads:
+            self.runtime.resigned(0, log.leader_epoch + 1)
+            log.leader_epoch += 1
+            log.truncate(self.random.randint(log.high_watermark, log.end_offset))
+            self.leads = False
+        else:
+            log.leader_epoch += 1
+            self.runtime.elected(0, log.leader_epoch)
+            self.leads = True
+
+    def elect_again(self) -> None:
+        """The same lead told twice, an older one, and a newer one without a resignation."""
+        self.runtime.elected(0, self.log.leader_epoch - self.random.randint(0, 1))
+        if self.leads and self.random.random() < 0.3:
+            self.log.leader_epoch += 1
+            self.runtime.elected(0, self.log.leader_epoch)
+
+    async def check_state(self) -> None:
+        """In quiet, the state is the replay of the log from zero."""
+        self.log.fails_with = None
+        await asyncio.sleep(0.1)
+        context = self.runtime.states()[State.ACTIVE]
+        if context:
+            assert dict(self.shard.values.items()) == self.log.state()
+            assert len(self.shard.journal) == 0 or self.log.high_watermark < self.log.end_offset
+
+
+async def live(seed: int) -> None:
+    world = World(seed)
+    random = world.random
+    failures: list[Any] = []
+    world.loop.set_exception_handler(lambda loop, context: failures.append(context.get("exception", context)))
+    world.runtime.elected(0, 0)
+    steps = (
+        [world.write] * 12 + [world.look, world.join, world.complete, world.read] * 3
+        + [world.divisible, world.refuse, world.replay_bug, world.mark, world.mark, world.catch_up]
+        + [world.fail, world.elect, world.elect_again]
+    )  # fmt: skip
+    for _ in range(random.randint(50, 400)):
+        random.choice(steps)()
+        if random.random() < 0.3:
+            await asyncio.sleep(random.choice([0, 0, 0, 0.003, 0.03, 0.7]))
+        if random.random() < 0.02:
+            await world.check_state()
+    world.log.fails_with = None
+    if not world.leads:
+        world.elect()
+    world.log.commit(world.log.end_offset)
+    world.log.moves_at_once = True
+    await world.check_state()
+    await asyncio.sleep(1)
+    waiting = {number for _, one in world.waiting for number in [id(one)]}
+    assert all(one.outcome != "waits" or id(one) in waiting for one in world.asked), "an answer is lost"
+    world.read()
+    await world.runtime.close()
+    await asyncio.sleep(0)
+    assert all(one.outcome != "waits" for one in world.asked), "an answer is lost"
+    assert world.runtime.metrics.waiting == 0
+    assert not failures, failures
+    written = {(key, value) for _, key, value in world.log.records()}
+    for one in world.asked:
+        if one.outcome in UNKNOWN or one.outcome is None or not one.records:
+            continue
+        assert one.records[-1] not in written, f"{one.kind}: {one.outcome} and yet written"
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_what_is_acknowledged_is_committed_whatever_happens(block: int) -> None:
+    for seed in range(block * 12, block * 12 + 12):
+        try:
+            run_virtually(live(seed))
+        except BaseException:
+            print("seed", seed)
+            raise
