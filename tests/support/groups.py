@@ -72,7 +72,7 @@ class NoModernGroups:
 
 
 def classic_shard(
-    topics: Topics | None = None, metrics: GroupMetrics | None = None, **settings: int
+    topics: Topics | None = None, metrics: GroupMetrics | None = None, **settings: Any
 ) -> GroupShard:
     """A shard for classic groups; the first round is not delayed unless `settings` say so."""
     config = GroupsConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})

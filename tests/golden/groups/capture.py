@@ -2,7 +2,7 @@
 
     python tests/golden/groups/capture.py BOOTSTRAP LOG_DIR
 
-BOOTSTRAP is one Kafka node with ``offsets.topic.num.partitions=1`` and ``group.initial.rebalance.delay.ms=0``,
+BOOTSTRAP is one Kafka node, ``offsets.topic.num.partitions=1``, ``group.initial.rebalance.delay.ms=0``, and
 LOG_DIR its ``log.dirs``. Besides the segment there is ``expected.json``: what the node answered for the
 groups. Member ids, times and topic ids differ from run to run; the tests compare with what lies beside.
 """

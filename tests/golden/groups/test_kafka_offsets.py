@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.coordinator.shard import Schedule
 from service.groups import records
 from service.groups.protocol import decode_assignment, decode_subscription
 from service.groups.requests import OffsetFetchGroup, OffsetFetchTopic
@@ -109,5 +110,5 @@ def test_an_open_transaction_is_waited_for(shard: GroupShard) -> None:
 
 def test_timers_of_a_group_begin_with_the_load(shard: GroupShard) -> None:
     effects = shard.loaded(0)
-    names = [effect.name for effect in effects if effect.name[0] == "classic session"]  # type: ignore[union-attr, index]
+    names = [e.name for e in effects if isinstance(e, Schedule) and "classic session" in str(e.name)]
     assert len(names) == 2

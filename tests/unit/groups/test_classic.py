@@ -17,7 +17,7 @@ E = ErrorCode
 
 
 def members(**settings: int) -> Members:
-    return Members(ShardLeader(lambda: classic_shard(**settings)))
+    return Members(ShardLeader(lambda: classic_shard(None, None, **settings)))
 
 
 def last_group(m: Members) -> records.GroupValue:

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from service.coordinator.shard import Decision, Producer
+from service.coordinator.shard import LATER, Decision, Producer
 from service.groups import offset_commits, records
 from service.groups.expiry import PIECE_PLACES
 from service.groups.metrics import GroupMetrics
@@ -111,6 +111,7 @@ class Committers(Members):
 
 
 def _answered(decision: Decision[Any], known: offset_commits.KnownDelete) -> Decision[Any]:
+    assert decision.response is not LATER
     return decision._replace(response=known.answer(decision.response))
 
 

@@ -188,7 +188,7 @@ def test_bytes_are_records_or_corrupt(data: bytes) -> None:
 def test_bytes_are_of_the_embedded_protocol_or_malformed(data: bytes, version: int) -> None:
     for decode in (decode_subscription, decode_assignment, lambda given: subscribed_topics([given])):
         try:
-            decode(struct.pack(">h", version) + data)  # type: ignore[operator]
+            decode(struct.pack(">h", version) + data)
         except MalformedEmbedded:
             continue
 
