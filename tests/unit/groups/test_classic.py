@@ -383,6 +383,23 @@ def test_answers_wait_for_the_mark() -> None:
     assert m.state == "Stable"
 
 
+def test_a_write_that_comes_true_late_is_of_its_own_generation() -> None:
+    m = members()
+    ids, generation = m.stable("a", "b")
+    for one in ids:
+        m.join(one, protocols=[("range", b"second")])
+    m.leader.lagging = True
+    m.sync(ids[0], generation + 1, {one: b"second" for one in ids})
+    for one in ids:
+        m.join(one, protocols=[("range", b"third")])
+    waits = m.sync(ids[1], generation + 2)
+    m.leader.commit()
+    assert m.leader.waits(waits)
+    assert m.state == "CompletingRebalance"
+    assert m.error(m.sync(ids[0], generation + 2, {ids[1]: b"third"})) == E.none
+    assert m.answer(waits).assignment == b"third"
+
+
 # Static members.
 
 
