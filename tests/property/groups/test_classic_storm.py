@@ -1,11 +1,11 @@
 """A classic group in a storm: members of every kind, and a coordinator whose writes fail and that is lost.
 
-Members join, crash, sleep, leave, come back under their instance, run twice, change what they want, lose answers;
-writes fail, lag and are lost; another coordinator reads the log as far as it was committed, or further. Whatever
-happens:
+Members join, crash, sleep, leave, come back under their instance, run twice, change what they want, lose
+answers; writes fail, lag and are lost; another coordinator reads the log as far as it was committed, or
+further. Whatever happens:
 
-- nobody is in two generations: whoever is taken for a member now has what one leader assigned, and no partition
-  has two owners;
+- nobody is in two generations: whoever is taken for a member now has what one leader assigned, and no
+  partition has two owners;
 - a commit is taken from such a member alone;
 - every request gets an answer, and exactly the log says what the state is: a step that writes nothing changes
   nothing of it, and the same log makes the same state;
@@ -200,8 +200,8 @@ class Storm:
             leader.failing = None
             leader.commit()
         kind = random.choices(
-            ["step", "time", "new", "crash", "leave", "back", "twice", "wish", "sleep", "commit", "fail", "lag",
-             "lose", "reload", "oust"],
+            ["step", "time", "new", "crash", "leave", "back", "twice", "wish", "sleep", "commit", "fail",
+             "lag", "lose", "reload", "oust"],
             [100, 25, 8, 2, 2, 4, 1, 4, 2, 10, 6, 6, 3, 1, 1],
         )[0]  # fmt: skip
         if kind == "new" and len(self.live) < 12:

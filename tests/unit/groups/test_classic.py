@@ -389,7 +389,7 @@ def test_a_write_that_comes_true_late_is_of_its_own_generation() -> None:
     for one in ids:
         m.join(one, protocols=[("range", b"second")])
     m.leader.lagging = True
-    m.sync(ids[0], generation + 1, {one: b"second" for one in ids})
+    m.sync(ids[0], generation + 1, dict.fromkeys(ids, b"second"))
     for one in ids:
         m.join(one, protocols=[("range", b"third")])
     waits = m.sync(ids[1], generation + 2)
