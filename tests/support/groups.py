@@ -72,12 +72,21 @@ class NoModernGroups:
 
 
 def classic_shard(
-    topics: Topics | None = None, metrics: GroupMetrics | None = None, **settings: Any
+    topics: Topics | None = None,
+    metrics: GroupMetrics | None = None,
+    warnings: list[str] | None = None,
+    **settings: Any,
 ) -> GroupShard:
     """A shard for classic groups; the first round is not delayed unless `settings` say so."""
+    told: list[str] = [] if warnings is None else warnings
     config = GroupsConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})
     return GroupShard(
-        0, Topics() if topics is None else topics, lambda: config, metrics or GroupMetrics(), NoModernGroups
+        0,
+        Topics() if topics is None else topics,
+        lambda: config,
+        metrics or GroupMetrics(),
+        NoModernGroups,
+        told.append,
     )
 
 
