@@ -97,10 +97,8 @@ class GroupShard:
             self._replay_group(key, value)
         elif not self.modern.replay(offset, kind, key, value) and kind not in self._unknown_types:
             self._unknown_types.add(kind)
-            self._warn(
-                f"__consumer_offsets-{self.partition}: records of type {kind} (the first at offset {offset}) are "
-                "unknown and skipped"
-            )
+            where = f"__consumer_offsets-{self.partition}"
+            self._warn(f"{where}: records of type {kind}, from offset {offset} on, are unknown and skipped")
 
     def _replay_offset(self, offset: int, key: bytes, value: bytes | None, producer_id: int) -> None:
         place = records.decode_offset_key(key)

@@ -174,7 +174,7 @@ class Storm:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        settings: dict[str, int] = {
+        settings: dict[str, Any] = {
             "group_initial_rebalance_delay_ms": self.random.choice([0, 0, 2_000]),
             "group_max_size": self.random.choice([4, 1_000, 1_000]),
         }

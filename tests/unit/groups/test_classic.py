@@ -16,7 +16,7 @@ from tests.support.shards import ShardLeader
 E = ErrorCode
 
 
-def members(**settings: int) -> Members:
+def members(**settings: Any) -> Members:
     return Members(ShardLeader(lambda: classic_shard(None, None, **settings)))
 
 
