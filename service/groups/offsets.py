@@ -15,8 +15,13 @@ from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
 from service.base.timeline import Journal, Timeline
-from service.base.types import NO_PRODUCER_ID
-from service.groups.records import OffsetKey, OffsetValue
+from service.base.types import NO_PRODUCER_ID, NO_TIMESTAMP
+from service.groups.records import (
+    NEWEST_OFFSET_VERSION,
+    OffsetValue,
+    decode_offset_value,
+    decode_place,
+)
 
 Outer = TypeVar("Outer", bound=Hashable)
 Inner = TypeVar("Inner", bound=Hashable)
@@ -26,9 +31,12 @@ Place: TypeAlias = tuple[str, int]
 """Topic and partition."""
 
 _ROW = struct.Struct(">qiqqq16s")
+_NEWEST_HEAD = struct.Struct(">hqi")
+_COMMIT_TIME = struct.Struct(">q")
 _RECORD_OFFSET = struct.Struct(">q")
 _RECORD_OFFSET_AT: Final = 28
 _NO_ID: Final = bytes(16)
+_ID_TAG: Final = b"\1\0\x10"
 
 
 class Position(NamedTuple):
@@ -47,6 +55,28 @@ def _pack(value: OffsetValue, record_offset: int) -> bytes:
     raw_id = _NO_ID if value.topic_id is None else value.topic_id.bytes
     row = _ROW.pack(value.offset, value.leader_epoch, value.commit_ms, value.expire_ms, record_offset, raw_id)
     return row + value.metadata.encode() if value.metadata else row
+
+
+def _row(value: bytes, record_offset: int) -> bytes:
+    """A value of type 0 or 1, packed; what coordinators write by the thousand is not decoded first. Raises
+    `CorruptionError`.
+    """
+    size = len(value) - _NEWEST_HEAD.size
+    if size >= 10 and value[1] == NEWEST_OFFSET_VERSION and value[0] == 0:
+        _, offset, leader_epoch = _NEWEST_HEAD.unpack_from(value)
+        # Short metadata, and no tag but the topic's id.
+        stop = _NEWEST_HEAD.size + value[_NEWEST_HEAD.size]
+        metadata, tags = value[_NEWEST_HEAD.size + 1 : stop], value[stop + 8 :]
+        if value[_NEWEST_HEAD.size] - 1 in range(0x7F) and metadata.isascii():
+            commit_ms = _COMMIT_TIME.unpack_from(value, stop)[0] if len(tags) else 0
+            if tags == b"\0":
+                return (
+                    _ROW.pack(offset, leader_epoch, commit_ms, NO_TIMESTAMP, record_offset, _NO_ID) + metadata
+                )
+            if len(tags) == 19 and tags.startswith(_ID_TAG):
+                row = _ROW.pack(offset, leader_epoch, commit_ms, NO_TIMESTAMP, record_offset, tags[3:])
+                return row + metadata
+    return _pack(decode_offset_value(value), record_offset)
 
 
 def _unpack(row: bytes) -> Position:
@@ -112,7 +142,8 @@ class Offsets:
         self._positions: Nested[str, Place, bytes] = Nested(journal)
         self._pending: Nested[int, tuple[str, Place], bytes] = Nested(journal)
         self._open: Nested[str, Place, tuple[int, ...]] = Nested(journal)
-        self._places: dict[Place, Place] = {}
+        self._places: dict[bytes, Place] = {}
+        """as keys have them: one object for all groups"""
 
     # Looks.
 
@@ -175,24 +206,35 @@ class Offsets:
 
     # Replay.
 
-    def put(self, record_offset: int, key: OffsetKey, value: OffsetValue, producer_id: int) -> None:
-        place = self._place(key.topic, key.partition)
-        row = _pack(value, record_offset)
-        if producer_id == NO_PRODUCER_ID:
-            self._positions.put(key.group, place, row)
-            return
-        self._pending.put(producer_id, (key.group, place), row)
-        timeline = self._open.get(key.group)
+    def replay(
+        self, record_offset: int, group: str, rest: bytes, value: bytes | None, producer_id: int
+    ) -> None:
+        """A record of type 0 or 1, its key split by `split_offset_key`. Raises `CorruptionError`."""
+        place = self._places.get(rest)
+        if place is None:
+            place = decode_place(rest)
+            if value is not None:
+                self._places[rest] = place
+        if value is None:
+            self._remove(group, place)
+        elif producer_id == NO_PRODUCER_ID:
+            self._positions.put(group, place, _row(value, record_offset))
+        else:
+            self._wait(group, place, _row(value, record_offset), producer_id)
+
+    def _wait(self, group: str, place: Place, row: bytes, producer_id: int) -> None:
+        """Of a transaction: until its end."""
+        self._pending.put(producer_id, (group, place), row)
+        timeline = self._open.get(group)
         writers = () if timeline is None else timeline.get(place, ())
         if producer_id not in writers:
-            self._open.put(key.group, place, (*writers, producer_id))
+            self._open.put(group, place, (*writers, producer_id))
 
-    def remove(self, key: OffsetKey) -> None:
+    def _remove(self, group: str, place: Place) -> None:
         """A tombstone: the offset goes, and what transactions would have put there."""
-        place = (key.topic, key.partition)
-        self._positions.pop(key.group, place)
-        for producer_id in self._open.pop(key.group, place) or ():
-            self._pending.pop(producer_id, (key.group, place))
+        self._positions.pop(group, place)
+        for producer_id in self._open.pop(group, place) or ():
+            self._pending.pop(producer_id, (group, place))
         self.tidy()
 
     def end_transaction(self, producer_id: int, commit: bool) -> None:
@@ -227,13 +269,9 @@ class Offsets:
         self._open.tidy()
 
     def forget_topic(self, topic: str) -> None:
-        """A topic is gone: its places need not be remembered once nobody has them."""
-        for place in [place for place in self._places if place[0] == topic]:
-            del self._places[place]
-
-    def _place(self, topic: str, partition: int) -> Place:
-        place = (topic, partition)
-        return self._places.setdefault(place, place)
+        """A topic is gone: its places need not be remembered."""
+        for rest in [rest for rest, place in self._places.items() if place[0] == topic]:
+            del self._places[rest]
 
 
 def _record_offset(row: bytes) -> int:

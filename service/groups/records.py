@@ -27,7 +27,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError
@@ -56,8 +56,7 @@ _OFFSET_HEAD = struct.Struct(">hqi")
 _I64 = struct.Struct(">q")
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetKey:
+class OffsetKey(NamedTuple):
     """Whose position: a group's in one partition."""
 
     group: str
@@ -65,8 +64,7 @@ class OffsetKey:
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetValue:
+class OffsetValue(NamedTuple):
     """A committed position. Times in ms; -1: no leader epoch, no expiry of its own; no id before topics had
     them.
     """
@@ -135,6 +133,24 @@ def decode_offset_key(key: bytes) -> OffsetKey:
     with _corrupt("offset key"):
         cursor = Cursor(key, _I16.size)
         return OffsetKey(cursor.string(), cursor.string(), cursor.int32())
+
+
+def split_offset_key(key: bytes) -> tuple[str, bytes]:
+    """The group of a key 0 or 1, and what follows it, for `decode_place`. Raises `CorruptionError`."""
+    stop = 4 + int.from_bytes(key[2:4], "big", signed=True)
+    if not 4 <= stop <= len(key):
+        raise CorruptionError(f"offset key: a group of {stop - 4} bytes in a key of {len(key)}")
+    try:
+        return str(key[4:stop], "utf-8"), key[stop:]
+    except UnicodeDecodeError as e:
+        raise CorruptionError(f"offset key: {e}") from e
+
+
+def decode_place(rest: bytes) -> tuple[str, int]:
+    """Topic and partition, from what follows the group in a key 0 or 1. Raises `CorruptionError`."""
+    with _corrupt("offset key"):
+        cursor = Cursor(rest)
+        return cursor.string(), cursor.int32()
 
 
 def decode_group_key(key: bytes) -> GroupKey:

@@ -101,14 +101,10 @@ class GroupShard:
             self._warn(f"{where}: records of type {kind}, from offset {offset} on, are unknown and skipped")
 
     def _replay_offset(self, offset: int, key: bytes, value: bytes | None, producer_id: int) -> None:
-        place = records.decode_offset_key(key)
-        if value is None:
-            self.offsets.remove(place)
-            return
-        position = records.decode_offset_value(value)
-        if place.group not in self.groups:
-            self.groups[place.group] = EMPTY_GROUP
-        self.offsets.put(offset, place, position, producer_id)
+        group_id, rest = records.split_offset_key(key)
+        self.offsets.replay(offset, group_id, rest, value, producer_id)
+        if value is not None and group_id not in self.groups:
+            self.groups[group_id] = EMPTY_GROUP
 
     def _replay_group(self, key: bytes, value: bytes | None) -> None:
         group_id = records.decode_group_key(key).group
