@@ -7,6 +7,7 @@ true on this node.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
@@ -38,6 +39,8 @@ from service.metadata.features import GROUP_VERSION
 from service.metadata.image import MetadataImage
 from service.network.exchange import RequestContext
 from service.records.batch import Codec
+
+_log = logging.getLogger(__name__)
 
 GROUP_RESOURCE: Final = 32
 """The config resources of groups, by group id."""
@@ -151,6 +154,7 @@ class GroupCoordinators:
                 self.metrics,
                 self.new_uuid,
             ),
+            _log.warning,
         )
 
     @property

@@ -7,7 +7,6 @@ this module's, the others are the modern groups'.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -43,8 +42,6 @@ from service.groups.requests import (
     left_by_nobody,
 )
 
-log = logging.getLogger(__name__)
-
 EXPIRY: Final = ("offsets expiry",)
 
 
@@ -60,6 +57,7 @@ class GroupShard:
     """A `Shard`. `config` is asked at each use: its values change while the node runs.
 
     `groups` holds a `ClassicGroup` or whatever the modern groups put there; they are made with this shard.
+    `warn` is told what an operator should know.
     """
 
     def __init__(
@@ -69,6 +67,7 @@ class GroupShard:
         config: Callable[[], GroupsConfig],
         metrics: GroupMetrics,
         modern: Callable[[GroupShard], ModernGroups],
+        warn: Callable[[str], None],
     ) -> None:
         self.partition = partition
         self.topics = topics
@@ -79,6 +78,7 @@ class GroupShard:
         self.offsets = Offsets(self._journal)
         self.classic = ClassicGroups(self.groups, config, metrics)
         self.modern = modern(self)
+        self._warn = warn
         self._unknown_types: set[int] = set()
 
     @property
@@ -97,10 +97,8 @@ class GroupShard:
             self._replay_group(key, value)
         elif not self.modern.replay(offset, kind, key, value) and kind not in self._unknown_types:
             self._unknown_types.add(kind)
-            log.warning(
-                "__consumer_offsets-%d: records of type %d (the first at offset %d) are unknown and skipped",
-                self.partition, kind, offset,
-            )  # fmt: skip
+            where = f"__consumer_offsets-{self.partition}"
+            self._warn(f"{where}: records of type {kind}, from offset {offset} on, are unknown and skipped")
 
     def _replay_offset(self, offset: int, key: bytes, value: bytes | None, producer_id: int) -> None:
         place = records.decode_offset_key(key)

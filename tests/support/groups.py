@@ -72,12 +72,21 @@ class NoModernGroups:
 
 
 def classic_shard(
-    topics: Topics | None = None, metrics: GroupMetrics | None = None, **settings: int
+    topics: Topics | None = None,
+    metrics: GroupMetrics | None = None,
+    warnings: list[str] | None = None,
+    **settings: Any,
 ) -> GroupShard:
     """A shard for classic groups; the first round is not delayed unless `settings` say so."""
+    told: list[str] = [] if warnings is None else warnings
     config = GroupsConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})
     return GroupShard(
-        0, Topics() if topics is None else topics, lambda: config, metrics or GroupMetrics(), NoModernGroups
+        0,
+        Topics() if topics is None else topics,
+        lambda: config,
+        metrics or GroupMetrics(),
+        NoModernGroups,
+        told.append,
     )
 
 
@@ -205,8 +214,16 @@ class Members:
         leader = self.answer(tickets[0]).leader
         ids.sort(key=lambda member_id: member_id != leader)
         given = {member_id: b"to " + member_id.encode() for member_id in ids}
+        kind = about.get("protocol_type", "consumer")
         synced = [
-            self.sync(one, generation, given if one == leader else None, group_id=group_id) for one in ids
+            self.sync(
+                one,
+                generation,
+                given if one == leader else None,
+                group_id=group_id,
+                protocol_type=kind,
+            )
+            for one in ids
         ]
         assert [self.answer(t).assignment for t in synced] == [given[one] for one in ids]
         return ids, generation

@@ -1,7 +1,7 @@
-"""A leader of one partition, for the shards of a coordinator: their log, mark, timers and long work, on a clock.
+"""A leader of one partition for the shards of a coordinator: log, mark, timers and long work, on a clock.
 
-What the runtime does with a decision is done here in the plainest way, and everything that may happen to a write
-can be asked for: it fails, it is not committed for a while, the leader is lost and the log read anew.
+What the runtime does with a decision is done here in the plainest way, and everything that may happen to a
+write can be asked for: it fails, it is not committed for a while, the leader is lost and the log read anew.
 """
 
 from __future__ import annotations
@@ -23,6 +23,13 @@ class Written(NamedTuple):
     producer_id: int
 
 
+class Marker(NamedTuple):
+    """The end of a transaction."""
+
+    producer_id: int
+    commit: bool
+
+
 class Undecided(NamedTuple):
     decision: Decision[Any]
     ticket: int | None
@@ -35,7 +42,9 @@ class ShardLeader(Generic[S]):
     def __init__(self, make: Callable[[], S], now_ms: int = 1_000_000_000) -> None:
         self._make = make
         self.shard = make()
-        self.log: list[Written] = []
+        self.log: list[Written | Marker] = []
+        self.sizes: list[int] = []
+        """records of each decision that had some"""
         self.mark = 0
         self.now_ms = now_ms
         self.timers: dict[Hashable, int] = {}
@@ -72,6 +81,14 @@ class ShardLeader(Generic[S]):
 
     # What happens.
 
+    def end_transaction(self, producer_id: int, commit: bool) -> None:
+        """Its marker is written."""
+        self.shard.journal.at(len(self.log))
+        self.shard.replay_marker(producer_id, 0, commit)
+        self.log.append(Marker(producer_id, commit))
+        if not self.lagging:
+            self._advance()
+
     def advance(self, ms: int) -> None:
         """Time passes; timers go off at their time."""
         until = self.now_ms + ms
@@ -90,7 +107,7 @@ class ShardLeader(Generic[S]):
         self.lagging = False
         self._advance()
 
-    def reload(self, log: list[Written] | None = None) -> None:
+    def reload(self, log: list[Written | Marker] | None = None) -> None:
         """Another leader reads `log`; whoever waits is told NOT_COORDINATOR."""
         for ticket in range(self._began_at + 1, self.asked + 1):
             if ticket not in self.answers:
@@ -116,6 +133,7 @@ class ShardLeader(Generic[S]):
             self.shard.journal.revert_to(base)
             self._refuse(decision, ticket, self.failing)
         else:
+            self.sizes += [len(decision.records)] * bool(decision.records)
             self.log += (Written(record, producer_id) for record in decision.records)
             self._undecided.append(Undecided(decision, ticket, len(self.log)))
         if not self.lagging:
@@ -179,11 +197,14 @@ class ShardLeader(Generic[S]):
             self.answers.setdefault(ticket, response)
 
 
-def load(make: Callable[[], S], log: list[Written]) -> S:
+def load(make: Callable[[], S], log: list[Written | Marker]) -> S:
     """The shard that this log makes."""
     shard = make()
-    for offset, (record, producer_id) in enumerate(log):
+    for offset, entry in enumerate(log):
         shard.journal.at(offset)
-        shard.replay(offset, record.key, record.value, producer_id)
+        if isinstance(entry, Marker):
+            shard.replay_marker(entry.producer_id, 0, entry.commit)
+        else:
+            shard.replay(offset, entry.record.key, entry.record.value, entry.producer_id)
         shard.journal.commit(offset + 1)
     return shard

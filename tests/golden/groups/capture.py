@@ -2,9 +2,9 @@
 
     python tests/golden/groups/capture.py BOOTSTRAP LOG_DIR
 
-BOOTSTRAP is a single Kafka node with ``offsets.topic.num.partitions=1`` and ``group.initial.rebalance.delay.ms=0``;
-LOG_DIR its ``log.dirs``. Besides the segment there is ``expected.json``: what the node answered for the groups.
-Member ids, times and topic ids differ from run to run; the tests compare with what lies beside the segment.
+BOOTSTRAP is one Kafka node, ``offsets.topic.num.partitions=1``, ``group.initial.rebalance.delay.ms=0``, and
+LOG_DIR its ``log.dirs``. Besides the segment there is ``expected.json``: what the node answered for the
+groups. Member ids, times and topic ids differ from run to run; the tests compare with what lies beside.
 """
 
 import json
@@ -23,6 +23,7 @@ from confluent_kafka import (
     ConsumerGroupTopicPartitions,
     KafkaException,
     Producer,
+    TopicCollection,
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -164,12 +165,14 @@ def main(bootstrap: str, log_dir: Path) -> None:
             "state": answer.state.name,
             "protocol": answer.partition_assignor,
             "members": sorted(
-                [m.member_id, m.client_id, m.group_instance_id or "", m.host]
-                + sorted(f"{p.topic}-{p.partition}" for p in m.assignment.topic_partitions)
+                [
+                    *(m.member_id, m.client_id, m.group_instance_id or "", m.host),
+                    *sorted(f"{p.topic}-{p.partition}" for p in m.assignment.topic_partitions),
+                ]
                 for m in answer.members
             ),
         }
-    topics = admin.describe_topics(__topics("orders", "bills"))
+    topics = admin.describe_topics(_topics("orders", "bills"))
     expected["topics"] = {name: _uuid(future.result().topic_id) for name, future in topics.items()}
 
     out = HERE / "kafka-offsets"
@@ -181,9 +184,7 @@ def main(bootstrap: str, log_dir: Path) -> None:
     second.close()
 
 
-def __topics(*names: str) -> Any:
-    from confluent_kafka import TopicCollection
-
+def _topics(*names: str) -> Any:
     return TopicCollection(list(names))
 
 

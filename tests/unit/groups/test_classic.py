@@ -16,8 +16,8 @@ from tests.support.shards import ShardLeader
 E = ErrorCode
 
 
-def members(**settings: int) -> Members:
-    return Members(ShardLeader(lambda: classic_shard(**settings)))
+def members(**settings: Any) -> Members:
+    return Members(ShardLeader(lambda: classic_shard(None, None, **settings)))
 
 
 def last_group(m: Members) -> records.GroupValue:
@@ -383,6 +383,23 @@ def test_answers_wait_for_the_mark() -> None:
     assert m.state == "Stable"
 
 
+def test_a_write_that_comes_true_late_is_of_its_own_generation() -> None:
+    m = members()
+    ids, generation = m.stable("a", "b")
+    for one in ids:
+        m.join(one, protocols=[("range", b"second")])
+    m.leader.lagging = True
+    m.sync(ids[0], generation + 1, dict.fromkeys(ids, b"second"))
+    for one in ids:
+        m.join(one, protocols=[("range", b"third")])
+    waits = m.sync(ids[1], generation + 2)
+    m.leader.commit()
+    assert m.leader.waits(waits)
+    assert m.state == "CompletingRebalance"
+    assert m.error(m.sync(ids[0], generation + 2, {ids[1]: b"third"})) == E.none
+    assert m.answer(waits).assignment == b"third"
+
+
 # Static members.
 
 
@@ -417,7 +434,7 @@ def test_a_static_member_comes_back_and_nobody_notices() -> None:
 
 def test_a_static_leader_that_comes_back_leads() -> None:
     m = members()
-    one, _, generation = static_group(m)
+    static_group(m)
     answer = m.answer(m.join(instance="one", version=9))
     assert (answer.leader, answer.skip_assignment) == (answer.member_id, True)
     assert [member.group_instance_id for member in answer.members] == ["one", "two"]
@@ -471,7 +488,7 @@ def test_an_operator_ends_a_static_member() -> None:
 
 def test_a_static_return_that_is_not_written_leaves_who_was_there() -> None:
     m = members()
-    one, two, generation = static_group(m)
+    _, two, generation = static_group(m)
     m.leader.failing = E.coordinator_not_available
     assert m.error(m.join(instance="two")) == E.coordinator_not_available
     m.leader.failing = None
