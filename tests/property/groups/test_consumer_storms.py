@@ -285,7 +285,7 @@ class Storm:
                 assert ids[partition[0]] in group.topics_of(there)
         assert owners.keys() == self.wanted(group)
         subscriptions = {group.topics_of(member) for member in group.members.values()}
-        votes = [member.assignor for member in self.members if member.assignor]
+        votes = [member.assignor for member in group.members.values()]
         if len(subscriptions) == 1 and "range" not in votes:
             counts = [len(member.has) for member in self.members]
             assert max(counts) - min(counts) <= 1, counts
