@@ -25,6 +25,7 @@ BRISK = {
     "log.retention.check.interval.ms": "200",
     "remote.log.manager.task.interval.ms": "200",
     "log.flush.offset.checkpoint.interval.ms": "1000",
+    "group.initial.rebalance.delay.ms": "100",
 }
 
 

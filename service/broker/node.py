@@ -58,6 +58,7 @@ from service.hot.log_dir import cluster_id_of, encode_uuid, random_id
 from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.requests import Endpoint, PartitionLimit, RegisterBroker, TopicDefaults
+from service.metadata.image import MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.network.admission import Admission
 from service.network.exchange import Limits
@@ -231,18 +232,8 @@ class Node:
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         applier.adopt(adopted)
-        internal = InternalTopics(lambda: applier.config, lambda: metadata.image, controller)
-        groups = GroupCoordinators(
-            lambda: applier.config,
-            lambda: metadata.image,
-            self._world,
-            timers,
-            replicas,
-            logs,
-            internal,
-        )
+        groups = self._make_coordinators(applier, controller, timers, replicas, logs)
         stack.push_async_callback(groups.close)
-        applier.watch(groups)
         await applier.start(metadata.image)
         await logs.set_aside_unknown(applier.holds)
         metadata.subscribe(applier.apply)
@@ -270,6 +261,27 @@ class Node:
         await self._bind(broker)
         broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)
         await self._serve(stack, broker, logs, applier, cold)
+
+    def _make_coordinators(
+        self,
+        applier: Applier,
+        controller: Controller,
+        timers: Timers,
+        replicas: Replicas,
+        logs: LogManager,
+    ) -> GroupCoordinators:
+        """They hear of what is led here from the first change on that the applier makes."""
+
+        def config() -> BrokerConfig:
+            return applier.config
+
+        def image() -> MetadataImage:
+            return controller.image
+
+        internal = InternalTopics(config, image, controller)
+        groups = GroupCoordinators(config, image, self._world, timers, replicas, logs, internal)
+        applier.watch(groups)
+        return groups
 
     async def _open_cold_tier(
         self, stack: AsyncExitStack, config: BrokerConfig, cluster_id: str

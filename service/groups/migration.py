@@ -140,10 +140,10 @@ class GroupMigration:
         group = self._context.groups.get(event.group_id)
         if isinstance(group, ClassicGroup):
             return Decision(None, effects=self._classics.loaded(event.group_id, group, now_ms))
-        self._classics.abandon(event.group_id, error, now_ms)
+        effects = self._classics.abandon(event.group_id, error, now_ms)
         if isinstance(group, ConsumerGroup):
-            return Decision(None, effects=sessions(self._context, group, now_ms))
-        return NOTHING
+            effects = (*effects, *sessions(self._context, group, now_ms))
+        return Decision(None, effects=effects)
 
     def _may_downgrade(self, size: int) -> bool:
         config = self._context.config()

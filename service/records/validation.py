@@ -251,7 +251,7 @@ def validate_produced(
     target = codec_id if rules.compression_type == _AS_PRODUCED else _CODEC_BY_NAME[rules.compression_type]
     if target == codec_id and max_timestamp == stated_max and not rules.log_append_time:
         header = tuple.__new__(BatchHeader, (0, *fields))
-        return tuple.__new__(ValidatedBatch, (view, header, max_timestamp, max_index, count))
+        return tuple.__new__(ValidatedBatch, (view, header, max_timestamp, max_index, count, Origin.CLIENT))
     if target != codec_id:
         view = _recompressed(view, memoryview(records)[start:], Codec(target), rules)
     if rules.log_append_time:

@@ -79,3 +79,8 @@ def need_browser() -> str:
         _lacking("there is no Chromium", "apt-get install chromium-headless-shell brings it")
     assert path is not None
     return path
+
+
+def need_re2() -> None:
+    if importlib.util.find_spec("re2") is None:
+        _lacking("google-re2 is not here", "`make install` brings it")

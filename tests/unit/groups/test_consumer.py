@@ -1,0 +1,588 @@
+"""KIP-848 groups as their members see them: joining, moving partitions, leaving, and every refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.groups import records_modern as modern
+from service.groups.consumer.context import ConsumerWork, WorkKind
+from service.groups.consumer.group import GroupState, MemberState
+from service.groups.consumer.target import LARGE, Made
+from service.groups.consumer_config import ConsumerConfig
+from service.groups.requests import Client
+from tests.support.consumer_groups import Consumer, Consumers, World, beat_request, partitions_of
+from tests.support.requirements import need_re2
+
+E = ErrorCode
+NOW = ConsumerConfig(assignment_interval_ms=0)
+
+
+def consumers(config: ConsumerConfig = NOW, **topics: int) -> Consumers:
+    world = World(config)
+    for name, partitions in (topics or {"apples": 4}).items():
+        world.make_topic(name, partitions)
+    return Consumers(world)
+
+
+def numbers(assignment: Any) -> set[int]:
+    return {n for _, n in partitions_of(assignment)}
+
+
+def settle(*members: Consumer) -> None:
+    """Everybody beats until all is where it should be."""
+    for _ in range(10):
+        for member in members:
+            assert member.beat() is None
+    assert members[0].consumers.look().state == "Stable"
+
+
+# Joining, and moving partitions.
+
+
+def test_the_first_member_gets_everything_at_once() -> None:
+    c = consumers()
+    answer = c.enter("a", "apples")
+    assert (answer.error_code, answer.member_id, answer.member_epoch) == (E.none, "a", 2)
+    assert answer.heartbeat_interval == 5_000
+    assert numbers(answer.assignment) == {0, 1, 2, 3}
+    kinds = [type(modern.decode_key(written.record.key)) for written in c.leader.log]
+    assert kinds == [
+        modern.MemberKey, modern.EpochKey, modern.TargetKey, modern.TargetEpochKey, modern.CurrentKey
+    ]  # fmt: skip
+    assert c.look().state == "Stable"
+
+
+def test_a_heartbeat_without_news_writes_nothing_and_says_nothing() -> None:
+    c = consumers()
+    epoch = c.enter("a", "apples").member_epoch
+    written = len(c.leader.log)
+    answer = c.says("a", epoch)
+    assert (answer.error_code, answer.member_epoch, answer.assignment) == (E.none, epoch, None)
+    assert len(c.leader.log) == written
+
+
+def test_a_full_request_is_told_everything() -> None:
+    c = consumers()
+    first = c.enter("a", "apples")
+    has = partitions_of(first.assignment)
+    answer = c.says("a", first.member_epoch, names=("apples",), has=has, timeout_ms=60_000)
+    assert partitions_of(answer.assignment) == has
+
+
+def test_a_partition_is_given_only_once_its_owner_has_given_it_up() -> None:
+    c = consumers()
+    first = c.enter("a", "apples")
+    second = c.enter("b", "apples")
+    assert (second.member_epoch, numbers(second.assignment)) == (3, set())
+    assert c.member("b").state is MemberState.UNRELEASED_PARTITIONS
+    assert c.look().state == "Reconciling"
+    asked = c.says("a", first.member_epoch)
+    assert (asked.member_epoch, numbers(asked.assignment)) == (2, {0, 1}), "it stays in its epoch till then"
+    assert c.member("a").state is MemberState.UNREVOKED_PARTITIONS
+    assert c.says("b", 3).assignment is None
+    assert c.says("a", 2).assignment is None, "nothing is new while it says nothing"
+    given_up = c.says("a", 2, has=partitions_of(asked.assignment))
+    assert (given_up.member_epoch, given_up.assignment) == (3, None)
+    assert numbers(c.says("b", 3).assignment) == {2, 3}
+    assert c.look().state == "Stable"
+
+
+def test_members_settle_evenly_when_one_joins_leaves_and_dies() -> None:
+    c = consumers(apples=5, pears=4)
+    members = [Consumer(c, name, names=("apples", "pears")) for name in "abc"]
+    settle(*members)
+    assert sorted(len(m.has) for m in members) == [3, 3, 3]
+    members[0].leave()
+    settle(*members[1:])
+    assert sorted(len(m.has) for m in members[1:]) == [4, 5]
+    c.leader.advance(30_000)
+    members[1].beat()
+    c.leader.advance(20_000)  # the other one's session has ended
+    settle(members[1])
+    assert len(members[1].has) == 9
+
+
+def test_a_member_that_gives_nothing_up_is_fenced_in_its_time() -> None:
+    c = consumers()
+    epoch = c.enter("a", "apples", timeout_ms=20_000).member_epoch
+    c.enter("b", "apples")
+    assert numbers(c.says("a", epoch).assignment) == {0, 1}
+    c.leader.advance(19_999)
+    assert c.says("a", epoch).error_code == E.none
+    c.leader.advance(1)
+    assert c.says("a", epoch).error_code == E.unknown_member_id
+    assert numbers(c.says("b", 3).assignment) == {0, 1, 2, 3}
+
+
+def test_a_member_that_gave_up_in_time_is_not_fenced_later() -> None:
+    c = consumers()
+    one, other = Consumer(c, "a", names=("apples",)), Consumer(c, "b", names=("apples",))
+    one.beat()
+    settle(one, other)
+    c.leader.advance(40_000)
+    assert one.beat() is None
+
+
+def test_a_session_is_as_long_as_it_is_set_and_every_heartbeat_begins_it_anew() -> None:
+    c = consumers()
+    epoch = c.enter("a", "apples").member_epoch
+    for _ in range(3):
+        c.leader.advance(44_999)
+        assert c.says("a", epoch).error_code == E.none
+    c.leader.advance(45_000)
+    assert c.says("a", epoch).error_code == E.unknown_member_id
+    assert c.look().state == "Empty"
+
+
+def test_a_session_that_ends_while_nothing_can_be_written_ends_later() -> None:
+    c = consumers()
+    epoch = c.enter("a", "apples").member_epoch
+    c.leader.failing = E.coordinator_not_available
+    c.leader.advance(50_000)
+    assert "a" in c.world.group().members
+    c.leader.failing = None
+    c.leader.advance(500)
+    assert c.says("a", epoch).error_code == E.unknown_member_id
+
+
+def test_a_lost_answer_is_found_again_with_the_previous_epoch() -> None:
+    c = consumers()
+    first = c.enter("a", "apples")
+    kept = partitions_of(c.says("a", first.member_epoch).assignment or first.assignment)
+    c.enter("b", "apples")
+    given_up = {p for p in kept if p[1] < 2}
+    c.says("a", 2)
+    assert c.says("a", 2, has=given_up).member_epoch == 3
+    again = c.says("a", 2, has=given_up)  # the answer was lost
+    assert (again.error_code, again.member_epoch) == (E.none, 3)
+    assert c.says("a", 2).error_code == E.fenced_member_epoch, "who says nothing may have anything"
+    assert c.says("a", 2, has=kept).error_code == E.fenced_member_epoch
+    assert c.says("a", 1, has=()).error_code == E.fenced_member_epoch
+    assert c.says("a", 4, has=()).error_code == E.fenced_member_epoch
+
+
+def test_a_fenced_member_joins_again_and_keeps_what_it_had() -> None:
+    c = consumers()
+    first = c.enter("a", "apples")
+    again = c.enter("a", "apples")
+    assert (again.error_code, again.member_epoch) == (E.none, first.member_epoch)
+    assert numbers(again.assignment) == {0, 1, 2, 3}
+
+
+# Targets.
+
+
+def test_targets_are_made_at_most_once_in_an_interval() -> None:
+    c = consumers(ConsumerConfig())
+    first = c.enter("a", "apples")
+    assert numbers(first.assignment) == {0, 1, 2, 3}, "the first ones are made at once"
+    second = c.enter("b", "apples")
+    assert (second.member_epoch, numbers(second.assignment)) == (2, set())
+    assert c.look().state == "Assigning"
+    c.leader.advance(999)
+    assert c.says("a", 2).assignment is None
+    c.leader.advance(1)
+    assert numbers(c.says("a", 2).assignment) == {0, 1}
+
+
+def test_the_targets_of_a_large_group_are_long_work() -> None:
+    c = consumers(apples=LARGE)
+    first = c.enter("a", "apples")
+    assert numbers(first.assignment) == set(), "the work comes after the answer"
+    assert len(numbers(c.says("a", first.member_epoch).assignment)) == LARGE
+
+
+def test_targets_made_for_an_epoch_that_is_over_are_dropped() -> None:
+    c = consumers()
+    c.enter("a", "apples")
+    group = c.world.group()
+    name = ConsumerWork(WorkKind.TARGET, "g")
+    for epoch in (group.epoch - 1, group.epoch, group.epoch + 1):  # that of now has its targets already
+        outcome = c.world.modern.worked(name, Made(epoch, {}, ()), c.leader.now_ms)
+        assert outcome.records == ()
+    gone = ConsumerWork(WorkKind.TARGET, "gone")
+    assert c.world.modern.worked(gone, Made(3, {}, ()), c.leader.now_ms).records == ()
+
+
+def test_the_assignor_is_the_one_with_the_most_votes() -> None:
+    c = consumers(apples=2, pears=2)
+    a = Consumer(c, "a", names=("apples", "pears"))
+    b = Consumer(c, "b", names=("apples", "pears"), assignor="range")
+    settle(a, b)
+    assert c.world.modern.describe("g").assignor_name == "range"
+    assert {t for t, n in a.has if n == 0} == {t.topic_id for t in c.world.topics.values()}, "co-partitioned"
+
+
+def test_topics_that_grow_and_go_are_seen_with_the_next_heartbeat() -> None:
+    c = consumers()
+    a = Consumer(c, "a", names=("apples", "pears"))
+    settle(a)
+    c.world.make_topic("apples", 6)
+    settle(a)
+    assert len(a.has) == 6
+    c.world.make_topic("pears", 2)
+    settle(a)
+    assert len(a.has) == 8
+    old = c.world.topics["apples"].topic_id
+    c.world.delete_topic("apples")
+    settle(a)
+    assert len(a.has) == 2
+    new = c.world.make_topic("apples", 1)
+    settle(a)
+    assert new != old
+    assert (new, 0) in a.has
+
+
+def test_what_a_member_is_not_subscribed_to_any_more_it_gives_up_at_once() -> None:
+    c = consumers(ConsumerConfig(), apples=2, pears=2)
+    first = c.enter("a", "apples", "pears")
+    assert len(partitions_of(first.assignment)) == 4
+    answer = c.says("a", 2, names=("pears",))
+    pears = c.world.topics["pears"].topic_id
+    assert partitions_of(answer.assignment) == {(pears, 0), (pears, 1)}
+    assert c.look().state == "Assigning", "the targets themselves have their time"
+
+
+# Static members.
+
+
+def test_a_static_member_that_is_back_takes_its_place() -> None:
+    c = consumers()
+    first = c.enter("a", "apples", instance="one")
+    other = Consumer(c, "x", names=("apples",))
+    a = Consumer(c, "a", names=("apples",), instance="one")
+    a.epoch, a.has, a._in_full = 2, partitions_of(first.assignment), False
+    settle(a, other)
+    had, epoch = a.has, c.world.group().epoch
+    a.leave(for_good=False)
+    assert c.member("a").epoch == -2
+    assert other.beat() is None
+    assert len(other.has) == 2, "nobody else gets what it had"
+    back = c.enter("a2", "apples", instance="one")
+    assert partitions_of(back.assignment) == had
+    assert c.world.group().epoch == epoch, "nobody is disturbed"
+    assert "a" not in c.world.group().members
+    assert c.says("a", 3, instance="one").error_code == E.fenced_instance_id
+
+
+def test_a_static_member_that_stays_away_is_fenced_in_the_end() -> None:
+    c = consumers()
+    epoch = c.enter("a", "apples", instance="one").member_epoch
+    answer = c.says("a", -2, instance="one")
+    assert (answer.error_code, answer.member_epoch) == (E.none, -2)
+    c.leader.advance(45_000)
+    assert c.look().is_empty
+    assert c.says("a", epoch, instance="one").error_code == E.unknown_member_id
+
+
+def test_an_instance_id_that_is_held_is_not_released() -> None:
+    c = consumers()
+    c.enter("a", "apples", instance="one")
+    answer = c.enter("b", "apples", instance="one")
+    assert answer.error_code == E.unreleased_instance_id
+    assert answer.error_message
+    assert set(c.world.group().members) == {"a"}
+
+
+def test_a_static_member_that_leaves_for_good_is_gone() -> None:
+    c = consumers()
+    c.enter("a", "apples", instance="one")
+    assert c.says("b", -1, instance="one").error_code == E.fenced_instance_id
+    assert c.says("a", -1, instance="two").error_code == E.unknown_member_id
+    assert c.says("a", -1, instance="one").member_epoch == -1
+    assert c.enter("b", "apples", instance="one").error_code == E.none
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("about", "version"),
+    [
+        ({"member_id": ""}, 1),
+        ({"member_id": "", "epoch": 3}, 0),
+        ({"member_id": "", "epoch": -1}, 0),
+        ({"group_id": ""}, 1),
+        ({"instance": ""}, 1),
+        ({"rack": " "}, 1),
+        ({"timeout_ms": -1}, 1),
+        ({"has": None}, 1),
+        ({"has": [(UUID(int=1), 0)]}, 1),
+        ({"names": None}, 1),
+        ({"epoch": -2}, 1),
+        ({"epoch": -3}, 1),
+        ({"member_id": "m" * 40_000}, 1),
+        ({"group_id": "g" * 40_000}, 1),
+    ],
+)
+def test_what_makes_no_sense_is_an_invalid_request(about: dict[str, Any], version: int) -> None:
+    c = consumers()
+    given = {"member_id": "a", "epoch": 0, "names": ("apples",), "has": (), "timeout_ms": 1000, **about}
+    answer = c.answer(c.beat(version=version, **given))
+    assert (answer.error_code, bool(answer.error_message)) == (E.invalid_request, True)
+    assert not c.leader.log
+
+
+def test_a_member_of_version_0_is_given_its_id() -> None:
+    c = consumers()
+    one = c.enter("", "apples", version=0)
+    other = c.enter("", "apples", version=0)
+    assert one.member_id != other.member_id
+    assert len(one.member_id) == 22
+    assert set(c.world.group().members) == {one.member_id, other.member_id}
+
+
+def test_refusals_leave_group_and_log_as_they_were() -> None:
+    c = consumers(ConsumerConfig(assignment_interval_ms=0, max_size=1))
+    assert c.says("a", 3).error_code == E.group_id_not_found
+    assert c.says("a", -1).error_code == E.group_id_not_found
+    epoch = c.enter("a", "apples").member_epoch
+    log, members = list(c.leader.log), dict(c.world.group().members.items())
+    assert c.enter("b", "apples").error_code == E.group_max_size_reached
+    assert c.says("a", epoch, assignor="best").error_code == E.unsupported_assignor
+    assert c.says("b", -1).error_code == E.unknown_member_id
+    assert c.says("a", epoch + 1).error_code == E.fenced_member_epoch
+    c.world.config = NOW
+    assert c.says("b", epoch).error_code == E.unknown_member_id
+    assert c.leader.log == log
+    assert dict(c.world.group().members.items()) == members
+
+
+def test_a_write_that_fails_changes_nothing() -> None:
+    c = consumers()
+    epoch = c.enter("a", "apples").member_epoch
+    before = dict(c.world.group().members.items())
+    c.leader.failing = E.coordinator_not_available
+    failed = c.beat("b", 0, names=("apples",), has=(), timeout_ms=1000)
+    assert isinstance(c.leader.answers[failed], RequestError)
+    c.leader.failing = None
+    assert dict(c.world.group().members.items()) == before
+    assert c.says("a", epoch).member_epoch == epoch
+    assert c.enter("b", "apples").error_code == E.none
+
+
+# Regular expressions.
+
+
+def test_a_regular_expression_is_resolved_and_again_when_there_are_new_topics() -> None:
+    need_re2()
+    c = consumers(apples=1, apricots=2, pears=4)
+    a = Consumer(c, "a", regex="ap.*")
+    assert a.beat() is None
+    assert not a.has, "it is resolved after the answer"
+    settle(a)
+    assert len(a.has) == 3
+    c.world.make_topic("apes", 5)
+    settle(a)
+    assert len(a.has) == 3, "at most every ten seconds"
+    c.leader.advance(10_001)
+    settle(a)
+    assert len(a.has) == 8
+    (resolved,) = c.world.group().regexes.values()
+    assert resolved.topics == {"apples", "apricots", "apes"}
+    a.leave()
+    assert not len(c.world.group().regexes)
+    assert c.leader.log[-2].record == modern.tombstone(modern.RegexKey("g", "ap.*"))
+
+
+def test_a_regular_expression_matches_whole_names_and_is_that_of_re2() -> None:
+    need_re2()
+    c = consumers(apples=1, pineapples=1)
+    a = Consumer(c, "a", regex="apples")
+    settle(a)
+    assert a.has == {(c.world.topics["apples"].topic_id, 0)}
+    for bad in ("a(?=b)", "(", r"(a)\1", "(a{1000}){1000}"):
+        answer = c.enter("b", regex=bad)
+        assert answer.error_code == E.invalid_regular_expression
+        assert answer.error_message
+    assert set(c.world.group().members) == {"a"}
+
+
+def test_names_and_a_regular_expression_add_up() -> None:
+    need_re2()
+    c = consumers(apples=1, pears=2, plums=3)
+    a = Consumer(c, "a", names=("apples",), regex="pl.*")
+    settle(a)
+    assert len(a.has) == 4
+    a.subscribe(("apples",), "")
+    settle(a)
+    assert len(a.has) == 1
+
+
+def test_topics_that_nobody_told_of_are_found_when_it_is_time() -> None:
+    need_re2()
+    c = consumers(apples=1)
+    a = Consumer(c, "a", regex=".*s")
+    settle(a)
+    c.world.topics.make("pears", 2, 99)
+    for _ in range(20):
+        c.leader.advance(30_000)
+        settle(a)
+    assert len(a.has) == 1
+    c.leader.advance(30_000)
+    settle(a)
+    assert len(a.has) == 3
+
+
+# What others see.
+
+
+def test_a_described_group_is_the_committed_one() -> None:
+    c = consumers()
+    c.enter("a", "apples", client_id="till", rack="r1")
+    c.leader.lagging = True
+    c.beat("b", 0, names=("apples",), has=(), timeout_ms=1000)
+    described = c.world.modern.describe("g")
+    assert (described.group_state, described.group_epoch, described.assignment_epoch) == ("Stable", 2, 2)
+    (member,) = described.members
+    assert (member.client_id, member.client_host, member.rack_id) == ("till", "/127.0.0.1", "r1")
+    assert (member.subscribed_topic_names, member.member_type) == (("apples",), 1)
+    (topic,) = member.assignment.topic_partitions
+    assert (topic.topic_name, topic.partitions) == ("apples", (0, 1, 2, 3))
+    assert member.target_assignment == member.assignment
+    c.leader.commit()
+    assert c.world.modern.describe("g").group_state == GroupState.RECONCILING.value
+    assert c.world.modern.describe("other").error_code == E.group_id_not_found
+
+
+def test_what_is_being_given_up_is_still_described_as_its_owners() -> None:
+    c = consumers()
+    c.enter("a", "apples")
+    c.enter("b", "apples")
+    c.says("a", 2)
+    described = {member.member_id: member for member in c.world.modern.describe("g").members}
+    assert sorted(described["a"].assignment.topic_partitions[0].partitions) == [0, 1, 2, 3]
+    assert described["a"].target_assignment.topic_partitions[0].partitions == (0, 1)
+
+
+def test_commits_are_taken_from_members_of_this_epoch_and_for_older_partitions() -> None:
+    c = consumers()
+    a, b = Consumer(c, "a", names=("apples",)), Consumer(c, "b", names=("apples",))
+    a.beat()
+    settle(a, b)
+    topic_id = c.world.topics["apples"].topic_id
+    look = c.look()
+    assert look.check_commit("a", None, 3, 9) is None
+    check = look.check_commit("a", None, 2, 9)
+    assert check is not None
+    check("apples", topic_id, 0)  # its own since epoch 2
+    with pytest.raises(RequestError) as e:
+        check("apples", topic_id, 2)  # given up
+    assert e.value.code == E.stale_member_epoch
+    check = look.check_commit("b", None, 2, 9)
+    assert check is not None
+    with pytest.raises(RequestError):
+        check("apples", topic_id, 2)  # its own since epoch 3 only
+    for member_id, epoch, version, code in (
+        ("a", 4, 9, E.stale_member_epoch),
+        ("a", 3, 8, E.unsupported_version),
+        ("c", 3, 9, E.unknown_member_id),
+        ("", -1, 9, E.unknown_member_id),
+    ):
+        with pytest.raises(RequestError) as e:
+            look.check_commit(member_id, None, epoch, version)
+        assert e.value.code == code
+    look.check_fetch(None, -1)
+    look.check_fetch("a", 3)
+    with pytest.raises(RequestError) as e:
+        look.check_fetch("a", 2)
+    assert e.value.code == E.stale_member_epoch
+    with pytest.raises(RequestError) as e:
+        look.check_delete()
+    assert e.value.code == E.non_empty_group
+    assert look.is_subscribed_to("apples")
+    assert not look.is_subscribed_to("pears")
+
+
+def test_an_empty_group_may_be_deleted_and_leaves_nothing() -> None:
+    c = consumers()
+    c.enter("a", "apples")
+    c.says("a", -1)
+    look = c.look()
+    look.check_delete()
+    assert look.check_commit("", None, -1, 9) is None
+    c.leader.ask(lambda shard, _ticket, _now: shard.delete_groups(["g"]))
+    assert "g" not in c.leader.shard.groups
+    c.leader.reload()
+    assert "g" not in c.leader.shard.groups
+
+
+def test_after_a_reload_everybody_goes_on_as_before() -> None:
+    c = consumers()
+    a, b = Consumer(c, "a", names=("apples",)), Consumer(c, "b", names=("apples",))
+    a.beat()
+    b.beat()
+    a.beat()
+    c.leader.reload()
+    settle(a, b)
+    assert sorted(len(m.has) for m in (a, b)) == [2, 2]
+    c.leader.reload()
+    c.leader.advance(45_000)
+    assert c.look().is_empty, "sessions begin with the load"
+
+
+def test_who_has_not_given_up_before_a_reload_has_its_time_after_it() -> None:
+    c = consumers()
+    c.enter("a", "apples", timeout_ms=20_000)
+    c.enter("b", "apples")
+    c.says("a", 2)
+    c.leader.reload()
+    c.leader.advance(20_000)
+    assert c.says("a", 2).error_code == E.unknown_member_id
+
+
+# Settings of a group.
+
+
+def test_a_groups_own_settings_are_used_within_the_brokers_bounds() -> None:
+    c = consumers()
+    c.world.settings["g"] = {
+        "consumer.heartbeat.interval.ms": "7000",
+        "consumer.session.timeout.ms": "50000",
+        "consumer.assignment.interval.ms": "3000",
+    }
+    answer = c.enter("a", "apples")
+    assert answer.heartbeat_interval == 7_000
+    c.leader.advance(49_999)
+    assert c.says("a", 2).error_code == E.none
+    assert numbers(c.enter("b", "apples").assignment) == set()
+    c.world.settings["g"] = {"consumer.session.timeout.ms": "50", "consumer.heartbeat.interval.ms": "90000"}
+    answer = c.says("a", c.member("a").epoch)
+    assert answer.heartbeat_interval == 15_000
+    c.leader.advance(44_999)
+    assert "a" in c.world.group().members
+    c.leader.advance(1)
+    assert "a" not in c.world.group().members
+
+
+def test_a_rebalance_is_counted() -> None:
+    c = consumers()
+    c.enter("a", "apples")
+    c.says("a", 2)
+    c.enter("b", "apples")
+    assert c.world.metrics.consumer_rebalances == 2
+
+
+def test_a_log_with_the_metadata_of_older_brokers_is_rid_of_it() -> None:
+    c = consumers()
+    epoch = c.enter("a", "apples").member_epoch
+    key = modern.PartitionMetadataKey("g")
+    c.leader.log.append(c.leader.log[0]._replace(record=modern.Record(modern.encode_key(key), b"\0\0\1\0")))
+    c.leader.reload()
+    assert c.world.group().has_partition_metadata
+    c.says("a", epoch)
+    assert c.leader.log[-1].record == modern.tombstone(key)
+    assert not c.world.group().has_partition_metadata
+
+
+def test_heartbeats_say_who_asks() -> None:
+    c = consumers()
+    request = beat_request("a", 0, names=("apples",), has=(), timeout_ms=1000)
+    who = Client("till", "/10.0.0.1", 1)
+    c.leader.ask(lambda _shard, _ticket, now: c.world.modern.heartbeat(request, who, now))
+    assert (c.member("a").client_id, c.member("a").client_host) == ("till", "/10.0.0.1")
