@@ -125,6 +125,8 @@ def commit(
 
     Without a group and without a generation it makes a simple group, by its offsets alone.
     """
+    if len(request.group_id.encode()) > MAX_STRING_BYTES:
+        raise RequestError(ErrorCode.invalid_group_id)
     check = None
     epoch = request.generation_id_or_member_epoch
     if group is not None:

@@ -137,6 +137,7 @@ def test_a_generation_of_a_group_that_is_not_there() -> None:
     c = Committers()
     assert c.error(c.commit({("orders", 0): 5}, "m", 1, version=9)) == E.group_id_not_found
     assert c.error(c.commit({("orders", 0): 5}, "m", 1, version=8)) == E.illegal_generation
+    assert c.error(c.commit({("orders", 0): 5}, group_id="g" * 32_768)) == E.invalid_group_id
     assert c.leader.log == []
 
 
