@@ -7,6 +7,7 @@ this module's, the others are the modern groups'.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -43,6 +44,8 @@ from service.groups.requests import (
 )
 
 EXPIRY: Final = ("offsets expiry",)
+_CENSUS_GROUPS: Final = 100
+_CENSUS_US: Final = 2
 
 
 class TopicsDeleted(NamedTuple):
@@ -251,6 +254,17 @@ class GroupShard:
             writes += group.tombstones()
             answers.append(DeletedGroup(group_id))
         return Decision(tuple(answers), tuple(writes))
+
+    def census(self) -> Steps[Counter[tuple[str, str]]]:
+        """How many groups there are by kind and state. Groups come and go between the steps."""
+        found: Counter[tuple[str, str]] = Counter()
+        for count, group_id in enumerate(tuple(self.groups)):
+            if count % _CENSUS_GROUPS == 0:
+                yield _CENSUS_GROUPS * _CENSUS_US
+            there = self.look(group_id)
+            if there is not None:
+                found[there.kind, there.state] += 1
+        return found
 
     # Events.
 

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+from service.base.steps import at_once
 from service.coordinator.shard import LATER, Decision, Producer
 from service.groups import offset_commits, records
 from service.groups.expiry import PIECE_PLACES
@@ -490,6 +491,16 @@ def test_groups_are_listed_by_state_and_kind() -> None:
     assert listed(["nonsense"], []) == []
     assert listed([], ["consumer"]) == []
     assert listed([], ["nonsense"]) == []
+
+
+def test_groups_are_counted_in_steps() -> None:
+    c = Committers()
+    c.stable("a")
+    for n in range(250):
+        c.commit({("orders", 0): n}, group_id=f"simple{n}")
+    steps = c.shard.census()
+    assert len([*c.shard.census()]) == 3
+    assert at_once(steps) == {("classic", "Stable"): 1, ("classic", "Empty"): 250}
 
 
 def test_groups_are_described_with_their_members() -> None:
