@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.base.errors import CorruptionError
+from service.base.timeline import Journal
 from service.groups import records
+from service.groups.offsets import Offsets
 from service.groups.protocol import (
     Assignment,
     MalformedEmbedded,
@@ -182,6 +184,39 @@ def test_bytes_are_records_or_corrupt(data: bytes) -> None:
             decode(data)
         except CorruptionError:
             continue
+
+
+def kept(value: bytes) -> tuple[object, ...] | None:
+    """What a shard keeps of a value; None for a corrupt one."""
+    offsets = Offsets(Journal())
+    group, rest = records.split_offset_key(records.offset_key("g", "t", 3))
+    try:
+        offsets.replay(8, group, rest, value, -1)
+    except CorruptionError:
+        return None
+    return offsets.get("g", "t", 3)
+
+
+def read(value: bytes) -> tuple[object, ...] | None:
+    try:
+        return (*records.decode_offset_value(value), 8)
+    except CorruptionError:
+        return None
+
+
+LIKELY = st.one_of(
+    OFFSETS.map(records.offset_value),
+    OFFSETS.map(lambda value: records.offset_value(value._replace(expire_ms=5, leader_epoch=-1))),
+    st.builds(lambda head, rest: head + rest, st.sampled_from([b"\0\4", b"\0\3"]), st.binary(max_size=60)),
+    st.builds(lambda value, end: records.offset_value(value)[:end], OFFSETS, st.integers(0, 60)),
+    st.builds(lambda value, more: records.offset_value(value)[:-1] + more, OFFSETS, st.binary(max_size=30)),
+)
+
+
+@given(LIKELY)
+def test_a_position_is_kept_as_it_is_read(value: bytes) -> None:
+    """What is common is not decoded on its way; it must come to the same."""
+    assert kept(value) == read(value)
 
 
 @given(st.binary(max_size=60), st.integers(0, 3))

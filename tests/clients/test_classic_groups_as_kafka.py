@@ -1,0 +1,493 @@
+"""Classic groups and offsets answer as Apache Kafka's do, request by request, in old and new versions."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.clients import Admin
+from tests.support.kafka_node import KafkaNode
+from tests.support.processes import Node, wait_until
+from tests.support.requirements import need_kafka_tools
+from tests.support.wire import RawConnection, decode_response, encode_request, schema
+
+OFFSET_COMMIT, OFFSET_FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC = 8, 9, 10, 11, 12, 13, 14
+DESCRIBE, LIST, DELETE, OFFSET_DELETE = 15, 16, 42, 47
+SETTINGS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "1000",
+    "offsets.topic.num.partitions": "3",
+}
+_APIS = (JOIN, SYNC, HEARTBEAT, LEAVE, OFFSET_COMMIT, OFFSET_FETCH, DESCRIBE, LIST, DELETE)
+ERAS = {
+    "oldest": dict(zip(_APIS, (2, 1, 1, 1, 2, 1, 0, 0, 0), strict=True)),
+    "middle": dict(zip(_APIS, (5, 3, 3, 3, 7, 5, 4, 2, 1), strict=True)),
+    "newest": dict(zip(_APIS, (9, 5, 4, 5, 9, 9, 6, 5, 2), strict=True)),
+}
+"""Versions of the APIs that belong together."""
+LEFT_OUT = {"throttle_time", "error_message", "client_host"}
+
+
+def build(kind: Any, values: dict[str, Any]) -> Any:
+    """A message of kio's with what of `values` its version has; the rest has its default."""
+    known = {field.name: field for field in fields(kind)}
+    given = {name: value for name, value in values.items() if name in known}
+    for name, field in known.items():
+        if name not in given and field.default is MISSING and field.default_factory is MISSING:
+            given[name] = None
+    return kind(**given)
+
+
+class Peer:
+    """One node: a connection for each member, and answers in words that do not depend on the node."""
+
+    def __init__(self, bootstrap: str, era: str, group: str) -> None:
+        self.bootstrap = bootstrap
+        self.versions = ERAS[era]
+        self.group = group
+        self.ids: dict[str, str] = {}
+        """member ids by the names they have here"""
+        self._asked: dict[str, tuple[RawConnection, Any]] = {}
+        self._connections: list[RawConnection] = []
+        self._idle: dict[str, RawConnection] = {}
+
+    # Requests.
+
+    def ask(self, who: str, api: int, **values: Any) -> None:
+        """Sends a request on the connection of `who`."""
+        version = values.pop("version", self.versions.get(api, 0))
+        module = schema(api, version)
+        name = {
+            OFFSET_COMMIT: "OffsetCommit", OFFSET_FETCH: "OffsetFetch", JOIN: "JoinGroup", SYNC: "SyncGroup",
+            HEARTBEAT: "Heartbeat", LEAVE: "LeaveGroup", DESCRIBE: "DescribeGroups", LIST: "ListGroups",
+            DELETE: "DeleteGroups", OFFSET_DELETE: "OffsetDelete", FIND: "FindCoordinator",
+        }[api]  # fmt: skip
+        values.setdefault("group_id", self.group)
+        for field, nested in values.pop("nested", {}).items():
+            values[field] = tuple(self._nested(module, one) for one in nested)
+        request = build(getattr(module, f"{name}Request"), values)
+        connection = self._idle.pop(who, None)
+        if connection is None:
+            connection = RawConnection(self.bootstrap)
+            self._connections.append(connection)
+        connection.send_frame(encode_request(request, 1, who))
+        self._asked[who] = (connection, request)
+
+    def _nested(self, module: Any, one: tuple[str, dict[str, Any]]) -> Any:
+        kind, values = one
+        if "partitions" in values:
+            values = {**values, "partitions": tuple(self._nested(module, p) for p in values["partitions"])}
+        return build(getattr(module, kind), values)
+
+    def told(self, who: str) -> Any:
+        """The answer to the last request of `who`."""
+        connection, request = self._asked.pop(who)
+        frame = connection.receive_frame()
+        assert struct.unpack_from(">i", frame)[0] == 1
+        self._idle[who] = connection
+        return self._plain("", decode_response(request, frame))
+
+    def call(self, who: str, api: int, **values: Any) -> Any:
+        self.ask(who, api, **values)
+        return self.told(who)
+
+    def _plain(self, name: str, value: Any) -> Any:
+        if is_dataclass(value):
+            return {
+                f.name: self._plain(f.name, getattr(value, f.name))
+                for f in fields(value)
+                if f.name not in LEFT_OUT
+            }
+        if isinstance(value, tuple):
+            plain = [self._plain(name, one) for one in value]
+            return sorted(plain, key=str) if name in ("members", "results") else plain
+        if name in ("member_id", "leader") and value:
+            return self._alias(value)
+        if name == "group_id":
+            return "the group" if value == self.group else value
+        return int(value) if isinstance(value, int) else value
+
+    def _alias(self, member_id: str) -> str:
+        for alias, known in self.ids.items():
+            if known == member_id:
+                return alias
+        stem = member_id[:-37]
+        alias = f"{stem}#{sum(a.startswith(stem + '#') for a in self.ids) + 1}"
+        self.ids[alias] = member_id
+        return alias
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.socket.close()
+
+    # Members.
+
+    def join(self, who: str, member: str = "", protocols: Any = None, **more: Any) -> None:
+        kind = "JoinGroupRequestProtocol"
+        self.ask(
+            who,
+            JOIN,
+            **{
+                "member_id": self.ids.get(member, member),
+                "session_timeout": timedelta(seconds=30),
+                "rebalance_timeout": timedelta(seconds=30),
+                "protocol_type": "consumer",
+                "group_instance_id": None,
+                "reason": None,
+                **more,
+            },
+            nested={
+                "protocols": [
+                    (kind, {"name": name, "metadata": metadata})
+                    for name, metadata in (
+                        [("range", b"r"), ("sticky", b"s")] if protocols is None else protocols
+                    )
+                ]
+            },
+        )
+
+    def member(self, who: str, **more: Any) -> tuple[Any, str]:
+        """Joins as clients do, with the id that it is given; ends while the join waits.
+
+        What was told first, and the id's name.
+        """
+        if self.versions[JOIN] < 4 or more.get("group_instance_id") is not None:
+            self.join(who, **more)
+            return None, f"{who}#1"
+        self.join(who, **more)
+        first = self.told(who)
+        self.join(who, first["member_id"], **more)
+        return first, first["member_id"]
+
+    def sync(
+        self, who: str, member: str, generation: int, given: dict[str, bytes] | None = None, **more: Any
+    ) -> None:
+        kind = "SyncGroupRequestAssignment"
+        self.ask(
+            who,
+            SYNC,
+            **{
+                "generation_id": generation,
+                "member_id": self.ids.get(member, member),
+                "group_instance_id": None,
+                "protocol_type": "consumer",
+                "protocol_name": "range",
+                **more,
+            },
+            nested={
+                "assignments": [
+                    (kind, {"member_id": self.ids.get(name, name), "assignment": what})
+                    for name, what in (given or {}).items()
+                ]
+            },
+        )
+
+    def heartbeat(self, who: str, member: str, generation: int, **more: Any) -> Any:
+        return self.call(
+            who,
+            HEARTBEAT,
+            **{
+                "member_id": self.ids.get(member, member),
+                "generation_id": generation,
+                "group_instance_id": None,
+                **more,
+            },
+        )
+
+    def leave(self, who: str, *members: tuple[str, str | None], **more: Any) -> Any:
+        identities = [
+            ("MemberIdentity", {"member_id": self.ids.get(m, m), "group_instance_id": i, "reason": None})
+            for m, i in members
+        ]
+        values = {"member_id": self.ids.get(members[0][0], members[0][0])} if self.versions[LEAVE] < 3 else {}
+        nested = {} if self.versions[LEAVE] < 3 else {"members": identities}
+        return self.call(who, LEAVE, **values, nested=nested, **more)
+
+    def commit(
+        self, topic: str, *parts: tuple[int, int], member: str = "", generation: int = -1, **more: Any
+    ) -> Any:
+        partition = "OffsetCommitRequestPartition"
+        asked = [
+            (partition, {"partition_index": p, "committed_offset": o, "committed_leader_epoch": -1,
+                         "committed_metadata": more.get("metadata", "m")})
+            for p, o in parts
+        ]  # fmt: skip
+        more.pop("metadata", None)
+        return self.call(
+            "committer",
+            OFFSET_COMMIT,
+            **{
+                "generation_id_or_member_epoch": generation,
+                "member_id": self.ids.get(member, member),
+                "group_instance_id": None,
+                "retention_time": timedelta(milliseconds=-1),
+                **more,
+            },
+            nested={"topics": [("OffsetCommitRequestTopic", {"name": topic, "partitions": asked})]},
+        )
+
+    def fetch(self, topic: str, *parts: int, group: str | None = None) -> Any:
+        group_id = self.group if group is None else group
+        version = self.versions[OFFSET_FETCH]
+        if version < 8:
+            topics = [("OffsetFetchRequestTopic", {"name": topic, "partition_indexes": parts})]
+            return self.call(
+                "committer", OFFSET_FETCH, group_id=group_id, require_stable=False, nested={"topics": topics}
+            )
+        module = schema(OFFSET_FETCH, version)
+        asked = (build(module.OffsetFetchRequestTopics, {"name": topic, "partition_indexes": parts}),)
+        one = build(
+            module.OffsetFetchRequestGroup,
+            {"group_id": group_id, "member_id": None, "member_epoch": -1, "topics": asked},
+        )
+        return self.call("committer", OFFSET_FETCH, groups=(one,), require_stable=True)
+
+    def delete_offsets(self, topic: str, *parts: int) -> Any:
+        asked = [("OffsetDeleteRequestPartition", {"partition_index": p}) for p in parts]
+        nested = {"topics": [("OffsetDeleteRequestTopic", {"name": topic, "partitions": asked})]}
+        return self.call("admin", OFFSET_DELETE, nested=nested)
+
+    def describe(self, group: str | None = None) -> Any:
+        names = (self.group if group is None else group,)
+        return self.call("admin", DESCRIBE, groups=names, include_authorized_operations=True)
+
+    def listed(self, **filters: tuple[str, ...]) -> Any:
+        values = {"states_filter": (), "types_filter": (), **filters}
+        groups = self.call("admin", LIST, **values)["groups"]
+        return [one for one in groups if one["group_id"] == "the group"]
+
+    def delete(self, *groups: str) -> Any:
+        names = tuple(self.group if one == "g" else one for one in groups)
+        return self.call("admin", DELETE, groups_names=names)
+
+    def state(self) -> str:
+        return str(self.describe()["groups"][0]["group_state"])
+
+    def wait_for(self, state: str) -> None:
+        wait_until(f"the group to be {state}", lambda: self.state() == state)
+
+    def stable(self, *names: str) -> tuple[list[Any], list[str]]:
+        """A stable group, one member after the other; what was told, and the members, the leader first."""
+        told: list[Any] = []
+        members: list[str] = []
+        for generation, who in enumerate(names, 1):
+            first, member = self.member(who)
+            told.append(first)
+            if members:
+                self.wait_for("PreparingRebalance")
+                for other, known in zip(names, members, strict=False):
+                    told.append(self.heartbeat(other, known, generation - 1))
+                    self.join(other, known)
+            told.append(self.told(who))
+            told += [self.told(other) for other in names[: len(members)]]
+            members.append(member)
+            given = {known: b"for " + known.encode() for known in members}
+            for other, known in zip(names[1:], members[1:], strict=False):
+                self.sync(other, known, generation)
+            self.sync(names[0], members[0], generation, given)
+            told += [self.told(other) for other in names[: len(members)]]
+        return told, members
+
+
+Told = Iterator[tuple[str, Any]]
+
+
+def life_of_a_group(peer: Peer) -> Told:
+    yield "nobody", [peer.describe(), peer.listed(), peer.heartbeat("a", "nobody", 1)]
+    peer.join("a", "nobody")
+    yield "an id of another world", peer.told("a")
+    told, (a, b) = peer.stable("a", "b")
+    yield "stable", told
+    yield "described", [peer.describe(), peer.listed()]
+    yield "deleted while it lives", peer.delete("g", "none")
+    for generation in (1, 3):
+        yield "another generation", peer.heartbeat("a", a, generation)
+    yield "alive", [peer.heartbeat("a", a, 2), peer.heartbeat("b", b, 2)]
+    peer.sync("b", b, 2)
+    yield "again", peer.told("b")
+    peer.sync("b", b, 1)
+    yield "too late", peer.told("b")
+    peer.join("b", b)
+    yield "a follower that did not change", peer.told("b")
+    yield "b leaves", peer.leave("b", (b, None))
+    peer.wait_for("PreparingRebalance")
+    yield "described", peer.describe()
+    peer.sync("a", a, 2)
+    yield "no time for sync", peer.told("a")
+    peer.join("a", a)
+    yield "alone", peer.told("a")
+    yield "it completes", peer.describe()
+    peer.sync("a", a, 3, {a: b"all"})
+    yield "all for one", peer.told("a")
+    yield "it leaves", peer.leave("a", (a, None))
+    yield "and again", peer.leave("a", (a, None))
+    yield "empty", [peer.describe(), peer.listed(), peer.heartbeat("a", a, 4)]
+    yield "deleted", [peer.delete("g"), peer.describe(), peer.delete("g")]
+
+
+def who_does_not_fit(peer: Peer) -> Told:
+    peer.join("x", protocols=[])
+    yield "no protocol", peer.told("x")
+    peer.join("x", session_timeout=timedelta(milliseconds=1))
+    yield "no session", peer.told("x")
+    peer.join("x", session_timeout=timedelta(hours=1))
+    yield "a long one", peer.told("x")
+    peer.join("x", group_id="")
+    yield "no group", peer.told("x")
+    _, (a,) = peer.stable("a")
+    peer.join("x", protocols=[("other", b"")])
+    yield "no protocol in common", peer.told("x")
+    peer.join("x", protocol_type="connect")
+    yield "another type", peer.told("x")
+    peer.join("a", a, protocols=[("other", b"")])
+    yield "nor a member", peer.told("a")
+    peer.sync("a", a, 1, protocol_name="sticky")
+    yield "another protocol", peer.told("a")
+    peer.sync("a", a, 1, protocol_type="connect")
+    yield "another type of it", peer.told("a")
+    peer.sync("a", a, 1, group_id="")
+    yield "sync with no group", peer.told("a")
+    yield "heartbeat with no group", peer.heartbeat("a", a, 1, group_id="")
+    yield "leave with no group", peer.leave("a", (a, None), group_id="")
+    yield "strangers leave", peer.leave("a", ("nobody", None))
+    yield "alive for all that", peer.heartbeat("a", a, 1)
+
+
+def offsets(peer: Peer) -> Told:
+    topic = f"topic-{peer.group}"
+    yield "nothing yet", [peer.fetch(topic, 0, 9), peer.fetch("none", 0)]
+    yield "a generation of nobody", peer.commit(topic, (0, 5), member="m", generation=1)
+    yield "nobody commits", peer.commit(topic, (0, 5), (1, 6), (7, 8))
+    yield "to no topic", peer.commit("none", (0, 5))
+    yield "too much to say", peer.commit(topic, (1, 7), metadata="x" * 4097)
+    yield "listed", [peer.listed(), peer.describe()]
+    _, (a,) = peer.stable("a")
+    yield "nobody any more", peer.commit(topic, (0, 7))
+    yield "a stranger", peer.commit(topic, (0, 7), member="m", generation=1)
+    yield "an old one", peer.commit(topic, (0, 7), member=a, generation=0)
+    yield "the member", peer.commit(topic, (0, 7), member=a, generation=1)
+    yield "read back", peer.fetch(topic, 0, 1, 2)
+    peer.join("a", a)
+    peer.told("a")
+    yield "while it completes", peer.commit(topic, (0, 8), member=a, generation=2)
+    yield "the one before", peer.commit(topic, (0, 8), member=a, generation=1)
+    yield "deleted while it reads who knows what", peer.delete_offsets(topic, 0)
+    peer.leave("a", (a, None))
+    yield "a member that left", peer.commit(topic, (0, 8), member=a, generation=1)
+    yield "anybody, now that it is empty", peer.commit(topic, (2, 8), member=a, generation=-1)
+    yield "read", peer.fetch(topic, 0, 1, 2)
+    yield "deleted", [peer.delete_offsets(topic, 0, 1, 5), peer.delete_offsets("none", 0)]
+    yield "read again", peer.fetch(topic, 0, 1, 2)
+    yield "all gone", [peer.delete("g"), peer.fetch(topic, 2), peer.delete_offsets(topic, 0)]
+
+
+def static_members(peer: Peer) -> Told:
+    if peer.versions[JOIN] < 5:
+        return
+    peer.join("a", group_instance_id="one")
+    yield "one", peer.told("a")
+    peer.sync("a", "one#1", 1, {"one#1": b"all"}, group_instance_id="one")
+    yield "assigned", peer.told("a")
+    peer.join("a2", group_instance_id="one")
+    yield "one is back", peer.told("a2")
+    yield (
+        "the other is fenced",
+        [
+            peer.heartbeat("a", "one#1", 1, group_instance_id="one"),
+            peer.heartbeat("a", "one#1", 1),
+            peer.heartbeat("a2", "one#2", 1, group_instance_id="one"),
+        ],
+    )
+    peer.sync("a", "one#1", 1, group_instance_id="one")
+    yield "nor syncs", peer.told("a")
+    peer.join("a", "one#1", group_instance_id="one")
+    yield "nor joins", peer.told("a")
+    yield "nor leaves", peer.leave("a", ("one#1", "one"))
+    peer.sync("a2", "one#2", 1, group_instance_id="one")
+    yield "the new one has what the old had", peer.told("a2")
+    yield "described", peer.describe()
+    peer.join("a2", "one#2", group_instance_id="two")
+    yield "an instance that is not there", peer.told("a2")
+    peer.join("b", group_instance_id="two")
+    peer.wait_for("PreparingRebalance")
+    peer.join("a3", group_instance_id="one")
+    yield "back in a round", [peer.told("a3"), peer.told("b")]
+    peer.sync("b", "two#1", 2, group_instance_id="two")
+    peer.join("b2", group_instance_id="two")
+    yield "replaced while the leader assigns", peer.told("b")
+    peer.join("a3", "one#3", group_instance_id="one")
+    yield "the next round", [peer.told("b2"), peer.told("a3")]
+    peer.sync("a3", "one#3", 3, {"one#3": b"x", "two#2": b"y"}, group_instance_id="one")
+    yield "assigned again", peer.told("a3")
+    yield "ousted", peer.leave("admin", ("", "two"), ("", "three"), ("one#3", "two"))
+    peer.wait_for("PreparingRebalance")
+    yield "described", peer.describe()
+
+
+def sessions(peer: Peer) -> Told:
+    short = {"session_timeout": timedelta(seconds=2), "rebalance_timeout": timedelta(seconds=3)}
+    peer.member("a", **short)
+    yield "joined", peer.told("a")
+    yield "no sync, no member", _after(peer, lambda: peer.wait_for("Empty"))
+    _, a = peer.member("a", **short)
+    yield "anew", peer.told("a")
+    generation = 3
+    peer.sync("a", a, generation, {a: b"all"})
+    peer.told("a")
+    yield "silent", _after(peer, lambda: peer.wait_for("Empty"))
+    yield "gone", peer.heartbeat("a", a, generation)
+
+
+def _after(peer: Peer, wait: Callable[[], None]) -> Any:
+    wait()
+    return peer.describe()
+
+
+Scenario = Callable[[Peer], Told]
+
+
+def told_by(bootstrap: str, scenario: Scenario, era: str) -> list[tuple[str, Any]]:
+    """All that a node answers in a scenario, about a group and a topic of its own."""
+    group = f"{scenario.__name__}-{era}"
+    Admin(bootstrap).create(f"topic-{group}", 3)
+    peer = Peer(bootstrap, era, group)
+
+    def is_coordinated() -> bool:
+        """Kafka makes the topic first, and says so."""
+        found = peer.call("admin", FIND, key=group, version=0)
+        return bool(found["error_code"] == 0 and peer.describe()["groups"][0]["error_code"] in (0, 69))
+
+    wait_until("a coordinator", is_coordinated)
+    try:
+        return list(scenario(peer))
+    finally:
+        peer.close()
+
+
+@pytest.fixture(scope="module")
+def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    node = Node(tmp_path_factory.mktemp("firn"), SETTINGS).start()
+    yield node.bootstrap
+    node.stop()
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    need_kafka_tools()
+    node = KafkaNode(tmp_path_factory.mktemp("kafka") / "node", SETTINGS, heap="512m")
+    yield node.bootstrap
+    node.stop()
+
+
+@pytest.mark.parametrize("era", ERAS)
+@pytest.mark.parametrize("scenario", [life_of_a_group, who_does_not_fit, offsets, static_members, sessions])
+def test_a_group_is_answered_as_by_apache_kafka(firn: str, kafka: str, scenario: Scenario, era: str) -> None:
+    ours, theirs = told_by(firn, scenario, era), told_by(kafka, scenario, era)
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine == other
