@@ -16,7 +16,10 @@ _OVERHEAD: Final = 36
 
 def size_of(records: Iterable[Record]) -> int:
     """Bytes that the records take in a batch, at most, before compression."""
-    return sum(_OVERHEAD + len(key) + (len(value) if value is not None else 0) for key, value in records)
+    size = 0
+    for key, value in records:
+        size += _OVERHEAD + len(key) + (0 if value is None else len(value))
+    return size
 
 
 class OpenBatch:
@@ -42,15 +45,15 @@ class OpenBatch:
     def __len__(self) -> int:
         return self._count
 
-    def has_room(self, records: Iterable[Record], max_bytes: int) -> bool:
-        """Whether the batch stays within `max_bytes` with these."""
-        return self._size + size_of(records) <= max_bytes
+    def has_room(self, size: int, max_bytes: int) -> bool:
+        """Whether the batch stays within `max_bytes` with records that take `size` (`size_of`)."""
+        return self._size + size <= max_bytes
 
-    def add(self, records: tuple[Record, ...], now_ms: int) -> None:
+    def add(self, records: tuple[Record, ...], size: int, now_ms: int) -> None:
         """They were replayed at `next_offset` and after."""
         self._parts.append((now_ms, records))
         self._count += len(records)
-        self._size += size_of(records)
+        self._size += size
 
     def build(self, codec: Codec, producer: Producer | None = None) -> bytearray:
         """The batch as it is appended; `producer`: whose transaction all of it belongs to."""

@@ -23,7 +23,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import InvariantError, RequestError, StorageError
 from service.base.purgatory import Operation
 from service.base.timers import Timers
-from service.coordinator.batching import OpenBatch, portions
+from service.coordinator.batching import OpenBatch, portions, size_of
 from service.coordinator.errors import of_client
 from service.coordinator.metrics import RuntimeMetrics
 from service.coordinator.ports import PartitionLog
@@ -242,11 +242,11 @@ class Context(Generic[S]):
 
     def _add(self, records: tuple[Record, ...], producer: Producer | None = None) -> None:
         most = self._log.max_batch_bytes
-        now_ms = self._around.now_ms()
-        if self._open is not None and not self._open.has_room(records, most):
+        now_ms, size = self._around.now_ms(), size_of(records)
+        if self._open is not None and not self._open.has_room(size, most):
             self._flush()
         batch = self._open or OpenBatch(self._next_offset, self._around.monotonic_ms())
-        if not batch.has_room(records, most):
+        if not batch.has_room(size, most):
             raise of_client(
                 RequestError(
                     ErrorCode.record_list_too_large,
@@ -267,7 +267,7 @@ class Context(Generic[S]):
             self.shard.journal.revert_to(batch.next_offset)
             _log.exception("%s cannot replay what it decided; nothing is changed", self.name)
             raise of_client(e) from e
-        batch.add(records, now_ms)
+        batch.add(records, size, now_ms)
         self._open = batch
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:

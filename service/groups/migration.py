@@ -21,7 +21,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.timeline import Journal
 from service.coordinator.ports import TopicsView
-from service.coordinator.shard import NOTHING, Decision, Outcome, Record
+from service.coordinator.shard import NOTHING, Decision, Effect, Outcome, Record
 from service.groups.classic.group import ClassicGroup
 from service.groups.classic.members import Member as RoundMember
 from service.groups.classic.round import Phase, Round
@@ -83,8 +83,7 @@ class GroupMigration:
         ended = group_tombstone(group_id)
         this = self._classics.turn(group_id, now_ms).round
         if this.phase is Phase.EMPTY:
-            effects = self._classics.abandon(group_id, ErrorCode.rebalance_in_progress, now_ms)
-            return Opened(group, (ended,), effects)
+            return Opened(group, (ended,), lambda: self._part(group_id, (), now_ms))
         self._check_upgrade(group_id, this)
         made = _as_consumer_group(group_id, this, classic, self._context.topics)
         for record in made:
@@ -92,12 +91,20 @@ class GroupMigration:
             assert key is not None
             assert record.value is not None
             apply(group, key, decode_value(key, record.value))
-        due = [
+        due = tuple(
             schedule(TimerKind.SESSION, group_id, member.member_id, now_ms + member.session_timeout_ms)
             for member in this.members.values()
-        ]
-        effects = self._classics.abandon(group_id, ErrorCode.rebalance_in_progress, now_ms)
-        return Opened(group, (ended, *made), (*effects, *due), Turned(TO_CONSUMER, group_id))
+        )
+        return Opened(
+            group,
+            (ended, *made),
+            lambda: self._part(group_id, due, now_ms),
+            Turned(TO_CONSUMER, group_id),
+        )
+
+    def _part(self, group_id: str, then: tuple[Effect, ...], now_ms: int) -> tuple[Effect, ...]:
+        """Whoever waits in the classic group is told to join again."""
+        return (*self._classics.abandon(group_id, ErrorCode.rebalance_in_progress, now_ms), *then)
 
     def _check_upgrade(self, group_id: str, this: Round) -> None:
         config = self._context.config()

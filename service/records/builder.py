@@ -35,15 +35,26 @@ def encode_varint(value: int) -> bytes:
     >>> encode_varint(-1), encode_varint(150)
     (b'\\x01', b'\\xac\\x02')
     """
+    if 0 <= value < _FEW:
+        return _SMALL[value]
     zigzag = (value << 1) ^ (value >> 63)
     if zigzag < 0x80:
         return bytes((zigzag,))
+    return _long_varint(zigzag)
+
+
+def _long_varint(zigzag: int) -> bytes:
     out = bytearray()
     while zigzag > 0x7F:
         out.append(zigzag & 0x7F | 0x80)
         zigzag >>= 7
     out.append(zigzag)
     return bytes(out)
+
+
+_FEW: Final = 256
+_SMALL: Final = tuple(bytes((2 * n,)) if n < 0x40 else _long_varint(2 * n) for n in range(_FEW))
+"""Varints of most lengths and offsets."""
 
 
 def encode_record(
@@ -54,10 +65,14 @@ def encode_record(
     headers: Sequence[HeaderPair] = (),
 ) -> bytes:
     """One record with its length in front (Kafka `DefaultRecord.writeTo`)."""
-    parts: list[Buffer] = [b"\x00", encode_varint(timestamp_delta), encode_varint(offset_delta)]
-    _add_bytes(parts, key)
-    _add_bytes(parts, value)
-    parts.append(encode_varint(len(headers)))
+    parts: list[Buffer] = [
+        b"\x00",
+        encode_varint(timestamp_delta),
+        encode_varint(offset_delta),
+        *((b"\x01",) if key is None else (encode_varint(len(key)), key)),
+        *((b"\x01",) if value is None else (encode_varint(len(value)), value)),
+        encode_varint(len(headers)),
+    ]
     for name, content in headers:
         _add_bytes(parts, name.encode() if isinstance(name, str) else name)
         _add_bytes(parts, content)

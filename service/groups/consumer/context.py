@@ -63,11 +63,14 @@ class ConsumerWork(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """A group that a member comes to, and the records that make it one of KIP-848 if it was classic."""
+    """A group that a member comes to, and the records that make it one of KIP-848 if it was classic.
+
+    `part` is called once nothing can be refused any more: it ends what is under way in the classic group.
+    """
 
     group: ConsumerGroup
     records: tuple[Record, ...] = ()
-    effects: tuple[Effect, ...] = ()
+    part: Callable[[], tuple[Effect, ...]] | None = None
     event: Hashable | None = None
 
 
@@ -154,7 +157,7 @@ class Writing:
 
     def __init__(self, opened: Opened | None = None) -> None:
         self.records: list[Record] = list(opened.records) if opened else []
-        self.effects: list[Effect] = list(opened.effects) if opened else []
+        self.effects: list[Effect] = []
         self.event: Hashable | None = opened.event if opened else None
 
     def work(self, kind: WorkKind, group_id: str, steps: Any) -> None:

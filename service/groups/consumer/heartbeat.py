@@ -63,6 +63,8 @@ def _beat(
     updated = pipeline.write_assignment(
         context, group, updated, goal, changed.subscription, owned, now_ms, out
     )
+    if opened is not None and opened.part is not None:
+        out.effects[:0] = opened.part()
     due_ms = now_ms + context.session_timeout_ms(group.group_id)
     out.effects.append(schedule(TimerKind.SESSION, group.group_id, updated.member_id, due_ms))
     told = joins or is_full(request) or updated.assigned != member.assigned

@@ -176,6 +176,22 @@ def test_whoever_waits_in_a_round_is_told_to_join_again() -> None:
     assert not [name for name in c.leader.timers if name[0].startswith("classic")]  # type: ignore[index]
 
 
+def test_a_member_that_is_refused_disturbs_nobody_in_the_classic_group() -> None:
+    c = world(max_size=1)
+    a = Old(c, "apples")
+    classic(c, a)
+    other = Old(c, "apples")
+    assert other.join() is None
+    timers = dict(c.leader.timers)
+    assert c.enter("n", "apples").error_code == E.group_id_not_found
+    c.world.config = c.world.config._replace(max_size=2)
+    assert c.enter("n", "apples").error_code == E.group_max_size_reached
+    assert c.leader.waits(other.ticket)
+    assert c.leader.timers == timers
+    a.join()
+    assert other.joined().error_code == E.none
+
+
 def test_an_empty_classic_group_gives_way() -> None:
     c = world(MigrationPolicy.DISABLED)
     a = Old(c, "apples")
