@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import timedelta
+from pprint import pformat
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ DESCRIBE, LIST, DELETE, OFFSET_DELETE = 15, 16, 42, 47
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
+    "group.max.size": "2",
     "offsets.topic.num.partitions": "3",
 }
 _NEWEST = {
@@ -37,6 +39,7 @@ _NEWEST = {
 _OLDEST = dict.fromkeys(_NEWEST, 0) | {OFFSET_COMMIT: 2, OFFSET_FETCH: 1}
 ERAS = [{api: min(_OLDEST[api] + n, newest) for api, newest in _NEWEST.items()} for n in range(10)]
 """Versions of the APIs that belong together."""
+UNORDERED = {"members", "results", "topics", "partitions"}
 LEFT_OUT = {"throttle_time", "error_message", "client_host"}
 
 
@@ -112,7 +115,7 @@ class Peer:
             }
         if isinstance(value, tuple):
             plain = [self._plain(name, one) for one in value]
-            return sorted(plain, key=str) if name in ("members", "results") else plain
+            return sorted(plain, key=str) if name in UNORDERED else plain
         if name in ("member_id", "leader") and value:
             return self._alias(value)
         if name == "group_id":
@@ -278,18 +281,18 @@ class Peer:
     def wait_for(self, state: str) -> None:
         wait_until(f"the group to be {state}", lambda: self.state() == state)
 
-    def stable(self, *names: str) -> tuple[list[Any], list[str]]:
+    def stable(self, *names: str, **more: Any) -> tuple[list[Any], list[str]]:
         """A stable group, one member after the other; what was told, and the members, the leader first."""
         told: list[Any] = []
         members: list[str] = []
         for generation, who in enumerate(names, 1):
-            first, member = self.member(who)
+            first, member = self.member(who, **more)
             told.append(first)
             if members:
                 self.wait_for("PreparingRebalance")
                 for other, known in zip(names, members, strict=False):
                     told.append(self.heartbeat(other, known, generation - 1))
-                    self.join(other, known)
+                    self.join(other, known, **more)
             told.append(self.told(who))
             told += [self.told(other) for other in names[: len(members)]]
             members.append(member)
@@ -450,7 +453,7 @@ def sessions(peer: Peer) -> Told:
 
 def rounds(peer: Peer) -> Told:
     """Who is late, who wants otherwise, who is one too many."""
-    patient = {"rebalance_timeout": timedelta(seconds=3)}
+    patient: dict[str, Any] = {"rebalance_timeout": timedelta(seconds=3)}
     if peer.versions[JOIN] == 0:
         patient = {"session_timeout": timedelta(seconds=3)}
     peer.member("a", **patient)
@@ -476,6 +479,75 @@ def rounds(peer: Peer) -> Told:
     peer.join("b", b, protocols=[("sticky", b"other")], **patient)
     yield "the one protocol that both know", [peer.told("b"), peer.told("a")]
     yield "described", peer.describe()
+
+
+def one_too_many(peer: Peer) -> Told:
+    patient: dict[str, Any] = {"rebalance_timeout": timedelta(seconds=3)}
+    if peer.versions[JOIN] == 0:
+        patient = {"session_timeout": timedelta(seconds=3)}
+    _, (a, b) = peer.stable("a", "b", **patient)
+    peer.join("c", **patient)
+    yield "a third", [peer.told("c"), peer.describe()]
+    peer.join("a", a, **patient)
+    peer.wait_for("PreparingRebalance")
+    first, c = peer.member("c", **patient)
+    yield "a third in a round, before the second", first
+    wait_until("both to wait", lambda: len(peer.describe()["groups"][0]["members"]) == 3)
+    peer.join("b", b, **patient)
+    yield "the second is one too many", peer.told("b")
+    yield "the others are a group", [peer.told("c"), peer.told("a"), peer.describe(), c]
+
+
+def by_id(peer: Peer) -> Told:
+    """Version 10 of OffsetCommit and OffsetFetch, and what older ones say of the same offsets."""
+    topic = f"topic-{peer.group}"
+    module = schema(3, 12)
+    asked = (module.MetadataRequestTopic(topic_id=None, name=topic),)
+    request = module.MetadataRequest(
+        topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    with RawConnection(peer.bootstrap) as connection:
+        (found,) = connection.call(request).topics
+    stranger = type(found.topic_id)("9c1ba29b-5b6f-4d2e-8a56-7b6d3f0b1a11")
+    names = {str(found.topic_id): "the topic", str(stranger): "a stranger", "None": "none"}
+
+    def named(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {k: names[str(v)] if k == "topic_id" else named(v) for k, v in value.items()}
+        return [named(one) for one in value] if isinstance(value, list) else value
+
+    def commit(topic_id: Any, *parts: tuple[int, int]) -> Any:
+        module = schema(OFFSET_COMMIT, 10)
+        partitions = tuple(
+            module.OffsetCommitRequestPartition(
+                partition_index=p, committed_offset=o, committed_leader_epoch=3, committed_metadata=None
+            )
+            for p, o in parts
+        )
+        topics = (module.OffsetCommitRequestTopic(topic_id=topic_id, partitions=partitions),)
+        values = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+        return named(peer.call("committer", OFFSET_COMMIT, version=10, topics=topics, **values))
+
+    def fetch(version: int, *asked: tuple[Any, tuple[int, ...]], groups: int = 1) -> Any:
+        module = schema(OFFSET_FETCH, version)
+        key = "topic_id" if version >= 10 else "name"
+        topics = tuple(
+            build(module.OffsetFetchRequestTopics, {key: one, "partition_indexes": p}) for one, p in asked
+        )
+        values = {"group_id": peer.group, "member_id": None, "member_epoch": -1, "topics": topics or None}
+        one = build(module.OffsetFetchRequestGroup, values)
+        other = build(module.OffsetFetchRequestGroup, {**values, "group_id": "of nobody"})
+        all_of_them = (one, other)[:groups]
+        return named(
+            peer.call("committer", OFFSET_FETCH, version=version, groups=all_of_them, require_stable=False)
+        )
+
+    yield "committed", commit(found.topic_id, (0, 5), (2, 7), (9, 9))
+    yield "a topic that is not there", commit(stranger, (0, 5))
+    yield "no topic at all", commit(None, (0, 5))
+    yield "by id", fetch(10, (found.topic_id, (0, 1, 2)), (stranger, (0,)), (None, (1,)))
+    yield "by name", fetch(9, (topic, (0, 1, 2)), ("none", (0,)))
+    yield "all", [fetch(10), fetch(9), fetch(8, groups=2), fetch(10, groups=2)]
 
 
 def filters(peer: Peer) -> Told:
@@ -542,7 +614,8 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 CASES = [
     *((scenario, era) for scenario in (life_of_a_group, who_does_not_fit, offsets) for era in range(10)),
     *((static_members, era) for era in range(5, 10)),
-    *((scenario, era) for scenario in (sessions, rounds, filters) for era in (0, 3, 5, 9)),
+    *((scenario, era) for scenario in (sessions, rounds, filters, one_too_many) for era in (0, 3, 5, 9)),
+    (by_id, 9),
 ]
 
 
@@ -551,4 +624,4 @@ def test_a_group_is_answered_as_by_apache_kafka(firn: str, kafka: str, scenario:
     ours, theirs = told_by(firn, scenario, era), told_by(kafka, scenario, era)
     assert len(ours) == len(theirs)
     for mine, other in zip(ours, theirs, strict=True):
-        assert mine == other
+        assert pformat(mine) == pformat(other)

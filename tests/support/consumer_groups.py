@@ -67,12 +67,13 @@ class World:
         self.config = config or ConsumerConfig(assignment_interval_ms=0)
         self.settings: dict[str, Mapping[str, str]] = {}
         self.metrics = GroupMetrics()
+        self.warnings: list[str] = []
         self._uuids = 1 << 64
         self.leader = Leader(self._shard)
 
     def _shard(self) -> GroupShard:
         config = GroupsConfig(group_initial_rebalance_delay_ms=0)
-        return GroupShard(0, self.topics, lambda: config, self.metrics, self._modern)
+        return GroupShard(0, self.topics, lambda: config, self.metrics, self._modern, self.warnings.append)
 
     def _modern(self, shard: GroupShard) -> ConsumerGroups:
         return ConsumerGroups(

@@ -9,6 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.coordinator.shard import Record
 from service.groups import records_modern as modern
 from service.groups.consumer.context import ConsumerWork, WorkKind
 from service.groups.consumer.group import GroupState, MemberState
@@ -17,6 +18,7 @@ from service.groups.consumer_config import ConsumerConfig
 from service.groups.requests import Client
 from tests.support.consumer_groups import Consumer, Consumers, World, beat_request, partitions_of
 from tests.support.requirements import need_re2
+from tests.support.shards import Written
 
 E = ErrorCode
 NOW = ConsumerConfig(assignment_interval_ms=0)
@@ -572,11 +574,11 @@ def test_a_log_with_the_metadata_of_older_brokers_is_rid_of_it() -> None:
     c = consumers()
     epoch = c.enter("a", "apples").member_epoch
     key = modern.PartitionMetadataKey("g")
-    c.leader.log.append(c.leader.log[0]._replace(record=modern.Record(modern.encode_key(key), b"\0\0\1\0")))
+    c.leader.log.append(Written(Record(modern.encode_key(key), b"\0\0\1\0"), -1))
     c.leader.reload()
     assert c.world.group().has_partition_metadata
     c.says("a", epoch)
-    assert c.leader.log[-1].record == modern.tombstone(key)
+    assert c.leader.log[-1] == Written(modern.tombstone(key), -1)
     assert not c.world.group().has_partition_metadata
 
 
