@@ -107,6 +107,37 @@ def test_a_commit_of_very_many_positions_is_taken_in_pieces(talk: Talk) -> None:
         assert found[other] == {0: 7, 1: -1}
 
 
+def test_without_the_feature_there_are_no_consumer_groups(talk: Talk) -> None:
+    def heartbeat() -> ErrorCode:
+        answer = talk(
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            "ConsumerGroupHeartbeatRequest",
+            group_id="modern",
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout=30_000,
+            subscribed_topic_names=("t",),
+            topic_partitions=(),
+        )
+        error: ErrorCode = answer.error_code
+        return error
+
+    def update(level: int, kind: int) -> ErrorCode:
+        module = request_module(ApiKey.UPDATE_FEATURES)
+        key = module.FeatureUpdateKey(feature="group.version", max_version_level=level, upgrade_type=kind)
+        error: ErrorCode = talk(
+            ApiKey.UPDATE_FEATURES, "UpdateFeaturesRequest", feature_updates=(key,)
+        ).error_code
+        return error
+
+    assert heartbeat() is ErrorCode.none
+    assert update(0, 1) is ErrorCode.invalid_update_version
+    assert update(0, 2) is ErrorCode.none
+    assert heartbeat() is ErrorCode.unsupported_version
+    assert update(1, 1) is ErrorCode.none
+    assert heartbeat() is ErrorCode.none
+
+
 def test_who_waits_for_a_generation_does_not_hold_up_the_end(node: NodeThread, talk: Talk) -> None:
     module = request_module(ApiKey.JOIN_GROUP)
     answers: list[Any] = []
