@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -14,6 +15,8 @@ from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import CreateTopic
 from service.metadata.controller.topic_names import OFFSETS_TOPIC
 from service.metadata.image import MetadataImage, TopicImage
+
+_log = logging.getLogger(__name__)
 
 OFFSETS: Final = OFFSETS_TOPIC
 INTERNAL_TOPICS: Final = frozenset({OFFSETS, "__transaction_state", "__share_group_state"})
@@ -57,6 +60,8 @@ class InternalTopics:
         self._image = image
         self._admin = admin
         self._making: dict[str, asyncio.Task[None]] = {}
+        self._refusal = ""
+        """why it could not be done the last time; clients ask again and again"""
 
     def find(self, name: str) -> TopicImage | None:
         return self._image().topics_by_name.get(name)
@@ -78,6 +83,16 @@ class InternalTopics:
         return topic
 
     async def _make(self, name: str) -> None:
+        try:
+            await self._create(name)
+        except RequestError as e:
+            if str(e) != self._refusal:
+                _log.warning("%s", e)
+            self._refusal = str(e)
+            raise
+        self._refusal = ""
+
+    async def _create(self, name: str) -> None:
         try:
             [result] = await self._admin.create_topics([as_created(name, self._config(), self._image())])
         except (RequestError, StorageError) as e:

@@ -318,6 +318,8 @@ class Node:
         for server in self._servers:
             await server.start()
             stack.push_async_callback(server.close)
+        # First of all at the end: who waits for a generation would keep the servers waiting, too.
+        stack.push_async_callback(broker.groups.close)
         self.is_serving = True
 
     @property

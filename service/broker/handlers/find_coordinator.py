@@ -62,21 +62,36 @@ async def _once_made(
 def _steps(
     broker: Broker, listener: str, request: FindCoordinatorRequest, topic: TopicImage
 ) -> Steps[FindCoordinatorResponse]:
-    me = broker.config.node_id
-    host, port = broker.endpoint(listener)
     found = []
     for key in request.coordinator_keys:
         yield KEY_US
         replica = topic.partitions.get(partition_of(key, len(topic.partitions)))
-        if replica is None or replica.leader != me:
+        place = None if replica is None else _place(broker, listener, replica.leader)
+        if replica is None or place is None:
             found.append(_nobody(key, ErrorCode.coordinator_not_available, "nobody leads its partition"))
             continue
+        host, port = place
         found.append(
             Coordinator(
-                key=key, node_id=me, host=host, port=port, error_code=ErrorCode.none, error_message=""
+                key=key,
+                node_id=replica.leader,
+                host=host,
+                port=port,
+                error_code=ErrorCode.none,
+                error_message="",
             )
         )
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
+
+
+def _place(broker: Broker, listener: str, leader: int) -> tuple[str, int] | None:
+    """Where a client that came in by `listener` finds that node; None where nobody leads, or not there."""
+    if leader == broker.config.node_id:
+        return broker.endpoint(listener)
+    known = broker.image.brokers.get(leader)
+    if known is None or not known.is_active:
+        return None
+    return next(((one.host, one.port) for one in known.endpoints if one.name == listener), None)
 
 
 def _refused(

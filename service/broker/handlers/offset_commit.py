@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Iterator
+from dataclasses import replace
+from typing import Any, Final
 
 from service.broker.broker import Broker
 from service.groups.offset_commits import KnownCommit, known_commit
-from service.groups.requests import OffsetCommitResponse, commit_failed
+from service.groups.requests import CommittedTopic, OffsetCommitResponse, commit_failed
 from service.network.exchange import RequestContext
 from service.wire.offsets import OffsetCommitRequest
+
+AT_ONCE: Final = 250
+"""Positions that one decision commits: what is more holds the loop for longer than its slice."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetCommitRequest
 ) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
-    """What is answered without an error is committed. Without a topic that exists no group is asked."""
-    version, groups = context.api_version, broker.groups
+    """What is answered without an error is committed. Without a topic that exists no group is asked.
+
+    A request of very many positions is committed in pieces: each position has an answer of its own anyway.
+    """
+    version = context.api_version
+    count = 0
+    for topic in request.topics:
+        count += len(topic.partitions)
+    if count + len(request.topics) > AT_ONCE:
+        return _in_pieces(broker, version, request)
+    return _commit(broker, version, request)
+
+
+def _commit(
+    broker: Broker, version: int, request: OffsetCommitRequest
+) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+    groups = broker.groups
     known = known_commit(request, groups.topics, version)
     if not known.request.topics:
         return known.answer(OffsetCommitResponse(()))
@@ -31,3 +52,38 @@ def handle(
 
 async def _later(known: KnownCommit, answer: Awaitable[OffsetCommitResponse]) -> OffsetCommitResponse:
     return known.answer(await answer)
+
+
+async def _in_pieces(broker: Broker, version: int, request: OffsetCommitRequest) -> OffsetCommitResponse:
+    topics: dict[Any, CommittedTopic] = {}
+    for piece in _pieces(request):
+        answer = _commit(broker, version, piece)
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        for topic in answer.topics:
+            key = (topic.name, topic.topic_id)
+            before = topics.get(key)
+            topics[key] = (
+                topic if before is None else topic._replace(partitions=before.partitions + topic.partitions)
+            )
+        await asyncio.sleep(0)
+    return OffsetCommitResponse(tuple(topics.values()))
+
+
+def _pieces(request: OffsetCommitRequest) -> Iterator[OffsetCommitRequest]:
+    """Requests of no more than `AT_ONCE` positions, in the order asked; a topic counts as one, too."""
+    topics, room = [], AT_ONCE
+    for topic in request.topics:
+        at = 0
+        while True:
+            taken = topic.partitions[at : at + max(room - 1, 1)]
+            topics.append(replace(topic, partitions=taken))
+            at += len(taken)
+            room -= len(taken) + 1
+            if room <= 1:
+                yield replace(request, topics=tuple(topics))
+                topics, room = [], AT_ONCE
+            if at >= len(topic.partitions):
+                break
+    if topics:
+        yield replace(request, topics=tuple(topics))

@@ -2,27 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import asyncio
+from collections.abc import Awaitable, Iterator
+from dataclasses import replace
 from typing import Any, Final
+
+from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.broker.broker import NO_THROTTLE, Broker
 from service.groups.offset_commits import KnownFetch, known_fetch, with_topic_ids
-from service.groups.requests import FetchedGroup, fetch_failed
+from service.groups.requests import FetchedGroup, FetchedTopic, fetch_failed
 from service.network.exchange import RequestContext
 from service.wire.api import ApiKey, response_module
 from service.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 
 TOPIC_IDS_FROM: Final = 10
+AT_ONCE: Final = 500
+"""Positions that are looked up in one turn of the loop."""
+_ALL: Final = 50
+"""What a group counts as that asks for all it has."""
 
 
 def handle(broker: Broker, context: RequestContext, request: OffsetFetchRequest) -> Any:
     """Each group has its own outcome. With `require_stable` the newest positions, once they are committed."""
     version = context.api_version
+    count = 0
+    for group in request.groups:
+        count += _ALL if group.topics is None else 1
+        for topic in group.topics or ():
+            count += 1 + len(topic.partition_indexes)
+    if count > AT_ONCE:
+        return _in_pieces(broker, request, version)
     found = [_group(broker, group, request.require_stable, version) for group in request.groups]
     if any(isinstance(one, Awaitable) for one in found):
         return _later(found)
     return _answer(found)
+
+
+async def _in_pieces(broker: Broker, request: OffsetFetchRequest, version: int) -> Any:
+    """One piece of one group in each turn."""
+    answers = []
+    for group in request.groups:
+        topics: dict[Any, FetchedTopic] = {}
+        whole = FetchedGroup(group.group_id)
+        for piece in _pieces(group):
+            one = _group(broker, piece, request.require_stable, version)
+            fetched = await one if isinstance(one, Awaitable) else one
+            await asyncio.sleep(0)
+            if fetched.error_code is not ErrorCode.none:
+                whole = fetched
+                topics.clear()
+                break
+            for topic in fetched.topics:
+                key = (topic.name, topic.topic_id)
+                before = topics.get(key)
+                topics[key] = (
+                    topic
+                    if before is None
+                    else topic._replace(partitions=before.partitions + topic.partitions)
+                )
+        answers.append(whole._replace(topics=tuple(topics.values())) if topics else whole)
+    return _answer(answers)
+
+
+def _pieces(group: OffsetFetchRequestGroup) -> Iterator[OffsetFetchRequestGroup]:
+    """The same for no more than `AT_ONCE` positions each; a topic counts as one, too."""
+    if not group.topics:
+        yield group
+        return
+    topics, room = [], AT_ONCE
+    for topic in group.topics:
+        at = 0
+        while True:
+            taken = topic.partition_indexes[at : at + max(room - 1, 1)]
+            topics.append(replace(topic, partition_indexes=taken))
+            at += len(taken)
+            room -= len(taken) + 1
+            if room <= 1:
+                yield replace(group, topics=tuple(topics))
+                topics, room = [], AT_ONCE
+            if at >= len(topic.partition_indexes):
+                break
+    if topics:
+        yield replace(group, topics=tuple(topics))
 
 
 async def _later(found: list[FetchedGroup | Awaitable[FetchedGroup]]) -> Any:

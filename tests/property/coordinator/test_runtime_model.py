@@ -94,7 +94,7 @@ class World:
 
     def _records(self, most: int = 3) -> tuple[Record, ...]:
         made = []
-        for _ in range(self.random.randint(1, most)):
+        for _ in range(self.random.randint(0, most)):
             self.number += 1
             gone = self.random.random() < 0.2
             made.append(Record(self.random.choice(KEYS), None if gone else b"v%d" % self.number))

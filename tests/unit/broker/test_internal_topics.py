@@ -104,6 +104,17 @@ def test_metadata_makes_it_with_its_own_settings_where_clients_may_create(tmp_pa
         node.stop()
 
 
+def test_more_replicas_than_brokers_are_not_made_where_they_are_asked_for(tmp_path: Path) -> None:
+    node = NodeThread(tmp_path / "data", offsets_topic_replication_factor="3").start()
+    try:
+        with node.client() as client:
+            [found] = find(Talk(client), "a")
+            assert found.error_code is ErrorCode.coordinator_not_available
+            assert "replicate the partition 3 time(s)" in found.error_message
+    finally:
+        node.stop()
+
+
 def test_its_settings_and_size_are_kept(talk: Talk) -> None:
     find(talk, "a")
     module = request_module(ApiKey.CREATE_PARTITIONS)

@@ -1,0 +1,178 @@
+"""Requests of groups to a whole node: what is large, what waits when it stops, what the device must have."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.wire.api import ApiKey, request_module
+from tests.support.processes import wait_until
+from tests.unit.broker.conftest import NodeThread, Talk
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[NodeThread]:
+    node = NodeThread(
+        tmp_path / "data",
+        offsets_topic_num_partitions="2",
+        group_initial_rebalance_delay_ms="60000",
+        log_flush_interval_messages="1",
+    ).start()
+    yield node
+    node.stop()
+    assert node.failure is None
+
+
+@pytest.fixture
+def talk(node: NodeThread) -> Iterator[Talk]:
+    with node.client() as client:
+        talk = Talk(client)
+        talk(ApiKey.FIND_COORDINATOR, "FindCoordinatorRequest", key_type=0, coordinator_keys=("a",))
+        yield talk
+
+
+def commit(talk: Talk, topics: dict[Any, range], group: str = "g") -> dict[Any, dict[int, ErrorCode]]:
+    """Offset 7 for partitions of topics by id; what is answered."""
+    module = request_module(ApiKey.OFFSET_COMMIT)
+    answer = talk(
+        ApiKey.OFFSET_COMMIT,
+        "OffsetCommitRequest",
+        group_id=group,
+        member_id="",
+        topics=tuple(
+            module.OffsetCommitRequestTopic(
+                topic_id=topic,
+                partitions=tuple(
+                    module.OffsetCommitRequestPartition(
+                        partition_index=n, committed_offset=7, committed_metadata=""
+                    )
+                    for n in partitions
+                ),
+            )
+            for topic, partitions in topics.items()
+        ),
+    )
+    assert len({one.topic_id for one in answer.topics}) == len(answer.topics)
+    return {
+        topic.topic_id: {one.partition_index: one.error_code for one in topic.partitions}
+        for topic in answer.topics
+    }
+
+
+def fetch(
+    talk: Talk, group: str = "g", *, stable: bool = False, asked: dict[Any, range] | None = None
+) -> dict[Any, dict[int, int]]:
+    """Of `asked` topics, by id, or of all."""
+    module = request_module(ApiKey.OFFSET_FETCH)
+    topics = None
+    if asked is not None:
+        topics = tuple(
+            module.OffsetFetchRequestTopics(topic_id=topic, partition_indexes=tuple(indexes))
+            for topic, indexes in asked.items()
+        )
+    [found] = talk(
+        ApiKey.OFFSET_FETCH,
+        "OffsetFetchRequest",
+        groups=(module.OffsetFetchRequestGroup(group_id=group, topics=topics),),
+        require_stable=stable,
+    ).groups
+    assert found.error_code is ErrorCode.none
+    return {
+        topic.topic_id: {one.partition_index: one.committed_offset for one in topic.partitions}
+        for topic in found.topics
+    }
+
+
+def test_a_commit_of_very_many_positions_is_taken_in_pieces(talk: Talk) -> None:
+    assert talk.create("wide", 1000).error_code is ErrorCode.none
+    assert talk.create("other", 1).error_code is ErrorCode.none
+    wide, other = talk.topic_id("wide"), talk.topic_id("other")
+    answer = commit(talk, {other: range(1), wide: range(1002)})
+    assert answer[other] == {0: ErrorCode.none}
+    assert [answer[wide][n] for n in (0, 248, 249, 250, 999)] == [ErrorCode.none] * 5
+    assert answer[wide][1000] is answer[wide][1001] is ErrorCode.unknown_topic_or_partition
+    assert len(answer[wide]) == 1002
+    for stable in (False, True):
+        found = fetch(talk, stable=stable)
+        assert found[wide] == dict.fromkeys(range(1000), 7)
+        assert found[other] == {0: 7}
+        found = fetch(talk, stable=stable, asked={wide: range(1200), other: range(2)})
+        assert found[wide] == {n: 7 if n < 1000 else -1 for n in range(1200)}
+        assert found[other] == {0: 7, 1: -1}
+
+
+def test_without_the_feature_there_are_no_consumer_groups(talk: Talk) -> None:
+    def heartbeat() -> ErrorCode:
+        answer = talk(
+            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            "ConsumerGroupHeartbeatRequest",
+            group_id="modern",
+            member_id="m",
+            member_epoch=0,
+            rebalance_timeout=30_000,
+            subscribed_topic_names=("t",),
+            topic_partitions=(),
+        )
+        error: ErrorCode = answer.error_code
+        return error
+
+    def update(level: int, kind: int) -> ErrorCode:
+        module = request_module(ApiKey.UPDATE_FEATURES)
+        key = module.FeatureUpdateKey(feature="group.version", max_version_level=level, upgrade_type=kind)
+        error: ErrorCode = talk(
+            ApiKey.UPDATE_FEATURES, "UpdateFeaturesRequest", feature_updates=(key,)
+        ).error_code
+        return error
+
+    assert heartbeat() is ErrorCode.none
+    assert update(0, 1) is ErrorCode.invalid_update_version
+    assert update(0, 2) is ErrorCode.none
+    assert heartbeat() is ErrorCode.unsupported_version
+    assert update(1, 1) is ErrorCode.none
+    assert heartbeat() is ErrorCode.none
+
+
+def test_who_waits_for_a_generation_does_not_hold_up_the_end(node: NodeThread, talk: Talk) -> None:
+    module = request_module(ApiKey.JOIN_GROUP)
+    answers: list[Any] = []
+
+    def join() -> None:
+        with node.client() as client:
+            mine = Talk(client)
+            member = ""
+            while not answers or answers[-1].error_code is ErrorCode.member_id_required:
+                answers.append(
+                    mine(
+                        ApiKey.JOIN_GROUP,
+                        "JoinGroupRequest",
+                        group_id="g",
+                        session_timeout=30_000,
+                        rebalance_timeout=30_000,
+                        member_id=member,
+                        protocol_type="consumer",
+                        protocols=(module.JoinGroupRequestProtocol(name="range", metadata=b""),),
+                    )
+                )
+                member = answers[-1].member_id
+
+    joining = threading.Thread(target=join)
+    joining.start()
+    listed: list[str] = []
+
+    def waits() -> bool:
+        found = talk(ApiKey.LIST_GROUPS, "ListGroupsRequest", states_filter=(), types_filter=()).groups
+        listed[:] = [one.group_state for one in found]
+        return listed == ["PreparingRebalance"]
+
+    wait_until("the member waits", waits)
+    began = time.monotonic()
+    node.stop()
+    joining.join(20)
+    assert time.monotonic() - began < 4
+    assert [one.error_code.name for one in answers] == ["member_id_required", "not_coordinator"]

@@ -1,0 +1,95 @@
+"""What a coordinator needs of its partition: appends in one epoch, the mark told, all of the log read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.purgatory import Purgatory
+from service.coordinator.batching import OpenBatch, size_of
+from service.coordinator.records import batches_of
+from service.coordinator.shard import Producer, Record
+from service.partition.partition import Partition
+from service.records.batch import Codec
+from tests.unit.hot.logs import START_MS, batch, open_log
+
+EPOCH = 3
+
+
+def partition_of(directory: Path) -> Partition:
+    log = open_log(directory)
+    return Partition(log.tip, log, None, EPOCH, 1, 1 << 20, Purgatory(0))
+
+
+def build(base_offset: int, *keys: bytes, producer: Producer | None = None) -> bytearray:
+    records = tuple(Record(key, b"value") for key in keys)
+    made = OpenBatch(base_offset, 0)
+    made.add(records, size_of(records), START_MS)
+    data = made.build(Codec.NONE, producer)
+    assert len(data) <= 61 + size_of(records)
+    return data
+
+
+def refused(partition: Partition, data: bytearray, epoch: int = EPOCH) -> ErrorCode:
+    before = partition.log.log_end_offset
+    with pytest.raises(RequestError) as caught:
+        partition.append_records(data, epoch, START_MS)
+    assert partition.log.log_end_offset == before
+    return caught.value.code
+
+
+def test_a_batch_is_appended_in_the_epoch_that_it_was_made_in_and_in_no_other(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path)
+    assert partition.append_records(build(0, b"a", b"b"), EPOCH, START_MS) == 0
+    assert partition.append_records(build(2, b"c"), EPOCH, START_MS) == 2
+    for epoch in (EPOCH - 1, EPOCH + 1):
+        assert refused(partition, build(3, b"d"), epoch) is ErrorCode.not_leader_or_follower
+    partition.leader_epoch = EPOCH + 1
+    assert refused(partition, build(3, b"d")) is ErrorCode.not_leader_or_follower
+
+
+def test_it_is_acknowledged_by_all_or_refused(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path)
+    partition.configure(replace(partition.config, min_insync_replicas=2))
+    partition.replica_count = 2
+    assert refused(partition, build(0, b"a")) is ErrorCode.not_enough_replicas
+    partition.isr_size = 2
+    partition.configure(replace(partition.config, max_message_bytes=60))
+    assert refused(partition, build(0, b"a")) is ErrorCode.message_too_large
+
+
+def test_who_listens_is_told_of_the_mark_whoever_appends(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path)
+    told: list[int] = []
+    partition.listen(told.append)
+    partition.append_records(build(0, b"a", b"b"), EPOCH, START_MS)
+    partition.append(batch(3), START_MS)
+    partition.listen(None)
+    partition.append(batch(1), START_MS)
+    assert told == [2, 5]
+
+
+def test_all_of_the_log_is_read_and_what_is_in_it(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path)
+    partition.append_records(build(0, b"a", b"b"), EPOCH, START_MS)
+    partition.append_records(build(2, b"t", producer=Producer(7, 1)), EPOCH, START_MS)
+    partition.high_watermark = 1
+    [found] = partition.read_to_end(0, 1 << 20).parts
+    stored = batches_of(found.read())
+    assert [(one.base_offset, one.last_offset, one.producer_id, one.producer_epoch) for one in stored] == [
+        (0, 1, -1, -1),
+        (2, 2, 7, 1),
+    ]
+    assert list(stored[0].records(1)) == [(1, b"b", b"value")]
+
+
+def test_a_coordinators_batches_have_no_sequence_and_an_epoch_that_counts(tmp_path: Path) -> None:
+    partition = partition_of(tmp_path)
+    for offset in range(3):
+        partition.append_records(build(offset, b"t", producer=Producer(7, 1)), EPOCH, START_MS)
+    assert refused(partition, build(3, b"t", producer=Producer(7, 0))) is ErrorCode.invalid_producer_epoch
+    assert partition.append_records(build(3, b"t", producer=Producer(7, 2)), EPOCH, START_MS) == 3
