@@ -69,7 +69,7 @@ class Expiry:
             if group.expiry_base_ms(0) is None:
                 continue
             places: list[Place] = []
-            for count, (place, position) in enumerate(tuple(self._offsets.of_group(group_id))):
+            for count, (place, position) in enumerate(self._offsets.of_group(group_id)):
                 if count % _STEP_OFFSETS == 0:
                     yield _STEP_OFFSETS * _OFFSET_US
                 if self._goes(group_id, group, place, position):
@@ -116,7 +116,7 @@ class Deletion:
         for group_id in tuple(self._offsets.groups()):
             yield _GROUP_US
             places: list[Place] = []
-            for count, (place, position) in enumerate(tuple(self._offsets.of_group(group_id))):
+            for count, (place, position) in enumerate(self._offsets.of_group(group_id)):
                 if count and count % _STEP_OFFSETS == 0:
                     yield _STEP_OFFSETS * _OFFSET_US
                 if self._goes(place, position):

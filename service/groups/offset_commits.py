@@ -227,28 +227,32 @@ def fetch(request: OffsetFetchGroup, group: Group | None, offsets: Offsets, stab
             if e.code != ErrorCode.group_id_not_found:
                 raise
             nobody = True
-    group_id = request.group_id
     if request.topics is None:
-        return FetchedGroup(group_id) if nobody else _all(group_id, offsets, stable)
+        return FetchedGroup(request.group_id) if nobody else _all(request.group_id, offsets, stable)
     topics = []
     for topic in request.topics:
-        partitions = []
-        for index in topic.partition_indexes:
-            if stable and not nobody and offsets.is_unstable(group_id, topic.name, index):
-                partitions.append(FetchedPartition(index, error_code=ErrorCode.unstable_offset_commit))
-                continue
-            found = None if nobody else offsets.get(group_id, topic.name, index, committed=not stable)
-            remade = (
-                found is not None
-                and None not in (found.topic_id, topic.topic_id)
-                and found.topic_id != topic.topic_id
-            )
-            if found is None or remade:
-                partitions.append(FetchedPartition(index))
-            else:
-                partitions.append(FetchedPartition(index, found.offset, found.leader_epoch, found.metadata))
+        if nobody:
+            partitions = [FetchedPartition(index) for index in topic.partition_indexes]
+        else:
+            partitions = [
+                _told(request.group_id, topic, index, offsets, stable) for index in topic.partition_indexes
+            ]
         topics.append(FetchedTopic(topic.name, topic.topic_id, tuple(partitions)))
-    return FetchedGroup(group_id, tuple(topics))
+    return FetchedGroup(request.group_id, tuple(topics))
+
+
+def _told(
+    group_id: str, topic: OffsetFetchTopic, index: int, offsets: Offsets, stable: bool
+) -> FetchedPartition:
+    if stable and offsets.is_unstable(group_id, topic.name, index):
+        return FetchedPartition(index, error_code=ErrorCode.unstable_offset_commit)
+    found = offsets.get(group_id, topic.name, index, committed=not stable)
+    if found is None:
+        return FetchedPartition(index)
+    was_remade = None not in (found.topic_id, topic.topic_id) and found.topic_id != topic.topic_id
+    if was_remade:
+        return FetchedPartition(index)
+    return FetchedPartition(index, found.offset, found.leader_epoch, found.metadata)
 
 
 def _all(group_id: str, offsets: Offsets, stable: bool) -> FetchedGroup:

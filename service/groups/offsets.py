@@ -22,6 +22,7 @@ from service.groups.records import (
     decode_offset_value,
     decode_place,
 )
+from service.wire.primitives import uuid_from_bytes
 
 Outer = TypeVar("Outer", bound=Hashable)
 Inner = TypeVar("Inner", bound=Hashable)
@@ -81,7 +82,7 @@ def _row(value: bytes, record_offset: int) -> bytes:
 
 def _unpack(row: bytes) -> Position:
     offset, leader_epoch, commit_ms, expire_ms, record_offset, raw_id = _ROW.unpack_from(row)
-    topic_id = None if raw_id == _NO_ID else UUID(bytes=raw_id)
+    topic_id = None if raw_id == _NO_ID else uuid_from_bytes(raw_id)
     metadata = row[_ROW.size :].decode()
     return Position(offset, leader_epoch, metadata, commit_ms, expire_ms, topic_id, record_offset)
 
@@ -157,10 +158,10 @@ class Offsets:
         return None if row is None else _unpack(row)
 
     def of_group(self, group: str, committed: bool = False) -> Iterator[tuple[Place, Position]]:
-        """All that the group has committed."""
+        """All that the group has committed now: what changes while it is looked at is not seen."""
         timeline = self._positions.get(group)
         if timeline is not None:
-            for place, row in timeline.committed_items() if committed else timeline.items():
+            for place, row in tuple(timeline.committed_items() if committed else timeline.items()):
                 yield place, _unpack(row)
 
     def has(self, group: str, topic: str, partition: int) -> bool:

@@ -496,6 +496,9 @@ def one_too_many(peer: Peer) -> Told:
     peer.join("b", b, **patient)
     yield "the second is one too many", peer.told("b")
     yield "the others are a group", [peer.told("c"), peer.told("a"), peer.describe(), c]
+    peer.join("c", c, protocols=[("range", b"other")], **patient)
+    peer.wait_for("PreparingRebalance")
+    yield "given up before anybody was assigned anything", peer.describe()
 
 
 def by_id(peer: Peer) -> Told:

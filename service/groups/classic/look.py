@@ -115,7 +115,7 @@ class ClassicLook:
     def describe(self) -> DescribedGroup:
         """Metadata of the members only while the group is stable: there is a protocol then."""
         if self._round is not None:
-            given = self._group.members
+            given = {} if self._round.forgot_assignments else self._group.members
             members = tuple(
                 DescribedMember(
                     m.member_id,

@@ -174,6 +174,7 @@ class Turn:
                 self.start_session(member.member_id, member.session_timeout_ms)
         this.unsynced = {}
         this.assigning = False
+        this.forgot_assignments |= this.phase is Phase.COMPLETING
         self.live.unsynced = {}
         self.effects.append(Cancel((SYNC, self.group_id)))
         this.initial = this.is_delayed = this.phase is Phase.EMPTY

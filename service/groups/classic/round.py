@@ -44,6 +44,7 @@ class Round:
         "_known",
         "assigning",
         "delay_ms",
+        "forgot_assignments",
         "generation",
         "initial",
         "is_delayed",
@@ -80,6 +81,8 @@ class Round:
         """members that have not sent SyncGroup in this generation"""
         self.assigning = False
         """the leader's record is on its way to the log"""
+        self.forgot_assignments = False
+        """a generation was given up before its leader had assigned: nobody has anything now"""
         self.initial = False
         """the group was empty before this round"""
         self.is_delayed = False

@@ -14,6 +14,7 @@ further. Whatever happens:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -22,6 +23,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.coordinator.shard import Decision
 from service.groups.requests import OffsetCommitPartition, OffsetCommitRequest, OffsetCommitTopic
 from service.groups.shard import GroupShard
 from tests.support.groups import Members, classic_shard
@@ -31,6 +33,19 @@ E = ErrorCode
 PARTITIONS = 12
 SESSION_MS = 10_000
 RETRIABLE = {E.not_coordinator, E.coordinator_not_available, E.coordinator_load_in_progress}
+
+
+class Watched(ShardLeader[GroupShard]):
+    """Sees to it that what is refused writes nothing."""
+
+    def ask(self, decide: Callable[[GroupShard, int, int], Decision[Any]]) -> int:
+        before = len(self.log)
+        ticket = super().ask(decide)
+        answer = self.answers.get(ticket)
+        error = answer.code if isinstance(answer, RequestError) else getattr(answer, "error_code", E.none)
+        if error not in (E.none, E.member_id_required):
+            assert len(self.log) == before, f"{error.name}, and yet something was written"
+        return ticket
 
 
 class Actor:
@@ -180,7 +195,7 @@ class Storm:
         }
         self.rebalance_ms = self.random.choice([4_000, 20_000])
         self.make = lambda: classic_shard(None, None, **settings)
-        self.leader: ShardLeader[GroupShard] = ShardLeader(self.make)
+        self.leader = Watched(self.make)
         self.members = Members(self.leader)
         self.actors: list[Actor] = []
         self.numbers = 0

@@ -520,6 +520,11 @@ def test_groups_are_described_with_their_members() -> None:
     (described,) = c.shard.describe_groups(["g"], 6)
     assert (described.group_state, described.protocol_data) == ("PreparingRebalance", "")
     assert [m.member_metadata for m in described.members] == [b"", b""]
+    assert described.members[1].member_assignment == b"to " + ids[1].encode()
+    c.join(ids[1])
+    c.join(ids[1], protocols=subscribed("orders"))
+    (described,) = c.shard.describe_groups(["g"], 6)
+    assert [m.member_assignment for m in described.members] == [b"", b""], "none was assigned in between"
 
 
 @pytest.mark.parametrize("kind", [10, 17, 23, 999])
