@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.java_hash import partition_of
+from service.base.steps import Steps
 from service.base.timers import Timers
 from service.base.types import TopicIdPartition
 from service.base.world import World
@@ -24,8 +26,9 @@ from service.broker.offsets_log import CoordinatorLogs
 from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
 from service.coordinator.context import RuntimeSettings
+from service.coordinator.metrics import RuntimeMetrics
 from service.coordinator.ports import Topic
-from service.coordinator.runtime import Runtime
+from service.coordinator.runtime import Runtime, State
 from service.coordinator.shard import Decide, Look
 from service.groups.config import GroupsConfig
 from service.groups.consumer.groups import ConsumerGroups
@@ -117,6 +120,28 @@ class GroupCoordinators:
     async def close(self) -> None:
         """No group is coordinated here any more."""
         await self.runtime.close()
+
+    # -- figures
+
+    @property
+    def runtime_metrics(self) -> RuntimeMetrics:
+        return self.runtime.metrics
+
+    def partition_states(self) -> Mapping[str, int]:
+        """Partitions of `__consumer_offsets` that are led here, by what is true of them."""
+        counts = self.runtime.states()
+        return {one.value: counts[one] for one in (State.LOADING, State.ACTIVE, State.FAILED)}
+
+    def offset_count(self) -> int:
+        """Positions that are committed."""
+        return sum(shard.offsets.count() for shard in self.runtime.shards())
+
+    def census(self) -> Steps[Mapping[tuple[str, str], int]]:
+        """Groups by protocol and state."""
+        found: Counter[tuple[str, str]] = Counter()
+        for shard in self.runtime.shards():
+            found += yield from shard.census()
+        return found
 
     # -- settings
 

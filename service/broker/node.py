@@ -327,6 +327,11 @@ class Node:
         """What produce and fetch have counted, once they can."""
         return None if self._broker is None else self._broker.metrics
 
+    @property
+    def groups(self) -> GroupCoordinators | None:
+        """The groups of this node, once it can have any."""
+        return None if self._broker is None else self._broker.groups
+
     def partitions(self) -> Sequence[Partition]:
         """Those that are online now."""
         return () if self._broker is None else tuple(self._broker.replicas)

@@ -43,6 +43,8 @@ def _histogram(name: str, help: str, *labels: str, kafka: str = "") -> Family:
 
 _REQUEST: Final = "kafka.network:type=RequestMetrics,name={},request=*"
 _TOPICS: Final = "kafka.server:type=BrokerTopicMetrics,name={}"
+_GROUPS: Final = "kafka.coordinator.group:type=GroupMetadataManager,name={}"
+_GROUP: Final = "kafka.server:type=group-coordinator-metrics,attribute={}"
 _LOG: Final = "kafka.log:type=Log,name={},topic=*,partition=*"
 
 LOOP: Final = (
@@ -266,6 +268,59 @@ PARTITION: Final = (
 )  # fmt: skip
 """Told where `firn.metrics.partitions.enable` says so."""
 
+COORDINATOR: Final = (
+    _gauge(
+        "groups", "Groups that this node coordinates, by protocol and state.", "protocol", "state",
+        kafka=_GROUPS.format("NumGroups"),
+    ),
+    _gauge("group_offsets", "Positions that groups have committed.", kafka=_GROUPS.format("NumOffsets")),
+    _counter(
+        "group_offset_commits", "Positions that were committed.",
+        kafka=_GROUP.format("offset-commit-count"),
+    ),
+    _counter(
+        "group_offset_expirations", "Positions that have expired.",
+        kafka=_GROUP.format("offset-expiration-count"),
+    ),
+    _counter(
+        "group_offset_deletions", "Positions that were deleted on request.",
+        kafka=_GROUP.format("offset-deletion-count"),
+    ),
+    _counter(
+        "group_rebalances",
+        "Rebalances: of classic groups completed ones, of consumer groups new epochs.", "protocol",
+        kafka=_GROUP.format("group-completed-rebalance-count, consumer-group-rebalance-count"),
+    ),
+    _gauge(
+        "group_partitions", "Partitions of `__consumer_offsets` that this node leads.", "state",
+        kafka=_GROUP.format("num-partitions"),
+    ),
+    _histogram(
+        "group_partition_load_seconds", "How long a partition of `__consumer_offsets` was read.",
+        kafka=_GROUP.format("partition-load-time-avg"),
+    ),
+    _counter("group_loaded_records", "Records that were replayed when partitions were read."),
+    _gauge("group_writes_waiting", "Decisions that wait for the high watermark."),
+    _histogram(
+        "group_write_seconds", "From a group's decision to its commit.",
+        kafka=_GROUP.format("event-purgatory-time-ms"),
+    ),
+    _counter("group_write_timeouts", "Decisions that were not committed within `offsets.commit.timeout.ms`."),
+    _counter(
+        "group_batches", "Batches that were written for groups.", kafka=_GROUP.format("batch-flush-rate")
+    ),
+    _counter("group_batch_records", "Records in them."),
+    _counter("group_batch_errors", "Batches that could not be written."),
+    _histogram(
+        "group_batch_linger_seconds", "How long batches waited for more.",
+        kafka=_GROUP.format("batch-linger-time-ms"),
+    ),
+    _histogram(
+        "group_batch_flush_seconds", "How long it took to append them.",
+        kafka=_GROUP.format("batch-flush-time-ms"),
+    ),
+)  # fmt: skip
+
 PROCESS: Final = (
     Family("process_cpu_seconds", COUNTER, "User and system CPU time of the process."),
     Family("process_resident_memory_bytes", GAUGE, "Resident memory of the process."),
@@ -284,6 +339,7 @@ GROUPS: Final = MappingProxyType(
         "Tiering": TIERING,
         "The object store and what is kept of it": STORE,
         "Metadata": METADATA,
+        "Groups": COORDINATOR,
         "The process": PROCESS,
         "Each partition (`firn.metrics.partitions.enable`)": PARTITION,
     }

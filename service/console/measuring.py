@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from service.base.metrics import HistogramSnapshot
 from service.base.printable import printable
 from service.base.turns import Turns
-from service.console.ports import Cold, Watched
+from service.console.ports import Cold, Groups, Watched
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
 from service.partition.metrics import ServingMetrics
@@ -165,6 +165,31 @@ def _metadata(metadata: Publisher) -> Iterator[Sample]:
     yield Sample("firn_metadata_appended_bytes", metrics.appended_bytes)
     yield Sample("firn_metadata_snapshot_seconds", metrics.snapshot_time.snapshot())
     yield Sample("firn_metadata_snapshot_errors", metrics.snapshot_errors)
+
+
+def of_groups(groups: Groups, census: Mapping[tuple[str, str], int]) -> Iterator[Sample]:
+    """`census`: what came of the groups' own."""
+    for (protocol, state), count in sorted(census.items()):
+        yield Sample("firn_groups", count, (protocol, state))
+    counts, runtime = groups.metrics, groups.runtime_metrics
+    yield Sample("firn_group_offsets", groups.offset_count())
+    yield Sample("firn_group_offset_commits", counts.offset_commits)
+    yield Sample("firn_group_offset_expirations", counts.offset_expirations)
+    yield Sample("firn_group_offset_deletions", counts.offset_deletions)
+    yield Sample("firn_group_rebalances", counts.classic_rebalances_completed, ("classic",))
+    yield Sample("firn_group_rebalances", counts.consumer_rebalances, ("consumer",))
+    for state, count in groups.partition_states().items():
+        yield Sample("firn_group_partitions", count, (state,))
+    yield Sample("firn_group_partition_load_seconds", runtime.load.snapshot())
+    yield Sample("firn_group_loaded_records", runtime.loaded_records)
+    yield Sample("firn_group_writes_waiting", runtime.waiting)
+    yield Sample("firn_group_write_seconds", runtime.purgatory.snapshot())
+    yield Sample("firn_group_write_timeouts", runtime.timeouts)
+    yield Sample("firn_group_batches", runtime.batches)
+    yield Sample("firn_group_batch_records", runtime.records)
+    yield Sample("firn_group_batch_errors", runtime.failed_batches)
+    yield Sample("firn_group_batch_linger_seconds", runtime.linger.snapshot())
+    yield Sample("firn_group_batch_flush_seconds", runtime.flush.snapshot())
 
 
 def _cold(cold: Cold) -> Iterator[Sample]:

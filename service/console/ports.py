@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from service.base.health import Check
+from service.base.steps import Steps
 from service.base.turns import Turns
+from service.coordinator.metrics import RuntimeMetrics
+from service.groups.metrics import GroupMetrics
 from service.hot.manager import LogManager
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
@@ -33,6 +36,23 @@ class Cold(Protocol):
     def tiering(self) -> TieringMetrics | None: ...
 
 
+class Groups(Protocol):
+    """The groups that a node coordinates."""
+
+    @property
+    def metrics(self) -> GroupMetrics: ...
+    @property
+    def runtime_metrics(self) -> RuntimeMetrics: ...
+    def partition_states(self) -> Mapping[str, int]:
+        """How many partitions of their topic are led here, by what is true of them."""
+
+    def offset_count(self) -> int:
+        """Positions that are committed."""
+
+    def census(self) -> Steps[Mapping[tuple[str, str], int]]:
+        """Groups by protocol and state."""
+
+
 class Watched(Protocol):
     """A node, from before it starts until it has ended; parts that are not there yet are None."""
 
@@ -48,6 +68,8 @@ class Watched(Protocol):
     def metadata(self) -> Publisher | None: ...
     @property
     def cold(self) -> Cold | None: ...
+    @property
+    def groups(self) -> Groups | None: ...
     def partitions(self) -> Sequence[Partition]:
         """Those that are open, as a list of the moment; the log of one may have failed since."""
 

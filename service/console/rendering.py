@@ -22,7 +22,7 @@ from prometheus_client.utils import floatToGoString
 from service.base.metrics import HistogramSnapshot
 from service.base.slices import Slice
 from service.console.families import COUNTER, FAMILIES, GAUGE, HISTOGRAM, PARTITION, Family
-from service.console.measuring import Sample, Totals, of_node, of_partitions
+from service.console.measuring import Sample, Totals, of_groups, of_node, of_partitions
 from service.console.ports import Watched
 from service.partition.partition import Partition
 
@@ -61,7 +61,10 @@ async def render(
             await piece.next_turn()
         totals.add(partition)
     found: dict[str, list[Sample]] = {}
-    for sample in (*of_node(node, now_ms), *totals.samples(node.closed_count()), *more):
+    groups: Iterable[Sample] = ()
+    if node.groups is not None:
+        groups = of_groups(node.groups, await piece.go_on(node.groups.census()))
+    for sample in (*of_node(node, now_ms), *totals.samples(node.closed_count()), *groups, *more):
         found.setdefault(sample.name, []).append(sample)
     text: list[bytes] = []
     for name, family in FAMILIES.items():

@@ -11,10 +11,13 @@ from uuid import UUID
 from prometheus_client.openmetrics import parser
 
 from service.base.health import Check
+from service.base.steps import Steps
 from service.base.turns import Turns
 from service.base.types import TopicIdPartition
 from service.console.ports import Watched
 from service.console.rendering import render
+from service.coordinator.metrics import RuntimeMetrics
+from service.groups.metrics import GroupMetrics
 from service.network.metrics import NetworkMetrics
 
 parse: Any = parser.text_string_to_metric_families
@@ -26,6 +29,7 @@ class Shown:
     def __init__(self, count: int) -> None:
         self.turns, self.network = Turns(), NetworkMetrics()
         self.serving = self.logs = self.metadata = self.cold = None
+        self.groups: Any = None
         segments = SimpleNamespace(segments=[1, 2])
         log = SimpleNamespace(failure=None, size=7, state=segments)
         unified = SimpleNamespace(local=log, remote=None, start_offset=1, local_start_offset=2, end_offset=3)
@@ -90,3 +94,35 @@ def test_others_have_their_turn_in_proportion_to_what_is_written() -> None:
     _, many = asyncio.run(rendered(5000, with_partitions=True))
     assert few >= 10
     assert many >= 8 * few
+
+
+def test_groups_are_counted_by_protocol_and_state() -> None:
+    counts, runtime = GroupMetrics(), RuntimeMetrics()
+    counts.offset_commits, counts.consumer_rebalances, runtime.batches = 5, 2, 3
+    runtime.flush.observe(0.001)
+
+    def census() -> Steps[Mapping[tuple[str, str], int]]:
+        yield 1
+        return {("consumer", "Stable"): 2, ("classic", "Empty"): 1}
+
+    node = Shown(0)
+    node.groups = SimpleNamespace(
+        metrics=counts,
+        runtime_metrics=runtime,
+        partition_states=lambda: {"active": 49, "failed": 1},
+        offset_count=lambda: 7,
+        census=census,
+    )
+    text = asyncio.run(render(cast("Watched", node), 0, with_partitions=False))
+    found = {one.name: one.samples for one in parse(b"".join(text).decode())}
+
+    def values(name: str) -> list[tuple[tuple[str, ...], float]]:
+        return [(tuple(one.labels.values()), one.value) for one in found[name]]
+
+    assert values("firn_groups") == [(("classic", "Empty"), 1), (("consumer", "Stable"), 2)]
+    assert values("firn_group_offsets") == [((), 7)]
+    assert values("firn_group_offset_commits") == [((), 5)]
+    assert values("firn_group_rebalances") == [(("classic",), 0), (("consumer",), 2)]
+    assert values("firn_group_partitions") == [(("active",), 49), (("failed",), 1)]
+    assert values("firn_group_batches") == [((), 3)]
+    assert found["firn_group_batch_flush_seconds"][-1].value == 0.001
