@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 
 from service.base.errors import ConfigError
 from service.base.steps import Steps
+from service.broker.coordinators import consumer_config_of
 from service.broker.effective_settings import check_topics
 from service.broker.internal_topics import INTERNAL_TOPICS
 from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.settings import BrokerConfig, validate_topic_change
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
+from service.config.tables.groups import GROUP
+from service.groups.consumer_config import check_group_settings
 from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage
 
@@ -37,6 +40,9 @@ class NodeConfigRules:
             if settings.remote_storage_enable and resource_name in INTERNAL_TOPICS:
                 raise ConfigError(f"Remote log storage is unsupported for the internal topic {resource_name}")
             return
+        if resource_type is ResourceType.GROUP:
+            check_group_settings(configs, consumer_config_of(config))
+            return
         everyone = configs if resource_name == "" else image.config(resource_type, "")
         own = image.config(resource_type, str(config.node_id)) if resource_name == "" else configs
         changed = config.with_dynamic(own, everyone)
@@ -52,9 +58,11 @@ class NodeConfigRules:
         """Value of `key` where nothing is set."""
         if resource_type is ResourceType.TOPIC:
             return to_text(self._config().topic_defaults.get(key))
-        known = BROKER_KEYS.get(key)
+        known = _keys(resource_type).get(key)
         return None if known is None else to_text(known.default)
 
 
 def _keys(resource_type: ResourceType) -> Mapping[str, ConfigKey]:
+    if resource_type is ResourceType.GROUP:
+        return {one.name: one for one in GROUP}
     return TOPIC_KEYS if resource_type is ResourceType.TOPIC else BROKER_KEYS

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -34,6 +34,7 @@ from service.groups.metrics import GroupMetrics
 from service.groups.requests import Client
 from service.groups.shard import GroupShard
 from service.hot.manager import LogManager
+from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.features import GROUP_VERSION
 from service.metadata.image import MetadataImage
@@ -41,9 +42,6 @@ from service.network.exchange import RequestContext
 from service.records.batch import Codec
 
 _log = logging.getLogger(__name__)
-
-GROUP_RESOURCE: Final = 32
-"""The config resources of groups, by group id."""
 
 R = TypeVar("R")
 
@@ -134,7 +132,7 @@ class GroupCoordinators:
         config = self._config()
         if self._settings is None or self._settings.of is not config:
             self._settings = _Settings(
-                config, _runtime_settings(config), _groups_config(config), _consumer_config(config)
+                config, _runtime_settings(config), _groups_config(config), consumer_config_of(config)
             )
         return self._settings
 
@@ -150,7 +148,7 @@ class GroupCoordinators:
                 self.topics,
                 shard.classic,
                 self.consumer_config,
-                lambda group_id: self._image().config(GROUP_RESOURCE, group_id),
+                lambda group_id: self._image().config(ResourceType.GROUP, group_id),
                 self.metrics,
                 self.new_uuid,
             ),
@@ -251,7 +249,9 @@ def _groups_config(config: BrokerConfig) -> GroupsConfig:
     return GroupsConfig(*(_number(config, name) for name in names))
 
 
-def _consumer_config(config: BrokerConfig) -> ConsumerConfig:
+def consumer_config_of(config: BrokerConfig) -> ConsumerConfig:
+    """What a node's settings say about consumer groups."""
+
     def number(name: str) -> int:
         return _number(config, f"group.consumer.{name}")
 

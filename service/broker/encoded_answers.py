@@ -15,6 +15,7 @@ from service.config.describing import (
     ConfigEntry,
     describe_broker,
     describe_broker_default,
+    describe_group,
     describe_topic,
 )
 from service.config.keys import ConfigSource
@@ -51,6 +52,11 @@ class EncodedSettings:
         """Those of any topic with these overrides. `ConfigError` where they do not hold."""
         key = flavour, frozenset(overrides.items())
         return self._get(key, config) or self._add(key, describe_topic(overrides, config), flavour)
+
+    def of_group(self, overrides: Mapping[str, str], config: BrokerConfig, flavour: Flavour) -> Settings:
+        """Those of any group with these overrides."""
+        key = flavour, "group", frozenset(overrides.items())
+        return self._get(key, config) or self._add(key, describe_group(overrides, config), flavour)
 
     def of_broker(self, config: BrokerConfig, flavour: Flavour, *, default: bool) -> Settings:
         """This node's, or with `default` those for all brokers."""

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from service.config.keys import ConfigKey, ConfigSource, ConfigType, to_text
 from service.config.settings import BrokerConfig, topic_values
 from service.config.tables import BROKER_KEYS, TOPIC_KEYS
+from service.config.tables.groups import GROUP
 
 
 class ConfigSynonym(NamedTuple):
@@ -53,6 +54,20 @@ def describe_topic(overrides: Mapping[str, str], broker: BrokerConfig) -> list[C
         synonyms = _broker_synonyms(key.synonyms[0].name, broker) if key.synonyms else []
         if key.name in overrides:
             synonyms.insert(0, ConfigSynonym(key.name, value, ConfigSource.TOPIC_CONFIG))
+        entries.append(_entry(key, value, synonyms, read_only=False))
+    return entries
+
+
+def describe_group(overrides: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
+    """Every key of a group by name; values out of the node's bounds are shown as they were set."""
+    entries = []
+    for key in sorted(GROUP, key=lambda key: key.name):
+        of_node = key.synonyms[0].name
+        synonyms = _broker_synonyms(of_node, broker)
+        value = to_text(broker.groups[of_node])
+        if key.name in overrides:
+            value = overrides[key.name]
+            synonyms.insert(0, ConfigSynonym(key.name, value, ConfigSource.GROUP_CONFIG))
         entries.append(_entry(key, value, synonyms, read_only=False))
     return entries
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from service.config.keys import ConfigKey, to_text
 from service.config.tables import BROKER_KEYS, REFUSED, TOPIC_KEYS
+from service.config.tables.groups import GROUP
 
 _HEAD = """# Configuration
 
@@ -35,6 +36,10 @@ def markdown() -> str:
     parts.append(_table(BROKER_KEYS.values()))
     parts.append("\n## Topic\n\nSet when a topic is created, or later with `kafka-configs --alter`.\n\n")
     parts.append(_table(key for key in TOPIC_KEYS.values() if not key.internal))
+    parts.append(
+        "\n## Group\n\nSet for one consumer group, with `kafka-configs --alter --entity-type groups`.\n\n"
+    )
+    parts.append(_table(GROUP))
     parts.append("\n## Refused, and why\n\n| key | reason |\n|---|---|\n")
     parts.extend(f"| `{name}{'*' if name[-1] == '.' else ''}` | {why} |\n" for name, why in REFUSED.items())
     return "".join(parts)

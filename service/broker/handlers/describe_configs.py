@@ -1,4 +1,4 @@
-"""DescribeConfigs (KIP-133, KIP-226, KIP-412, KIP-569) for topics, for this broker and for its loggers."""
+"""DescribeConfigs (KIP-133, KIP-226, KIP-412, KIP-569) for topics, groups, this broker and its loggers."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ MOST_BYTES: Final = 100 << 20
 RESOURCE_US: Final = 40
 SETTINGS_US: Final = 800
 """To describe and encode the settings of a topic that has none like it."""
+GROUP_US: Final = 100
 SAME_US: Final = 4
 
 
@@ -62,6 +63,8 @@ def _steps(
 def _work_us(broker: Broker, asked: DescribeConfigsResource, flavour: Flavour) -> int:
     if asked.resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
         return SETTINGS_US
+    if asked.resource_type == ResourceType.GROUP:
+        return GROUP_US
     overrides = broker.image.config(ResourceType.TOPIC, asked.resource_name)
     known = broker.encoded_settings.knows_topic(overrides, broker.config, flavour)
     return RESOURCE_US if known else SETTINGS_US
@@ -116,4 +119,8 @@ def _settings(broker: Broker, asked: DescribeConfigsResource, flavour: Flavour) 
                 ErrorCode.invalid_request, f"Unexpected broker id, expected {node} but received {name}"
             )
         return encoded_loggers(loggers.levels(), flavour)
+    if asked.resource_type == ResourceType.GROUP:
+        if not name:
+            raise RequestError(ErrorCode.invalid_request, "Group name must not be empty")
+        return known.of_group(broker.image.config(ResourceType.GROUP, name), broker.config, flavour)
     raise RequestError(ErrorCode.invalid_request, f"Unsupported resource type: {asked.resource_type}")

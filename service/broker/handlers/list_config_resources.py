@@ -1,6 +1,7 @@
 """ListConfigResources (KIP-714, KIP-1142): what DescribeConfigs can be asked about.
 
-Client metrics and groups have no settings here, so version 0, which lists client metrics, lists nothing.
+Of groups those are listed that have settings. Client metrics have none here, so version 0, which lists them,
+lists nothing.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ from service.metadata.controller.requests import ResourceType
 from service.network.exchange import RequestContext
 
 CLIENT_METRICS: Final = 16
-GROUP: Final = 32
-KINDS: Final = (ResourceType.TOPIC, ResourceType.BROKER, ResourceType.BROKER_LOGGER, CLIENT_METRICS, GROUP)
+KINDS: Final = (
+    ResourceType.TOPIC,
+    ResourceType.BROKER,
+    ResourceType.BROKER_LOGGER,
+    CLIENT_METRICS,
+    ResourceType.GROUP,
+)
 RESOURCE_US: Final = 2
 
 
@@ -59,4 +65,6 @@ def _names(broker: Broker, kind: int) -> list[str]:
         return list(image.topics_by_name)
     if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
         return [str(one) for one in sorted(image.brokers)]
+    if kind == ResourceType.GROUP:
+        return [name for (of, name), values in image.configs.items() if of == kind and values]
     return []

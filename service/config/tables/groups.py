@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from service.config.keys import INT_MAX
-from service.config.tables.columns import INT, LIST, LONG, MIB, STRING, key
+from service.config.tables.columns import INT, LIST, LONG, MIB, STRING, key, synonyms_of
 
 OFFSETS_TOPIC: Final = (
     key(
@@ -148,3 +148,22 @@ GROUPS: Final = (
         at_least=10_000,
     ),
 )  # fmt: skip
+
+GROUP: Final = (
+    key(
+        "consumer.session.timeout.ms", INT, 45_000,
+        "A member of this consumer group that is not heard of for so long is out of it.",
+        at_least=1, synonyms=synonyms_of("group.consumer.session.timeout.ms"),
+    ),
+    key(
+        "consumer.heartbeat.interval.ms", INT, 5000,
+        "How often members of this consumer group are told to be heard of.",
+        at_least=1, synonyms=synonyms_of("group.consumer.heartbeat.interval.ms"),
+    ),
+    key(
+        "consumer.assignment.interval.ms", INT, 1000,
+        "This consumer group's partitions are dealt out anew so often at most.",
+        at_least=0, synonyms=synonyms_of("group.consumer.assignment.interval.ms"),
+    ),
+)  # fmt: skip
+"""Keys of one group, set as those of a resource of type GROUP."""

@@ -125,8 +125,8 @@ def validate_in_steps(
 ) -> Steps[None]:
     """Ask the rules about all overrides of one resource.
 
-    Raises `RequestError`: INVALID_CONFIG for a topic, INVALID_REQUEST for a broker, which Kafka keeps for the
-    sake of its clients (KAFKA-13609).
+    Raises `RequestError`: INVALID_CONFIG for topics and groups, INVALID_REQUEST for a broker, which Kafka
+    keeps for the sake of its clients (KAFKA-13609).
     """
     try:
         yield from rules.validate(image, kind, name, values)
@@ -158,6 +158,10 @@ def _check_name(resource: AlterResource, via_broker: int | None) -> ResourceType
         if reason is not None:
             raise RequestError(ErrorCode.invalid_topic_exception, reason)
         return ResourceType.TOPIC
+    if resource.resource_type == ResourceType.GROUP:
+        if not name:
+            raise _invalid("Default group resources are not allowed.")
+        return ResourceType.GROUP
     if resource.resource_type != ResourceType.BROKER:
         raise _invalid(f"Unknown resource type {resource.resource_type}")
     if name:
@@ -171,7 +175,7 @@ def _check_existence(image: MetadataImage, kind: ResourceType, name: str) -> Non
     if kind is ResourceType.TOPIC:
         if name not in image.topics_by_name:
             raise RequestError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
-    elif name and _broker_id(name) not in image.brokers:
+    elif kind is ResourceType.BROKER and name and _broker_id(name) not in image.brokers:
         raise RequestError(ErrorCode.broker_id_not_registered, f"No broker with id {name} found.")
 
 

@@ -31,6 +31,7 @@ class ResourceType(IntEnum):
     BROKER = 4
     BROKER_LOGGER = 8
     """not the controller's, but each broker's own"""
+    GROUP = 32
 
 
 class ConfigOperation(IntEnum):
