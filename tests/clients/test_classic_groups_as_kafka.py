@@ -519,7 +519,7 @@ def by_id(peer: Peer) -> Told:
     def named(value: Any) -> Any:
         if isinstance(value, dict):
             return {k: names[str(v)] if k == "topic_id" else named(v) for k, v in value.items()}
-        return [named(one) for one in value] if isinstance(value, list) else value
+        return sorted((named(one) for one in value), key=str) if isinstance(value, list) else value
 
     def commit(topic_id: Any, *parts: tuple[int, int]) -> Any:
         module = schema(OFFSET_COMMIT, 10)
