@@ -22,7 +22,7 @@ DESCRIBE, LIST, DELETE, OFFSET_DELETE = 15, 16, 42, 47
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "1000",
-    "group.max.size": "2",
+    "group.max.size": "3",
     "offsets.topic.num.partitions": "3",
 }
 _NEWEST = {
@@ -485,17 +485,19 @@ def one_too_many(peer: Peer) -> Told:
     patient: dict[str, Any] = {"rebalance_timeout": timedelta(seconds=3)}
     if peer.versions[JOIN] == 0:
         patient = {"session_timeout": timedelta(seconds=3)}
-    _, (a, b) = peer.stable("a", "b", **patient)
+    _, (a, b, x) = peer.stable("a", "b", "x", **patient)
     peer.join("c", **patient)
-    yield "a third", [peer.told("c"), peer.describe()]
+    yield "a fourth", [peer.told("c"), peer.describe()]
     peer.join("a", a, **patient)
     peer.wait_for("PreparingRebalance")
+    yield "x is still in", peer.heartbeat("x", x, 3)
+    peer.join("x", x, **patient)
     first, c = peer.member("c", **patient)
-    yield "a third in a round, before the second", first
-    wait_until("both to wait", lambda: len(peer.describe()["groups"][0]["members"]) == 3)
+    yield "a fourth in a round, before the third", first
+    wait_until("all to wait", lambda: len(peer.describe()["groups"][0]["members"]) == 4)
     peer.join("b", b, **patient)
-    yield "the second is one too many", peer.told("b")
-    yield "the others are a group", [peer.told("c"), peer.told("a"), peer.describe(), c]
+    yield "the third is one too many", peer.told("b")
+    yield "the others are a group", [peer.told("c"), peer.told("a"), peer.told("x"), peer.describe(), c]
     peer.join("c", c, protocols=[("range", b"other")], **patient)
     peer.wait_for("PreparingRebalance")
     yield "given up before anybody was assigned anything", peer.describe()
@@ -517,7 +519,7 @@ def by_id(peer: Peer) -> Told:
     def named(value: Any) -> Any:
         if isinstance(value, dict):
             return {k: names[str(v)] if k == "topic_id" else named(v) for k, v in value.items()}
-        return [named(one) for one in value] if isinstance(value, list) else value
+        return sorted((named(one) for one in value), key=str) if isinstance(value, list) else value
 
     def commit(topic_id: Any, *parts: tuple[int, int]) -> Any:
         module = schema(OFFSET_COMMIT, 10)

@@ -43,17 +43,17 @@ def written(key: modern.ModernKey, value: modern.ModernValue | None) -> Record:
         case modern.EpochValue():
             return modern.epoch_record(key.group_id, value.epoch, value.metadata_hash)
         case modern.MemberValue():
-            return modern.member_record(*key, value)
+            return modern.member_record(key.group_id, key.member_id, value)
         case modern.TargetEpochValue():
             return modern.target_epoch_record(
                 key.group_id, value.assignment_epoch, value.assignment_timestamp
             )
         case modern.TargetValue():
-            return modern.target_record(*key, value.partitions)
+            return modern.target_record(key.group_id, key.member_id, value.partitions)
         case modern.CurrentValue():
-            return modern.current_record(*key, value)
+            return modern.current_record(key.group_id, key.member_id, value)
         case modern.RegexValue():
-            return modern.regex_record(*key, value.topics, value.version, value.timestamp)
+            return modern.regex_record(key.group_id, key.regex, value.topics, value.version, value.timestamp)
         case _:
             raise AssertionError(value)
 

@@ -79,7 +79,7 @@ def all_ways(subscriptions: Subscriptions, topics: dict[str, Topic]) -> list[Tar
         for n in range(topic.partitions)
     ]
     partitions = [p for p in partitions if p[2]]
-    ways = []
+    ways: list[Targets] = []
     for owners in itertools.product(*(members for _, _, members in partitions)):
         way: dict[str, dict[UUID, tuple[int, ...]]] = {member: {} for member in subscriptions}
         for (topic_id, n, _), owner in zip(partitions, owners, strict=True):

@@ -136,7 +136,7 @@ def test_a_classic_group_turns_at_the_first_member_of_kip_848_and_back_when_the_
         a.live()
         b.live()
         assert new.beat() is None
-    assert sorted(map(len, (a.partitions(), b.partitions(), new.has))) == [1, 1, 2]
+    assert sorted([len(a.partitions()), len(b.partitions()), len(new.has)]) == [1, 1, 2]
     assert not a.partitions() & b.partitions()
     assert not (a.partitions() | b.partitions()) & names_of(c, new)
     described = {m.member_id: m.member_type for m in c.world.modern.describe("g").members}
