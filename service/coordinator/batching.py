@@ -66,8 +66,7 @@ class OpenBatch:
             is_transactional=producer is not None,
         )
         for now_ms, records in self._parts:
-            for key, value in records:
-                builder.add(now_ms, key, value)
+            builder.add_all(now_ms, records)
         return builder.build()
 
 

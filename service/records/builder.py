@@ -153,6 +153,26 @@ class BatchBuilder:
         self._size += len(record)
         return self._base_offset + delta
 
+    def add_all(self, timestamp: int, records: Iterable[tuple[Buffer, Buffer | None]]) -> None:
+        """Append many records without headers, as (key, value): the bytes of as many calls of `add`."""
+        varint, append, delta = encode_varint, self._records.append, len(self._records)
+        if not delta:
+            self._base_timestamp = timestamp
+        self._max_timestamp = max(self._max_timestamp, timestamp)
+        head = b"\x00" + varint(timestamp - self._base_timestamp)
+        size = 0
+        for key, value in records:
+            if value is None:
+                body = b"".join((head, varint(delta), varint(len(key)), key, b"\x01\x00"))
+            else:
+                parts = (head, varint(delta), varint(len(key)), key, varint(len(value)), value, b"\x00")
+                body = b"".join(parts)
+            record = varint(len(body)) + body
+            append(record)
+            size += len(record)
+            delta += 1
+        self._size += size
+
     def build(self) -> bytearray:
         """The batch; `ValueError` if it would have no records or more bytes than its length can say."""
         if not self._records:

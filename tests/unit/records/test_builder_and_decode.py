@@ -99,3 +99,15 @@ def test_inflation_is_bounded() -> None:
 def test_varints_have_javas_sizes(value: int) -> None:
     zigzag = value * 2 if value >= 0 else -value * 2 - 1
     assert len(encode_varint(value)) == max(1, -(-zigzag.bit_length() // 7))
+
+
+def test_many_records_at_once_are_the_bytes_of_one_after_the_other() -> None:
+    records = [(b"k%d" % n, None if n % 7 == 3 else bytes(n % 300)) for n in range(400)]
+    one_by_one, at_once = BatchBuilder(base_offset=5), BatchBuilder(base_offset=5)
+    for start, timestamp in ((0, 1000), (150, 1700)):
+        some = records[start : start + 250]
+        for key, value in some:
+            one_by_one.add(timestamp, key, value)
+        at_once.add_all(timestamp, some)
+    assert (at_once.size, len(at_once)) == (one_by_one.size, len(one_by_one))
+    assert at_once.build() == one_by_one.build()
