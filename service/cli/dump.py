@@ -20,7 +20,11 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "target", metavar="FILE|URL", help="a local file, or s3://bucket/key, file:///path, gs://, az://"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--records", action="store_true", help="of a .log, show the records too")
+    parser.add_argument(
+        "--records",
+        action="store_true",
+        help="of a .log, show the records too; those of __consumer_offsets decoded",
+    )
     add_store_options(parser)
     parser.set_defaults(run=run)
 

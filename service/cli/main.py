@@ -10,9 +10,9 @@ from importlib import import_module
 
 from service.cli.manual import add_pages
 
-_SPEAK_KAFKA = frozenset({"server", "dev", "topic", "tiers", "console"})
+_SPEAK_KAFKA = frozenset({"server", "dev", "topic", "group", "tiers", "console"})
 _COMMANDS = (
-    "server", "dev", "console", "top", "topic", "tiers", "dump", "fsck", "sweep", "repair", "bucket",
+    "server", "dev", "console", "top", "topic", "group", "tiers", "dump", "fsck", "sweep", "repair", "bucket",
     "pipeline", "pyfiles", "completion",
 )  # fmt: skip
 

@@ -107,6 +107,15 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
             (("firn topic delete flights", "and its archive, once the grace is over"),),
             see="docs/operations.md, The cold tier",
         ),
+        "firn group": Page((("firn group list", "all groups, their protocol and state"),)),
+        "firn group list": Page((("firn group list --json | jq -r .[].group_id", "ids, one a line"),)),
+        "firn group describe": Page(
+            (
+                ("firn group describe billing", "members, what each has, lag by partition"),
+                ("firn group describe billing --json | jq .lag", "records that wait, all together"),
+            ),
+            see="docs/operations.md, Consumer groups",
+        ),
         "firn tiers": Page(
             (
                 ("firn tiers flights", "one look"),
@@ -118,6 +127,10 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
         "firn dump": Page(
             (
                 ("firn dump firn-data/flights-0/00000000000000000000.log --records", "batches and records"),
+                (
+                    "firn dump firn-data/__consumer_offsets-7/00000000000000000000.log --records",
+                    "offsets, groups and members",
+                ),
                 ("firn dump s3://bucket/prefix/cluster.json", "an object"),
                 ("firn dump firn-data/__cluster_metadata-0/00000000000000000000.log", "the metadata log"),
             ),

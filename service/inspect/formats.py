@@ -7,6 +7,7 @@ from collections.abc import Callable
 from service.base.errors import ConfigError
 from service.hot import names
 from service.inspect import bucket, metadata, segment, small
+from service.inspect.coordinators import dump_offsets_log, is_offsets_folder
 from service.inspect.dump import Dump
 from service.inspect.source import Source
 from service.remote.format.segment_object import MAGIC, MAGICS
@@ -47,6 +48,8 @@ def dump(source: Source, *, records: bool = False) -> Dump:
     if name.endswith(names.LOG):
         if source.folder == names.CLUSTER_METADATA_DIR:
             return metadata.dump_metadata_log(source)
+        if records and is_offsets_folder(source.folder):
+            return dump_offsets_log(source)
         return segment.dump_log(source, records=records)
     if name.endswith(bucket.PACKED):
         return bucket.dump_page(source) if bucket.is_page(source) else bucket.dump_manifest(source)

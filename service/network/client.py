@@ -69,11 +69,13 @@ class Client:
     def close(self) -> None:
         self._socket.close()
 
-    def request(self, api_key: int, message: Any) -> Any:
+    def request(self, api_key: int, message: Any, *, newest: int | None = None) -> Any:
         """The canonical response to the canonical request `message`, both in the newest version both sides
-        know.
+        know, or in `newest` where that is older.
         """
         version = self.version(api_key)
+        if newest is not None:
+            version = min(version, newest)
         return self._decode(api_key, version, self._exchange(api_key, version, message))
 
     def version(self, api_key: int) -> int:

@@ -230,6 +230,59 @@ class Cluster:
             for p in answered.partitions:
                 yield p.partition_index, p
 
+    def ends(self, places: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        """Where each (topic, partition) ends; nothing of those that are not there, or have no leader."""
+        asked: dict[int, dict[str, list[int]]] = {}
+        for leader, topic, partition in self._led(places):
+            asked.setdefault(leader, {}).setdefault(topic, []).append(partition)
+        module = request_module(ApiKey.LIST_OFFSETS)
+        found: dict[tuple[str, int], int] = {}
+        for leader, topics in asked.items():
+            request = module.ListOffsetsRequest(
+                replica_id=-1,
+                isolation_level=0,
+                topics=tuple(
+                    module.ListOffsetsTopic(
+                        name=name,
+                        partitions=tuple(
+                            module.ListOffsetsPartition(
+                                partition_index=p, current_leader_epoch=-1, timestamp=LATEST
+                            )
+                            for p in partitions
+                        ),
+                    )
+                    for name, partitions in topics.items()
+                ),
+                timeout=TIMEOUT,
+            )
+            for topic in self.client(leader).request(ApiKey.LIST_OFFSETS, request).topics:
+                for one in topic.partitions:
+                    if one.error_code == ErrorCode.none:
+                        found[topic.name, one.partition_index] = one.offset
+        return found
+
+    def _led(self, places: Sequence[tuple[str, int]]) -> Iterator[tuple[int, str, int]]:
+        """Leader, topic and partition of those that have a leader."""
+        names = tuple(dict.fromkeys(topic for topic, _ in places))
+        if not names:
+            return
+        module = request_module(ApiKey.METADATA)
+        request = module.MetadataRequest(
+            topics=tuple(module.MetadataRequestTopic(topic_id=None, name=name) for name in names),
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+        response = self._first.request(ApiKey.METADATA, request)
+        self._know(response.brokers, "node_id")
+        leaders = {
+            (topic.name, p.partition_index): p.leader_id
+            for topic in response.topics
+            for p in topic.partitions
+        }
+        for topic, partition in places:
+            if (leader := leaders.get((topic, partition), -1)) >= 0:
+                yield leader, topic, partition
+
     def fetch(
         self, leader: int, topic_id: UUID, partition: int, offset: int, *, max_bytes: int, max_wait_ms: int
     ) -> Fetched:

@@ -17,7 +17,7 @@ from tests.support.console import console_node, console_of, fill, readings
 from tests.support.processes import free_port, wait_until
 from tests.support.stores import moto_server, new_bucket
 
-PAGES = ("/", "/topics", "/records", "/bucket", "/cold", "/configuration")
+PAGES = ("/", "/topics", "/records", "/groups", "/group?id=x", "/bucket", "/cold", "/configuration")
 
 
 def test_a_cluster_without_topics_says_how_to_make_one(
@@ -27,6 +27,7 @@ def test_a_cluster_without_topics_says_how_to_make_one(
     with console_of(node.bootstrap, tmp_path) as url, window(browser, url) as looking:
         for path in ("/", "/topics", "/records"):
             assert "No topics yet" in looking.text(path)
+        assert "No groups yet" in looking.text("/groups")
         assert "No bucket" in looking.text("/bucket")
         looking.open("/cold")
         looking.until_it_says("No cold tier")

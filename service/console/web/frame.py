@@ -11,6 +11,7 @@ NAVIGATION: Final = (
     ("/", "Overview", "o"),
     ("/topics", "Topics", "t"),
     ("/records", "Records", "r"),
+    ("/groups", "Groups", "u"),
     ("/bucket", "Bucket", "b"),
     ("/cold", "Cold reads", "c"),
     ("/configuration", "Configuration", "k"),

@@ -29,7 +29,17 @@ from service.console.web.desk import NO_NODE, Desk, status_of, words_of
 from service.console.web.frame import Context, failed, login_page, page
 from service.console.web.guard import Guard, Verdict
 from service.console.web.history import SERIES
-from service.console.web.pages import bucket, cold, configuration, overview, records, topic, topics
+from service.console.web.pages import (
+    bucket,
+    cold,
+    configuration,
+    group,
+    groups,
+    overview,
+    records,
+    topic,
+    topics,
+)
 from service.console.web.query import MOST_PARTITION, RecordQuery, exact_number_of, number_of
 from service.console.web.settings import ConsoleSettings
 from service.network.limited_log import RateLimitedLog
@@ -115,6 +125,8 @@ class ConsoleServer:
             "/topic": self._topic,
             "/records": self._records,
             "/records/download": self._download,
+            "/groups": self._groups,
+            "/group": self._group,
             "/bucket": self._bucket,
             "/cold": self._cold,
             "/configuration": self._configuration,
@@ -287,6 +299,16 @@ class ConsoleServer:
             page_number = number_of(query.get("page"), 1)
             found = await self.desk.find_topic(name, page_number, partition, query.get("scale", ""))
         return _html(topic.render(self._context(request), found), found.status)
+
+    async def _groups(self, request: BaseRequest) -> Response:
+        query = request.query
+        found = await self.desk.groups.find_groups(query.get("q", "")[:249], number_of(query.get("page"), 1))
+        return _html(groups.render(self._context(request), found), 503 if found.problem else 200)
+
+    async def _group(self, request: BaseRequest) -> Response:
+        query = request.query
+        found = await self.desk.groups.find_group(query.get("id", ""), number_of(query.get("page"), 1))
+        return _html(group.render(self._context(request), found), found.status)
 
     async def _records(self, request: BaseRequest) -> Response:
         query = RecordQuery(request.query)

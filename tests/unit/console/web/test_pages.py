@@ -12,10 +12,21 @@ from service.console.figures import Between, Figures
 from service.console.web.costs import Prices
 from service.console.web.frame import Context, login_page
 from service.console.web.history import Alert, NodeLook, alerts
-from service.console.web.pages import bucket, cold, configuration, overview, records, topic, topics
+from service.console.web.pages import (
+    bucket,
+    cold,
+    configuration,
+    group,
+    groups,
+    overview,
+    records,
+    topic,
+    topics,
+)
 from service.console.web.strata import BUCKET, DISK, Block, Edge, Strata
 from service.console.web.survey import Findings, Orphan, TopicSum
 from service.console.web.topic_rows import TopicRow
+from service.groups.asking import CONSUMER, GroupInfo, GroupRow, MemberInfo, Position
 from service.network.told import ClusterInfo, ConfigEntry, NodeInfo
 from service.records.decode import Record
 
@@ -166,6 +177,25 @@ def some_keys(words: str) -> str:
     return configuration.render(context(words), found)
 
 
+def all_groups(words: str) -> str:
+    rows = [GroupRow(words, 1, words, words, words)]
+    return groups.render(context(words), groups.Groups(rows, 1, 90, 90, words, (words,), None))
+
+
+def a_group(words: str) -> str:
+    some = ((words, tuple(range(20))),) * 9
+    members = (
+        MemberInfo(words, words, words, words, words, True, 3, (words,) * 9, words, some, ()),
+        MemberInfo(words, None, None, "", "", False, None, (), None, (), None, words),
+    )
+    positions = (
+        Position(words, 0, 5, 9, words), Position(words, 1, None, 9, None), Position(words, 2, 5, None, "m"),
+    )  # fmt: skip
+    info = GroupInfo(GroupRow(words, 1, words, words, words), words, 3, 2, members, positions, 7)
+    lags = {(words, 0): [(1000, 1), (2000, 9), (3000, 4)]}
+    return group.render(context(words), group.GroupPage(words, info, lags))
+
+
 PAGES: dict[str, Callable[[str], str]] = {
     "overview": an_overview,
     "topics": all_topics,
@@ -174,6 +204,8 @@ PAGES: dict[str, Callable[[str], str]] = {
     "bucket": a_bucket,
     "cold": lambda words: cold.render(context(words), cold.Cold([look(words)], words)),
     "configuration": some_keys,
+    "groups": all_groups,
+    "group": a_group,
     "login": lambda words: login_page(context(words), words, words),
     "nothing, overview": lambda words: overview.render(
         context(words), overview.Overview(None, words, None, None, 0, (), (), {})
@@ -182,6 +214,12 @@ PAGES: dict[str, Callable[[str], str]] = {
         context(words), topics.Topics((), {}, {}, 1, 0, 0, words, words)
     ),
     "nothing, topic": lambda words: topic.render(context(words), topic.Topic(words, problem=words)),
+    "nothing, groups": lambda words: groups.render(
+        context(words), groups.Groups((), 1, 0, 0, words, (words,), None)
+    ),
+    "no such group": lambda words: group.render(
+        context(words), group.GroupPage(words, None, problem=words, status=404)
+    ),
     "nothing, records": lambda words: records.render(
         context(words), records.Records(records.Form(words), [words], None, words)
     ),
@@ -231,3 +269,37 @@ def test_what_is_secret_is_shown_nowhere() -> None:
     )
     assert "s3cret" not in text
     assert "hidden" in text
+
+
+def test_a_group_says_how_far_it_is_and_how_its_lag_went() -> None:
+    text = a_group("orders")
+    words = Checked(text).words
+    assert "1 to 4, at most 9, in 2.0 s" in words
+    assert "7 more partitions have not been looked up." in words
+    assert "not there" in words
+    assert "does not parse" in words
+    assert "orders 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 8 more" in words
+    assert 'href="/group?id=orders"' in all_groups("orders")
+
+
+def test_ten_thousand_groups_are_a_page_of_fifty() -> None:
+    found = [GroupRow(f"g{n}", 1, "Stable", CONSUMER, "consumer") for n in range(10_000)]
+    text = groups.render(
+        context("x"), groups.Groups(found[: groups.PER_PAGE], 1, 10_000, 10_000, "", (), None)
+    )
+    assert text.count("<tr>") == groups.PER_PAGE + 1
+    assert "Page 1 of 200" in text
+
+
+def test_a_huge_group_has_a_page_that_is_not() -> None:
+    every = tuple(range(1000))
+    members = tuple(
+        MemberInfo(f"m{n}", None, None, "c", "h", False, 1, ("t",), None, (("t", every),), ())
+        for n in range(1000)
+    )
+    positions = tuple(Position("t", n, 1, 2, "m0") for n in range(2000))
+    info = GroupInfo(GroupRow("g", 1, "Stable", CONSUMER, "consumer"), "uniform", 1, 1, members, positions)
+    text = group.render(context("x"), group.GroupPage("g", info))
+    assert len(text) < 200_000
+    assert "800 more members" in text
+    assert "Page 1 of 20" in text

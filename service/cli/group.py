@@ -1,0 +1,112 @@
+"""`firn group`: list and describe consumer groups of both protocols."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from service.cli.topic import add_bootstrap_option
+
+if TYPE_CHECKING:
+    from service.groups.asking import GroupInfo, Partitions
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser("group", help="list and describe consumer groups")
+    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
+
+    listing = actions.add_parser("list", help="list all groups")
+    listing.set_defaults(run=_list)
+
+    describe = actions.add_parser("describe", help="show a group's members, assignments and lag")
+    describe.add_argument("group", metavar="GROUP")
+    describe.set_defaults(run=_describe)
+    for action in (listing, describe):
+        action.add_argument("--json", action="store_true", help="print one JSON document")
+        add_bootstrap_option(action)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from service.groups.asking import list_groups
+    from service.network.cluster import Cluster
+
+    with Cluster(args.bootstrap_server) as cluster:
+        found = list_groups(cluster)
+    if args.json:
+        print(json.dumps([row._asdict() for row in found.rows], indent=2))
+    elif found.rows:
+        rows = [(one.group_id, one.kind, one.state, str(one.node)) for one in found.rows]
+        print("\n".join(_aligned([("group", "protocol", "state", "coordinator"), *rows])))
+    for problem in found.problems:
+        print(f"firn group: {problem}", file=sys.stderr)
+    return 1 if found.problems else 0
+
+
+def _describe(args: argparse.Namespace) -> int:
+    from service.groups.asking import as_json, describe_group, find_group, list_groups
+    from service.network.cluster import Cluster
+
+    with Cluster(args.bootstrap_server) as cluster:
+        info = describe_group(cluster, find_group(list_groups(cluster), args.group))
+    if args.json:
+        print(json.dumps(as_json(info), indent=2))
+    else:
+        print("\n".join(described(info)))
+    return 0
+
+
+def described(info: GroupInfo) -> list[str]:
+    """Lines for people: the group, its members, and how far it is with each partition."""
+    from service.base.printable import escaped
+
+    row = info.row
+    lines = [f"group: {escaped(row.group_id)}", f"protocol: {row.kind}", f"state: {row.state}"]
+    lines += [f"assignor: {escaped(info.protocol) or '-'}", f"coordinator: {row.node}"]
+    if info.epoch is not None:
+        lines.append(f"epoch: {info.epoch} (assignment: {info.assignment_epoch})")
+    lines.append(f"lag: {_number(info.lag)}")
+    if info.members:
+        head = ("member", "instance", "client", "host", "epoch", "partitions")
+        rows = [
+            (
+                m.member_id, m.instance_id or "-", m.client_id, m.client_host, _number(m.epoch),
+                m.problem or words_of(m.assigned),
+            )
+            for m in info.members
+        ]  # fmt: skip
+        lines += ["", *_aligned([head, *rows])]
+    if info.positions:
+        head = ("topic", "partition", "committed", "end", "lag", "member")
+        rows = [
+            (
+                p.topic, str(p.partition), _number(p.committed), _number(p.end), _number(p.lag),
+                p.member_id or "-",
+            )
+            for p in info.positions
+        ]  # fmt: skip
+        lines += ["", *_aligned([head, *rows])]
+    return lines
+
+
+def words_of(partitions: Partitions) -> str:
+    """`flights-0,1,2 other-5`."""
+    return " ".join(f"{topic}-{','.join(map(str, numbers))}" for topic, numbers in partitions) or "-"
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Columns; what others named cannot rearrange them."""
+    from service.base.printable import escaped
+
+    shown = [[escaped(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in shown
+    ]

@@ -1,0 +1,113 @@
+"""What pages know of groups: the list of all, some seconds old, and one group with its lag over time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import Clock
+from service.base.errors import FirnError, RequestError
+from service.console.web.kafka_desk import KafkaDesk
+from service.console.web.lags import Lags
+from service.console.web.pages import group, groups
+from service.groups.asking import GroupRow, Listing, describe_group, find_group, list_groups
+
+T = TypeVar("T")
+
+LIST_AGE_MS: Final = 3_000
+_COST_FACTOR: Final = 20
+"""The list is asked for at most this share of the time: one part in so many."""
+MOST_POSITIONS: Final = 2_000
+"""Of a group's partitions so many are looked up."""
+MOST_NUMBER: Final = 10**6
+TROUBLE: Final = (FirnError, OSError)
+
+
+class _Listed(NamedTuple):
+    """All groups, as they were at `at_ms` of the monotonic clock; `took_ms` is how long asking took."""
+
+    listing: Listing
+    at_ms: int
+    took_ms: int
+
+
+class Call(Protocol):
+    """Asks something on a thread."""
+
+    def __call__(self, question: Callable[[], T], /) -> asyncio.Future[T]: ...
+
+
+class GroupDesk:
+    """Groups of one cluster, read only. Owned by the event loop; asking is done by `call`, on threads."""
+
+    def __init__(
+        self,
+        kafka: KafkaDesk,
+        clock: Clock,
+        call: Call,
+        words_of: Callable[[BaseException], str],
+    ) -> None:
+        self._kafka = kafka
+        self._clock = clock
+        self._call = call
+        self._words_of = words_of
+        self._known: _Listed | None = None
+        self._asking: asyncio.Future[_Listed] | None = None
+        self._lags = Lags()
+
+    async def _listing(self) -> Listing:
+        """All groups; one question at a time, however many pages want to know."""
+        known, now = self._known, self._clock.monotonic_ms()
+        if known is not None and now - known.at_ms < max(LIST_AGE_MS, _COST_FACTOR * known.took_ms):
+            return known.listing
+        if self._asking is None:
+            self._asking = self._call(self._ask)
+            self._asking.add_done_callback(self._found)
+        asking = self._asking
+        # `wait`, because one page that is not waited for any more must not end it for the others.
+        await asyncio.wait([asking])
+        return asking.result().listing
+
+    def _ask(self) -> _Listed:
+        began = self._clock.monotonic_ms()
+        listing = self._kafka.ask(list_groups)
+        now = self._clock.monotonic_ms()
+        return _Listed(listing, now, now - began)
+
+    def _found(self, asking: asyncio.Future[_Listed]) -> None:
+        self._asking = None
+        is_found = not asking.cancelled() and asking.exception() is None
+        self._known = asking.result() if is_found else None
+
+    async def find_groups(self, wanted: str, number: int) -> groups.Groups:
+        try:
+            listing = await self._listing()
+        except TROUBLE as e:
+            return groups.Groups((), 1, 0, 0, wanted, (), self._words_of(e))
+        needle = wanted.lower()
+        matching: Sequence[GroupRow] = listing.rows
+        if needle:
+            matching = [one for one in listing.rows if needle in one.group_id.lower()]
+        pages = max(-(-len(matching) // groups.PER_PAGE), 1)
+        number = min(max(number, 1), pages)
+        here = matching[(number - 1) * groups.PER_PAGE : number * groups.PER_PAGE]
+        return groups.Groups(here, number, len(matching), len(listing.rows), wanted, listing.problems, None)
+
+    async def find_group(self, group_id: str, number: int) -> group.GroupPage:
+        """A group, and page `number` of its partitions."""
+        try:
+            row = find_group(await self._listing(), group_id)
+            found = await self._call(
+                lambda: self._kafka.ask(lambda cluster: describe_group(cluster, row, MOST_POSITIONS))
+            )
+        except TROUBLE as e:
+            is_gone = isinstance(e, RequestError) and e.code == ErrorCode.group_id_not_found
+            return group.GroupPage(group_id, None, problem=self._words_of(e), status=404 if is_gone else 503)
+        pages = max(-(-len(found.positions) // group.PER_PAGE), 1)
+        number = min(max(number, 1), min(pages, MOST_NUMBER))
+        self._lags.add(group_id, self._clock.monotonic_ms(), found.positions)
+        self._lags.forget_others(group_id, [(one.topic, one.partition) for one in found.positions])
+        return group.GroupPage(group_id, found, self._lags.of(group_id), number)

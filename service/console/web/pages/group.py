@@ -1,0 +1,193 @@
+"""One group: its members, what each has, and how far it is with each partition. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from service.console.web import words
+from service.console.web.frame import (
+    Column,
+    Context,
+    badge,
+    empty,
+    facts,
+    failed,
+    live,
+    notice,
+    page,
+    pager,
+    section,
+    table,
+)
+from service.console.web.markup import Child, Markup, el, link
+from service.console.web.pages.groups import protocol, state
+from service.groups.asking import GroupInfo, MemberInfo, Partitions, Position
+
+PER_PAGE: Final = 100
+MOST_MEMBERS: Final = 200
+MOST_NAMED: Final = 12
+"""So many partitions of one topic are named, then counted."""
+MOST_TOPICS: Final = 8
+
+Place = tuple[str, int]
+
+
+class GroupPage(NamedTuple):
+    """`lags` has (ms, lag) by partition; `number` is the page of partitions; `problem`: why no `info`."""
+
+    group_id: str
+    info: GroupInfo | None
+    lags: Mapping[Place, Sequence[tuple[int, int]]] = {}
+    number: int = 1
+    problem: str | None = None
+    status: int = 200
+
+
+_MEMBERS: Final = (
+    Column("Member"), Column("Client"), Column("Host"), Column("Epoch", True), Column("Subscribed to"),
+    Column("Has"), Column("Is to have"),
+)  # fmt: skip
+_POSITIONS: Final = (
+    Column("Topic"), Column("Partition", True), Column("Committed", True), Column("End", True),
+    Column("Lag", True), Column("Lag over time"), Column("Member"),
+)  # fmt: skip
+
+
+def render(context: Context, found: GroupPage) -> str:
+    title = found.group_id or "(the empty id)"
+    if found.info is None:
+        problem = found.problem or ""
+        head = "No such group" if found.status == 404 else "The cluster does not answer"
+        return page(context, title, "/groups", failed(head, problem), _back())
+    info = found.info
+    pages = max(-(-len(info.positions) // PER_PAGE), 1)
+    here = info.positions[(found.number - 1) * PER_PAGE : found.number * PER_PAGE]
+    return page(
+        context,
+        title,
+        "/groups",
+        live("group", _facts(info)),
+        live("positions", _positions(found, here)),
+        pager("/group", found.number, found.number < pages, pages, id=found.group_id),
+        live("members", _members(info)),
+        _back(),
+        lead=protocol(info.row.kind),
+    )
+
+
+def _back() -> Markup:
+    return el("p", el("a", "All groups", href="/groups"))
+
+
+def _facts(info: GroupInfo) -> list[Child]:
+    pairs: list[tuple[str, Child]] = [
+        ("State", state(info.row.state)),
+        ("Lag", words.count(info.lag) + (" or more" if info.cut else "")),
+        ("Members", words.count(len(info.members))),
+        ("Assignor", info.protocol or words.NOTHING),
+        ("Coordinator", el("a", f"node {info.row.node}", href=link("/configuration", node=info.row.node))),
+    ]
+    if info.epoch is not None:
+        pairs.append(("Epoch", f"{info.epoch}, assignment of {info.assignment_epoch}"))
+    return [facts(*pairs)]
+
+
+def _positions(found: GroupPage, here: Sequence[Position]) -> Markup:
+    info = found.info
+    assert info is not None
+    if not here:
+        return empty("No partitions", "The group has committed nothing, and its members have nothing.")
+    clients = {one.member_id: one.client_id or one.member_id for one in info.members}
+    more = (
+        notice("", f"{words.count(info.cut)} more partitions have not been looked up.") if info.cut else None
+    )
+    return section(
+        "Partitions",
+        more,
+        table(_POSITIONS, [_position(found, one, clients) for one in here], caption="Partitions"),
+        note="Lag: records behind the committed offset. Its past is what this console has seen of it.",
+    )
+
+
+def _position(found: GroupPage, one: Position, clients: Mapping[str, str]) -> list[Child]:
+    end: Child = words.count(one.end)
+    if one.end is None:
+        end = badge("not there", "warn")
+    lag = words.count(one.lag)
+    return [
+        el("a", one.topic, href=link("/topic", name=one.topic, partition=one.partition)),
+        one.partition,
+        words.count(one.committed),
+        end,
+        lag,
+        _line(found.lags.get((one.topic, one.partition), ())),
+        words.NOTHING if one.member_id is None else clients.get(one.member_id, one.member_id),
+    ]
+
+
+def _line(points: Sequence[tuple[int, int]]) -> Child:
+    """Lag over the time that was looked at, as a line, and in words for who does not see it."""
+    if len(points) < 2:
+        return el("span", words.NOTHING, title="Not enough looks yet")
+    first_ms, last_ms = points[0][0], points[-1][0]
+    most, width = max(max(lag for _, lag in points), 1), max(last_ms - first_ms, 1)
+    drawn = " ".join(
+        f"{120 * (ms - first_ms) / width:.1f},{22 - 20 * max(lag, 0) / most:.1f}" for ms, lag in points
+    )
+    told = f"{points[0][1]:,} to {points[-1][1]:,}, at most {most:,}, in {words.span(width / 1000)}"
+    return el(
+        "svg", el("title", told), el("polyline", points=drawn, class_="series-0"), viewBox="0 0 120 24",
+        preserveAspectRatio="none", class_="spark lag", role="img", aria_label=told,
+    )  # fmt: skip
+
+
+def _members(info: GroupInfo) -> Child:
+    if not info.members:
+        return section("Members", notice("", "Nobody is in it now; its offsets are kept."))
+    shown = info.members[:MOST_MEMBERS]
+    rest = len(info.members) - len(shown)
+    return section(
+        "Members",
+        table(_MEMBERS, [_member(one) for one in shown], caption="Members"),
+        notice("", f"{words.count(rest)} more members.") if rest else None,
+    )
+
+
+def _member(one: MemberInfo) -> list[Child]:
+    marks: list[Child] = []
+    if one.instance_id is not None:
+        marks += [" ", badge(f"static: {one.instance_id}")]
+    if one.epoch is not None and one.is_classic:
+        marks += [" ", badge("classic protocol")]
+    subscribed = _names(one.topics)
+    if one.regex is not None:
+        subscribed = f"/{one.regex}/" + (f", {subscribed}" if one.topics else "")
+    return [
+        [one.member_id, marks],
+        one.client_id or words.NOTHING,
+        one.client_host + (f", rack {one.rack_id}" if one.rack_id else ""),
+        words.count(one.epoch),
+        subscribed,
+        badge("does not parse", "warn") if one.problem is not None else _partitions(one.assigned),
+        "the same"
+        if one.target == one.assigned
+        else words.NOTHING
+        if one.target is None
+        else _partitions(one.target),
+    ]
+
+
+def _names(topics: Sequence[str]) -> str:
+    rest = f" and {len(topics) - MOST_TOPICS} more" if len(topics) > MOST_TOPICS else ""
+    return (", ".join(topics[:MOST_TOPICS]) or words.NOTHING) + rest
+
+
+def _partitions(found: Partitions) -> str:
+    """`flights 0, 1, 2; other 5`, shortened where there are many."""
+    parts = []
+    for topic, numbers in found[:MOST_TOPICS]:
+        rest = f" and {len(numbers) - MOST_NAMED} more" if len(numbers) > MOST_NAMED else ""
+        parts.append(f"{topic} {', '.join(map(str, numbers[:MOST_NAMED]))}{rest}")
+    rest = f"; {len(found) - MOST_TOPICS} more topics" if len(found) > MOST_TOPICS else ""
+    return "; ".join(parts) + rest or words.NOTHING

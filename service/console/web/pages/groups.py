@@ -1,0 +1,112 @@
+"""All groups, a page of them at a time. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from service.console.web import words
+from service.console.web.frame import (
+    Column,
+    Context,
+    badge,
+    empty,
+    failed,
+    field,
+    live,
+    notice,
+    page,
+    pager,
+    table,
+)
+from service.console.web.markup import Child, Markup, el, link
+from service.groups.asking import CLASSIC, CONSUMER, GroupRow
+
+PER_PAGE: Final = 50
+_TONES: Final = {"Stable": "good", "Empty": "", "Dead": "bad"}
+
+
+class Groups(NamedTuple):
+    """`rows` are those of this page; `problems` says which nodes did not tell theirs."""
+
+    rows: Sequence[GroupRow]
+    number: int
+    matching: int
+    total: int
+    wanted: str
+    problems: Sequence[str]
+    problem: str | None
+
+
+_COLUMNS: Final = (
+    Column("Group"), Column("Protocol"), Column("State"), Column("Kind of members"),
+    Column("Coordinator", True, "The node that leads the group's partition of __consumer_offsets"),
+)  # fmt: skip
+
+
+def render(context: Context, found: Groups) -> str:
+    if found.problem is not None:
+        return page(context, "Groups", "/groups", failed("The cluster does not answer", found.problem))
+    problems = [notice("bad", f"Groups of a node are missing: {words_}") for words_ in found.problems]
+    if found.total == 0:
+        return page(
+            context,
+            "Groups",
+            "/groups",
+            problems,
+            empty(
+                "No groups yet",
+                "A group is there as soon as a consumer with a group.id subscribes or commits an offset.",
+            ),
+        )
+    pages = max(-(-found.matching // PER_PAGE), 1)
+    return page(
+        context,
+        "Groups",
+        "/groups",
+        _search(found),
+        live(
+            "groups",
+            problems,
+            table(_COLUMNS, [_row(one) for one in found.rows], caption="Groups")
+            if found.rows
+            else notice("", f"No group's id holds {found.wanted!r}."),
+        ),
+        pager("/groups", found.number, found.number < pages, pages, q=found.wanted),
+        lead=f"{words.count(found.total)} groups"
+        + (f", {words.count(found.matching)} match" if found.wanted else ""),
+    )
+
+
+def _search(found: Groups) -> Markup:
+    return el(
+        "form",
+        field(
+            "Id holds",
+            el("input", type="search", name="q", value=found.wanted, maxlength=249, data_search=True),
+        ),
+        el("button", "Find", type="submit"),
+        method="get",
+        action="/groups",
+        class_="row-form",
+        role="search",
+    )
+
+
+def _row(one: GroupRow) -> list[Child]:
+    return [
+        el("a", one.group_id or "(the empty id)", href=link("/group", id=one.group_id)),
+        protocol(one.kind),
+        state(one.state),
+        one.protocol_type or words.NOTHING,
+        one.node,
+    ]
+
+
+def protocol(kind: str) -> str:
+    """The protocol of a group in words."""
+    return {CLASSIC: "classic", CONSUMER: "consumer (KIP-848)"}.get(kind, kind)
+
+
+def state(name: str) -> Markup:
+    return badge(name, _TONES.get(name, "warn"))

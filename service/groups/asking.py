@@ -1,0 +1,256 @@
+"""What commands and the console ask about groups, in plain values. Blocking; nothing is changed by it.
+
+Who coordinates a group is known from the list of all: FindCoordinator would make the topic that holds groups
+where there is none yet. Raises `RequestError`, `StorageError` and `OSError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.groups.protocol import (
+    CONSUMER_PROTOCOL,
+    MalformedEmbedded,
+    decode_assignment,
+    decode_subscription,
+)
+from service.network.cluster import Cluster
+from service.wire.api import ApiKey, request_module
+from service.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+NO_OFFSET: Final = -1
+_FETCH_BY_NAMES: Final = 9
+"""The last version of OffsetFetch that names topics: ids of deleted ones say nothing to people."""
+_CLASSIC_MEMBER: Final = 0
+
+Partitions = tuple[tuple[str, tuple[int, ...]], ...]
+"""(topic, partitions) each."""
+
+
+class GroupRow(NamedTuple):
+    """A group in the list of all. `node` coordinates it; `kind` is `CLASSIC`, `CONSUMER` or another."""
+
+    group_id: str
+    node: int
+    state: str
+    kind: str
+    protocol_type: str
+
+
+class Listing(NamedTuple):
+    """Groups, sorted by id, of all nodes that answered; `problems` says what is wrong with the others."""
+
+    rows: tuple[GroupRow, ...]
+    problems: tuple[str, ...] = ()
+
+
+class MemberInfo(NamedTuple):
+    """A member. `epoch` and `target` are those of KIP-848 groups; `is_classic`: it uses the classic protocol.
+
+    `problem` says why what it is assigned is not known.
+    """
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    is_classic: bool
+    epoch: int | None
+    topics: tuple[str, ...]
+    regex: str | None
+    assigned: Partitions
+    target: Partitions | None = None
+    problem: str | None = None
+
+
+class Position(NamedTuple):
+    """How far a group is with a partition. None: nothing committed, no such partition, or nobody has it."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    end: int | None
+    member_id: str | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.committed is None or self.end is None else self.end - self.committed
+
+
+class GroupInfo(NamedTuple):
+    """One group. `protocol` is the assignor; epochs are those of KIP-848 groups.
+
+    `positions` are sorted; `cut` more of them have not been looked up.
+    """
+
+    row: GroupRow
+    protocol: str
+    epoch: int | None
+    assignment_epoch: int | None
+    members: tuple[MemberInfo, ...]
+    positions: tuple[Position, ...] = ()
+    cut: int = 0
+
+    @property
+    def lag(self) -> int | None:
+        """Of all partitions of which it is known."""
+        known = [one.lag for one in self.positions if one.lag is not None]
+        return sum(known) if known else None
+
+
+def list_groups(cluster: Cluster) -> Listing:
+    """The groups of every node. Raises where no node answers."""
+    module = request_module(ApiKey.LIST_GROUPS)
+    found: list[GroupRow] = []
+    failures: list[tuple[int, Exception]] = []
+    nodes = [one for one in cluster.describe().nodes if not one.is_fenced]
+    for node in nodes:
+        try:
+            response = cluster.client(node.node_id).request(ApiKey.LIST_GROUPS, module.ListGroupsRequest())
+            _raise_for(response.error_code, None, f"groups of node {node.node_id}")
+        except (RequestError, OSError) as e:
+            failures.append((node.node_id, e))
+            continue
+        found += [
+            GroupRow(
+                g.group_id, node.node_id, g.group_state, g.group_type.lower() or CLASSIC, g.protocol_type
+            )
+            for g in response.groups
+        ]
+    if failures and len(failures) == len(nodes):
+        raise failures[0][1]
+    return Listing(tuple(sorted(found)), tuple(f"node {node}: {e}" for node, e in failures))
+
+
+def find_group(listing: Listing, group_id: str) -> GroupRow:
+    """Raises `RequestError` (GROUP_ID_NOT_FOUND) where no node has it."""
+    for row in listing.rows:
+        if row.group_id == group_id:
+            return row
+    elsewhere = f" ({'; '.join(listing.problems)})" if listing.problems else ""
+    raise RequestError(ErrorCode.group_id_not_found, f"there is no group {group_id}{elsewhere}")
+
+
+def describe_group(cluster: Cluster, row: GroupRow, most: int | None = None) -> GroupInfo:
+    """A group with its members, and how far it is with the first `most` of its partitions (all)."""
+    info = _consumer(cluster, row) if row.kind == CONSUMER else _classic(cluster, row)
+    owners = {
+        (topic, partition): member.member_id
+        for member in info.members
+        for topic, partitions in member.assigned
+        for partition in partitions
+    }
+    committed = _committed(cluster, row)
+    places = sorted(owners.keys() | committed.keys())
+    looked_up = places if most is None else places[:most]
+    ends = cluster.ends(looked_up)
+    positions = tuple(
+        Position(*place, committed.get(place), ends.get(place), owners.get(place)) for place in looked_up
+    )
+    return info._replace(positions=positions, cut=len(places) - len(looked_up))
+
+
+def _committed(cluster: Cluster, row: GroupRow) -> dict[tuple[str, int], int]:
+    asked = OffsetFetchRequest(groups=(OffsetFetchRequestGroup(group_id=row.group_id, topics=None),))
+    response = cluster.client(row.node).request(ApiKey.OFFSET_FETCH, asked, newest=_FETCH_BY_NAMES)
+    (group,) = response.groups
+    _raise_for(group.error_code, None, f"offsets of {row.group_id}")
+    return {
+        (topic.name, one.partition_index): one.committed_offset
+        for topic in group.topics
+        for one in topic.partitions
+        if one.error_code == ErrorCode.none and one.committed_offset != NO_OFFSET
+    }
+
+
+def _consumer(cluster: Cluster, row: GroupRow) -> GroupInfo:
+    module = request_module(ApiKey.CONSUMER_GROUP_DESCRIBE)
+    request = module.ConsumerGroupDescribeRequest(
+        group_ids=(row.group_id,), include_authorized_operations=False
+    )
+    (group,) = cluster.client(row.node).request(ApiKey.CONSUMER_GROUP_DESCRIBE, request).groups
+    _raise_for(group.error_code, group.error_message, f"group {row.group_id}")
+    members = tuple(
+        MemberInfo(
+            m.member_id, m.instance_id, m.rack_id, m.client_id, m.client_host,
+            m.member_type == _CLASSIC_MEMBER, m.member_epoch, tuple(m.subscribed_topic_names),
+            m.subscribed_topic_regex or None, _named(m.assignment), _named(m.target_assignment),
+        )
+        for m in group.members
+    )  # fmt: skip
+    now = row._replace(state=group.group_state)
+    return GroupInfo(now, group.assignor_name, group.group_epoch, group.assignment_epoch, members)
+
+
+def _named(assignment: Any) -> Partitions:
+    return tuple(sorted((t.topic_name, tuple(sorted(t.partitions))) for t in assignment.topic_partitions))
+
+
+def _classic(cluster: Cluster, row: GroupRow) -> GroupInfo:
+    module = request_module(ApiKey.DESCRIBE_GROUPS)
+    request = module.DescribeGroupsRequest(groups=(row.group_id,), include_authorized_operations=False)
+    (group,) = cluster.client(row.node).request(ApiKey.DESCRIBE_GROUPS, request).groups
+    _raise_for(group.error_code, group.error_message, f"group {row.group_id}")
+    is_consumer = group.protocol_type == CONSUMER_PROTOCOL
+    members = tuple(_classic_member(one, is_consumer) for one in group.members)
+    now = row._replace(state=group.group_state, protocol_type=group.protocol_type)
+    return GroupInfo(now, group.protocol_data, None, None, members)
+
+
+def _classic_member(member: Any, is_consumer: bool) -> MemberInfo:
+    """What a member wrote for other clients, where that is of consumers; during a round it is empty."""
+    topics: tuple[str, ...] = ()
+    assigned: Partitions = ()
+    problem = None
+    try:
+        if is_consumer and member.member_metadata:
+            topics = decode_subscription(bytes(member.member_metadata)).topics
+        if is_consumer and member.member_assignment:
+            assigned = _merged(decode_assignment(bytes(member.member_assignment)).partitions)
+    except MalformedEmbedded as e:
+        problem = str(e)
+    return MemberInfo(
+        member.member_id, member.group_instance_id, None, member.client_id, member.client_host, True, None,
+        topics, None, assigned, None, problem,
+    )  # fmt: skip
+
+
+def _merged(partitions: Iterable[tuple[str, Sequence[int]]]) -> Partitions:
+    """Each topic once, in order: a client may have written it in parts."""
+    by_topic: dict[str, set[int]] = {}
+    for topic, numbers in partitions:
+        by_topic.setdefault(topic, set()).update(numbers)
+    return tuple((topic, tuple(sorted(numbers))) for topic, numbers in sorted(by_topic.items()))
+
+
+def as_json(info: GroupInfo) -> Mapping[str, object]:
+    """A group as programs are told it."""
+    return {
+        **info.row._asdict(),
+        "protocol": info.protocol,
+        "epoch": info.epoch,
+        "assignment_epoch": info.assignment_epoch,
+        "lag": info.lag,
+        "members": [
+            {
+                **member._asdict(),
+                "assigned": dict(member.assigned),
+                "target": None if member.target is None else dict(member.target),
+            }
+            for member in info.members
+        ],
+        "positions": [{**one._asdict(), "lag": one.lag} for one in info.positions],
+    }
+
+
+def _raise_for(code: ErrorCode, message: str | None, what: str) -> None:
+    if code != ErrorCode.none:
+        name = ErrorCode(code).name.upper()
+        raise RequestError(ErrorCode(code), f"{what}: {message} ({name})" if message else f"{what}: {name}")
