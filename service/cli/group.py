@@ -11,18 +11,32 @@ from typing import TYPE_CHECKING
 from service.cli.topic import add_bootstrap_option
 
 if TYPE_CHECKING:
-    from service.groups.asking import GroupInfo, Partitions
+    from service.groups.told import GroupInfo, Partitions
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = subparsers.add_parser("group", help="list and describe consumer groups")
+    parser = subparsers.add_parser(
+        "group",
+        help="list and describe consumer groups",
+        description="List consumer groups of both protocols, classic and KIP-848, and describe one.",
+    )
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
 
-    listing = actions.add_parser("list", help="list all groups")
+    listing = actions.add_parser(
+        "list",
+        help="list all groups",
+        description="List the groups of all nodes: protocol, state, and the node that coordinates each. Exit"
+        " code 1 where a node does not tell its groups; those of the others are listed.",
+    )
     listing.set_defaults(run=_list)
 
-    describe = actions.add_parser("describe", help="show a group's members, assignments and lag")
-    describe.add_argument("group", metavar="GROUP")
+    describe = actions.add_parser(
+        "describe",
+        help="show a group's members, assignments and lag",
+        description="Show a group's state, its members and what each is assigned, and for each partition the"
+        " committed offset, the end of the log and the lag between them.",
+    )
+    describe.add_argument("group", metavar="GROUP", help="its id (group.id)")
     describe.set_defaults(run=_describe)
     for action in (listing, describe):
         action.add_argument("--json", action="store_true", help="print one JSON document")
@@ -46,7 +60,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _describe(args: argparse.Namespace) -> int:
-    from service.groups.asking import as_json, describe_group, find_group, list_groups
+    from service.groups.asking import describe_group, find_group, list_groups
+    from service.groups.told import as_json
     from service.network.cluster import Cluster
 
     with Cluster(args.bootstrap_server) as cluster:

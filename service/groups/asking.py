@@ -1,4 +1,4 @@
-"""What commands and the console ask about groups, in plain values. Blocking; nothing is changed by it.
+"""What commands and the console ask about groups. Blocking; nothing is changed by it.
 
 Who coordinates a group is known from the list of all: FindCoordinator would make the topic that holds groups
 where there is none yet. Raises `RequestError`, `StorageError` and `OSError`.
@@ -6,8 +6,8 @@ where there is none yet. Raises `RequestError`, `StorageError` and `OSError`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
@@ -18,91 +18,24 @@ from service.groups.protocol import (
     decode_assignment,
     decode_subscription,
 )
+from service.groups.told import (
+    CLASSIC,
+    CONSUMER,
+    GroupInfo,
+    GroupRow,
+    Listing,
+    MemberInfo,
+    Partitions,
+    Position,
+)
 from service.network.cluster import Cluster
 from service.wire.api import ApiKey, request_module
 from service.wire.offsets import OffsetFetchRequest, OffsetFetchRequestGroup
 
-CLASSIC: Final = "classic"
-CONSUMER: Final = "consumer"
 NO_OFFSET: Final = -1
 _FETCH_BY_NAMES: Final = 9
 """The last version of OffsetFetch that names topics: ids of deleted ones say nothing to people."""
 _CLASSIC_MEMBER: Final = 0
-
-Partitions = tuple[tuple[str, tuple[int, ...]], ...]
-"""(topic, partitions) each."""
-
-
-class GroupRow(NamedTuple):
-    """A group in the list of all. `node` coordinates it; `kind` is `CLASSIC`, `CONSUMER` or another."""
-
-    group_id: str
-    node: int
-    state: str
-    kind: str
-    protocol_type: str
-
-
-class Listing(NamedTuple):
-    """Groups, sorted by id, of all nodes that answered; `problems` says what is wrong with the others."""
-
-    rows: tuple[GroupRow, ...]
-    problems: tuple[str, ...] = ()
-
-
-class MemberInfo(NamedTuple):
-    """A member. `epoch` and `target` are those of KIP-848 groups; `is_classic`: it uses the classic protocol.
-
-    `problem` says why what it is assigned is not known.
-    """
-
-    member_id: str
-    instance_id: str | None
-    rack_id: str | None
-    client_id: str
-    client_host: str
-    is_classic: bool
-    epoch: int | None
-    topics: tuple[str, ...]
-    regex: str | None
-    assigned: Partitions
-    target: Partitions | None = None
-    problem: str | None = None
-
-
-class Position(NamedTuple):
-    """How far a group is with a partition. None: nothing committed, no such partition, or nobody has it."""
-
-    topic: str
-    partition: int
-    committed: int | None
-    end: int | None
-    member_id: str | None
-
-    @property
-    def lag(self) -> int | None:
-        return None if self.committed is None or self.end is None else self.end - self.committed
-
-
-class GroupInfo(NamedTuple):
-    """One group. `protocol` is the assignor; epochs are those of KIP-848 groups.
-
-    `positions` are sorted; `cut` more of them have not been looked up.
-    """
-
-    row: GroupRow
-    protocol: str
-    epoch: int | None
-    assignment_epoch: int | None
-    members: tuple[MemberInfo, ...]
-    positions: tuple[Position, ...] = ()
-    cut: int = 0
-
-    @property
-    def lag(self) -> int | None:
-        """Of all partitions of which it is known."""
-        known = [one.lag for one in self.positions if one.lag is not None]
-        return sum(known) if known else None
 
 
 def list_groups(cluster: Cluster) -> Listing:
@@ -228,26 +161,6 @@ def _merged(partitions: Iterable[tuple[str, Sequence[int]]]) -> Partitions:
     for topic, numbers in partitions:
         by_topic.setdefault(topic, set()).update(numbers)
     return tuple((topic, tuple(sorted(numbers))) for topic, numbers in sorted(by_topic.items()))
-
-
-def as_json(info: GroupInfo) -> Mapping[str, object]:
-    """A group as programs are told it."""
-    return {
-        **info.row._asdict(),
-        "protocol": info.protocol,
-        "epoch": info.epoch,
-        "assignment_epoch": info.assignment_epoch,
-        "lag": info.lag,
-        "members": [
-            {
-                **member._asdict(),
-                "assigned": dict(member.assigned),
-                "target": None if member.target is None else dict(member.target),
-            }
-            for member in info.members
-        ],
-        "positions": [{**one._asdict(), "lag": one.lag} for one in info.positions],
-    }
 
 
 def _raise_for(code: ErrorCode, message: str | None, what: str) -> None:

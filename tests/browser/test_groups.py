@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import confluent_kafka
@@ -26,6 +27,10 @@ def write(bootstrap: str, count: int) -> None:
     assert not producer.flush(30)
 
 
+def has_read_all(member: Member) -> bool:
+    return len(member.values) == RECORDS
+
+
 @pytest.fixture(scope="module")
 def grouped(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str]]:
     """URL of a console and address of its node: two groups with a member, and one that was left."""
@@ -40,7 +45,7 @@ def grouped(browser: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
             members.append(Member(kind, node.bootstrap, group, "flights").start())
         passing = Member("confluent", node.bootstrap, LEFT, "flights").start()
         for member in (*members, passing):
-            wait_until("it has read all", lambda member=member: len(member.values) == RECORDS)
+            wait_until("it has read all", partial(has_read_all, member))
         passing.leave()
         with console_of(node.bootstrap, folder, "--survey-every", "0") as url:
             yield url, node.bootstrap

@@ -13,7 +13,8 @@ from service.base.errors import FirnError, RequestError
 from service.console.web.kafka_desk import KafkaDesk
 from service.console.web.lags import Lags
 from service.console.web.pages import group, groups
-from service.groups.asking import GroupRow, Listing, describe_group, find_group, list_groups
+from service.groups.asking import describe_group, find_group, list_groups
+from service.groups.told import GroupRow, Listing
 
 T = TypeVar("T")
 

@@ -26,7 +26,7 @@ from service.console.web.pages import (
 from service.console.web.strata import BUCKET, DISK, Block, Edge, Strata
 from service.console.web.survey import Findings, Orphan, TopicSum
 from service.console.web.topic_rows import TopicRow
-from service.groups.asking import CONSUMER, GroupInfo, GroupRow, MemberInfo, Position
+from service.groups.told import CONSUMER, GroupInfo, GroupRow, MemberInfo, Position
 from service.network.told import ClusterInfo, ConfigEntry, NodeInfo
 from service.records.decode import Record
 

@@ -1,0 +1,105 @@
+"""What is told of groups to commands and to the console, in plain values. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+
+
+Partitions = tuple[tuple[str, tuple[int, ...]], ...]
+"""(topic, partitions) each."""
+
+
+class GroupRow(NamedTuple):
+    """A group in the list of all. `node` coordinates it; `kind` is `CLASSIC`, `CONSUMER` or another."""
+
+    group_id: str
+    node: int
+    state: str
+    kind: str
+    protocol_type: str
+
+
+class Listing(NamedTuple):
+    """Groups, sorted by id, of all nodes that answered; `problems` says what is wrong with the others."""
+
+    rows: tuple[GroupRow, ...]
+    problems: tuple[str, ...] = ()
+
+
+class MemberInfo(NamedTuple):
+    """A member. `epoch` and `target` are those of KIP-848 groups; `is_classic`: it uses the classic protocol.
+
+    `problem` says why what it is assigned is not known.
+    """
+
+    member_id: str
+    instance_id: str | None
+    rack_id: str | None
+    client_id: str
+    client_host: str
+    is_classic: bool
+    epoch: int | None
+    topics: tuple[str, ...]
+    regex: str | None
+    assigned: Partitions
+    target: Partitions | None = None
+    problem: str | None = None
+
+
+class Position(NamedTuple):
+    """How far a group is with a partition. None: nothing committed, no such partition, or nobody has it."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    end: int | None
+    member_id: str | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.committed is None or self.end is None else self.end - self.committed
+
+
+class GroupInfo(NamedTuple):
+    """One group. `protocol` is the assignor; epochs are those of KIP-848 groups.
+
+    `positions` are sorted; `cut` more of them have not been looked up.
+    """
+
+    row: GroupRow
+    protocol: str
+    epoch: int | None
+    assignment_epoch: int | None
+    members: tuple[MemberInfo, ...]
+    positions: tuple[Position, ...] = ()
+    cut: int = 0
+
+    @property
+    def lag(self) -> int | None:
+        """Of all partitions of which it is known."""
+        known = [one.lag for one in self.positions if one.lag is not None]
+        return sum(known) if known else None
+
+
+def as_json(info: GroupInfo) -> Mapping[str, object]:
+    """A group as programs are told it."""
+    return {
+        **info.row._asdict(),
+        "protocol": info.protocol,
+        "epoch": info.epoch,
+        "assignment_epoch": info.assignment_epoch,
+        "lag": info.lag,
+        "members": [
+            {
+                **member._asdict(),
+                "assigned": dict(member.assigned),
+                "target": None if member.target is None else dict(member.target),
+            }
+            for member in info.members
+        ],
+        "positions": [{**one._asdict(), "lag": one.lag} for one in info.positions],
+    }
