@@ -26,7 +26,7 @@ class TestUsage:
         assert not {"kio", "obstore", "asyncio", "service.base.errors"} & set(modules)
 
     def test_every_command_explains_itself(self) -> None:
-        for command in ("server", "dev", "console", "topic", "tiers", "dump", "fsck"):
+        for command in ("server", "dev", "console", "topic", "group", "tiers", "dump", "fsck"):
             with pytest.raises(SystemExit) as left:
                 main([command, "--help"])
             assert left.value.code == 0
