@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -71,7 +72,6 @@ def render(context: Context, found: GroupPage) -> str:
         live("positions", _positions(found, here)),
         pager("/group", found.number, found.number < pages, pages, id=found.group_id),
         live("members", _members(info)),
-        _back(),
         lead=protocol(info.row.kind),
     )
 
@@ -98,7 +98,8 @@ def _positions(found: GroupPage, here: Sequence[Position]) -> Markup:
     assert info is not None
     if not here:
         return empty("No partitions", "The group has committed nothing, and its members have nothing.")
-    clients = {one.member_id: one.client_id or one.member_id for one in info.members}
+    shared = Counter(one.client_id for one in info.members)
+    clients = {one.member_id: one.client_id for one in info.members if shared[one.client_id] == 1}
     more = (
         notice("", f"{words.count(info.cut)} more partitions have not been looked up.") if info.cut else None
     )
@@ -106,7 +107,7 @@ def _positions(found: GroupPage, here: Sequence[Position]) -> Markup:
         "Partitions",
         more,
         table(_POSITIONS, [_position(found, one, clients) for one in here], caption="Partitions"),
-        note="Lag: records behind the committed offset. Its past is what this console has seen of it.",
+        note="Lag: offsets between what is committed and the end. Its past is what this console has seen.",
     )
 
 
@@ -122,7 +123,7 @@ def _position(found: GroupPage, one: Position, clients: Mapping[str, str]) -> li
         end,
         lag,
         _line(found.lags.get((one.topic, one.partition), ())),
-        words.NOTHING if one.member_id is None else clients.get(one.member_id, one.member_id),
+        words.NOTHING if one.member_id is None else clients.get(one.member_id) or one.member_id,
     ]
 
 
