@@ -99,7 +99,8 @@ def decoded(record: Record) -> dict[str, object]:
         row = {"type": row["type"], "group": row.pop("group_id"), **row}
     if record.value is None:
         return {**row, "value": None, "tombstone": True}
-    row["version"] = int.from_bytes(record.value[:2], "big", signed=True)
+    if len(record.value) >= 2:
+        row["version"] = int.from_bytes(record.value[:2], "big", signed=True)
     try:
         row["value"] = _value(key, record.value)
     except (CorruptionError, UnknownVersion) as e:

@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from uuid import UUID
 
 from service.base.errors import CorruptionError
+from service.base.printable import escaped
 
 Row = Mapping[str, Any]
 
@@ -97,5 +98,5 @@ def _word(value: Any) -> str:
     if isinstance(value, Enum):
         return value.name
     if isinstance(value, (str, UUID)):
-        return str(value)
+        return escaped(str(value))
     return json.dumps(value, default=plain, ensure_ascii=False)

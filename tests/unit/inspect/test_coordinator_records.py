@@ -6,6 +6,7 @@ import io
 import json
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from service.groups import records as classic
 from service.groups import records_modern as modern
+from service.hot.log_dir import encode_uuid
 from service.inspect.coordinators import decoded
 from service.inspect.dump import plain, write_json, write_text
 from service.inspect.formats import dump
@@ -21,6 +23,7 @@ from service.records.batch import Codec
 from service.records.builder import BatchBuilder
 from service.records.decode import Record
 
+TOPIC = UUID("6f8a1c3e-0000-4000-8000-000000000001")
 GOLDEN = Path(__file__).parents[2] / "golden" / "groups"
 MODERN = json.loads((GOLDEN / "modern-records.json").read_text())
 KAFKA_LOG = GOLDEN / "kafka-offsets" / "00000000000000000000.log"
@@ -75,6 +78,51 @@ def test_every_kind_of_a_modern_group_is_named() -> None:
         "ConsumerGroupTargetAssignmentMember", "ConsumerGroupCurrentMemberAssignment",
         "ConsumerGroupRegularExpression",
     }  # fmt: skip
+
+
+def test_a_member_of_the_classic_protocol_in_a_modern_group_is_read() -> None:
+    joined = [
+        row["value"]["classic_member_metadata"]
+        for row in (said(bytes.fromhex(key), value and bytes.fromhex(value)) for _, _, key, value in MODERN)
+        if row["type"] == "ConsumerGroupMemberMetadata" and row["value"] is not None
+    ]
+    (one,) = [one for one in joined if one is not None][:1]
+    assert one["supported_protocols"][0]["metadata"]["topics"]
+
+
+def test_topics_as_older_brokers_kept_them_and_partitions_by_topic() -> None:
+    racks = b"\x02" + (3).to_bytes(4, "big") + b"\x02\x05rack" + b"\x00"
+    topic = TOPIC.bytes + b"\x08flights" + (6).to_bytes(4, "big") + racks + b"\x00"
+    row = said(modern.encode_key(modern.PartitionMetadataKey("g")), b"\x00\x00\x02" + topic + b"\x00")
+    assert row["type"] == "ConsumerGroupPartitionMetadata"
+    (told,) = row["value"]["topics"]
+    assert (told["topic_name"], told["num_partitions"]) == ("flights", 6)
+    assert told["partition_metadata"] == [{"partition": 3, "racks": ["rack"]}]
+    record = modern.target_record("g", "m", {TOPIC: (0, 2)})
+    assert said(record.key, record.value)["value"] == {"partitions": {encode_uuid(TOPIC): [0, 2]}}
+
+
+def test_offsets_of_transactions_and_what_became_of_them(tmp_path: Path) -> None:
+    record = classic.encode_offset(classic.OffsetKey("g", "t", 0), classic.OffsetValue(1, -1, "", 1))
+    pending = BatchBuilder(0, Codec.NONE, 0, producer_id=7, producer_epoch=2, is_transactional=True)
+    pending.add(1000, record.key, record.value)
+    marker = BatchBuilder(
+        1, Codec.NONE, 0, producer_id=7, producer_epoch=2, is_transactional=True, is_control=True
+    )
+    marker.add(1000, b"\x00\x00\x00\x00", b"\x00\x00\x00\x00\x00\x01")
+    first, second = as_json(placed(tmp_path, bytes(pending.build()) + bytes(marker.build())))["records"]
+    assert (first["type"], first["producer_id"], first["producer_epoch"]) == ("OffsetCommit", 7, 2)
+    assert (second["type"], second["producer_id"], second["offset"]) == ("ABORT", 7, 1)
+
+
+def test_names_cannot_forge_lines(tmp_path: Path) -> None:
+    record = classic.encode_offset(
+        classic.OffsetKey("g\n\x1b[2J\u202e", "t", 0), classic.OffsetValue(1, -1, "a\nb", 1)
+    )
+    out = io.StringIO()
+    write_text(dump(open_source(placed(tmp_path, batch((record.key, record.value)))), records=True), out)
+    assert len(out.getvalue().splitlines()) == 5
+    assert "\x1b" not in out.getvalue()
 
 
 def test_an_offset_its_tombstone_and_a_group() -> None:
