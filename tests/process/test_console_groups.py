@@ -63,6 +63,8 @@ def test_many_groups_are_listed_by_pages_and_looking_at_none_makes_none(tmp_path
             assert "10 match" in ask(url, "/groups?q=GROUP-31")[2]
             status, _, text = ask(url, "/group?id=group-007&page=99")
             assert (status, "flights" in text, "Empty" in text) == (200, True, True)
+            # Once looked at it is looked at again, so that who comes back sees how the lag went.
+            wait_until("a past", lambda: "<polyline" in ask(url, "/group?id=group-007")[2])
             node.stop()
             assert ask(url, "/group?id=group-007")[0] == 503
             wait_until("it is known to be away", lambda: ask(url, "/groups")[0] == 503)

@@ -110,6 +110,7 @@ class Desk:
 
     async def start(self) -> None:
         self._spawn(self.watch.run(), "watch")
+        self._spawn(self.groups.run(), "groups")
         if self.settings.survey_s:
             self._spawn(self._surveys(), "survey")
 

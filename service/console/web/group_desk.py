@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -11,10 +12,10 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import Clock
 from service.base.errors import FirnError, RequestError
 from service.console.web.kafka_desk import KafkaDesk
-from service.console.web.lags import Lags
+from service.console.web.lags import MOST_GROUPS, Lags
 from service.console.web.pages import group, groups
 from service.groups.asking import describe_group, find_group, list_groups
-from service.groups.told import GroupRow, Listing
+from service.groups.told import GroupInfo, GroupRow, Listing
 
 T = TypeVar("T")
 
@@ -23,7 +24,9 @@ _COST_FACTOR: Final = 20
 """The list is asked for at most this share of the time: one part in so many."""
 MOST_POSITIONS: Final = 2_000
 """Of a group's partitions so many are looked up."""
-MOST_NUMBER: Final = 10**6
+LOOK_S: Final = 5.0
+WATCHED_MS: Final = 15 * 60_000
+"""So long after its page was asked for is a group looked at by itself."""
 TROUBLE: Final = (FirnError, OSError)
 
 
@@ -58,6 +61,7 @@ class GroupDesk:
         self._known: _Listed | None = None
         self._asking: asyncio.Future[_Listed] | None = None
         self._lags = Lags()
+        self._watched: dict[str, int] = {}
 
     async def _listing(self) -> Listing:
         """All groups; one question at a time, however many pages want to know."""
@@ -100,15 +104,38 @@ class GroupDesk:
     async def find_group(self, group_id: str, number: int) -> group.GroupPage:
         """A group, and page `number` of its partitions."""
         try:
-            row = find_group(await self._listing(), group_id)
-            found = await self._call(
-                lambda: self._kafka.ask(lambda cluster: describe_group(cluster, row, MOST_POSITIONS))
-            )
+            found = await self._look(group_id)
         except TROUBLE as e:
             is_gone = isinstance(e, RequestError) and e.code == ErrorCode.group_id_not_found
             return group.GroupPage(group_id, None, problem=self._words_of(e), status=404 if is_gone else 503)
+        self._watch(group_id)
         pages = max(-(-len(found.positions) // group.PER_PAGE), 1)
-        number = min(max(number, 1), min(pages, MOST_NUMBER))
+        number = min(max(number, 1), pages)
+        return group.GroupPage(group_id, found, self._lags.of(group_id), number)
+
+    async def _look(self, group_id: str) -> GroupInfo:
+        row = find_group(await self._listing(), group_id)
+        found = await self._call(
+            lambda: self._kafka.ask(lambda cluster: describe_group(cluster, row, MOST_POSITIONS))
+        )
         self._lags.add(group_id, self._clock.monotonic_ms(), found.positions)
         self._lags.forget_others(group_id, [(one.topic, one.partition) for one in found.positions])
-        return group.GroupPage(group_id, found, self._lags.of(group_id), number)
+        return found
+
+    def _watch(self, group_id: str) -> None:
+        """Somebody looks at it now; of more than there are lags for, who was asked for longest ago goes."""
+        self._watched.pop(group_id, None)
+        self._watched[group_id] = self._clock.monotonic_ms()
+        if len(self._watched) > MOST_GROUPS:
+            del self._watched[next(iter(self._watched))]
+
+    async def run(self) -> None:
+        """Goes on looking at groups whose pages were asked for a while ago: a lag wants a past."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            since = self._clock.monotonic_ms() - WATCHED_MS
+            self._watched = {one: asked for one, asked in self._watched.items() if asked >= since}
+            for group_id in tuple(self._watched):
+                # The page that is asked for next says what is wrong; the line of its lag has a gap.
+                with contextlib.suppress(*TROUBLE):
+                    await self._look(group_id)

@@ -10,7 +10,7 @@ from service.groups.told import Position
 
 MOST_GROUPS: Final = 16
 MOST_POINTS: Final = 180
-LEAST_STEP_MS: Final = 2_000
+LEAST_STEP_MS: Final = 4_500
 """Two looks that are nearer to each other make one point: several may look at a time."""
 
 Place = tuple[str, int]

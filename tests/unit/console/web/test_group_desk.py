@@ -1,0 +1,131 @@
+"""The desk of groups: one list for all who ask, and groups that are looked at again by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import pytest
+
+from service.base.errors import StorageError
+from service.console.web import group_desk
+from service.console.web.group_desk import GroupDesk
+from service.console.web.kafka_desk import KafkaDesk
+from service.console.web.lags import LEAST_STEP_MS, MOST_GROUPS
+from service.groups.asking import list_groups
+from service.groups.told import CONSUMER, GroupInfo, GroupRow, Listing, Position
+
+T = TypeVar("T")
+NAMES = tuple(f"g{n:02d}" for n in range(MOST_GROUPS + 4))
+
+
+class Clock:
+    """Each look at it is a step later than the one before."""
+
+    def __init__(self, step_ms: int) -> None:
+        self.ms, self.step_ms = 0, step_ms
+
+    def monotonic_ms(self) -> int:
+        self.ms += self.step_ms
+        return self.ms
+
+
+class Kafka:
+    """A cluster with groups that are always one further behind."""
+
+    def __init__(self) -> None:
+        self.lists, self.looks, self.is_away = 0, 0, False
+
+    def ask(self, question: Callable[[Any], Any]) -> Any:
+        if self.is_away:
+            raise StorageError("away")
+        if question is list_groups:
+            self.lists += 1
+            return Listing(tuple(GroupRow(name, 1, "Stable", CONSUMER, "consumer") for name in NAMES))
+        self.looks += 1
+        return GroupInfo(
+            GroupRow("g", 1, "Stable", CONSUMER, "consumer"), "uniform", 1, 1, (),
+            (Position("t", 0, 0, self.looks, None),),
+        )  # fmt: skip
+
+
+def on_a_loop(scenario: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @wraps(scenario)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(scenario(**fixtures))
+
+    return run
+
+
+def call(question: Callable[[], T], /) -> asyncio.Future[T]:
+    async def answer() -> T:
+        return question()
+
+    return asyncio.ensure_future(answer())
+
+
+def desk(kafka: Kafka, step_ms: int = 1) -> GroupDesk:
+    return GroupDesk(cast("KafkaDesk", kafka), cast("Any", Clock(step_ms)), call, str)
+
+
+@on_a_loop
+async def test_all_who_ask_at_once_share_one_list() -> None:
+    kafka = Kafka()
+    found = desk(kafka)
+    pages = await asyncio.gather(*(found.find_groups("", n) for n in range(20)))
+    assert {one.total for one in pages} == {len(NAMES)}
+    await found.find_groups("g1", 1)
+    assert kafka.lists == 1
+
+
+@on_a_loop
+async def test_a_cluster_that_is_away_is_said_and_asked_again() -> None:
+    kafka = Kafka()
+    found = desk(kafka)
+    kafka.is_away = True
+    assert (await found.find_groups("", 1)).problem == "away"
+    assert (await found.find_group("g00", 1)).status == 503
+    kafka.is_away = False
+    assert (await found.find_groups("", 1)).problem is None
+    assert (await found.find_group("nobody", 1)).status == 404
+
+
+@on_a_loop
+async def test_a_group_that_was_looked_at_gets_a_past_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_desk, "LOOK_S", 0)
+    kafka = Kafka()
+    found = desk(kafka, LEAST_STEP_MS)
+    await found.find_group("g00", 1)
+    watching = asyncio.ensure_future(found.run())
+    try:
+        while kafka.looks < 10:
+            assert not watching.done()
+            await asyncio.sleep(0)
+        kafka.is_away = True
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not watching.done()
+        kafka.is_away = False
+        page = await found.find_group("g00", 1)
+        assert [lag for _, lag in page.lags["t", 0]][:10] == list(range(1, 11))
+    finally:
+        watching.cancel()
+
+
+@on_a_loop
+async def test_groups_that_nobody_looks_at_any_more_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_desk, "LOOK_S", 0)
+    kafka = Kafka()
+    found = desk(kafka)
+    for name in NAMES:
+        await found.find_group(name, 1)
+    monkeypatch.setattr(group_desk, "WATCHED_MS", -1)
+    watching = asyncio.ensure_future(found.run())
+    try:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert kafka.looks == len(NAMES)
+    finally:
+        watching.cancel()
