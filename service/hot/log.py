@@ -108,8 +108,7 @@ class LocalLog:
         `DiskError` if the disk does not let us, `CorruptionError` if the log is damaged: its bytes stay then.
         """
         make_directory(world.disk, directory)
-        files = FileCache(world.disk) if files is None else files
-        state = LogState(directory, tip, config, world, files)
+        state = LogState(directory, tip, config, world, FileCache(world.disk) if files is None else files)
         clean = clean and not doubtful
         known = Known(recovery_point, log_start_offset, clean, doubtful, lost_power, cleaned_offset)
         is_changed = load_log(state, known, producer_expiration_ms)

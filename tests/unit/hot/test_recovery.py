@@ -163,9 +163,9 @@ def test_a_segments_end_that_the_power_took_ends_the_log(tmp_path: Path) -> None
     path = log.dir / f"{first:020d}.log"
     os.truncate(path, path.stat().st_size - len(batch(2).data))
     before = contents(log.dir)
-    for options in ({}, {"lost_power": True, "recovery_point": following}):
+    for lost_power, point in ((False, 0), (True, following)):
         with pytest.raises(CorruptionError):
-            open_log(tmp_path, **options, **SETTINGS)
+            open_log(tmp_path, lost_power=lost_power, recovery_point=point, **SETTINGS)
         assert contents(log.dir) == before
     again = open_log(tmp_path, lost_power=True, recovery_point=first, **SETTINGS)
     assert (again.log_end_offset, bases(again)) == (following - 2, bases(log)[:3])
