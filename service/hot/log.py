@@ -498,8 +498,8 @@ class LocalLog:
         """Drop all batches that reach to `offset` or beyond; returns the new end of the log.
 
         A batch that `offset` lies in goes as a whole, and so does a gap, so the end may be lower than asked.
-        Below the local start the whole local log goes and a new one begins at `offset`. A checkpointed recovery point above
-        the new end must have been lowered before: else the next opening takes the log for damaged.
+        Below the local start the whole local log goes and a new one begins at `offset`. A checkpointed
+        recovery point above the new end must have been lowered before: else the log is taken for damaged.
         """
         self.state.check()
         return self._or_offline(lambda: self._trimming.truncate_to(offset))
