@@ -87,7 +87,7 @@ def test_a_search_by_time_goes_on_in_what_was_cleaned(tmp_path: Path) -> None:
 
 def in_the_swap(disk: FaultDisk, act: Callable[[], object], at: str) -> None:
     """Have `act` done once, before the first rename of a file called `at`."""
-    done = []
+    done: list[Path] = []
 
     def look(path: Path) -> bool:
         if path.name.endswith(at) and not done:
