@@ -1,9 +1,9 @@
 """Compaction: `python -m bench.cleaning [--records N] [--keys N] [--kafka] [--rate N] [--steady SECONDS]`
 
-Records of 100 B over some keys, in segments of 100 MB under `delete`; then the topic becomes `compact`, and
-time, CPU and memory count until all of it but the active segment is clean. What is left is compared with what
-must be, record by record. With `--rate` Firn's node has an innocent client (`bench.innocent`) before and
-meanwhile, which costs CPU, too.
+Records of 100 B over some keys, in segments of 100 MB (a tenth where there are fewer) under `delete`; then
+the topic becomes `compact`, and time, CPU and memory count until all of it but the active segment is clean.
+What is left is compared with what must be, record by record. With `--rate` Firn's node has an innocent client
+(`bench.innocent`) before and meanwhile, which costs CPU, too.
 
 With `--steady` all keys are written once and then updated for so long, in segments of a twentieth of what is
 live; what counts is how large the log becomes at most, beside its live bytes. Files that only wait for their
@@ -42,10 +42,12 @@ from tests.support.wire import RawConnection, produce_request
 
 TOPIC: Final = "keys"
 BATCH_RECORDS: Final = 1000
+RECORD_BYTES: Final = 100
 VALUE: Final = struct.Struct(">q80s")
 KEY: Final = struct.Struct(">q")
 FILLER: Final = bytes(80)
 SEGMENT_BYTES: Final = 100 << 20
+LEAST_SEGMENT_BYTES: Final = 1 << 20
 SETTINGS: Final = {"log.cleaner.backoff.ms": "200", "log.initial.task.delay.ms": "100"}
 _CRC: Final = struct.Struct(">I")
 
@@ -115,11 +117,14 @@ def _tell(name: str, found: Cleaned) -> None:
 
 def measure(peer: FirnPeer | KafkaPeer, data: Path, records: int, keys: int, rate: int) -> Cleaned:
     admin = Admin(peer.bootstrap)
-    load.create(peer.bootstrap, TOPIC, segment_bytes=str(SEGMENT_BYTES), min_cleanable_dirty_ratio="0.01")
+    # Fewer records are in smaller segments: what is in the active one is not compacted.
+    segment_bytes = max(min(SEGMENT_BYTES, records * RECORD_BYTES // 10), LEAST_SEGMENT_BYTES)
+    load.create(peer.bootstrap, TOPIC, segment_bytes=str(segment_bytes), min_cleanable_dirty_ratio="0.01")
     expected = _fill(peer.bootstrap, records, keys)
     directory = data / f"{TOPIC}-0"
     size = sum(path.stat().st_size for path in directory.glob("*.log"))
     border = max(int(path.stem) for path in directory.glob("*.log"))
+    assert border > 0, "too few records: all are in one segment"
     time.sleep(3)
     if not rate:
         return _clean(peer, admin, data, expected, size, border, None, None)
@@ -168,7 +173,12 @@ def steady(peer: FirnPeer | KafkaPeer, data: Path, keys: int, seconds: float, ra
     batches = _batches(1 << 62, keys, last)
     first = list(_batches(keys, keys, last, by_turns=True))
     live = sum(map(len, first))
-    load.create(peer.bootstrap, TOPIC, cleanup_policy="compact", segment_bytes=str(max(live // 20, 1 << 20)))
+    load.create(
+        peer.bootstrap,
+        TOPIC,
+        cleanup_policy="compact",
+        segment_bytes=str(max(live // 20, LEAST_SEGMENT_BYTES)),
+    )
     directory = data / f"{TOPIC}-0"
     most_log = most_files = 0
     with RawConnection(peer.bootstrap, 60) as connection:
