@@ -72,11 +72,10 @@ class Cleaner:
         if log.config.is_compacted:
             self._compacted[log] = None
         else:
-            self._compacted.pop(log, None)
-            self._abort(log)
+            self.forget(log)
 
     def forget(self, log: LocalLog) -> None:
-        """The log is not here any more."""
+        """The log is not here any more, or not to be compacted."""
         self._compacted.pop(log, None)
         if self._set_aside.pop(log, None) is not None:
             self._metrics.uncleanable_logs = len(self._set_aside)
@@ -214,7 +213,7 @@ class Cleaner:
             if not self._owner.is_here(log):
                 raise Aborted
             if not await self._owner.note_compacted(log):
-                if self._owner.is_here(log):
+                if log in self._compacted:
                     self._set_aside[log] = self._clock.now_ms() + _AGAIN_MS
             elif (dirt := self._look_at(log, self._clock.now_ms())) is not None:
                 await self._clean_now(run, dirt)
@@ -225,13 +224,13 @@ class Cleaner:
                 log.latch.fail(e)
             if log.latch.failure is not None:
                 self._owner.flush_failed()
-            if self._owner.is_here(log) and log.failure is None and not run.is_outdated:
+            if log in self._compacted and log.failure is None and not run.is_outdated:
                 self._fail(log, e)
         except Exception as e:
             if log.state.swap is not None:
                 raise  # nobody knows what its files are now
             _log.critical("a defect: %s cannot be cleaned", log.tip, exc_info=e)
-            if self._owner.is_here(log):
+            if log in self._compacted:
                 self._fail(log, e)
         finally:
             self._metrics.uncleanable_logs = len(self._set_aside)

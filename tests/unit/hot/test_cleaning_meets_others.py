@@ -323,6 +323,24 @@ class Keeping(Forgetful):
         return True
 
 
+def test_a_log_that_is_not_to_be_compacted_any_more_is_not_set_aside(tmp_path: Path) -> None:
+    disk = FaultDisk()
+    log = filled(tmp_path, disk)
+    owner = Keeping()
+    disk.fail("pwrite", errno.ENOSPC, path=".cleaned")
+
+    def is_over(cleaner: Cleaner, metrics: HotMetrics) -> bool:
+        if metrics.uncleanable_logs and log.config.is_compacted:
+            log.config = replace(log.config, cleanup_policy="delete")
+            cleaner.configured(log)
+        return not log.config.is_compacted
+
+    metrics = looked_after(log, owner, is_over)
+    assert owner.cleaner is not None
+    assert not owner.cleaner.set_aside()
+    assert (metrics.cleaning_errors, metrics.uncleanable_logs) == (1, 0)
+
+
 def test_a_defect_costs_one_log_its_compaction(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
