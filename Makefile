@@ -71,12 +71,13 @@ spark: install .venv/.spark ## Add Spark to .venv (500 MB; no Java needed), and 
 
 test-spark: spark ## The archive as a DataFrame, on a real Spark, beside Kafka consumers and Spark's own Kafka connector
 	@.ci/install-spark --iceberg --examples
-	$(PYTEST) tests/unit/spark tests/property/spark tests/spark -m "not soak"
+	$(PYTEST) $(SPARK_UNIT) tests/spark -m "not soak"
 
 # The files that find most for their time; continuous integration runs these.
+SPARK_UNIT := tests/unit/spark tests/unit/pipelines tests/unit/tiering/test_chain_proof.py tests/property/spark
 SPARK_OFTEN := batch_read reused_frames fixed_frames streaming stream_topics tail_client store_away sink archive_guard pipelines
 test-spark-often: spark ## The part of test-spark that finds most, in about eight minutes
-	$(PYTEST) tests/unit/spark tests/property/spark $(SPARK_OFTEN:%=tests/spark/test_%.py) -m "not soak" -k "not goes_on_when_the_store_is_back"
+	$(PYTEST) $(SPARK_UNIT) $(SPARK_OFTEN:%=tests/spark/test_%.py) -m "not soak" -k "not goes_on_when_the_store_is_back"
 
 wheel: install ## sdist, and this platform's wheel with compiled kernels, in dist/; for any Linux where auditwheel can be had
 	@.ci/wheel

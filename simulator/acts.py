@@ -202,7 +202,7 @@ async def kill(world: SimWorld, random: Random) -> None:
 
 async def lose_power(world: SimWorld, random: Random) -> None:
     world.troubled = True
-    loss = random.choice((Loss.ALL, Loss.LATEST, Loss.LATEST, Loss.ANY, Loss.NONE))
+    loss = random.choice((Loss.ALL, Loss.LATEST, Loss.LATEST, Loss.ANY, Loss.HOLES, Loss.NONE))
     before = random.random()
     if before < 0.25:
         await _after_a_failed_fsync(world, random)

@@ -94,6 +94,7 @@ class LocalLog:
         log_start_offset: int = 0,
         clean: bool = False,
         doubtful: bool = False,
+        lost_power: bool = False,
         cleaned_offset: int = -1,
         files: FileCache | None = None,
         latch: Latch | None = None,
@@ -102,20 +103,19 @@ class LocalLog:
         """Open the log in `directory`, which is made if it is not there, and recover it unless `clean`.
 
         `recovery_point`: below it everything is known to be on disk. `log_start_offset`: as checkpointed.
-        `doubtful`: an fsync failed in the directory, so what lies above is written again. `cleaned_offset`:
-        up to there it was compacted, as checkpointed, -1 if it never was.
-        `latch`: its log directory's, one of its own where it is alone. `DiskError` if the disk does not let
-        us, `CorruptionError` if the log is damaged: its bytes stay as they are then.
+        `doubtful`, `lost_power`: as `Known` says. `cleaned_offset`: up to there it was compacted, as
+        checkpointed, -1 if it never was. `latch`: its log directory's, one of its own where it is alone.
+        `DiskError` if the disk does not let us, `CorruptionError` if the log is damaged: its bytes stay then.
         """
         make_directory(world.disk, directory)
-        files = FileCache(world.disk) if files is None else files
-        state = LogState(directory, tip, config, world, files)
-        known = Known(recovery_point, log_start_offset, clean and not doubtful, doubtful, cleaned_offset)
+        state = LogState(directory, tip, config, world, FileCache(world.disk) if files is None else files)
+        clean = clean and not doubtful
+        known = Known(recovery_point, log_start_offset, clean, doubtful, lost_power, cleaned_offset)
         is_changed = load_log(state, known, producer_expiration_ms)
         log = cls(state, latch or Latch())
-        if is_changed or not known.clean:
+        if is_changed or not clean:
             log._durability.note(state.epochs.path)
-        log._durability.is_settled = known.clean
+        log._durability.is_settled = clean
         return log
 
     @classmethod

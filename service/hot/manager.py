@@ -161,6 +161,9 @@ class LogManager:
                 self._take_in(opened, home)
             if found.doubtful:
                 await self._settle(home)
+            unopened = [one for one in self._offline if one.home is home]
+            if all(one.is_damaged for one in unopened):
+                await self._io.run(home.note_boot, [one.path.name for one in unopened])
 
     def _open_group(
         self, found: Found, home: LogDir, wanted: Sequence[tuple[Path, str, int, LogConfig]]

@@ -47,6 +47,10 @@ class Found(NamedTuple):
     doomed: list[Path]
     doubtful: bool = False
     """an fsync failed in an earlier process: what was not known to be durable is to be written again"""
+    lost_power: bool = False
+    """the machine was started anew: of what was not known to be durable, anything may be missing"""
+    damaged: frozenset[str] = frozenset()
+    """directories whose replicas were damaged before"""
 
 
 class NewLog(NamedTuple):
@@ -79,7 +83,9 @@ def look_into(home: LogDir) -> Found:
     clean = home.take_clean_marker()
     points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
     cleaned = home.read_offsets(CLEANER_OFFSETS)
-    found = Found(clean, points, starts, cleaned, [], [], home.is_doubtful())
+    boot = home.read_boot()
+    doubtful, lost_power = home.is_doubtful(), home.lost_power(boot)
+    found = Found(clean, points, starts, cleaned, [], [], doubtful, lost_power, boot.damaged)
     for path in [home.path / entry.name for entry in home.disk.list(home.path) if entry.is_dir]:
         named = names.parse_partition_dir(path.name)
         if path.name == names.CLUSTER_METADATA_DIR:
@@ -116,6 +122,7 @@ class Opener:
             log_start_offset=known.log_starts.get(tip[1:], 0),
             clean=known.clean,
             doubtful=known.doubtful,
+            lost_power=known.lost_power and path.name not in known.damaged,
             cleaned_offset=known.cleaned.get(tip[1:], -1),
             files=self._files,
             latch=home.latch,

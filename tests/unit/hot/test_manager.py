@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -22,6 +24,7 @@ from service.config.settings import LogConfig
 from service.hot.log_dir import LogDir, cluster_id_of, decode_uuid, encode_uuid, read_meta, read_topic_id
 from service.hot.manager import LogManager
 from service.hot.producer_snapshot import read_snapshot
+from tests.support.fault_disk import FaultDisk
 from tests.support.waiting import until
 from tests.support.world import make_world
 from tests.unit.hot.logs import START_MS, at_once, batch, checkpointed, delete, get_or_create
@@ -40,6 +43,66 @@ def manager(*dirs: Path, clock: ManualClock | None = None, **options: Any) -> Lo
 
 def close(logs: LogManager, *, clean: bool = True, broker_epoch: int = -1) -> None:
     asyncio.run(logs.close(clean, broker_epoch))
+
+
+def boot(boot_id: str, *dirs: Path) -> LogManager:
+    """A node's logs, in a run of the machine of that id."""
+    made = LogManager(dirs, replace(make_world(), boot_id=boot_id))
+    asyncio.run(made.open_all(lambda _: CONFIG))
+    return made
+
+
+def leave_with_a_hole(logs: LogManager, path: Path, topic: TopicIdPartition) -> None:
+    """As a process that is killed, or whose machine is: the second of three batches is not there."""
+    log = get_or_create(logs, topic, CONFIG)
+    for _ in range(3):
+        log.append(batch(2), 0, START_MS)
+    close(logs, clean=False)
+    size = len(batch(2).data)
+    with open(path / f"{topic.topic}-{topic.partition}" / f"{0:020d}.log", "r+b") as file:
+        file.seek(size)
+        file.write(bytes(size))
+
+
+def test_only_what_a_machine_took_with_it_may_be_missing(tmp_path: Path) -> None:
+    leave_with_a_hole(boot("one", tmp_path), tmp_path, A)
+    other = boot("two", tmp_path)
+    assert other.offline() == []
+    assert other.logs()[A.topic_id, A.partition].log_end_offset == 2
+    leave_with_a_hole(other, tmp_path, B)
+    again = boot("two", tmp_path)  # what is missing now, this run of the machine has not taken
+    assert [tip for tip, _ in again.offline()] == [B]
+    close(again, clean=False)
+
+
+@pytest.mark.parametrize(("before", "now"), [("", "two"), ("one", ""), ("one", "one")])
+def test_whether_the_machine_was_started_anew_has_to_be_known(tmp_path: Path, before: str, now: str) -> None:
+    leave_with_a_hole(boot(before, tmp_path), tmp_path, A)
+    logs = boot(now, tmp_path)
+    assert [tip for tip, _ in logs.offline()] == [A]
+    close(logs, clean=False)
+
+
+def test_what_was_damaged_before_the_machine_was_started_anew_stays_as_it_is(tmp_path: Path) -> None:
+    leave_with_a_hole(boot("one", tmp_path), tmp_path, A)
+    for boot_id in ("one", "two", "three"):
+        logs = boot(boot_id, tmp_path)
+        assert [tip for tip, _ in logs.offline()] == [A]
+        close(logs)
+
+
+def test_a_replica_that_could_not_be_read_yet_may_have_lost_as_much_later(tmp_path: Path) -> None:
+    leave_with_a_hole(boot("one", tmp_path), tmp_path, A)
+    disk = FaultDisk()
+    disk.fail("pread", errno.EIO, times=1, path=f"a-0/{0:020d}.log")
+    logs = LogManager([tmp_path], replace(make_world(disk=disk), boot_id="two"))
+    asyncio.run(logs.open_all(lambda _: CONFIG))
+    assert [tip.topic for tip, _ in logs.offline()] == ["a"]
+    close(logs, clean=False)
+    logs = boot("two", tmp_path)
+    assert logs.offline() == []
+    assert logs.logs()[A.topic_id, A.partition].log_end_offset == 2
+    close(logs)
 
 
 def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
