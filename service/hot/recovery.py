@@ -129,6 +129,8 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool
     if state.cleaned_offset >= 0:
         # Who was cleaned may lack offsets, whatever its policy is now; a follower has its leader's gaps.
         state.gaps_below = end_offset
+    if state.cleaned_offset > end_offset:
+        state.cleaned_offset = state.start  # it was cut, and no checkpoint says so: what comes now is dirty
     return is_changed
 
 

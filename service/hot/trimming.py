@@ -23,7 +23,13 @@ from service.hot import names, retention
 from service.hot.durability import Durability
 from service.hot.producers import ProducerEntry
 from service.hot.reading import LogReader
-from service.hot.recovery import announce_restart, end_restart, replay_producers, settings_of
+from service.hot.recovery import (
+    announce_restart,
+    end_offset_of,
+    end_restart,
+    replay_producers,
+    settings_of,
+)
 from service.hot.segment import Segment
 from service.hot.state import LogState
 
@@ -247,7 +253,7 @@ class Trimming:
         slot = segments.slot_of(offset)
         segment = segments.all[slot]
         place = segment.find(offset)
-        end = offset if place is None else place.base_offset
+        end = offset if place is None else min(place.base_offset, offset)
         with state.lock:
             state.truncations += 1
             for gone in reversed(segments.take_out(slot + 1, len(segments), f"truncation to {offset}")):
@@ -257,6 +263,8 @@ class Trimming:
                 fsync_dir(state.disk, state.dir)
             before = segment.size
             segment.truncate(segment.size if place is None else place.position, end)
+            if end <= state.gaps_below:
+                end = end_offset_of(segment)  # as the next opening finds it
             segments.size -= before - segment.size
             segments.active = segment
             segment.open_for_append()

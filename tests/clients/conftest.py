@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import BRISK
 from tests.support.clients import Admin
-from tests.support.processes import Node
+from tests.support.processes import Node, wait_until
 from tests.support.stores import Store, moto_server, new_bucket, versitygw_binary, versitygw_server
 from tests.support.tiers import offset, settle
 
@@ -101,6 +101,8 @@ def new_topic(broker: Broker) -> NewTopic:
     def create(partitions: int = 1, **config: str) -> str:
         name = f"topic-{os.getpid()}-{next(_numbers)}"
         broker.admin.create(name, partitions, **config)
+        # Apache Kafka's controller answers before its broker knows of the topic.
+        wait_until(f"{name} to be known", lambda: name in broker.admin.topics())
         return name
 
     return create
