@@ -117,6 +117,10 @@ class LogManager:
         """The log directories that could be used at this start."""
         return self._dirs.paths
 
+    def is_online(self, path: Path) -> bool:
+        """Whether a log directory is in use and has not failed."""
+        return self._dirs.is_online(path)
+
     def logs(self) -> Mapping[LogKey, LocalLog]:
         """All logs, offline ones among them, by topic id and partition; a live view."""
         return MappingProxyType(self._logs)
@@ -287,6 +291,8 @@ class LogManager:
             self._counts[one.home] -= 1
             if isinstance(made, LocalLog):
                 self._adopt(made, one.home)
+            else:
+                self._dirs.has_refused(one.home)
             found.append((one.tip, made))
         self._take_directories_offline()
         return found
@@ -306,11 +312,7 @@ class LogManager:
             self._not_offline(one)
 
     def _place(self, tip: TopicIdPartition, config: LogConfig) -> NewLog:
-        """In the directory with the fewest logs among those that work."""
-        working = [home for home in self._dirs.in_use if home.latch.failure is None]
-        if not working:
-            raise LogOffline("no log directory is left")
-        home = min(working, key=self._counts.__getitem__)
+        home = self._dirs.for_a_new_log(self._counts)
         self._counts[home] += 1
         return NewLog(home.path / names.partition_dir(tip.topic, tip.partition), tip, config, home)
 
