@@ -122,9 +122,9 @@ def in_words(standing: Standing) -> str:
     """Of people: how full it is, and what is done about it.
 
     >>> in_words(look(Step.FREE, 1 << 30, 140 << 20, Marks(), is_tiered=True))
-    '87% full (140 MiB left): local copies of what the bucket has go early'
+    '86% full (140 MiB left): local copies of what the bucket has go early'
     """
-    used = 100 - 100 * standing.usable // max(standing.total, 1)
+    used = round(100 - 100 * standing.usable / max(standing.total, 1))
     return f"{used}% full ({_size(standing.usable)} left): {_DONE[standing.step]}"
 
 

@@ -161,6 +161,8 @@ class Peer(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer sends no more. What it asked for already is still answered, except long polls."""
         self._eof = True
+        if self._mute is not None and not self._connection.arrived_bytes and not self._sender.busy:
+            return False  # nothing is left to answer
         long_poll = self._pending is not None and self._context.cancel_on_disconnect
         return self._connection.state is not READING and not long_poll
 
