@@ -40,6 +40,8 @@ _log = logging.getLogger(__name__)
 
 NEVER_BYTES: Final = sys.maxsize
 _LEAST_PAUSE_S: Final = 0.05
+_DUE_MS: Final = 1_000
+"""So often all partitions are gone through, however often the disk is asked."""
 _SETTLING_MS: Final = 3_000
 """Files that were let go of are gone by then, and the next look counts them no more."""
 _LOOKED_AT: Final = 100
@@ -59,6 +61,10 @@ class _Directory:
         self.wake = asyncio.Event()
         self.alarm_at = NEVER_BYTES
         self.most_at = NEVER_BYTES
+        self.tiered: list[Partition] = []
+        """its partitions that are copied to the bucket, while it fills up"""
+        self.is_due_ms = 0
+        """when those are to be found out again, and room to be made"""
         self.settles_ms = 0
         self.next_partition = 0
 
@@ -195,20 +201,22 @@ class DiskWatch:
         config = self._config()
         marks = _marks(config)
         standing = look(home.step, *space, marks, is_tiered=config.remote_storage_enabled)
-        if standing.step is not Step.FREE and config.remote_storage_enabled:
-            tiered = await self._tiered(home)
-            if not tiered:
-                standing = look(home.step, *space, marks, is_tiered=False)
-        else:
-            tiered = []
+        is_due = self._clock.monotonic_ms() >= home.is_due_ms
+        if standing.step is Step.FREE or not config.remote_storage_enabled:
+            home.tiered, home.is_due_ms = [], 0
+        elif is_due:
+            home.is_due_ms = self._clock.monotonic_ms() + _DUE_MS
+            home.tiered = await self._tiered(home)
+        if standing.step is not Step.FREE and not home.tiered:
+            standing = look(home.step, *space, marks, is_tiered=False)
         home.alarm_at = appended + standing.alarm_bytes
         home.most_at = appended + standing.most_bytes
         if not marks.is_on and not marks.reserve_bytes:
             home.alarm_at = home.most_at = NEVER_BYTES
         self._stand(home, standing)
-        if tiered and standing.step >= Step.SHRINK:
-            await self._seal(tiered, standing.step)
-            await self._free(home, tiered, standing.to_free)
+        if home.tiered and is_due and standing.step >= Step.SHRINK:
+            await self._seal(home.tiered, standing.step)
+            await self._free(home, home.tiered, standing.to_free)
 
     def _stand(self, home: _Directory, standing: Standing) -> None:
         before, step = home.step, standing.step

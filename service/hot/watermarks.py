@@ -54,7 +54,8 @@ class Standing(NamedTuple):
     """Where a directory stands: its step, how long producers wait, and what is left of its file system.
 
     ``to_free``: bytes that have to go for the steps from SHRINK on to end. ``alarm_bytes``: when so much was
-    appended the disk is asked again, out of turn. ``most_bytes``: no more than that is appended before.
+    appended the disk is asked again, out of turn. ``most_bytes``: no more than that is appended before it has
+    answered; half of the reserve is left by then, whoever has filled the rest.
     """
 
     step: Step
@@ -93,7 +94,7 @@ def look(before: Step, total: int, usable: int, marks: Marks, *, is_tiered: bool
         usable,
         max(wanted - usable, 0),
         max((usable - max((floor for floor in floors if floor < usable), default=0)) // 2, LEAST_ALARM_BYTES),
-        max(usable - marks.reserve_bytes, LEAST_ALARM_BYTES),
+        max(usable - marks.reserve_bytes // 2, LEAST_ALARM_BYTES),
     )
 
 

@@ -47,7 +47,7 @@ class Ladder:
     def broker(self) -> Any:
         return self.node.node._broker
 
-    def create(self, name: str, **configs: str) -> Any:
+    def create(self, name: str, **configs: Any) -> Any:
         created = self.talk.create(name, **configs)
         assert created.error_code == 0, created.error_message
         topic_id = created.topic_id
@@ -346,15 +346,15 @@ def test_much_that_is_appended_has_the_disk_asked_out_of_turn(climb: Callable[..
 
 
 def test_a_disk_that_does_not_say_takes_no_more_than_it_had_left(climb: Callable[..., Ladder]) -> None:
-    ladder = climb(firn_disk_check_interval_ms="60000")
+    ladder = climb(firn_disk_check_interval_ms="60000", firn_disk_reserve_bytes="2000000")
     plain = ladder.create("plain")
-    ladder.disk.leave_bytes((64 << 20) + 3_000_000)
+    ladder.disk.leave_bytes(5_000_000)
     ladder.broker.disks.look_soon()
-    wait_until("a look", lambda: ladder.standing(ladder.node.data).usable == (64 << 20) + 3_000_000)
+    wait_until("a look", lambda: ladder.standing(ladder.node.data).usable == 5_000_000)
     ladder.disk.hangs.clear()
-    codes = [ladder.produce(plain, 500_000)[0].error_code for _ in range(10)]
-    assert codes[:5] == [0] * 5
-    assert codes[-3:] == [STORAGE_ERROR] * 3
+    codes = [ladder.produce(plain, 500_000)[0].error_code for _ in range(12)]
+    assert codes[:7] == [0] * 7
+    assert codes[-3:] == [STORAGE_ERROR] * 3, "the disk would have less left than the reserve"
     ladder.disk.leave(50)
     ladder.disk.hangs.set()
     wait_until("records to be taken", lambda: ladder.produce(plain)[0].error_code == 0)

@@ -109,7 +109,7 @@ def test_the_disk_is_asked_again_before_the_next_step_is_passed() -> None:
         passed = look(standing.step, TOTAL, standing.usable - standing.alarm_bytes, MARKS, is_tiered=True)
         assert passed.step is standing.step
     assert stand(0).alarm_bytes == LEAST_ALARM_BYTES
-    assert stand(50).most_bytes == TOTAL // 2 - GIB
+    assert stand(50).most_bytes == (TOTAL - GIB) // 2
 
 
 def test_small_segments_are_sealed_only_where_nothing_else_helps() -> None:
