@@ -118,7 +118,7 @@ class LogManager:
         return self._dirs.paths
 
     def is_online(self, path: Path) -> bool:
-        """Whether a log directory is in use and has not failed."""
+        """As `LogDirs.is_online`."""
         return self._dirs.is_online(path)
 
     def logs(self) -> Mapping[LogKey, LocalLog]:
@@ -535,7 +535,10 @@ class LogManager:
 
         def may_go(log: LocalLog) -> MayGo:
             home = self._homes.get(log)
-            return MayGo.NEVER if home is None else MayGo.LATER if home in failed else MayGo.NOW
+            # A full disk takes no checkpoint: an older one will do that says the same, or nothing would go.
+            is_told = home not in failed or self.durable_start(log) >= log.log_start_offset
+            is_late = not is_told or home in self._dirs.failed
+            return MayGo.NEVER if home is None else MayGo.LATER if is_late else MayGo.NOW
 
         await self._removals.remove_due(now_ms, checkpoint, may_go)
 

@@ -16,7 +16,7 @@ from tests.support.faults import Fault, fault_proxy
 from tests.support.processes import Node, free_port, wait_until
 from tests.support.small_disk import Ballast, small_disk
 from tests.support.stores import Store
-from tests.support.tiers import EARLIEST, EARLIEST_LOCAL, LATEST, offset
+from tests.support.tiers import EARLIEST, EARLIEST_LOCAL, LATEST, LATEST_TIERED, offset
 from tests.support.wire import RawConnection, produce_request
 
 KAFKA_STORAGE_ERROR = 56
@@ -164,6 +164,26 @@ def test_segments_that_no_append_would_seal_are_sealed_so_that_a_full_disk_comes
             refused += writer.write(connection) != 0
     wait_until("records to be taken", writer.takes_one)
     assert sum(map(len, writer.values.values())) > 48 * MIB, "more than there is room for"
+    writer.check()
+    node.stop()
+
+
+def test_what_somebody_else_has_filled_to_the_last_byte_comes_free_of_what_the_bucket_has(
+    start_node: NodeFactory, disk: Path, disk_store: Store
+) -> None:
+    """Not even a checkpoint can be written; what may go without one makes the room for it."""
+    node = start_node(disk_store, **{"log.dirs": str(disk / "data"), **LADDER})
+    Admin(node.bootstrap).create("events", 1, **TIERED)
+    writer = Writer(node, "events")
+    wait_until("the first record to be taken", writer.takes_one)
+    with RawConnection(node.bootstrap) as connection:
+        for _ in range(500):
+            assert writer.write(connection) == 0
+    active = offset(node.bootstrap, "events", 0, LATEST) - 60  # a segment and more
+    wait_until("uploads", lambda: offset(node.bootstrap, "events", 0, LATEST_TIERED) > active)
+    Ballast(disk)
+    wait_until("local copies to go", lambda: offset(node.bootstrap, "events", 0, EARLIEST_LOCAL) > 0)
+    wait_until("records to be taken again", writer.takes_one)
     writer.check()
     node.stop()
 

@@ -28,11 +28,16 @@ def small_disk(folder: Path, size_bytes: int) -> Iterator[Path]:
 
 
 class Ballast:
-    """A file of zeros that takes room until it is taken away."""
+    """A file of zeros that takes room, all there is without a size, until it is taken away."""
 
-    def __init__(self, folder: Path, size_bytes: int) -> None:
+    def __init__(self, folder: Path, size_bytes: int | None = None) -> None:
         self._path = folder / "ballast"
-        self._path.write_bytes(bytes(size_bytes))
+        if size_bytes is not None:
+            self._path.write_bytes(bytes(size_bytes))
+            return
+        with contextlib.suppress(OSError), self._path.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
 
     def drop(self) -> None:
         self._path.unlink()
