@@ -63,6 +63,11 @@ class Writer:
                     return
         raise AssertionError(f"{most} batches were taken")
 
+    @property
+    def size(self) -> int:
+        """Bytes that were acknowledged."""
+        return sum(map(len, self.values.values()))
+
     def takes_one(self) -> bool:
         with RawConnection(self.node.bootstrap) as connection:
             return self.write(connection) == 0
@@ -126,8 +131,8 @@ def test_a_disk_climbs_the_ladder_while_the_bucket_is_away_and_comes_down_when_i
         # The metadata goes on.
         Admin(node.bootstrap).create("another", 1)
         proxy.mode = Fault.PASS
-        wait_until("records to be taken again", writer.takes_one, 60)
-        wait_until("the ladder to be left", lambda: step(http) <= 1, 60)
+        wait_until("records to be taken again", writer.takes_one, 120, every=0.5)
+        wait_until("the ladder to be left", lambda: step(http) <= 1, 120, every=0.5)
         assert disks(http)["state"] == "ok"
         assert sample(http, "firn_disk_freed_segments_total") > 0
         assert offset(node.bootstrap, "events", 0, EARLIEST_LOCAL) > 0
@@ -158,12 +163,14 @@ def test_segments_that_no_append_would_seal_are_sealed_so_that_a_full_disk_comes
     Admin(node.bootstrap).create("events", 1, remote_storage_enable="true", segment_bytes=str(256 * MIB))
     writer = Writer(node, "events")
     wait_until("the first record to be taken", writer.takes_one)
-    with RawConnection(node.bootstrap) as connection:
-        refused = 0
-        for _ in range(4000):  # 80 MB
-            refused += writer.write(connection) != 0
-    wait_until("records to be taken", writer.takes_one)
-    assert sum(map(len, writer.values.values())) > 48 * MIB, "more than there is room for"
+
+    def has_written_more_than_there_is_room_for() -> bool:
+        with RawConnection(node.bootstrap) as connection:
+            while writer.size < 72 * MIB and writer.write(connection) == 0:
+                pass
+        return writer.size >= 72 * MIB
+
+    wait_until("records to be taken again", has_written_more_than_there_is_room_for, 120)
     writer.check()
     node.stop()
 
@@ -241,7 +248,7 @@ def test_records_without_a_bucket_leave_room_for_the_metadata_log(
     ballast = Ballast(disk, 20 * MIB)
     writer = Writer(node, "plain")
     writer.fill()
-    assert sum(map(len, writer.values.values())) > 16 * MIB, "up to the reserve"
+    assert writer.size > 16 * MIB, "up to the reserve"
     for number in range(20):
         Admin(node.bootstrap).create(f"more-{number}", 1)
     writer.check()
