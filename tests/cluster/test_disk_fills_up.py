@@ -92,6 +92,7 @@ def disks(http: Http) -> Any:
     return http.json("/readyz")["checks"]["disks"]
 
 
+@pytest.mark.timeout(400)  # after an outage the store is asked again every half a minute
 def test_a_disk_climbs_the_ladder_while_the_bucket_is_away_and_comes_down_when_it_is_back(
     start_node: NodeFactory, disk: Path, moto_store: Store
 ) -> None:
@@ -153,6 +154,7 @@ def test_a_disk_climbs_the_ladder_while_the_bucket_is_away_and_comes_down_when_i
         node.stop()
 
 
+@pytest.mark.timeout(240)
 def test_segments_that_no_append_would_seal_are_sealed_so_that_a_full_disk_comes_free(
     start_node: NodeFactory, disk: Path, disk_store: Store
 ) -> None:
