@@ -19,7 +19,7 @@ _CALL_S: Final = 0.0004
 _FSYNC_S: Final = 0.008
 
 
-_TOTAL: Final = 1 << 40
+_TOTAL: Final = 1 << 38
 HALF: Final = 0.5
 
 

@@ -45,7 +45,7 @@ class Marks(NamedTuple):
     is_on: bool = True
     percents: tuple[int, int, int, int] = (80, 85, 92, 97)
     margin_percent: int = 1
-    counted_bytes: int = 1 << 40
+    counted_bytes: int = 1 << 38
     reserve_bytes: int = 64 << 20
     throttle_max_ms: int = 1000
 

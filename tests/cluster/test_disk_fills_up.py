@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import confluent_kafka
 import pytest
 
 from tests.cluster.test_http_listener import Http
@@ -129,13 +130,24 @@ def test_a_disk_climbs_the_ladder_while_the_bucket_is_away_and_comes_down_when_i
         assert sample(http, "firn_disk_freed_segments_total") == 0
         assert offset(node.bootstrap, "events", 0, EARLIEST_LOCAL) == 0
         writer.check()
-        # The metadata goes on.
+        # The metadata goes on, and clients come back until their records are taken.
         Admin(node.bootstrap).create("another", 1)
+        patient = confluent_kafka.Producer(
+            {"bootstrap.servers": node.bootstrap, "message.timeout.ms": 300_000, "linger.ms": 0}
+        )
+        told: list[tuple[Any, int]] = []
+        patient.produce("events", b"patient", on_delivery=lambda e, m: told.append((e, m.offset())))
+        patient.poll(1)
+        assert told == []
         proxy.mode = Fault.PASS
         wait_until("records to be taken again", writer.takes_one, 120, every=0.5)
         wait_until("the ladder to be left", lambda: step(http) <= 1, 120, every=0.5)
         assert disks(http)["state"] == "ok"
         assert sample(http, "firn_disk_freed_segments_total") > 0
+        assert patient.flush(60) == 0
+        ((error, at),) = told
+        assert error is None
+        writer.values[at] = b"patient"
         assert offset(node.bootstrap, "events", 0, EARLIEST_LOCAL) > 0
         assert offset(node.bootstrap, "events", 0, EARLIEST) == 0
         writer.check()

@@ -8,7 +8,7 @@ from pathlib import Path
 from service.base.disk import Space
 from tests.support.fault_disk import FaultDisk
 
-TOTAL = 1 << 40
+TOTAL = 1 << 38
 
 
 class RoomyDisk(FaultDisk):

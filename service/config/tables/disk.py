@@ -49,7 +49,7 @@ DISK: Final = (
         at_least=0, at_most=50, dynamic=True,
     ),
     key(
-        "firn.disk.counted.bytes", LONG, 1 << 40,
+        "firn.disk.counted.bytes", LONG, 256 * 1024 * MIB,
         "A file system larger than this counts as one of this size in which as much is left: the last "
         "hundredths of a large one are room enough.",
         at_least=MIB, dynamic=True,

@@ -151,7 +151,7 @@ def test_uploads_of_a_directory_that_fills_up_are_hurried(
     check = ladder.disks()
     assert check.state is State.OK, "nobody is kept from anything"
     assert (
-        check.why == f"{two} is 82% full (184 GiB left): its tiered partitions are copied to the bucket first"
+        check.why == f"{two} is 82% full (46 GiB left): its tiered partitions are copied to the bucket first"
     )
     assert ladder.produce(ids["first"])[1] == ladder.produce(ids["second"])[1] == 0
     ladder.leave(22, Step.FREE, two)
@@ -192,7 +192,7 @@ def test_no_more_goes_than_is_needed(climb: Callable[..., Ladder]) -> None:
     ladder.fill(events, 6)
     wait_until("copies", lambda: partition.published_offset >= 6)
     # 15 percent and one of margin: 100 kB are missing.
-    total = 1 << 40
+    total = 1 << 38
     ladder.disk.leave_bytes(total * 16 // 100 - 100_000)
     looks = len(ladder.disk.asked)
     wait_until("looks", lambda: len(ladder.disk.asked) > looks + 5)
@@ -278,7 +278,7 @@ def test_records_are_refused_in_words_and_all_else_goes_on(
         answer, throttle_ms = ladder.produce(events)
         assert answer.error_code == STORAGE_ERROR
         assert answer.error_message == (
-            f"the log directory of {ladder.partition(events).tip} is 97% full (29 GiB left): "
+            f"the log directory of {ladder.partition(events).tip} is 97% full (7602 MiB left): "
             "records are refused until there is room"
         )
         assert throttle_ms == 40
