@@ -19,6 +19,7 @@ from simulator.client import NoAnswer
 from simulator.durable import segment_bases
 from simulator.faults import (
     DISK_KINDS,
+    LITTLE_ROOM,
     SEGMENT_FSYNC,
     SHARED,
     SLOW_FSYNC,
@@ -347,7 +348,7 @@ async def jump_clock(world: SimWorld, random: Random) -> None:
 
 
 async def disk_faults(world: SimWorld, random: Random) -> None:
-    kind = random.choice((*DISK_KINDS, SLOW_FSYNC))
+    kind = random.choice((*DISK_KINDS, SLOW_FSYNC, LITTLE_ROOM))
     await _disk_fault(world, random, kind)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -135,6 +136,16 @@ class BrokerConfig:
     log_cleaner_backoff_ms: int
     log_flush_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
+    disk_watermarks_enable: bool
+    disk_upload_percent: int
+    disk_shrink_percent: int
+    disk_throttle_percent: int
+    disk_refuse_percent: int
+    disk_margin_percent: int
+    disk_counted_bytes: int
+    disk_reserve_bytes: int
+    disk_throttle_max_ms: int
+    disk_check_interval_ms: int
     producer_id_expiration_ms: int
     metadata_log_segment_bytes: int
     metadata_log_max_record_bytes_between_snapshots: int
@@ -372,6 +383,7 @@ def _node_conflicts(values: Mapping[str, Value], topic: Mapping[str, Value]) -> 
     if 0 < queued < number("socket.request.max.bytes"):
         yield "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
     yield from _cleaner_conflicts(values)
+    yield from _disk_conflicts(values)
     url = values["firn.remote.url"]
     for name in ("firn.remote.s3.endpoint", "firn.remote.s3.region"):
         if values[name] is not None and str(url).partition("://")[0] not in S3_SCHEMES:
@@ -397,6 +409,16 @@ def _cleaner_conflicts(values: Mapping[str, Value]) -> Iterable[str]:
         )
     if rate <= 0:
         yield "log.cleaner.io.max.bytes.per.second must be greater than 0"
+
+
+def _disk_conflicts(values: Mapping[str, Value]) -> Iterable[str]:
+    number = _number_of(values)
+    steps = [f"firn.disk.{step}.percent" for step in ("upload", "shrink", "throttle", "refuse")]
+    for before, after in pairwise(steps):
+        if number(before) > number(after):
+            yield f"{before} ({number(before)}) must not be more than {after} ({number(after)})"
+    if number("firn.disk.margin.percent") >= number(steps[0]):
+        yield f"firn.disk.margin.percent must be less than {steps[0]}: the step would never end"
 
 
 def _topic_conflicts(values: Mapping[str, Value], remote_storage_enabled: bool) -> Iterable[str]:

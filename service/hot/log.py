@@ -452,10 +452,10 @@ class LocalLog:
         except CorruptionError as e:
             raise self.state.corrupt(e) from e
 
-    def delete_segments(self, last_offset: int, reason: str) -> int:
-        """Delete the oldest sealed segments that hold nothing above `last_offset`; returns how many."""
+    def delete_segments(self, last_offset: int, reason: str, *, at_once: bool = False) -> int:
+        """Delete the oldest sealed segments with nothing above `last_offset`, files `at_once`; how many."""
         self.state.check()
-        return self._trimming.delete_segments(last_offset, reason)
+        return self._trimming.delete_segments(last_offset, reason, at_once=at_once)
 
     def advance_local_start(self, offset: int) -> int:
         """The local log begins at `offset` at the earliest: delete what lies wholly below.

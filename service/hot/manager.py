@@ -117,6 +117,10 @@ class LogManager:
         """The log directories that could be used at this start."""
         return self._dirs.paths
 
+    def is_online(self, path: Path) -> bool:
+        """As `LogDirs.is_online`."""
+        return self._dirs.is_online(path)
+
     def logs(self) -> Mapping[LogKey, LocalLog]:
         """All logs, offline ones among them, by topic id and partition; a live view."""
         return MappingProxyType(self._logs)
@@ -290,6 +294,8 @@ class LogManager:
             self._counts[one.home] -= 1
             if isinstance(made, LocalLog):
                 self._adopt(made, one.home)
+            else:
+                self._dirs.has_refused(one.home)
             found.append((one.tip, made))
         self._take_directories_offline()
         return found
@@ -309,11 +315,7 @@ class LogManager:
             self._not_offline(one)
 
     def _place(self, tip: TopicIdPartition, config: LogConfig) -> NewLog:
-        """In the directory with the fewest logs among those that work."""
-        working = [home for home in self._dirs.in_use if home.latch.failure is None]
-        if not working:
-            raise LogOffline("no log directory is left")
-        home = min(working, key=self._counts.__getitem__)
+        home = self._dirs.for_a_new_log(self._counts)
         self._counts[home] += 1
         return NewLog(home.path / names.partition_dir(tip.topic, tip.partition), tip, config, home)
 
@@ -536,7 +538,10 @@ class LogManager:
 
         def may_go(log: LocalLog) -> MayGo:
             home = self._homes.get(log)
-            return MayGo.NEVER if home is None else MayGo.LATER if home in failed else MayGo.NOW
+            # A full disk takes no checkpoint: an older one will do that says the same, or nothing would go.
+            is_told = home not in failed or self.durable_start(log) >= log.log_start_offset
+            is_late = not is_told or home in self._dirs.failed
+            return MayGo.NEVER if home is None else MayGo.LATER if is_late else MayGo.NOW
 
         await self._removals.remove_due(now_ms, checkpoint, may_go)
 

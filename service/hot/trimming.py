@@ -140,14 +140,24 @@ class Trimming:
             return overdue
         return decision
 
-    def delete_segments(self, last_offset: int, reason: str) -> int:
-        """As `LocalLog.delete_segments`."""
+    def delete_segments(self, last_offset: int, reason: str, *, at_once: bool = False) -> int:
+        """As `LocalLog.delete_segments`; who reads them holds them open."""
         count = self._state.segments.whole_below(last_offset + 1)
         if count:
             config = self._state.config
             copied = config.remote_storage_enable and not config.remote_log_copy_disable
             self._remove_oldest(count, reason, copied)
+            if at_once:
+                self._hurry_removals()
         return count
+
+    def _hurry_removals(self) -> None:
+        """What waits for its removal does so no longer, older files first."""
+        now_ms = self._state.world.clock.now_ms()
+        hurried = [one._replace(due_ms=min(one.due_ms, now_ms)) for one in self._removals]
+        self._removals = deque(hurried)
+        if hurried:
+            self._on_removals(now_ms)
 
     def advance_local_start(self, offset: int) -> int:
         """As `LocalLog.advance_local_start`."""

@@ -17,6 +17,7 @@ from service.base.purgatory import Purgatory
 from service.base.types import NO_LEADER_EPOCH, TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import AppendInfo, LocalLog
+from service.hot.retention import limits_of
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.validation import ValidatedBatch, rules_of
 from service.remote.catalog import CatalogEntry
@@ -176,6 +177,30 @@ class Partition:
         if gone:
             self._changed()
         return gone
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether sealed segments go to the bucket, and from here once they are there."""
+        return limits_of(self.config).remote
+
+    def let_go_early(self) -> int:
+        """Let go of the oldest local segment, if the bucket has it: committed, and named by HEAD. Its bytes,
+        0 where there is none. What local retention says does not count; files go at once.
+        """
+        segments = self.log.state.segments
+        if len(segments) < 2 or not self.is_copied:
+            return 0
+        end_offset, size = segments.bases[1], segments.all[0].size
+        if end_offset > min(self.published_offset, self.high_watermark):
+            return 0
+        if not self.log.delete_segments(end_offset - 1, "the disk fills up", at_once=True):
+            return 0
+        self._changed()
+        return size
+
+    def seal_early(self, least_bytes: int) -> bool:
+        """Seal the active segment if it has so many bytes, so that it may be copied; whether it was."""
+        return self.is_copied and self.log.state.segments.active.size >= least_bytes and self.log.roll()
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Compare the epoch that a client believes in with ours (KIP-320).

@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAINTENANCE: Priority = (False, 0, 0)
+MAINTENANCE: Priority = (0, 0, 0)
 """Settling, publishing and expiry are short and go before any upload."""
 
 
@@ -100,7 +100,8 @@ class PartitionWork:
             return MAINTENANCE
         if sealed_at_ms is not None:
             if not (wait_ms := self._copies_wait_ms()):
-                return priority(plan, sealed_at_ms)
+                is_hurried = self._tools.hurries(self.partition.tip)
+                return priority(plan, sealed_at_ms, is_hurried=is_hurried)
             due_ms = self._tools.clock.monotonic_ms() + wait_ms
             self.due_ms = due_ms if self.due_ms is None else min(due_ms, self.due_ms)
             return None

@@ -48,6 +48,8 @@ class Tools:
     fence: Fence
     store_clock: StoreClock
     copy_rate: Rate
+    hurries: Callable[[TopicIdPartition], bool]
+    """whether the disk of a partition fills up, so that it is copied before others"""
 
 
 @dataclass(slots=True)

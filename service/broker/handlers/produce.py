@@ -12,18 +12,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from errno import EDQUOT, ENOSPC
 from itertools import islice
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from service.base.disk import DiskError
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.slices import SLICE_US, Slice
 from service.base.steps import Steps, at_once
 from service.base.types import Buffer
 from service.broker.broker import Broker
 from service.hot.log import AppendInfo
-from service.network.exchange import RequestContext, Response
+from service.network.exchange import RequestContext, Response, Throttled
 from service.partition.partition import Partition
 from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, Codec
 from service.records.validation import (
@@ -47,6 +49,7 @@ from service.wire.produce import (
 FIRST_VERSION_WITH_ZSTD: Final = 7
 _ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_AT + 1
 VALID_ACKS: Final = (-1, 0, 1)
+FULL: Final = (ENOSPC, EDQUOT)
 MOST_AT_ONCE: Final = 250
 """Partitions that are named in what is answered without a task."""
 _NAMED_AT_A_TIME: Final = 500
@@ -95,7 +98,7 @@ def handle(
             answers.append(answer)
     if to_flush:
         return _answer_after_flush(broker, context, request.acks, topics, to_flush, failed)
-    return _answer(context, request.acks, topics, failed)
+    return _answer(broker, context, request.acks, topics, failed)
 
 
 class BeyondTurn(BeyondSlice):
@@ -185,7 +188,7 @@ async def _go_on(broker: Broker, context: RequestContext, produced: Produced, wo
             answers.append(answer)
     if to_flush:
         return await _answer_after_flush(broker, context, acks, topics, to_flush, failed)
-    return await _answer_in_slices(context, acks, topics, failed)
+    return await _answer_in_slices(broker, context, acks, topics, failed)
 
 
 def _each_once(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]]:
@@ -211,22 +214,39 @@ def _each_once(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]
 
 
 async def _answer_in_slices(
-    context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool
+    broker: Broker, context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool
 ) -> Response | None:
     if acks == 0:
-        return _answer(context, acks, topics, failed)
+        return _answer(broker, context, acks, topics, failed)
     version, correlation_id = context.api_version, context.correlation_id
-    return Response([await Slice().go_on(encode_produce_response_in_steps(version, correlation_id, topics))])
+    throttle_ms = broker.disks.throttle_ms(topics) if broker.disks.is_pressed else 0
+    steps = encode_produce_response_in_steps(version, correlation_id, topics, throttle_ms)
+    parts = [await Slice().go_on(steps)]
+    return Throttled(parts, throttle_ms / 1000) if throttle_ms else Response(parts)
 
 
 def _answer(
-    context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool
+    broker: Broker, context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool
 ) -> Response | None:
+    if broker.disks.is_pressed and (throttle_ms := broker.disks.throttle_ms(topics)):
+        return _throttled(context, acks, topics, failed, throttle_ms)
     if acks == 0:
         if failed:
             raise RefusedWithoutAnswer("produce with acks=0 was refused")
         return None
     return Response([encode_produce_response(context.api_version, context.correlation_id, topics)])
+
+
+def _throttled(
+    context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool, throttle_ms: int
+) -> Response:
+    """The answer, told that the connection's next request has to wait."""
+    if acks == 0:
+        if failed:
+            raise RefusedWithoutAnswer("produce with acks=0 was refused")
+        return Throttled([], throttle_ms / 1000)
+    answer = encode_produce_response(context.api_version, context.correlation_id, topics, throttle_ms)
+    return Throttled([answer], throttle_ms / 1000)
 
 
 async def _answer_after_flush(
@@ -256,7 +276,7 @@ async def _answer_after_flush(
         for n, answer in enumerate(answers):
             if (topic, answer.partition) in lost:
                 answers[n] = ProducePartitionResult(answer.partition, ErrorCode.kafka_storage_error)
-    return await _answer_in_slices(context, acks, topics, failed or bool(lost))
+    return await _answer_in_slices(broker, context, acks, topics, failed or bool(lost))
 
 
 def _append(
@@ -341,6 +361,8 @@ def _appended(
     metrics.appended_batches += 1
     metrics.appended_records += batch.record_count
     metrics.appended_bytes += len(batch.data)
+    if metrics.appended_bytes >= broker.disks.alarm_at:
+        broker.disks.alarm()
     if partition.log.flush_due:
         to_flush[topic, index] = partition
     return ProducePartitionResult(
@@ -355,6 +377,8 @@ def _partition(
     if acks not in VALID_ACKS:
         raise RequestError(ErrorCode.invalid_required_acks)
     partition = broker.replicas.find(topic, index)
+    if broker.disks.is_pressed:
+        broker.disks.check(partition)
     if records is None:
         raise RequestError(ErrorCode.invalid_record, "no record batch")
     if (
@@ -378,4 +402,8 @@ def _refused(
         return ProducePartitionResult(index, error.code, record_errors=errors, error_message=error.message)
     broker.log_storage_error("Produce", topic, index, error)
     broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
-    return ProducePartitionResult(index, ErrorCode.kafka_storage_error)
+    message = None
+    if isinstance(error, DiskError) and error.errno in FULL:
+        broker.disks.look_soon()
+        message = "the disk is full"
+    return ProducePartitionResult(index, ErrorCode.kafka_storage_error, error_message=message)

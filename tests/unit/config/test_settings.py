@@ -139,6 +139,18 @@ def test_every_key_of_a_node_reaches_it() -> None:
             "queued.max.request.bytes must be larger or equal to socket.request.max.bytes",
         ),
         (
+            {"firn.disk.shrink.percent": "79"},
+            "firn.disk.upload.percent (80) must not be more than firn.disk.shrink.percent (79)",
+        ),
+        (
+            {"firn.disk.shrink.percent": "100"},
+            "firn.disk.shrink.percent (100) must not be more than firn.disk.throttle.percent (92)",
+        ),
+        (
+            {"firn.disk.upload.percent": "5", "firn.disk.margin.percent": "5"},
+            "firn.disk.margin.percent must be less than firn.disk.upload.percent: the step would never end",
+        ),
+        (
             {"firn.remote.s3.endpoint": "http://x:1"},
             "firn.remote.s3.endpoint has no effect without firn.remote.url=s3://…",
         ),

@@ -291,6 +291,7 @@ class World:
         claim_prefix(self.bucket, CLUSTER)
         self.metadata_offset = 1
         self.crashes = 0
+        self.hurried: set[TopicIdPartition] = set()
         self.manager = self._boot()
 
     def add(self, tip: TopicIdPartition, leader_epoch: int = 0) -> Replica:
@@ -331,6 +332,7 @@ class World:
             settings=self.settings,
             manifest_limits=self.limits,
             probe=lambda step, tip: self.probe(step, tip),
+            hurries=lambda tip: tip in self.hurried,
         )
 
     def _find(self, topic_id: UUID, partition: int) -> Replica | None:
