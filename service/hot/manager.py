@@ -153,12 +153,12 @@ class LogManager:
             self._checkpoints.cleaned[home] = found.cleaned
             for path in found.doomed:
                 self._io.run(remove, self._disk, [path])
-            replicas = found.replicas
-            stop = f"after a {'clean' if found.clean else 'hard'} stop" if replicas else "which has none yet"
-            _log.info("opening %d logs in %s, %s", len(replicas), home.path, stop)
-            topics = {topic for _, (topic, _) in replicas}
+            stop = f"after a {'clean' if found.clean else 'hard'} stop"
+            stop = stop if found.replicas else "which has none yet"
+            _log.info("opening %d logs in %s, %s", len(found.replicas), home.path, stop)
+            topics = {topic for _, (topic, _) in found.replicas}
             settings = {topic: config_of(topic) for topic in sorted(topics)}
-            wanted = [(path, *named, settings[named[0]]) for path, named in replicas]
+            wanted = [(path, *named, settings[named[0]]) for path, named in found.replicas]
             # One that needs recovery takes a thread for itself.
             group = _OPENED_AT_A_TIME if found.clean else 1
             for opened in await self._io.run_all(partial(self._open_group, found, home), wanted, group):
@@ -552,11 +552,6 @@ class LogManager:
                 if piece.charge(1 + len(log.producers) * _EXPIRE_US_PER_100 // 100):
                     await piece.next_turn()
                 log.producers.expire(self._clock.now_ms())
-
-    def checkpoint(self) -> None:
-        """Write recovery points and log starts of all logs. Blocks on the disk; `StorageError`."""
-        for error in self._checkpoints.write(self._take_offsets()).values():
-            raise StorageError(f"checkpoints: {error}") from error
 
     def _take_offsets(self) -> AllOffsets:
         for log, home in self._homes.items():

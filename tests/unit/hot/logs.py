@@ -92,6 +92,12 @@ def get_or_create(
     return made
 
 
+def checkpoint(logs: LogManager) -> None:
+    """Write recovery points and log starts of all logs now; raises why one could not be written."""
+    for error in logs._checkpoints.write(logs._take_offsets()).values():
+        raise error
+
+
 def delete(logs: LogManager, tip: TopicIdPartition) -> None:
     at_once(logs.delete([tip]))
 

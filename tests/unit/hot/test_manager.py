@@ -27,7 +27,7 @@ from service.hot.producer_snapshot import read_snapshot
 from tests.support.fault_disk import FaultDisk
 from tests.support.waiting import until
 from tests.support.world import make_world
-from tests.unit.hot.logs import START_MS, at_once, batch, checkpointed, delete, get_or_create
+from tests.unit.hot.logs import START_MS, at_once, batch, checkpoint, checkpointed, delete, get_or_create
 
 DISK = SystemDisk()
 CONFIG = LogConfig(segment_bytes=1000)
@@ -141,7 +141,7 @@ def test_a_start_offset_survives_any_stop_after_a_checkpoint(tmp_path: Path) -> 
     for _ in range(30):
         log.append(batch(2), 0, START_MS)
     log.advance_log_start(33)
-    logs.checkpoint()
+    checkpoint(logs)
     close(logs, clean=False)
     again = manager(tmp_path)
     assert again.get(A.topic_id, 0).log_start_offset == 33
@@ -268,7 +268,7 @@ def test_a_topic_made_again_is_not_cut_by_its_predecessors_checkpoint(tmp_path: 
     for _ in range(30):
         log.append(batch(2), 0, START_MS)
     log.advance_log_start(33)
-    logs.checkpoint()
+    checkpoint(logs)
     delete(logs, A)
     successor = A._replace(topic_id=UUID(int=99))
     get_or_create(logs, successor, CONFIG).append(batch(5), 0, START_MS)
