@@ -36,8 +36,12 @@ class RoomyDisk(FaultDisk):
         else:
             self._left[str(directory)] = size
 
+    def left(self, path: Path) -> int:
+        """Bytes that are left in the file system of a directory."""
+        return self._left.get(str(path), self._everywhere)
+
     def space(self, path: Path) -> Space:
         self.asked.append(threading.current_thread().name)
         self.hangs.wait(60)
         super().space(path)  # whatever is to fail fails
-        return Space(TOTAL, self._left.get(str(path), self._everywhere))
+        return Space(TOTAL, self.left(path))

@@ -57,6 +57,9 @@ class Ladder:
     def leave(self, percent: float, step: Step, directory: Path | None = None) -> None:
         """Return once the node stands on `step` with so much left."""
         self.disk.leave(percent, directory)
+        path = directory or self.node.data
+        left = self.disk.left(path)
+        wait_until(f"{left} bytes to be seen in {path}", lambda: self.standing(path).usable == left)
         self.wait_for(step, directory)
 
     def wait_for(self, step: Step, directory: Path | None = None) -> None:
