@@ -153,7 +153,9 @@ def test_a_tiered_topic_is_not_compacted(broker: Broker, new_topic: NewTopic) ->
     with pytest.raises(confluent_kafka.KafkaException, match="Remote log storage is unsupported"):
         new_topic(1, cleanup_policy="compact", remote_storage_enable="true")
     topic = new_topic(1, cleanup_policy="compact")
-    with pytest.raises(confluent_kafka.KafkaException, match="unsupported for the compacted topics"):
+    with pytest.raises(
+        confluent_kafka.KafkaException, match=r"only supports topics with cleanup\.policy=delete"
+    ):
         broker.admin.alter(topic, remote_storage_enable="true")
 
 

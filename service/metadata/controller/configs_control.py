@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -28,6 +29,7 @@ RESOURCE_US: Final = 60
 CHANGE_US: Final = 10
 TWICE: Final = "Each resource must appear at most once."
 
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 _OPERATIONS: Final = frozenset(int(operation) for operation in ConfigOperation)
 
 
@@ -161,8 +163,9 @@ def _check_name(resource: AlterResource, via_broker: int | None) -> ResourceType
     if resource.resource_type != ResourceType.BROKER:
         raise _invalid(f"Unknown resource type {resource.resource_type}")
     if name:
-        broker_id = _broker_id(name)
-        if via_broker is not None and broker_id != via_broker:
+        broker_id = broker_id_of(name)
+        # Kafka takes "01", too, and keeps what nobody reads.
+        if via_broker is not None and (broker_id != via_broker or name != str(broker_id)):
             raise _invalid(f"Unexpected broker id, expected {via_broker}, but received {name}")
     return ResourceType.BROKER
 
@@ -171,15 +174,15 @@ def _check_existence(image: MetadataImage, kind: ResourceType, name: str) -> Non
     if kind is ResourceType.TOPIC:
         if name not in image.topics_by_name:
             raise RequestError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
-    elif name and _broker_id(name) not in image.brokers:
+    elif name and broker_id_of(name) not in image.brokers:
         raise RequestError(ErrorCode.broker_id_not_registered, f"No broker with id {name} found.")
 
 
-def _broker_id(name: str) -> int:
-    try:
-        return int(name)
-    except ValueError:
-        raise _invalid(f"Node id must be an integer, but it is: {name}") from None
+def broker_id_of(name: str) -> int:
+    """A number as Java reads one: ASCII digits with a sign at most. `RequestError` INVALID_REQUEST."""
+    if not _NUMBER.fullmatch(name):
+        raise _invalid(f"Node id must be an integer, but it is: {name}")
+    return int(name)
 
 
 def _apply(kind: ResourceType, change: AlterConfig, old: str | None, rules: ConfigRules) -> str | None:
@@ -189,6 +192,8 @@ def _apply(kind: ResourceType, change: AlterConfig, old: str | None, rules: Conf
     if operation is ConfigOperation.SET:
         return change.value
     if not rules.is_list(kind, change.name):
+        if (why_refused := rules.refusal(change.name)) is not None:
+            raise RequestError(ErrorCode.invalid_config, f"{change.name}: refused: {why_refused}")
         reason = f"Can't {operation.name} to key {change.name} because its type is not LIST."
         if kind is ResourceType.BROKER:
             verb = operation.name.lower()
