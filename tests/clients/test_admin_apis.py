@@ -34,7 +34,8 @@ LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, PENDING_UPLOAD =
 def filled(broker: Broker, new_topic: NewTopic) -> str:
     """One partition with `ROWS` records."""
     topic = new_topic(1)
-    CLIENTS[0].produce(broker.bootstrap, topic, make_rows(ROWS, 1), **{"enable.idempotence": True})
+    idempotent: dict[str, Any] = {"enable.idempotence": True}
+    CLIENTS[0].produce(broker.bootstrap, topic, make_rows(ROWS, 1), **idempotent)
     return topic
 
 

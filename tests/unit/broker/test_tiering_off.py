@@ -163,6 +163,7 @@ def test_a_crash_right_after_the_change_brings_nothing_back(
         files = (node.data / "t-0").glob
         wait_until("files to go", lambda: min(int(path.stem) for path in files("*.log")) == border)
         checkpoint = (node.data / "log-start-offset-checkpoint").read_bytes()
+        bucket.rename(tmp_path / "away")  # so that nothing of the archive changes before the crash
         change(talk, *OFF)
         copy = tmp_path / "after the crash"
         shutil.copytree(node.data, copy)
@@ -170,6 +171,8 @@ def test_a_crash_right_after_the_change_brings_nothing_back(
     (copy / ".lock").unlink(missing_ok=True)
     (copy / ".kafka_cleanshutdown").unlink(missing_ok=True)
     (copy / "log-start-offset-checkpoint").write_bytes(checkpoint)
+    shutil.rmtree(bucket, ignore_errors=True)
+    (tmp_path / "away").rename(bucket)
     shutil.rmtree(node.data)
     copy.rename(node.data)
     with launch().client() as client:
