@@ -252,7 +252,7 @@ class Applier:
         archived = self._adopted.pop((tip.topic_id, tip.partition), None)
         if archived is not None and remote is not None:
             fit_to_archive(local, remote, archived)
-        if remote is None:
+        if remote is None or remote.is_given_up:
             # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
             local.advance_log_start(local.local_log_start_offset)
         elif local.log_end_offset < remote.end_offset:

@@ -8,7 +8,7 @@ from service.base.steps import Steps
 from service.broker.effective_settings import check_topics
 from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.settings import BrokerConfig, validate_topic_change
-from service.config.tables import BROKER_KEYS, TOPIC_KEYS
+from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
 from service.metadata.controller.requests import ResourceType
 from service.metadata.image import MetadataImage
 
@@ -50,6 +50,10 @@ class NodeConfigRules:
             return to_text(self._config().topic_defaults.get(key))
         known = BROKER_KEYS.get(key)
         return None if known is None else to_text(known.default)
+
+    def refusal(self, key: str) -> str | None:
+        """Why a key that Kafka has would have no effect here."""
+        return refusal(key)
 
 
 def _keys(resource_type: ResourceType) -> Mapping[str, ConfigKey]:

@@ -62,6 +62,7 @@ class LogConfig:
     file_delete_delay_ms: int = 60_000
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
     cleanup_policy: str = "delete"
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
@@ -72,6 +73,11 @@ class LogConfig:
     def is_compacted(self) -> bool:
         """Whether only the last record of each key is kept."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def gives_up_archive(self) -> bool:
+        """Tiering is off, and what an archive still holds is to be deleted."""
+        return self.remote_log_delete_on_disable and not self.remote_storage_enable
 
     @property
     def effective_segment_ms(self) -> int:
@@ -270,15 +276,19 @@ def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> LogConfi
 def validate_topic_change(
     current: Mapping[str, str], proposed: Mapping[str, str], broker: BrokerConfig
 ) -> LogConfig:
-    """As `topic_config` for the proposed overrides, and refuses to take tiered storage away from a topic."""
+    """As `topic_config` for the proposed overrides. Tiered storage is taken away from a topic by those alone
+    who say that its data may go."""
     config = topic_config(proposed, broker)
     if (
         current.get("remote.storage.enable", "false").strip().lower() == "true"
         and not config.remote_storage_enable
+        and not config.remote_log_delete_on_disable
     ):
         raise ConfigError(
-            "It is invalid to disable remote storage: its data would be lost. To stop copying and keep what "
-            "is there, set `remote.storage.enable=true,remote.log.copy.disable=true`; else delete the topic."
+            "It is invalid to disable remote storage without deleting remote data. If you want to keep the "
+            "remote data and turn to read only, please set `remote.storage.enable=true,"
+            "remote.log.copy.disable=true`. If you want to disable remote storage and delete all remote "
+            "data, please set `remote.storage.enable=false,remote.log.delete.on.disable=true`."
         )
     return config
 
@@ -438,7 +448,10 @@ def _topic_conflicts(values: Mapping[str, Value], remote_storage_enabled: bool) 
     policies = values["cleanup.policy"]
     assert isinstance(policies, tuple)
     if "compact" in policies:
-        yield "Remote log storage is unsupported for the compacted topics"
+        yield (
+            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being "
+            "an empty list."
+        )
     yield from _retention_conflicts(values)
     if values["remote.log.copy.disable"]:
         for unit in ("bytes", "ms"):

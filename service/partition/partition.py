@@ -108,7 +108,18 @@ class Partition:
         """Take over new topic settings; they hold from the next append on."""
         self.unified.local.config = config
         self.rules = rules_of(config, self._max_inflated_bytes)
+        if config.gives_up_archive:
+            self._give_up_archive()
         self._changed()
+
+    def _give_up_archive(self) -> None:
+        """Tiering was switched off: the log begins with what is here, and nothing of that is let go because
+        it lies in the bucket (Kafka `TopicConfigHandler.maybeUpdateRemoteLogComponents`)."""
+        self.published_offset = 0
+        try:
+            self.log.move_log_start(self.log.local_log_start_offset)
+        except StorageError as e:
+            _log.warning("%s still begins in its archive, which is given up: %s", self.tip, e)
 
     def hold_appends(self, reason: str) -> None:
         """Take no appends until `head_judged` lets them in: their offsets may lie in the bucket already."""
@@ -132,7 +143,7 @@ class Partition:
         restart.
         """
         self.unified.remote_committed(entry)
-        self.published_offset = entry.end_offset
+        self.published_offset = 0 if self.config.gives_up_archive else entry.end_offset
         self._changed()
 
     def delete_records(self, offset: int) -> int:
@@ -167,12 +178,13 @@ class Partition:
         it, unless the bucket does not take it and it is beyond the retention of both tiers.
         """
         remote = self.unified.remote
+        is_archive_empty = remote is None or not remote.segments
         gone = self.log.apply_local_retention(
             now_ms,
             self.published_offset,
             self.high_watermark,
-            is_tiered=remote is not None,
-            is_archive_empty=remote is None or not remote.segments,
+            is_tiered=not is_archive_empty and not self.config.gives_up_archive,
+            is_archive_empty=is_archive_empty,
         )
         if gone:
             self._changed()

@@ -21,7 +21,6 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "remote.log.storage.system.enable": "firn.remote.url is the switch: set it, or leave it out",
         "remote.log.storage.manager.": "storage is built in; set firn.remote.url",
         "remote.log.metadata.": "the catalog of segments is in the metadata quorum",
-        "remote.log.delete.on.disable": "remote storage cannot be switched off for a topic; delete the topic",
         "offsets.": "consumer groups are not supported",
         "group.": "consumer groups are not supported",
         "transaction.": "transactions are not supported",

@@ -130,9 +130,14 @@ TOPIC: Final = (
         "Stop copying to object storage; what is there stays readable.",
     ),
     key(
+        "remote.log.delete.on.disable", BOOLEAN, False,
+        "Needed to switch `remote.storage.enable` off: the log begins with what is on the broker's disk "
+        "then, and what is in object storage is deleted.",
+    ),
+    key(
         "remote.storage.enable", BOOLEAN, False,
         "Copy sealed segments to object storage and let local copies go. Needs "
-        "`firn.remote.url`. It cannot be switched off again.",
+        "`firn.remote.url`. It is switched off together with `remote.log.delete.on.disable=true` alone.",
     ),
     key(
         "retention.bytes", LONG, -1,

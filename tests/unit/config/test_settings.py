@@ -371,7 +371,8 @@ class TestTopics:
             ),
             (
                 {"cleanup.policy": "compact", "remote.storage.enable": "true"},
-                "Remote log storage is unsupported for the compacted topics",
+                "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being "
+                "an empty list.",
             ),
             (
                 {"min.compaction.lag.ms": "11", "max.compaction.lag.ms": "10"},
@@ -425,13 +426,18 @@ class TestTopics:
         BrokerConfig.from_properties(properties)
         assert "Value must not be more than" in refused({**properties, "firn.remote.url": "s3://b"})
 
-    def test_tiered_storage_cannot_be_taken_away(self) -> None:
+    def test_tiered_storage_is_taken_away_only_with_its_data(self) -> None:
         tiered = {"remote.storage.enable": "true"}
         validate_topic_change({}, tiered, TIERED)
         validate_topic_change(tiered, {**tiered, "remote.log.copy.disable": "true"}, TIERED)
         for proposed in ({}, {"remote.storage.enable": "false"}):
-            with pytest.raises(ConfigError, match="invalid to disable remote storage"):
+            with pytest.raises(ConfigError, match="invalid to disable remote storage without deleting"):
                 validate_topic_change(tiered, proposed, TIERED)
+            deleting = {**proposed, "remote.log.delete.on.disable": "true"}
+            assert validate_topic_change(tiered, deleting, TIERED).gives_up_archive
+        assert not validate_topic_change(
+            {}, {**tiered, "remote.log.delete.on.disable": "true"}, TIERED
+        ).gives_up_archive
 
 
 def test_the_documentation_is_current() -> None:
@@ -509,3 +515,8 @@ def test_keys_that_are_apache_kafkas_have_its_types_and_defaults(
     theirs = {name: row for name, row in kafkas_keys(kind).items() if name in keys}
     ours = {name: (keys[name].type.name.lower(), to_text(keys[name].default) or "-") for name in theirs}
     assert {name for name in theirs if theirs[name] != ours[name]} == OTHERWISE.keys() & theirs.keys()
+
+
+def test_no_key_is_both_known_and_refused() -> None:
+    assert not [name for name in {**BROKER_KEYS, **TOPIC_KEYS} if refusal(name) is not None]
+    assert "a topic key" in refused({"delete.retention.ms": "1"})
