@@ -108,6 +108,10 @@ class LogManager:
         self._offsets = OffsetTable()
         self._counts: Counter[LogDir] = Counter()
 
+    def keep_producers(self, expiration_ms: int) -> None:
+        """``producer.id.expiration.ms``; it holds from the next look at them on."""
+        self._opener.producer_expiration_ms = expiration_ms
+
     def claim(self, cluster_id: str, node_id: int) -> list[MetaProperties]:
         """Note on every directory whose it is; `ConfigError` if one is another node's or cluster's."""
         return self._dirs.claim(cluster_id, node_id)
@@ -543,6 +547,7 @@ class LogManager:
             if len(log.producers):
                 if piece.charge(1 + len(log.producers) * _EXPIRE_US_PER_100 // 100):
                     await piece.next_turn()
+                log.producers.expiration_ms = self._opener.producer_expiration_ms
                 log.producers.expire(self._clock.now_ms())
 
     def checkpoint(self) -> None:

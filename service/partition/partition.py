@@ -54,7 +54,7 @@ class Partition:
         """End of what lies in the bucket and is named by HEAD there: local bytes below it may go."""
         self._held: str | None = None
         self._max_inflated_bytes = max_inflated_bytes
-        self.rules = rules_of(local.config, max_inflated_bytes)
+        self.rules = rules_of(local.config, max_inflated_bytes, str(tip))
 
     @property
     def leader_epoch(self) -> int:
@@ -106,7 +106,7 @@ class Partition:
     def configure(self, config: LogConfig) -> None:
         """Take over new topic settings; they hold from the next append on."""
         self.unified.local.config = config
-        self.rules = rules_of(config, self._max_inflated_bytes)
+        self.rules = rules_of(config, self._max_inflated_bytes, str(self.tip))
         self._changed()
 
     def hold_appends(self, reason: str) -> None:
