@@ -5,7 +5,7 @@ The checks, their order and their error codes are Kafka's (`ProduceRequest.valid
 
     no whole batch, more than one, magic 0 or 1            INVALID_RECORD
     length or magic that no batch has                      CORRUPT_MESSAGE
-    transactional batch                                    INVALID_TXN_STATE
+    transactional batch                                    INVALID_PRODUCER_ID_MAPPING
     base offset other than 0                               INVALID_RECORD
     larger than max.message.bytes                          MESSAGE_TOO_LARGE
     less than a header, or checksum wrong                  CORRUPT_MESSAGE
@@ -27,8 +27,10 @@ Where Kafka is looser or answers by accident, on purpose otherwise:
   MESSAGE_TOO_LARGE, which makes a producer split its batch. Kafka inflates without bound.
 - A batch that its producer marked LogAppendTime is INVALID_TIMESTAMP on every topic. Kafka takes it for
   CreateTime topics when its max timestamp is in bounds: it stores records whose timestamps nobody checked.
-- Transactions are not served yet, so no transaction can be open: INVALID_TXN_STATE, which is Kafka's answer
-  for a partition that was never added to one.
+- Transactions are not served yet, so no producer has a transactional id: INVALID_PRODUCER_ID_MAPPING, which
+  is Kafka's answer where the coordinator does not know the id. Kafka asks it only about batches with a
+  producer id, and stores transactional ones without. A request without a transactional id is the handler's
+  to refuse.
 
 A max timestamp that is not that of the records is put right, as Kafka does.
 
@@ -200,6 +202,14 @@ class ValidatedBatch(NamedTuple):
     record_count: int
 
 
+def check_frame(data: Buffer) -> None:
+    """As `validate_produced` begins: `RequestError` where ``data`` is not one whole batch of this format."""
+    view = memoryview(data)
+    size = len(view)
+    if size < HEADER_SIZE or _length_and_magic(view) != (size - LOG_OVERHEAD, MAGIC):
+        raise _frame_error(view)
+
+
 def validate_produced(
     data: bytearray | memoryview,
     rules: ValidationRules,
@@ -223,7 +233,9 @@ def validate_produced(
     if magic != MAGIC or length != size - LOG_OVERHEAD:
         raise _frame_error(view)
     if attributes & TRANSACTIONAL_FLAG:
-        raise RequestError(ErrorCode.invalid_txn_state, "no transaction is open: transactions are not served")
+        raise RequestError(
+            ErrorCode.invalid_producer_id_mapping, "no producer has a transactional id: they are not served"
+        )
     if base_offset != 0:
         raise _invalid(f"the base offset of a produced batch should be 0, but it is {base_offset}")
     if size > rules.max_message_bytes:
