@@ -26,6 +26,7 @@ from service.hot.reading import LogReader
 from service.hot.recovery import announce_restart, end_restart, replay_producers, settings_of
 from service.hot.segment import Segment
 from service.hot.state import LogState
+from service.records.walk import iter_batches
 
 _log = logging.getLogger(__name__)
 
@@ -247,7 +248,10 @@ class Trimming:
         slot = segments.slot_of(offset)
         segment = segments.all[slot]
         place = segment.find(offset)
+        size = segment.size if place is None else place.position
         end = offset if place is None else place.base_offset
+        if state.cleaned_offset >= 0 or state.gaps_below > offset:
+            end = min(end, _end_of(segment, size))  # there may be nothing right before it
         with state.lock:
             state.truncations += 1
             for gone in reversed(segments.take_out(slot + 1, len(segments), f"truncation to {offset}")):
@@ -256,7 +260,7 @@ class Trimming:
                     remove_file(state.disk, path)
                 fsync_dir(state.disk, state.dir)
             before = segment.size
-            segment.truncate(segment.size if place is None else place.position, end)
+            segment.truncate(size, end)
             segments.size -= before - segment.size
             segments.active = segment
             segment.open_for_append()
@@ -321,3 +325,11 @@ class Trimming:
             fsync_file(self._state.disk, fd)
         finally:
             self._state.disk.close(fd)
+
+
+def _end_of(segment: Segment, size: int) -> int:
+    """Where a log ends whose last segment has no more than `size` bytes: as the next opening finds it."""
+    end = segment.base_offset
+    for header in iter_batches(segment.log.get().pread, 0, size, name=segment.log.path):
+        end = header.next_offset
+    return end

@@ -188,7 +188,11 @@ def find_refused(
                 break
             timestamp = base_timestamp + row[0]
             keyless = 1 if needs_keys != 0 and row[3] < 0 else 0
-            if keyless == 0 and (timestamp < oldest or timestamp > newest) and (timestamp != -1 or none_inside):
+            if (
+                keyless == 0
+                and (timestamp < oldest or timestamp > newest)
+                and (timestamp != -1 or none_inside)
+            ):
                 outside += 1
             elif keyless == 0:
                 index += 1

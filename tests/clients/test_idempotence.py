@@ -106,9 +106,7 @@ SENT = {
 
 
 @pytest.mark.parametrize("name", SENT)
-def test_sequences_and_epochs_are_judged_as_by_kafka(
-    name: str, bootstrap: str, new_topic: NewTopic
-) -> None:
+def test_sequences_and_epochs_are_judged_as_by_kafka(name: str, bootstrap: str, new_topic: NewTopic) -> None:
     topic = new_topic()
     now = int(time.time() * 1000)
     end = 0

@@ -12,7 +12,14 @@ from kio.schema.errors import ErrorCode
 
 from tests.clients.conftest import NewTopic
 from tests.support.batches import GZIP, NONE, ZSTD, batch
-from tests.support.wire import RawConnection, decode_response, encode_request, offsets, produce_request, schema
+from tests.support.wire import (
+    RawConnection,
+    decode_response,
+    encode_request,
+    offsets,
+    produce_request,
+    schema,
+)
 
 NOW_MS = int(time.time() * 1000)
 COUNT = 60

@@ -74,9 +74,7 @@ def test_records_without_a_key_are_named_from_version_8_on(
 
 
 @CODECS
-def test_each_record_has_to_keep_the_bounds_of_time(
-    codec: int, bootstrap: str, new_topic: NewTopic
-) -> None:
+def test_each_record_has_to_keep_the_bounds_of_time(codec: int, bootstrap: str, new_topic: NewTopic) -> None:
     bounds = {
         "message_timestamp_before_max_ms": str(HOUR_MS),
         "message_timestamp_after_max_ms": str(2 * HOUR_MS),

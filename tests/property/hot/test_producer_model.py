@@ -46,11 +46,10 @@ class Sent(NamedTuple):
 @dataclass
 class Producer:
     """`sent`: its batches of the newest epoch, oldest first; of the last `sure` the log must know, of those
-    up to five back it may. `unsure`: it may be forgotten altogether."""
+    up to five back it may."""
 
     sent: list[Sent] = field(default_factory=list)
     sure: int = 0
-    unsure: bool = False
 
 
 class ProducersOfALog(RuleBasedStateMachine):
@@ -68,6 +67,8 @@ class ProducersOfALog(RuleBasedStateMachine):
         self.first_sequence = start
         self.history: list[Sent] = []
         self.producers: dict[int, Producer] = {}
+        self.expired: set[int] = set()
+        self.newest = 0
         self.log = self.open(0, 0, -1, clean=True)
 
     def open(self, recovery_point: int, start: int, cleaned_offset: int, *, clean: bool) -> LocalLog:
@@ -104,30 +105,25 @@ class ProducersOfALog(RuleBasedStateMachine):
     def accept(self, sent: Sent) -> None:
         self.history.append(sent)
         known = self.producers.setdefault(sent.producer, Producer())
-        if known.unsure or (known.sent and known.sent[-1].epoch != sent.epoch):
+        if known.sent and known.sent[-1].epoch != sent.epoch:
             known.sent, known.sure = [], 0
         known.sent.append(sent)
-        known.sure, known.unsure = min(known.sure + 1, 5), False
+        known.sure = min(known.sure + 1, 5)
 
     def known(self, data: st.DataObject) -> Producer:
-        sure = [one for one in self.producers.values() if one.sent and not one.unsure]
-        return data.draw(st.sampled_from(sure))
+        return data.draw(st.sampled_from(list(self.producers.values())))
 
     def some_are_known(self) -> bool:
-        return any(one.sent and not one.unsure for one in self.producers.values())
+        return bool(self.producers)
 
-    @rule(producer=st.integers(1, 4), count=st.integers(1, 4), epoch=st.integers(0, 2))
-    def begins(self, producer: int, count: int, epoch: int) -> None:
-        """One that the log cannot know may begin at any sequence; one that it may have forgotten perhaps."""
-        known = self.producers.get(producer)
-        if known is not None and known.sent and not known.unsure:
-            return
-        sent = self.send(producer, epoch, self.first_sequence, count)
-        if isinstance(sent, Sent):
-            if sent.end == self.log.log_end_offset - 1:
-                self.accept(sent)
-        else:
-            assert known is not None and known.unsure
+    @rule(count=st.integers(1, 4), epoch=st.integers(0, 2))
+    def begins(self, count: int, epoch: int) -> None:
+        """One that the log does not know may begin at any sequence."""
+        self.newest += 1
+        sent = self.send(self.newest, epoch, self.first_sequence, count)
+        assert isinstance(sent, Sent)
+        assert sent.base == self.log.log_end_offset - count
+        self.accept(sent)
 
     @precondition(some_are_known)
     @rule(data=st.data(), count=st.integers(1, 4))
@@ -228,23 +224,24 @@ class ProducersOfALog(RuleBasedStateMachine):
         self.only_the_last()
 
     def only_the_last(self) -> None:
-        """A snapshot has one batch of each; and what the log is read for may tell of those forgotten."""
+        """A snapshot has one batch of each."""
         for one in self.producers.values():
-            one.sure = min(one.sure, 1)
-            one.unsure = one.unsure or not one.sent
+            one.sure = 1
 
     @rule()
     def expire(self) -> None:
         self.clock.advance(EXPIRATION_MS + 10)  # records of a batch are a ms apart
         self.log.producers.expire(self.clock.now_ms())
         assert not len(self.log.producers)
-        for one in self.producers.values():
-            # It stays in the log: who reads that again may think it new.
-            one.sent, one.sure, one.unsure = [], 0, False
+        # They stay in the log, and who reads that again may think them new: they are asked about no more.
+        self.expired |= self.producers.keys()
+        self.producers = {}
 
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
-        offset = data.draw(st.integers(self.log.local_log_start_offset, self.log.log_end_offset))
+        """Above what was compacted: what a producer sent before its last batch may be gone below."""
+        least = max(self.log.local_log_start_offset, self.log.state.cleaned_offset)
+        offset = data.draw(st.integers(least, self.log.log_end_offset))
         self.cut(self.log.truncate_to(offset))
 
     @rule(data=st.data())
@@ -263,28 +260,21 @@ class ProducersOfALog(RuleBasedStateMachine):
 
     def cut(self, end: int) -> None:
         kept, self.history = [one for one in self.history if one.end < end], []
-        forgotten = {producer for producer, one in self.producers.items() if one.unsure or not one.sent}
         self.producers = {}
         for one in kept:
-            self.accept(one)
-        for producer, known in self.producers.items():
-            known.sure = 1
-            known.unsure = producer in forgotten
+            if one.producer not in self.expired:
+                self.accept(one)
+        self.only_the_last()
 
     @invariant()
     def nobody_is_forgotten(self) -> None:
         if not hasattr(self, "log"):
             return
         for producer, known in self.producers.items():
-            if known.sent and not known.unsure:
-                entry = self.log.producers.get(producer)
-                assert entry is not None, producer
-                last = known.sent[-1]
-                assert (entry.epoch, entry.last_sequence, entry.last_offset) == (
-                    last.epoch,
-                    last.last,
-                    last.end,
-                )
+            entry = self.log.producers.get(producer)
+            assert entry is not None, producer
+            last = known.sent[-1]
+            assert (entry.epoch, entry.last_sequence, entry.last_offset) == (last.epoch, last.last, last.end)
 
 
 TestProducers = ProducersOfALog.TestCase

@@ -212,7 +212,9 @@ def test_rules_are_those_of_the_topic() -> None:
         message_timestamp_after_max_ms=6,
         compression_type="lz4",
     )
-    assert rules_of(config, 64 << 20) == ValidationRules(200 << 20, True, 5, 6, "lz4", 200 << 20, compression_level=9)
+    assert rules_of(config, 64 << 20) == ValidationRules(
+        200 << 20, True, 5, 6, "lz4", 200 << 20, compression_level=9
+    )
     assert rules_of(LogConfig(), 256 << 20) == ValidationRules()
     assert rules_of(LogConfig(max_message_bytes=1 << 30), 1).max_inflated_bytes == 256 << 20
 
