@@ -497,10 +497,9 @@ class LocalLog:
     def truncate_to(self, offset: int) -> int:
         """Drop all batches that reach to `offset` or beyond; returns the new end of the log.
 
-        A batch that `offset` lies in goes as a whole, so the end may be lower than asked; so it is where
-        offsets before it were compacted away. Below the local start the whole local log goes, a new one begins
-        at `offset`. A checkpointed recovery point above the new end must have been lowered before: else the
-        next opening takes the log for damaged.
+        The end may be lower than asked: a batch that `offset` lies in goes as a whole, and what was before
+        it may be compacted away. Below the local start the whole log goes, a new one begins at `offset`.
+        A checkpointed recovery point above the end must be lowered before: the log seems damaged else.
         """
         self.state.check()
         return self._or_offline(lambda: self._trimming.truncate_to(offset))

@@ -153,8 +153,9 @@ def find_refused(
     """The records that a topic does not take, of ``count`` that `check_records` has found sound.
 
     Those without a key where ``needs_keys`` is not 0, and of the others those outside ``[oldest, newest]``; a
-    record without a timestamp (-1) is outside only where all are, ``oldest`` > ``newest``. Writes index, timestamp, and 1 or 0 for whether it lacks
-    its key, to ``out`` until that is full. Returns how many there are, and how many of them are outside.
+    record without a timestamp (-1) is outside only where all are, ``oldest`` > ``newest``. Writes index,
+    timestamp, and 1 or 0 for whether it lacks its key, to ``out`` until that is full. Returns how many there
+    are, and how many of them are outside.
     """
     data: cython.p_const_uchar
     rows: cython.p_longlong

@@ -1,4 +1,4 @@
-"""Requests of one connection are answered, and their records written, in the order in which they were sent."""
+"""Requests of one connection are answered, and their records written, in the order in which they came."""
 
 from __future__ import annotations
 

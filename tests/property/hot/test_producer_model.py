@@ -1,7 +1,7 @@
 """What a log remembers of idempotent producers, against a model of what each has written.
 
-Any order of batches (the next one, repeated ones, gaps, epochs), rolls, cleanings, deletions at the start, cuts,
-stops, crashes, expiry, and a disk that is lost but for what an archive holds.
+Any order of batches (the next one, repeated ones, gaps, epochs), rolls, cleanings, deletions at the start,
+cuts, stops, crashes, lost snapshots, expiry, and a disk that is lost but for what an archive holds.
 """
 
 from __future__ import annotations
@@ -214,10 +214,18 @@ class ProducersOfALog(RuleBasedStateMachine):
         self.log.delete_below_start()
         self.remove()
 
-    @rule(stopped=st.booleans())
-    def restart(self, stopped: bool) -> None:
+    @rule(stopped=st.booleans(), lose=st.booleans())
+    def restart(self, stopped: bool, lose: bool) -> None:
+        """Without snapshots the log tells of those that have records there, cleaned or not."""
         log = self.log
         log.close(clean=stopped)
+        if lose:
+            for path in log.dir.glob("*.snapshot"):
+                path.write_bytes(b"")
+            start = max(log.log_start_offset, log.first_base_offset)
+            gone = {n for n, one in self.producers.items() if one.sent[-1].end < start}
+            self.expired |= gone
+            self.producers = {n: one for n, one in self.producers.items() if n not in gone}
         self.log = self.open(
             log.recovery_point, log.log_start_offset, log.state.cleaned_offset, clean=stopped
         )
