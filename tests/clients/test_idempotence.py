@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import confluent_kafka
 import pytest
@@ -133,7 +134,7 @@ def test_a_batch_that_breaks_a_rule_is_no_duplicate(bootstrap: str, new_topic: N
     """What is sent again is looked at before it is recognized."""
     topic = new_topic()
     now = int(time.time() * 1000)
-    ids = {"producer_epoch": 3, "base_sequence": 0}
+    ids: dict[str, Any] = {"producer_epoch": 3, "base_sequence": 0}
     with RawConnection(bootstrap) as connection:
         ids["producer_id"] = new_producer_id(connection)[0]
         assert produce(connection, topic, 0, batch([b"v"], base_timestamp=now, **ids)).error_code == 0
@@ -153,7 +154,7 @@ def test_producers_are_remembered_when_all_their_records_are_deleted(
     topic = new_topic()
     now = int(time.time() * 1000)
     with RawConnection(broker.bootstrap) as connection:
-        ids = {"producer_id": new_producer_id(connection)[0], "producer_epoch": 0}
+        ids: dict[str, Any] = {"producer_id": new_producer_id(connection)[0], "producer_epoch": 0}
 
         def send(sequence: int) -> tuple[int, int]:
             data = batch([b"v"] * 2, base_timestamp=now, base_sequence=sequence, **ids)

@@ -178,7 +178,7 @@ def test_acks_of_another_number_are_refused_after_what_cannot_be_read(
 
 
 def transactional(sequence: int = 0) -> bytes:
-    ids = {"producer_id": 1 << 40, "producer_epoch": 0, "base_sequence": sequence}
+    ids: dict[str, Any] = {"producer_id": 1 << 40, "producer_epoch": 0, "base_sequence": sequence}
     return batch([b"v"], base_timestamp=NOW_MS, attributes=0x10, **ids)
 
 

@@ -72,6 +72,7 @@ def handle(
     to_flush: ToFlush = {}
     failed = False
     topics: list[AnsweredTopic] = []
+    refused: list[AnsweredTopic] | None
     if len(request.topics) == 1 and len(request.topics[0][1]) == 1:
         asked: Sequence[ProducedTopic] = request.topics
     elif sum([len(partitions) for _, partitions in request.topics]) > MOST_AT_ONCE:
@@ -101,7 +102,8 @@ def handle(
     if to_flush:
         return _answer_after_flush(broker, context, request.acks, topics, to_flush, failed)
     if failed and work is None and request.transactional_id is None:
-        topics = at_once(_without_transactional_id(broker, context, asked)) or topics
+        refused = at_once(_without_transactional_id(broker, context, asked))
+        topics = topics if refused is None else refused
     return _answer(context, request.acks, topics, failed)
 
 
@@ -248,7 +250,8 @@ def _without_transactional_id(
     )
     answers: list[AnsweredTopic] = []
     for topic, partitions in asked:
-        answers.append((topic, results := []))
+        results: list[ProducePartitionResult] = []
+        answers.append((topic, results))
         for index, _ in partitions:
             if not len(results) % _NAMED_AT_A_TIME:
                 yield _NAMED_AT_A_TIME

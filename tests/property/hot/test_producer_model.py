@@ -189,10 +189,14 @@ class ProducersOfALog(RuleBasedStateMachine):
     def flush(self) -> None:
         self.log.flush()
 
-    @rule()
-    def clean(self) -> None:
+    @rule(all_of_it=st.booleans(), then_crash=st.booleans())
+    def clean(self, all_of_it: bool, then_crash: bool) -> None:
+        if all_of_it:
+            self.log.roll()
         clean(self.log)
         self.remove()
+        if then_crash:
+            self.restart(stopped=False, lose=True)
 
     def remove(self) -> None:
         for path in self.log.take_removals(self.clock.now_ms()):

@@ -2,6 +2,7 @@
 
 import struct
 import tracemalloc
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -294,7 +295,8 @@ def test_a_batch_is_compressed_anew_at_the_level_of_its_topic(codec: Codec) -> N
     words = b" ".join(b"%d" % (n * n % 9973) for n in range(20_000))
     sizes = {}
     for level in (1, 9):
-        rules = rules_of(LogConfig(compression_type=name, **{f"compression_{name}_level": level}), 64 << 20)
+        config: dict[str, Any] = {"compression_type": name, f"compression_{name}_level": level}
+        rules = rules_of(LogConfig(**config), 64 << 20)
         batch = validate_produced(build_batch([(NOW, b"k", words)]), rules, NOW)
         assert batch.header.codec is codec
         assert [record.value for record in iter_records(batch.data)] == [words]
