@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-browser console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-process test-clients test-million test-cluster test-browser console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test-process: install ## What takes processes of their own: the command, the com
 
 test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node
 	$(PYTEST) tests/clients
+
+test-million: install ## kafka-producer-perf-test and its like with a million records
+	FIRN_TEST_RECORDS=1000000 $(PYTEST) tests/clients/test_perf_tools.py
 
 test-cluster: install ## Bad input, kill -9 and a failing object store against one node
 	$(PYTEST) tests/cluster -m "not soak"

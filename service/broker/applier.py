@@ -72,6 +72,7 @@ class Applier:
     ) -> None:
         self.config = config
         self._logs = logs
+        logs.keep_producers(config.producer_id_expiration_ms)
         self._replicas = replicas
         self._reader = reader
         self._purgatory = purgatory
@@ -397,6 +398,7 @@ class Applier:
         topics: Iterable[TopicImage] = self._configured(delta)
         if any(self._is_ours(resource) for resource in delta.configs):
             self.config = dynamic_config(self.config, self._image)
+            self._logs.keep_producers(self.config.producer_id_expiration_ms)
             topics = self._image.topics_by_id.values()
         piece = Slice()
         for topic in topics:

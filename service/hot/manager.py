@@ -29,7 +29,7 @@ from service.base.slices import Slice
 from service.base.types import NO_OFFSET, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
-from service.hot import names
+from service.hot import names, producer_expiry
 from service.hot.checkpoints import AllOffsets, Checkpoints, Name, OffsetTable, Rounds
 from service.hot.cleaning.cleaner import Cleaner
 from service.hot.directories import LogDirs
@@ -52,7 +52,6 @@ _PRODUCER_EXPIRY_CHECK_MS: Final = 600_000
 _OPEN_AGAIN_MS: Final = 5_000
 _OPENED_AT_A_TIME: Final = 64
 _ADOPT_US: Final = 5
-_EXPIRE_US_PER_100: Final = 15
 
 LogKey = tuple[UUID, int]
 """(topic id, partition)"""
@@ -107,6 +106,10 @@ class LogManager:
         self.cleaner = Cleaner(self._io, world, self, self.metrics)
         self._offsets = OffsetTable()
         self._counts: Counter[LogDir] = Counter()
+
+    def keep_producers(self, expiration_ms: int) -> None:
+        """``producer.id.expiration.ms``; it holds from the next look at them on."""
+        self._opener.producer_expiration_ms = expiration_ms
 
     def claim(self, cluster_id: str, node_id: int) -> list[MetaProperties]:
         """Note on every directory whose it is; `ConfigError` if one is another node's or cluster's."""
@@ -493,7 +496,8 @@ class LogManager:
                 await self._open_again()
             if now_ms >= expire_at:
                 expire_at = now_ms + _PRODUCER_EXPIRY_CHECK_MS
-                await self._expire_producers()
+                expiration_ms = self._opener.producer_expiration_ms
+                await producer_expiry.expire(self._logs.values(), expiration_ms, self._clock.now_ms())
             if not self._flusher.is_waited_for:
                 wake.clear()
                 with contextlib.suppress(TimeoutError):
@@ -544,14 +548,6 @@ class LogManager:
             return MayGo.NEVER if home is None else MayGo.LATER if is_late else MayGo.NOW
 
         await self._removals.remove_due(now_ms, checkpoint, may_go)
-
-    async def _expire_producers(self) -> None:
-        piece = Slice()
-        for log in tuple(self._logs.values()):
-            if len(log.producers):
-                if piece.charge(1 + len(log.producers) * _EXPIRE_US_PER_100 // 100):
-                    await piece.next_turn()
-                log.producers.expire(self._clock.now_ms())
 
     def _take_offsets(self) -> AllOffsets:
         for log, home in self._homes.items():

@@ -106,7 +106,7 @@ class Opener:
         self._world = world
         self._disk = world.disk
         self._files = files
-        self._producer_expiration_ms = producer_expiration_ms
+        self.producer_expiration_ms = producer_expiration_ms
 
     def open(
         self, path: Path, tip: TopicIdPartition, config: LogConfig, known: Found, home: LogDir
@@ -126,7 +126,7 @@ class Opener:
             cleaned_offset=known.cleaned.get(tip[1:], -1),
             files=self._files,
             latch=home.latch,
-            producer_expiration_ms=self._producer_expiration_ms,
+            producer_expiration_ms=self.producer_expiration_ms,
         )
         if not known.clean and recovery_point == 0:
             # The process that made it may have been killed before it flushed anything, its names among it.
@@ -167,7 +167,7 @@ class Opener:
                 world=self._world,
                 files=self._files,
                 latch=new.home.latch,
-                producer_expiration_ms=self._producer_expiration_ms,
+                producer_expiration_ms=self.producer_expiration_ms,
             )
             write_topic_id(self._disk, new.path, new.tip.topic_id)
         except (StorageError, CorruptionError) as e:

@@ -55,7 +55,7 @@ class Partition:
         """End of what lies in the bucket and is named by HEAD there: local bytes below it may go."""
         self._held: str | None = None
         self._max_inflated_bytes = max_inflated_bytes
-        self.rules = rules_of(local.config, max_inflated_bytes)
+        self.rules = rules_of(local.config, max_inflated_bytes, str(tip))
 
     @property
     def leader_epoch(self) -> int:
@@ -107,7 +107,7 @@ class Partition:
     def configure(self, config: LogConfig) -> None:
         """Take over new topic settings; they hold from the next append on."""
         self.unified.local.config = config
-        self.rules = rules_of(config, self._max_inflated_bytes)
+        self.rules = rules_of(config, self._max_inflated_bytes, str(self.tip))
         if config.gives_up_archive:
             self._give_up_archive()
         self._changed()

@@ -27,13 +27,14 @@ from service.broker.broker import Broker
 from service.hot.log import AppendInfo
 from service.network.exchange import RequestContext, Response, Throttled
 from service.partition.partition import Partition
-from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, Codec
+from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_FLAG, Codec
 from service.records.validation import (
     BeyondSlice,
     Inflation,
     RecordsRefused,
     ValidatedBatch,
     ValidationRules,
+    check_frame,
     validate_produced,
 )
 from service.wire.errors import WireError
@@ -74,12 +75,17 @@ def handle(
     to_flush: ToFlush = {}
     failed = False
     topics: list[AnsweredTopic] = []
+    refused: list[AnsweredTopic] | None
     if len(request.topics) == 1 and len(request.topics[0][1]) == 1:
         asked: Sequence[ProducedTopic] = request.topics
     elif sum([len(partitions) for _, partitions in request.topics]) > MOST_AT_ONCE:
         return _from_the_start(broker, context, request, now_ms)
     else:
         asked = at_once(_each_once(request.topics))
+        if request.transactional_id is None:
+            refused = at_once(_without_transactional_id(broker, context, asked))
+            if refused is not None:
+                return _answer(broker, context, request.acks, refused, True)
     work = None if len(asked) == 1 and len(asked[0][1]) == 1 else Work(broker)
     for topic, partitions in asked:
         answers: list[ProducePartitionResult] = []
@@ -98,6 +104,9 @@ def handle(
             answers.append(answer)
     if to_flush:
         return _answer_after_flush(broker, context, request.acks, topics, to_flush, failed)
+    if failed and work is None and request.transactional_id is None:
+        refused = at_once(_without_transactional_id(broker, context, asked))
+        topics = topics if refused is None else refused
     return _answer(broker, context, request.acks, topics, failed)
 
 
@@ -160,6 +169,10 @@ async def _from_the_start(
 ) -> Response | None:
     """A request of many partitions, all of it in slices."""
     asked = await Slice().go_on(_each_once(request.topics))
+    if request.transactional_id is None:
+        refused = await Slice().go_on(_without_transactional_id(broker, context, asked))
+        if refused is not None:
+            return await _answer_in_slices(broker, context, request.acks, refused, True)
     produced = Produced(request.acks, now_ms, asked, [], {}, failed=False, is_large=False)
     return await _go_on(broker, context, produced, Work(broker))
 
@@ -211,6 +224,42 @@ def _each_once(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]
             yield _NAMED_AT_A_TIME
         kept.setdefault(topic, []).append((index, records))
     return list(kept.items())
+
+
+def _without_transactional_id(
+    broker: Broker, context: RequestContext, asked: Sequence[ProducedTopic]
+) -> Steps[list[AnsweredTopic] | None]:
+    """The answer to a request that has no transactional id where any of its batches is transactional: nobody
+    may write those, and nothing of the request is appended. None where none is.
+
+    One partition alone needs no look before: its batch is refused in any case.
+    """
+    found, named = False, 0
+    for _, partitions in asked:
+        for _, records in partitions:
+            named += 1
+            if not named % _NAMED_AT_A_TIME:
+                yield _NAMED_AT_A_TIME
+            if (
+                records is not None
+                and len(records) > _ATTRIBUTES_LOW_BYTE
+                and records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG
+            ):
+                found = True
+    if not found:
+        return None
+    error = RequestError(
+        ErrorCode.transactional_id_authorization_failed, "transactional records need a transactional id"
+    )
+    answers: list[AnsweredTopic] = []
+    for topic, partitions in asked:
+        results: list[ProducePartitionResult] = []
+        answers.append((topic, results))
+        for index, _ in partitions:
+            if not len(results) % _NAMED_AT_A_TIME:
+                yield _NAMED_AT_A_TIME
+            results.append(_refused(broker, context, topic, index, error))
+    return answers
 
 
 async def _answer_in_slices(
@@ -374,8 +423,6 @@ def _partition(
     broker: Broker, context: RequestContext, acks: int, topic: TopicKey, index: int, records: Buffer | None
 ) -> Partition:
     """Where the batch belongs, as far as can be told before it is looked at. `RequestError`."""
-    if acks not in VALID_ACKS:
-        raise RequestError(ErrorCode.invalid_required_acks)
     partition = broker.replicas.find(topic, index)
     if broker.disks.is_pressed:
         broker.disks.check(partition)
@@ -389,6 +436,9 @@ def _partition(
         raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
     if acks == -1:
         partition.check_replicas()
+    elif acks not in VALID_ACKS:
+        check_frame(records)
+        raise RequestError(ErrorCode.invalid_required_acks)
     return partition
 
 

@@ -12,7 +12,6 @@ _NO_QUOTAS: Final = "quotas are not supported"
 _NO_SHARES: Final = "share groups are not supported"
 _NO_TOKENS: Final = "delegation tokens are not supported"
 _NO_PLUGINS: Final = "classes cannot be loaded into a node that runs no Java"
-_NO_LEVELS: Final = "codecs compress at their usual level"
 _COUNTERS: Final = "what a node counts is at /metrics of firn.http.listener, without samples or reporters"
 _PURGATORY: Final = "what waits is let go of at once when it is done; there is nothing to purge"
 _KERNEL_CHOOSES: Final = "the system sizes the buffers of each socket as it needs them"
@@ -29,9 +28,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "broker.heartbeat.interval.ms": _ONE_NODE,
         "broker.session.timeout.ms": _ONE_NODE,
         "client.quota.callback.class": _NO_PLUGINS,
-        "compression.gzip.level": _NO_LEVELS,
-        "compression.lz4.level": _NO_LEVELS,
-        "compression.zstd.level": _NO_LEVELS,
         "config.providers": _NO_PLUGINS,
         "connection.failed.authentication.delay.ms": "SASL is not supported",
         "connections.max.reauth.ms": "SASL is not supported",

@@ -107,8 +107,9 @@ def open_log(
 ) -> LocalLog:
     """Open a log; options that `LocalLog.open` does not know are the topic's settings."""
     known = {
-        "recovery_point", "log_start_offset", "clean", "lost_power", "files", "producer_expiration_ms",
-    }  # fmt: skip
+        *("recovery_point", "log_start_offset", "cleaned_offset", "clean", "lost_power", "files"),
+        "producer_expiration_ms",
+    }
     opening = {key: options.pop(key) for key in known & options.keys()}
     return LocalLog.open(
         directory / "events-0", TIP, LogConfig(**options), world=world or make_world(clock), **opening

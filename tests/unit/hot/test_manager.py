@@ -33,6 +33,7 @@ DISK = SystemDisk()
 CONFIG = LogConfig(segment_bytes=1000)
 A = TopicIdPartition(UUID(int=1), "a", 0)
 B = TopicIdPartition(UUID(int=2), "b", 3)
+HOUR_MS = 3_600_000
 
 
 def manager(*dirs: Path, clock: ManualClock | None = None, **options: Any) -> LogManager:
@@ -389,4 +390,30 @@ def test_a_segment_whose_producers_are_still_to_be_written_is_told_of_after_its_
     assert sealed.producer_snapshot_path is not None
     assert len(read_snapshot(DISK, sealed.producer_snapshot_path)) == 600
     assert news == [0, 1]
+    close(logs)
+
+
+def test_producers_are_kept_as_long_as_it_says_now(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    logs = manager(tmp_path, clock=clock, producer_expiration_ms=10 * HOUR_MS)
+    get_or_create(logs, A, CONFIG).append(batch(1, producer_id=7, epoch=0, sequence=0), 0, START_MS)
+    producers = get_or_create(logs, A, CONFIG).producers
+
+    async def run() -> None:
+        running = asyncio.create_task(logs.run())
+        await asyncio.sleep(0)
+        clock.advance(2 * HOUR_MS)
+        logs.keep_producers(3 * HOUR_MS)
+        await until(lambda: producers.expiration_ms == 3 * HOUR_MS)
+        assert len(producers) == 1
+        logs.keep_producers(HOUR_MS)
+        clock.advance(HOUR_MS // 4)
+        await until(lambda: not len(producers))
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(run())
+    later = get_or_create(logs, B, CONFIG)
+    assert later.producers.expiration_ms == HOUR_MS
     close(logs)
