@@ -55,10 +55,13 @@ class Writer:
             self.messages.add(found.error_message)
         return int(found.error_code)
 
-    def fill(self, most: int = 3000) -> None:
-        """Until it is refused."""
+    def fill(self, most: int = 3000, http: Http | None = None) -> None:
+        """Until it is refused. With `http` the last of it no faster than the node looks at its disk."""
+        left = float(most * MIB)
         with RawConnection(self.node.bootstrap) as connection:
-            for _ in range(most):
+            for number in range(most):
+                if http is not None and number % 25 == 0:
+                    left = seen_after(http, left)
                 if (code := self.write(connection)) != 0:
                     assert code == KAFKA_STORAGE_ERROR
                     return
@@ -89,6 +92,13 @@ def sample(http: Http, name: str) -> float:
     return sum(value for (found, _), value in http.samples().items() if found == name)
 
 
+def seen_after(http: Http, before: float) -> float:
+    """What is seen to be left of the disk, once little is: less than `before`."""
+    if before < 8 * MIB:
+        wait_until("the disk to be looked at again", lambda: sample(http, "firn_log_dir_free_bytes") < before)
+    return sample(http, "firn_log_dir_free_bytes")
+
+
 def disks(http: Http) -> Any:
     return http.json("/readyz")["checks"]["disks"]
 
@@ -114,12 +124,12 @@ def test_a_disk_climbs_the_ladder_while_the_bucket_is_away_and_comes_down_when_i
         writer = Writer(node, "events")
         wait_until("the first record to be taken", writer.takes_one)
         proxy.mode = Fault.REFUSE
-        writer.fill()
+        writer.fill(http=http)
         assert max(writer.throttled_ms) == 20, "who is refused comes back later"
         between = [one for one in writer.throttled_ms if 0 < one < 20]
         assert between, "before that, producers were slowed down"
         assert any("records are refused until there is room" in one for one in writer.messages)
-        assert step(http) == 4
+        wait_until("the step to be told", lambda: step(http) == 4)
         assert disks(http)["state"] == "degraded"
         assert "records are refused" in disks(http)["why"]
         assert sample(http, "firn_log_dir_free_bytes") > MIB // 2, (
