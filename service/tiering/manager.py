@@ -449,6 +449,8 @@ class TieringManager:
             if self._fence.is_ours:
                 due += [self._sweep_due_ms, self._eraser.next_due_ms, self._topics_due_ms]
                 due.append(self._metadata.due_ms)
+            elif self._fence.displaced is None and (self._house_failures or self._store_pause_ms(now_ms)):
+                due.append(now_ms)  # as soon as the store may be asked again, though nothing else happens
             soonest = min(at for at in due if at is not None)
             not_before_ms = max(self._house_not_before_ms, now_ms + self._store_pause_ms(now_ms))
             await self._pause(self._housekeeping, max(soonest, not_before_ms))
