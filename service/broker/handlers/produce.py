@@ -27,7 +27,7 @@ from service.broker.broker import Broker
 from service.hot.log import AppendInfo
 from service.network.exchange import RequestContext, Response, Throttled
 from service.partition.partition import Partition
-from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_FLAG, Codec
+from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_FLAG, Codec, read_header
 from service.records.validation import (
     BeyondSlice,
     Inflation,
@@ -240,12 +240,7 @@ def _without_transactional_id(
             named += 1
             if not named % _NAMED_AT_A_TIME:
                 yield _NAMED_AT_A_TIME
-            if (
-                records is not None
-                and len(records) > _ATTRIBUTES_LOW_BYTE
-                and records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG
-            ):
-                found = True
+            found = found or (records is not None and _is_transactional(records))
     if not found:
         return None
     error = RequestError(
@@ -260,6 +255,16 @@ def _without_transactional_id(
                 yield _NAMED_AT_A_TIME
             results.append(_refused(broker, context, topic, index, error))
     return answers
+
+
+def _is_transactional(records: Buffer) -> bool:
+    """Whether the first batch says so; what is no batch says nothing (Kafka `RequestUtils.flag`)."""
+    if len(records) <= _ATTRIBUTES_LOW_BYTE or not records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG:
+        return False
+    try:
+        return read_header(records).size <= len(records)
+    except CorruptionError:
+        return False
 
 
 async def _answer_in_slices(
