@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-process test-clients test-cluster test-browser console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-process test-clients test-million test-cluster test-browser console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ test-process: install ## What takes processes of their own: the command, the com
 test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node
 	$(PYTEST) tests/clients
 
+test-million: install ## kafka-producer-perf-test and its like with a million records
+	FIRN_TEST_RECORDS=1000000 $(PYTEST) tests/clients/test_perf_tools.py
+
 test-cluster: install ## Bad input, kill -9 and a failing object store against one node
 	$(PYTEST) tests/cluster -m "not soak"
 
@@ -71,12 +74,13 @@ spark: install .venv/.spark ## Add Spark to .venv (500 MB; no Java needed), and 
 
 test-spark: spark ## The archive as a DataFrame, on a real Spark, beside Kafka consumers and Spark's own Kafka connector
 	@.ci/install-spark --iceberg --examples
-	$(PYTEST) tests/unit/spark tests/property/spark tests/spark -m "not soak"
+	$(PYTEST) $(SPARK_UNIT) tests/spark -m "not soak"
 
 # The files that find most for their time; continuous integration runs these.
+SPARK_UNIT := tests/unit/spark tests/unit/pipelines tests/unit/tiering/test_chain_proof.py tests/property/spark
 SPARK_OFTEN := batch_read reused_frames fixed_frames streaming stream_topics tail_client store_away sink archive_guard pipelines
 test-spark-often: spark ## The part of test-spark that finds most, in about eight minutes
-	$(PYTEST) tests/unit/spark tests/property/spark $(SPARK_OFTEN:%=tests/spark/test_%.py) -m "not soak" -k "not goes_on_when_the_store_is_back"
+	$(PYTEST) $(SPARK_UNIT) $(SPARK_OFTEN:%=tests/spark/test_%.py) -m "not soak" -k "not goes_on_when_the_store_is_back"
 
 wheel: install ## sdist, and this platform's wheel with compiled kernels, in dist/; for any Linux where auditwheel can be had
 	@.ci/wheel

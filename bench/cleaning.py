@@ -1,14 +1,19 @@
-"""Compaction: `python -m bench.cleaning [--records N] [--keys N] [--kafka] [--rate N]`
+"""Compaction: `python -m bench.cleaning [--records N] [--keys N] [--kafka] [--rate N] [--steady SECONDS]`
 
-Records of 100 B over some keys, in segments of 100 MB under `delete`; then the topic becomes `compact`, and
-time, CPU and memory count until all of it but the active segment is clean. What is left is compared with what
-must be, record by record. With `--rate` Firn's node has an innocent client (`bench.innocent`) before and
-meanwhile, which costs CPU, too.
+Records of 100 B over some keys, in segments of 100 MB (a tenth where there are fewer) under `delete`; then
+the topic becomes `compact`, and time, CPU and memory count until all of it but the active segment is clean.
+What is left is compared with what must be, record by record. With `--rate` Firn's node has an innocent client
+(`bench.innocent`) before and meanwhile, which costs CPU, too.
+
+With `--steady` all keys are written once and then updated for so long, in segments of a twentieth of what is
+live; what counts is how large the log becomes at most, beside its live bytes. Files that only wait for their
+removal, or are being copied to, are told apart.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import struct
 import sys
 import tempfile
@@ -37,10 +42,12 @@ from tests.support.wire import RawConnection, produce_request
 
 TOPIC: Final = "keys"
 BATCH_RECORDS: Final = 1000
+RECORD_BYTES: Final = 100
 VALUE: Final = struct.Struct(">q80s")
 KEY: Final = struct.Struct(">q")
 FILLER: Final = bytes(80)
 SEGMENT_BYTES: Final = 100 << 20
+LEAST_SEGMENT_BYTES: Final = 1 << 20
 SETTINGS: Final = {"log.cleaner.backoff.ms": "200", "log.initial.task.delay.ms": "100"}
 _CRC: Final = struct.Struct(">I")
 
@@ -63,6 +70,8 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--kafka", action="store_true", help="measure Apache Kafka beside it")
     parser.add_argument("--rate", type=int, default=0, help="requests of the innocent client a second")
+    parser.add_argument("--steady", type=int, default=0, help="seconds of steady updates instead")
+    parser.add_argument("--updates", type=float, default=5e6, help="bytes of updates a second")
     given = parser.parse_args()
     if given.kafka and not kafka_is_here():
         parser.error("Apache Kafka's jars are not here: make fetch-tools")
@@ -71,13 +80,21 @@ def main() -> int:
         settings = {k: v for k, v in SETTINGS.items() if k.startswith("log.cleaner")}
         firn = FirnPeer(folder / "firn", None, **settings)
         try:
-            _tell("Firn", measure(firn, folder / "firn" / "data", given.records, given.keys, given.rate))
+            data = folder / "firn" / "data"
+            if given.steady:
+                _tell_sizes("Firn", steady(firn, data, given.keys, given.steady, given.updates))
+            else:
+                _tell("Firn", measure(firn, data, given.records, given.keys, given.rate))
         finally:
             firn.stop()
         if given.kafka:
             kafka = KafkaPeer(folder / "kafka", SETTINGS)
             try:
-                _tell("Apache Kafka", measure(kafka, kafka.data, given.records, given.keys, 0))
+                if given.steady:
+                    found = steady(kafka, kafka.data, given.keys, given.steady, given.updates)
+                    _tell_sizes("Apache Kafka", found)
+                else:
+                    _tell("Apache Kafka", measure(kafka, kafka.data, given.records, given.keys, 0))
             finally:
                 kafka.stop()
     return 0
@@ -100,11 +117,14 @@ def _tell(name: str, found: Cleaned) -> None:
 
 def measure(peer: FirnPeer | KafkaPeer, data: Path, records: int, keys: int, rate: int) -> Cleaned:
     admin = Admin(peer.bootstrap)
-    load.create(peer.bootstrap, TOPIC, segment_bytes=str(SEGMENT_BYTES), min_cleanable_dirty_ratio="0.01")
+    # Fewer records are in smaller segments: what is in the active one is not compacted.
+    segment_bytes = max(min(SEGMENT_BYTES, records * RECORD_BYTES // 10), LEAST_SEGMENT_BYTES)
+    load.create(peer.bootstrap, TOPIC, segment_bytes=str(segment_bytes), min_cleanable_dirty_ratio="0.01")
     expected = _fill(peer.bootstrap, records, keys)
     directory = data / f"{TOPIC}-0"
     size = sum(path.stat().st_size for path in directory.glob("*.log"))
     border = max(int(path.stem) for path in directory.glob("*.log"))
+    assert border > 0, "too few records: all are in one segment"
     time.sleep(3)
     if not rate:
         return _clean(peer, admin, data, expected, size, border, None, None)
@@ -139,6 +159,66 @@ def _clean(
     return Cleaned(cpu.wall, cpu.all, size, memory, left, quiet, beside)
 
 
+class Sizes(NamedTuple):
+    """Bytes: ``live`` ones, of the log at most, and of all its files at most."""
+
+    live: int
+    log: int
+    files: int
+
+
+def steady(peer: FirnPeer | KafkaPeer, data: Path, keys: int, seconds: float, rate: float) -> Sizes:
+    """Update keys by chance, so many bytes a second."""
+    last = array("q", (-1,)) * keys
+    batches = _batches(1 << 62, keys, last)
+    first = list(_batches(keys, keys, last, by_turns=True))
+    live = sum(map(len, first))
+    load.create(
+        peer.bootstrap,
+        TOPIC,
+        cleanup_policy="compact",
+        segment_bytes=str(max(live // 20, LEAST_SEGMENT_BYTES)),
+    )
+    directory = data / f"{TOPIC}-0"
+    most_log = most_files = 0
+    with RawConnection(peer.bootstrap, 60) as connection:
+        for batch in first:
+            connection.send(load.framed(produce_request(TOPIC, 0, batch)))
+            connection.receive_frame()
+        began, sent, look_at = time.monotonic(), 0, 0.0
+        while (now := time.monotonic() - began) < seconds:
+            batch = next(batches)
+            connection.send(load.framed(produce_request(TOPIC, 0, batch)))
+            connection.receive_frame()
+            sent += len(batch)
+            if now >= look_at:
+                look_at = now + 0.1
+                log, files = _sizes(directory)
+                most_log, most_files = max(most_log, log), max(most_files, files)
+            time.sleep(max(sent / rate - now, 0))
+    assert sent > 0.9 * rate * seconds, f"no more than {sent} bytes were sent"
+    assert _cleaned(data) > keys, "nothing was compacted"
+    return Sizes(live, most_log, most_files)
+
+
+def _sizes(directory: Path) -> tuple[int, int]:
+    """Bytes of the segments, and of all files."""
+    log = files = 0
+    for path in directory.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            size = path.stat().st_size
+            files += size if path.suffix not in (".index", ".timeindex") else 0  # Kafka's are sparse
+            log += size if path.suffix == ".log" else 0
+    return log, files
+
+
+def _tell_sizes(name: str, found: Sizes) -> None:
+    print(
+        f"{name}: {found.live / 1e6:.0f} MB are live; the log had {found.log / found.live:.2f} x at most, "
+        f"with what was being copied or waited for its removal {found.files / found.live:.2f} x"
+    )
+
+
 def _status_mb(pid: int, field: str) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1000 for line in lines if line.startswith(field))
@@ -167,8 +247,9 @@ def _fill(bootstrap: str, records: int, keys: int) -> array[int]:
     return last
 
 
-def _batches(records: int, keys: int, last: array[int]) -> Iterator[bytes]:
-    """The same ones every time: a record is its key, and its own number as value."""
+def _batches(records: int, keys: int, last: array[int], *, by_turns: bool = False) -> Iterator[bytes]:
+    """The same ones every time: a record is its key and, as value, its own number. Keys are drawn, or come
+    one after the other."""
     random = Random(1)
     now_ms = int(time.time() * 1000)
     heads = [_head(delta) for delta in range(BATCH_RECORDS)]
@@ -176,7 +257,7 @@ def _batches(records: int, keys: int, last: array[int]) -> Iterator[bytes]:
         parts: list[bytes] = []
         count = min(BATCH_RECORDS, records - first)
         for delta in range(count):
-            key = int(random.random() * keys)
+            key = (first + delta) % keys if by_turns else int(random.random() * keys)
             last[key] = first + delta
             parts += (heads[delta], KEY.pack(key), b"\xb0\x01", VALUE.pack(first + delta, FILLER), b"\x00")
         body = b"".join(parts)

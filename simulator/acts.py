@@ -19,6 +19,7 @@ from simulator.client import NoAnswer
 from simulator.durable import segment_bases
 from simulator.faults import (
     DISK_KINDS,
+    LITTLE_ROOM,
     SEGMENT_FSYNC,
     SHARED,
     SLOW_FSYNC,
@@ -202,7 +203,7 @@ async def kill(world: SimWorld, random: Random) -> None:
 
 async def lose_power(world: SimWorld, random: Random) -> None:
     world.troubled = True
-    loss = random.choice((Loss.ALL, Loss.LATEST, Loss.LATEST, Loss.ANY, Loss.NONE))
+    loss = random.choice((Loss.ALL, Loss.LATEST, Loss.LATEST, Loss.ANY, Loss.HOLES, Loss.NONE))
     before = random.random()
     if before < 0.25:
         await _after_a_failed_fsync(world, random)
@@ -347,7 +348,7 @@ async def jump_clock(world: SimWorld, random: Random) -> None:
 
 
 async def disk_faults(world: SimWorld, random: Random) -> None:
-    kind = random.choice((*DISK_KINDS, SLOW_FSYNC))
+    kind = random.choice((*DISK_KINDS, SLOW_FSYNC, LITTLE_ROOM))
     await _disk_fault(world, random, kind)
 
 

@@ -19,6 +19,10 @@ _CALL_S: Final = 0.0004
 _FSYNC_S: Final = 0.008
 
 
+_TOTAL: Final = 1 << 38
+HALF: Final = 0.5
+
+
 class DiskFaults(Protocol):
     """Which calls fail. Asked once for each call, in the order of the calls."""
 
@@ -33,6 +37,9 @@ class DiskFaults(Protocol):
 
     def drops_dirty(self) -> bool:
         """Whether the fsync that fails now drops what it should have written."""
+
+    def left(self) -> float:
+        """Which share of the disk is left, as far as anybody is told."""
 
 
 class NoFaults:
@@ -49,6 +56,9 @@ class NoFaults:
 
     def drops_dirty(self) -> bool:
         return False
+
+    def left(self) -> float:
+        return HALF
 
 
 class SimDisk:
@@ -170,7 +180,7 @@ class SimDisk:
     def space(self, path: Path) -> Space:
         with self._call("stat", "looking at", path):
             self.platter.find(path)
-            return Space(1 << 40, 1 << 39)
+            return Space(_TOTAL, int(_TOTAL * self._faults.left()))
 
     def list(self, path: Path) -> list[Entry]:
         with self._call("list", "listing", path):

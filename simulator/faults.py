@@ -8,6 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from simulator.disk import HALF
 from simulator.store import Verdict
 from simulator.trace import Trace
 
@@ -16,13 +17,14 @@ _READS: Final = ("pread", "size", "stat", "list")
 _WRITES: Final = ("pwrite", "truncate")
 _NAMES: Final = ("open", "rename", "unlink", "mkdir", "rmdir", "fsync_dir")
 
+FULL: Final = "disk full"
 DISK_KINDS: Final[Mapping[str, tuple[tuple[str, ...], int, float]]] = {
     "read errors": (_READS, EIO, 0.05),
     "write errors": (_WRITES, EIO, 0.08),
     "fsync errors": (("fsync",), EIO, 0.3),
     "errors of names": (_NAMES, EIO, 0.06),
     "no permission": (("unlink", "stat"), EACCES, 0.1),
-    "disk full": (("pwrite", "mkdir", "rename"), ENOSPC, 0.9),
+    FULL: (("pwrite", "mkdir", "rename"), ENOSPC, 0.9),
     "no descriptors": (("open", "list", "lock"), EMFILE, 0.7),
 }
 """Calls, errno, and how often each call fails while it is on."""
@@ -31,6 +33,10 @@ SLOW_METADATA: Final = "slow fsync of the metadata"
 """Between the proposal of a change and its commit much else happens then."""
 SEGMENT_FSYNC: Final = "fsync errors of segments"
 """The node lives on: its metadata is flushed."""
+
+LITTLE_ROOM: Final = "little room"
+"""What is left of the disk goes up and down, over all steps of the ladder."""
+_LEFT: Final = (0.0, 0.02, 0.04, 0.06, 0.1, 0.14, 0.18, 0.3)
 
 UNLINK: Final = "files stay"
 """Of segments, one after the other: what may go must not go before what stays."""
@@ -93,6 +99,11 @@ class DrawnFaults:
 
     def drops_dirty(self) -> bool:
         return self._random.random() < 0.7
+
+    def left(self) -> float:
+        if FULL in self.on:
+            return 0.0
+        return self._random.choice(_LEFT) if LITTLE_ROOM in self.on else HALF
 
 
 class DrawnStoreFaults:

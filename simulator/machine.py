@@ -16,9 +16,10 @@ from service.base.world import World
 from service.broker.node import Node
 from service.broker.supervisor import Supervisor
 from service.config.settings import BrokerConfig
+from service.hot.log_dir import BOOT_ID
 from simulator.disk import DiskFaults, SimDisk
 from simulator.loop import Loop
-from simulator.platter import Loss, Platter
+from simulator.platter import File, Loss, Platter
 from simulator.process import CURRENT, Life, Process
 from simulator.store import Bucket, SimStore, StoreFaults
 from simulator.threads import SimThreads
@@ -86,6 +87,7 @@ class Machine:
         for path in log_dirs:
             self.platter.make_root(path)
         self.run: Run | None = None
+        self.boots = 1
         self._runs = 0
 
     @property
@@ -99,6 +101,15 @@ class Machine:
         self.run = Run(self, f"{self.name}.{self._runs}", properties)
         return self.run
 
+    @property
+    def boot_id(self) -> str:
+        return f"{self.name}, run {self.boots}"
+
+    def looked_for_losses(self, log_dir: Path) -> bool:
+        """Whether a process has dealt with what the last loss of power took from the directory."""
+        node = self.platter.directory(log_dir).names.get(BOOT_ID)
+        return isinstance(node, File) and self.boot_id.encode() in node.data.splitlines()
+
     def kill(self) -> None:
         """SIGKILL: what was written is in the system's cache and stays."""
         if self.run is not None:
@@ -108,6 +119,7 @@ class Machine:
         """The process is gone, and what the disk had not flushed with it."""
         self.kill()
         self.platter.lose_power(self.random, loss)
+        self.boots += 1
 
 
 class Run:
@@ -132,7 +144,8 @@ class Run:
             machine.clock.now_ms,
             most_descriptors=machine.most_descriptors,
         )
-        self.world = World(machine.clock, self.disk, self.threads, Random(random.getrandbits(64)))
+        chance = Random(random.getrandbits(64))
+        self.world = World(machine.clock, self.disk, self.threads, chance, boot_id=machine.boot_id)
         self.store_calls = 0
         self._random = random
         self._properties = dict(properties)

@@ -243,7 +243,8 @@ class PartitionModel:
         for offset, record in found.items():
             if offset not in self.acked:
                 self.acked[offset] = record.value
-                self.timestamps[offset] = record.timestamp_ms
+                if self.shaky.get(offset) != record.value:  # else it is known when that one was written
+                    self.timestamps[offset] = record.timestamp_ms
                 self.unknown.discard(record.value)
         there = {record.value for record in found.values()}
         for offset, value in self.shaky.items():

@@ -26,6 +26,7 @@ from service.hot import epochs, log_dir, recovery, recovery_walk, removals, rete
 from service.hot import log as hot_log
 from service.hot import producers as hot_producers
 from service.hot import segment as hot_segment
+from service.hot.cleaning import copying
 from service.hot.epochs import LeaderEpochs
 from service.hot.log_dir import LogDir
 from service.hot.manager import LogManager
@@ -96,6 +97,11 @@ def index_error_after_the_write() -> None:
         self._since_index = 0
 
     _swap(hot_segment.Segment, "_index", lambda _: index)
+
+
+def cleaned_not_flushed() -> None:
+    """What was compacted takes the place of what it was copied from before it is on the device."""
+    _swap(copying, "fsync_file", lambda _: _nothing)
 
 
 def append_error_swallowed() -> None:
@@ -420,6 +426,7 @@ def overrides_dropped() -> None:
 
 DEFECTS: Final[tuple[Defect, ...]] = (
     fsync_error_ignored, fsync_forgotten, flush_messages_ignored, index_error_after_the_write,
+    cleaned_not_flushed,
     append_error_swallowed, recovery_loses_the_last_batch, recovery_forgets_producers, clean_marker_stays,
     duplicates_accepted, epoch_not_noted, names_not_flushed, partition_metadata_not_flushed,
     half_a_line_believed, files_go_in_any_order, deletion_acknowledged_at_once,

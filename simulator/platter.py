@@ -26,11 +26,9 @@ _numbers = itertools.count(1)
 class File:
     """Bytes as they are read, bytes as they are on the medium, and what is between."""
 
-    __slots__ = ("data", "durable", "has_dropped", "modified_ms", "pending")
+    __slots__ = ("data", "durable", "modified_ms", "pending")
 
     def __init__(self) -> None:
-        self.has_dropped = False
-        """whether a failed fsync dropped any of it"""
         self.data = bytearray()
         self.durable = bytearray()
         self.pending: list[tuple[int, int, bytes | None]] = []
@@ -52,8 +50,11 @@ class File:
 
     def drop_dirty(self) -> None:
         """What a failed fsync leaves: nothing is dirty any more, and nothing was written."""
-        self.has_dropped |= bool(self.pending)
         self.pending.clear()
+
+    def forget_some(self, random: Random) -> None:
+        """Writes reach the medium in any order, if they do; its size comes with the first that did."""
+        self.pending = [one for one in self.pending if one[2] is None or random.random() < 0.7]
 
     def lose_power(self, random: Random, until: int) -> None:
         """Keep what was written before the change of number `until`, and of that one any part."""
@@ -129,7 +130,8 @@ class Loss(Enum):
     ALL = "all of it is lost"
     LATEST = "what came last is lost, and torn where it begins"
     ANY = "some of each file is lost, and torn where it begins"
-    SHORT = "names stay, and what each file but the logs was given last is torn"
+    HOLES = "names stay, and of what each file was given, some is missing in between"
+    SHORT = "names stay, and what each file was given last is torn"
     NONE = "none of it is lost"
 
 
@@ -234,7 +236,7 @@ class Platter:
         def until(choices: list[int]) -> int:
             if mode is Loss.ALL:
                 return -1
-            return never if mode in (Loss.NONE, Loss.SHORT) else random.choice([*choices, never])
+            return never if mode in (Loss.NONE, Loss.SHORT, Loss.HOLES) else random.choice([*choices, never])
 
         for_all = until(numbers)
         seen: set[int] = set()
@@ -246,9 +248,11 @@ class Platter:
             own = for_all
             if mode is Loss.ANY:
                 own = until([entry[0] for entry in node.pending])
-            elif mode is Loss.SHORT and isinstance(node, File) and node.pending and not name.endswith(".log"):
+            elif mode is Loss.SHORT and isinstance(node, File) and node.pending:
                 own = node.pending[-1][0]
             if isinstance(node, File):
+                if mode is Loss.HOLES:
+                    node.forget_some(random)
                 node.lose_power(random, own)
                 return
             node.lose_power(own)
@@ -281,10 +285,6 @@ class Platter:
         except OSError:
             return
         yield from _files(str(below), node)
-
-    def has_dropped(self, below: PurePath) -> bool:
-        """Whether failed fsyncs dropped what was written to any file there."""
-        return any(file.has_dropped for _, file in self.files(below))
 
     def durable_file(self, path: PurePath) -> bytes | None:
         """What would be left of a file if the power failed now and all was lost; None without a name."""

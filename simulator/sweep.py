@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 import service.inspect.fsck  # loaded once, before the first fork
 from simulator.apart import apart
-from simulator.disk import ERRNOS
+from simulator.disk import ERRNOS, HALF
 from simulator.faults import METADATA
 from simulator.loop import Stuck
 from simulator.machine import NodeLogs, State
@@ -160,6 +160,9 @@ class DiskAt:
 
     def drops_dirty(self) -> bool:
         return True
+
+    def left(self) -> float:
+        return HALF
 
 
 class StoreAt:

@@ -15,7 +15,11 @@ from simulator.sending import send, send_idempotent
 from simulator.topics import COMPACTED
 from simulator.world import SETTINGS, SimWorld
 
-SETTINGS_OF_SWEEP: Final = {**SETTINGS, "metadata.log.max.record.bytes.between.snapshots": "1500"}
+SETTINGS_OF_SWEEP: Final = {
+    **SETTINGS,
+    "metadata.log.max.record.bytes.between.snapshots": "1500",
+    "firn.disk.check.interval.ms": "60000",
+}
 CONFIGS: Final = {"internal.segment.bytes": "700", "file.delete.delay.ms": "1000", "retention.ms": "-1"}
 TIERED: Final = {"remote.storage.enable": "true", "local.retention.bytes": "1"}
 

@@ -228,15 +228,7 @@ class SimWorld:
             promised[str(partition)] = max(archived, at)
             # What a reader saw before it was flushed, and nobody was answered, may go in any topic.
             kept = max(archived, at, partition.answered_end if topic.flushed else 0)
-            lost = partition.may_lose_from(kept)
-            dropped = any(
-                self.machine.platter.has_dropped(log_dir / str(partition))
-                for log_dir in self.machine.log_dirs
-            )
-            if not topic.flushed and ((lost and loss is Loss.ANY) or dropped):
-                # Sound batches behind torn ones cannot be told from damage, and are not cut away. Of topics
-                # whose every batch is flushed none follows one that was not.
-                partition.excused = "the power failed, and later records are there without earlier ones"
+            partition.may_lose_from(kept)
         self.tell(f"the power fails; {loss.value}; durable: {promised}")
         self.machine.lose_power(loss)
         self.client.close()
@@ -257,12 +249,14 @@ class SimWorld:
                 partition.excused = why
                 if path.suffix == ".log":
                     partition.is_rotten = True
-                    self._excuse_tail(topic, partition)
+                    self._excuse_tail(topic, partition, Path(path.parent.parent))
 
-    def _excuse_tail(self, topic: TopicModel, partition: PartitionModel) -> None:
-        """A damaged last batch cannot be told from one that was torn by a crash."""
+    def _excuse_tail(self, topic: TopicModel, partition: PartitionModel, log_dir: Path) -> None:
+        """A damaged last batch cannot be told from one that was torn by a crash, nor any that was not
+        flushed from what the power took, before a process has looked for it."""
         left = whole_end(self.machine.platter, self.machine.log_dirs, topic.name, partition.index)
-        if left >= max(partition.acked, default=-1) - LONGEST_BATCH:
+        is_last = left >= max(partition.acked, default=-1) - LONGEST_BATCH
+        if is_last or not self.machine.looked_for_losses(log_dir):
             partition.may_lose_from(left)
 
     def excuse_object(self, key: str) -> None:

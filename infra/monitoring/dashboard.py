@@ -223,6 +223,12 @@ ROWS: Final[dict[str, tuple[Panel, ...]]] = {
     "Disk and memory": (
         Panel("Free", "bytes", (("firn_log_dir_free_bytes{}", "{{instance}} {{directory}}"),)),
         Panel(
+            "The ladder of disks that fill up",
+            "short",
+            (("firn_disk_step{}", "{{instance}} {{directory}}"),),
+            "1 uploads first, 2 local copies go early, 3 producers wait, 4 records are refused.",
+        ),
+        Panel(
             "Logs, by tier",
             "bytes",
             (("sum by (tier) (firn_log_bytes{})", "{{tier}}"),),

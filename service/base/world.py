@@ -10,18 +10,23 @@ import os
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 from service.base.clock import Clock, SystemClock
 from service.base.disk import Disk, SystemDisk
 from service.base.threads import SystemThreads, Threads
 
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+
 
 @dataclass(frozen=True, slots=True)
 class World:
     """One node's surroundings, but for the network and the object store.
 
-    ``environ``: the process's environment variables, where credentials come from.
+    ``environ``: the process's environment variables, where credentials come from. ``boot_id``: another one
+    each time the machine is started, empty where it is not known. What the system's cache held lives as long.
     """
 
     clock: Clock
@@ -29,6 +34,7 @@ class World:
     threads: Threads
     random: random.Random
     environ: Mapping[str, str] = field(default_factory=dict, hash=False)
+    boot_id: str = ""
 
     def new_uuid(self) -> UUID:
         """A random id (RFC 9562, version 4)."""
@@ -37,4 +43,13 @@ class World:
 
 def system_world(clock: Clock | None = None) -> World:
     """This machine. Ids and jitter come from the system's entropy."""
-    return World(clock or SystemClock(), SystemDisk(), SystemThreads(), random.SystemRandom(), os.environ)
+    clock = clock or SystemClock()
+    return World(clock, SystemDisk(), SystemThreads(), random.SystemRandom(), os.environ, _boot_id())
+
+
+def _boot_id() -> str:
+    """Linux tells it; elsewhere it is not known."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -83,6 +83,7 @@ class Applier:
     ) -> None:
         self.config = config
         self._logs = logs
+        logs.keep_producers(config.producer_id_expiration_ms)
         self._replicas = replicas
         self._reader = reader
         self._purgatory = purgatory
@@ -274,7 +275,7 @@ class Applier:
         archived = self._adopted.pop((tip.topic_id, tip.partition), None)
         if archived is not None and remote is not None:
             fit_to_archive(local, remote, archived)
-        if remote is None:
+        if remote is None or remote.is_given_up:
             # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
             local.advance_log_start(local.local_log_start_offset)
         elif local.log_end_offset < remote.end_offset:
@@ -421,6 +422,7 @@ class Applier:
         topics: Iterable[TopicImage] = self._configured(delta)
         if any(self._is_ours(resource) for resource in delta.configs):
             self.config = dynamic_config(self.config, self._image)
+            self._logs.keep_producers(self.config.producer_id_expiration_ms)
             topics = self._image.topics_by_id.values()
         piece = Slice()
         for topic in topics:

@@ -18,6 +18,7 @@ from service.base.printable import printable
 from service.base.threads import Threads
 from service.base.timers import Timers
 from service.broker.coordinators import GroupCoordinators
+from service.broker.disk_watch import DiskWatch
 from service.broker.encoded_answers import EncodedSettings, EncodedTopics
 from service.broker.ports import ConfigAdmin, FeatureAdmin, ProducerIdSource, TopicAdmin
 from service.broker.producer_ids import ProducerIds
@@ -94,6 +95,7 @@ class Broker:
         self.encoded_settings = EncodedSettings()
         self.encoded_topics = EncodedTopics(replicas)
         self.metrics = ServingMetrics()
+        self.disks = DiskWatch(config, clock, replicas, logs, self.metrics)
         self._careful_until = 0.0
         self._refusals = RateLimitedLog(_log, now=self.loop.time)
         self._storage_errors = RateLimitedLog(_log, now=self.loop.time)

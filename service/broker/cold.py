@@ -219,6 +219,7 @@ class ColdTier:
                 sweep_interval_ms=max(config.remote_object_grace_ms, SWEEP_AT_MOST_EVERY_MS),
             ),
             copy_limit=lambda: _copy_limit(broker.config),
+            hurries=broker.disks.hurries,
         )
 
         self.tiering = manager.metrics
@@ -231,6 +232,7 @@ class ColdTier:
 
         broker.metadata.subscribe(changed)
         broker.replicas.watch(manager.changed)
+        broker.disks.watch(manager.wake)
         looks = asyncio.ensure_future(manager.heads_compared())
         looks.add_done_callback(lambda _: self._compared.set())
         try:

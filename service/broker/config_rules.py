@@ -11,7 +11,7 @@ from service.broker.effective_settings import check_topics
 from service.broker.internal_topics import INTERNAL_TOPICS
 from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.settings import BrokerConfig, validate_topic_change
-from service.config.tables import BROKER_KEYS, TOPIC_KEYS
+from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
 from service.config.tables.groups import GROUP
 from service.groups.consumer_config import check_group_settings
 from service.metadata.controller.requests import ResourceType
@@ -60,6 +60,10 @@ class NodeConfigRules:
             return to_text(self._config().topic_defaults.get(key))
         known = _keys(resource_type).get(key)
         return None if known is None else to_text(known.default)
+
+    def refusal(self, key: str) -> str | None:
+        """Why a key that Kafka has would have no effect here."""
+        return refusal(key)
 
 
 def _keys(resource_type: ResourceType) -> Mapping[str, ConfigKey]:

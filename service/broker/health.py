@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from service.base.health import Check, State
 from service.broker.broker import Broker
 from service.hot.manager import LogManager
+from service.hot.watermarks import Step, in_words
 
 if TYPE_CHECKING:
     from service.broker.cold import ColdTier
@@ -20,7 +21,7 @@ def checks(
     is_serving: bool,
 ) -> tuple[Check, ...]:
     """What is None is not there yet; a node without a cold tier has nothing to say of a store."""
-    found = [_node(failure, is_serving), _logs(broker, logs), _metadata(broker)]
+    found = [_node(failure, is_serving), _logs(broker, logs), _disks(broker, logs), _metadata(broker)]
     if cold is not None:
         found.append(_store(cold))
     return tuple(found)
@@ -39,6 +40,22 @@ def _logs(broker: Broker | None, logs: LogManager | None) -> Check:
     if offline := failed + broker.replicas.closed_count:
         return Check("logs", State.DEGRADED, f"{offline} partitions are offline")
     return Check("logs", State.OK)
+
+
+def _disks(broker: Broker | None, logs: LogManager | None) -> Check:
+    """Whether all log directories are there, and what is done because they fill up."""
+    if broker is None or logs is None:
+        return Check("disks", State.FAILED, "they are not looked at yet")
+    standings = broker.disks.standings()
+    said = [
+        f"{path} is {in_words(standing)}"
+        for path, standing in standings.items()
+        if standing.step is not Step.FREE
+    ]
+    offline = [str(path) for path in broker.config.log_dirs if not logs.is_online(path)]
+    is_worse = offline or any(standing.step >= Step.THROTTLE for standing in standings.values())
+    said += [f"{path} is offline" for path in offline]
+    return Check("disks", State.DEGRADED if is_worse else State.OK, "; ".join(said))
 
 
 def _metadata(broker: Broker | None) -> Check:

@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.printable import printable
-from service.metadata.controller.configs_control import check_changes
+from service.metadata.controller.configs_control import broker_id_of, check_changes
 from service.metadata.controller.requests import AlterConfig, AlterResource, ConfigOperation
 
 _log = logging.getLogger(__name__)
@@ -38,10 +38,7 @@ def alter(resource: AlterResource, node_id: int, *, validate_only: bool) -> None
     another node, and for an operation that loggers do not have.
     """
     check_changes(resource.configs)
-    try:
-        asked = int(resource.resource_name)
-    except ValueError:
-        raise _invalid(f"Node id must be an integer, but it is: {resource.resource_name}") from None
+    asked = broker_id_of(resource.resource_name)
     if asked != node_id:
         raise _invalid(f"Unexpected node id. Expected {node_id}, but received {asked}")
     _check(resource.configs)

@@ -305,6 +305,7 @@ class Node:
         self._supervisor.run("log-manager", logs.run())
         self._supervisor.run("applier", applier.run())
         self._supervisor.run("retention", retention_loop(broker))
+        self._supervisor.run("disk-watch", broker.disks.run())
 
         def stable_offset(log: LocalLog) -> int | None:
             partition = broker.replicas.get(log.tip.topic_id, log.tip.partition)

@@ -75,6 +75,8 @@ def _lost(archive: Archive) -> MetadataImage | None:
 
 def fit_to_archive(local: LocalLog, remote: CatalogEntry, archived: ArchivedPartition) -> None:
     """Make a log that was just opened go on where the archive does that was taken over."""
+    if remote.is_given_up:
+        return  # tiering was switched off: what there is of the log is here
     last = remote.end_offset - 1
     if (
         local.local_log_start_offset <= last < local.log_end_offset

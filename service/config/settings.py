@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,12 +57,16 @@ class LogConfig:
     message_timestamp_before_max_ms: int = LONG_MAX
     message_timestamp_after_max_ms: int = 3_600_000
     compression_type: str = "producer"
+    compression_gzip_level: int = -1
+    compression_lz4_level: int = 9
+    compression_zstd_level: int = 3
     min_insync_replicas: int = 1
     flush_messages: int = LONG_MAX
     flush_ms: int = LONG_MAX
     file_delete_delay_ms: int = 60_000
     remote_storage_enable: bool = False
     remote_log_copy_disable: bool = False
+    remote_log_delete_on_disable: bool = False
     cleanup_policy: str = "delete"
     min_cleanable_dirty_ratio: float = 0.5
     min_compaction_lag_ms: int = 0
@@ -72,6 +77,11 @@ class LogConfig:
     def is_compacted(self) -> bool:
         """Whether only the last record of each key is kept."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def gives_up_archive(self) -> bool:
+        """Tiering is off, and what an archive still holds is to be deleted."""
+        return self.remote_log_delete_on_disable and not self.remote_storage_enable
 
     @property
     def effective_segment_ms(self) -> int:
@@ -136,6 +146,16 @@ class BrokerConfig:
     log_cleaner_backoff_ms: int
     log_flush_offset_checkpoint_interval_ms: int
     log_retention_check_interval_ms: int
+    disk_watermarks_enable: bool
+    disk_upload_percent: int
+    disk_shrink_percent: int
+    disk_throttle_percent: int
+    disk_refuse_percent: int
+    disk_margin_percent: int
+    disk_counted_bytes: int
+    disk_reserve_bytes: int
+    disk_throttle_max_ms: int
+    disk_check_interval_ms: int
     producer_id_expiration_ms: int
     metadata_log_segment_bytes: int
     metadata_log_max_record_bytes_between_snapshots: int
@@ -262,15 +282,19 @@ def topic_config(overrides: Mapping[str, str], broker: BrokerConfig) -> LogConfi
 def validate_topic_change(
     current: Mapping[str, str], proposed: Mapping[str, str], broker: BrokerConfig
 ) -> LogConfig:
-    """As `topic_config` for the proposed overrides, and refuses to take tiered storage away from a topic."""
+    """As `topic_config` for the proposed overrides. Tiered storage is taken away from a topic by those alone
+    who say that its data may go."""
     config = topic_config(proposed, broker)
     if (
         current.get("remote.storage.enable", "false").strip().lower() == "true"
         and not config.remote_storage_enable
+        and not config.remote_log_delete_on_disable
     ):
         raise ConfigError(
-            "It is invalid to disable remote storage: its data would be lost. To stop copying and keep what "
-            "is there, set `remote.storage.enable=true,remote.log.copy.disable=true`; else delete the topic."
+            "It is invalid to disable remote storage without deleting remote data. If you want to keep the "
+            "remote data and turn to read only, please set `remote.storage.enable=true,"
+            "remote.log.copy.disable=true`. If you want to disable remote storage and delete all remote "
+            "data, please set `remote.storage.enable=false,remote.log.delete.on.disable=true`."
         )
     return config
 
@@ -377,6 +401,7 @@ def _node_conflicts(values: Mapping[str, Value], topic: Mapping[str, Value]) -> 
         yield "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
     yield from _cleaner_conflicts(values)
     yield from _group_conflicts(number)
+    yield from _disk_conflicts(values)
     url = values["firn.remote.url"]
     for name in ("firn.remote.s3.endpoint", "firn.remote.s3.region"):
         if values[name] is not None and str(url).partition("://")[0] not in S3_SCHEMES:
@@ -420,6 +445,16 @@ def _group_conflicts(number: Callable[[str], int]) -> Iterable[str]:
         yield "group.max.session.timeout.ms must be greater than or equal to group.min.session.timeout.ms"
 
 
+def _disk_conflicts(values: Mapping[str, Value]) -> Iterable[str]:
+    number = _number_of(values)
+    steps = [f"firn.disk.{step}.percent" for step in ("upload", "shrink", "throttle", "refuse")]
+    for before, after in pairwise(steps):
+        if number(before) > number(after):
+            yield f"{before} ({number(before)}) must not be more than {after} ({number(after)})"
+    if number("firn.disk.margin.percent") >= number(steps[0]):
+        yield f"firn.disk.margin.percent must be less than {steps[0]}: the step would never end"
+
+
 def _topic_conflicts(values: Mapping[str, Value], remote_storage_enabled: bool) -> Iterable[str]:
     number = _number_of(values)
     least, most = number("min.compaction.lag.ms"), number("max.compaction.lag.ms")
@@ -437,7 +472,10 @@ def _topic_conflicts(values: Mapping[str, Value], remote_storage_enabled: bool) 
     policies = values["cleanup.policy"]
     assert isinstance(policies, tuple)
     if "compact" in policies:
-        yield "Remote log storage is unsupported for the compacted topics"
+        yield (
+            "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being "
+            "an empty list."
+        )
     yield from _retention_conflicts(values)
     if values["remote.log.copy.disable"]:
         for unit in ("bytes", "ms"):

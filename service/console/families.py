@@ -158,6 +158,21 @@ LOGS: Final = (
         "log_dir_free_bytes", "Bytes that are free in the file system of a log directory.", "directory",
     ),
     _gauge("log_dir_size_bytes", "Bytes of the file system of a log directory.", "directory"),
+    _gauge(
+        "disk_step",
+        "What is done because the file system of a log directory fills up, each with those before it: "
+        "0 nothing, 1 its partitions are uploaded first, 2 local copies go early, 3 producers have to wait, "
+        "4 records are refused.",
+        "directory",
+    ),
+    _counter("disk_freed_segments", "Local copies that went early, as the disk filled up."),
+    _counter("disk_freed_bytes", "Bytes of local copies that went early."),
+    _counter("disk_sealed_segments", "Segments that were sealed early to be uploaded."),
+    _histogram(
+        "disk_throttle_seconds", "How long producers had to wait after a request, as the disk filled up.",
+        kafka="kafka.server:type=Produce,user=*,client-id=*",
+    ),
+    _counter("disk_refused_batches", "Batches that were refused because the disk was too full for them."),
 )  # fmt: skip
 
 TIERING: Final = (

@@ -15,6 +15,7 @@ from service.base.metrics import HistogramSnapshot
 from service.base.printable import printable
 from service.base.turns import Turns
 from service.console.ports import Cold, Groups, Watched
+from service.hot.metrics import HotMetrics
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
 from service.partition.metrics import ServingMetrics
@@ -96,13 +97,7 @@ def of_node(node: Watched, now_ms: int) -> Iterator[Sample]:
     if node.serving is not None:
         yield from _serving(node.serving)
     if node.logs is not None:
-        yield Sample("firn_log_flush_seconds", node.logs.metrics.flush_time.snapshot())
-        yield Sample("firn_log_flush_errors", node.logs.metrics.flush_errors)
-        yield Sample("firn_log_cleanings", node.logs.metrics.cleanings)
-        yield Sample("firn_log_cleaning_errors", node.logs.metrics.cleaning_errors)
-        yield Sample("firn_log_cleaned_bytes_read", node.logs.metrics.cleaned_bytes_read)
-        yield Sample("firn_log_cleaned_bytes_written", node.logs.metrics.cleaned_bytes_written)
-        yield Sample("firn_log_uncleanable", node.logs.metrics.uncleanable_logs)
+        yield from _logs(node.logs.metrics)
     if node.metadata is not None:
         yield from _metadata(node.metadata)
     if node.cold is not None:
@@ -140,6 +135,26 @@ def _api_name(key: int) -> str:
         return ApiKey(key).name
     except ValueError:
         return str(key)
+
+
+def _logs(metrics: HotMetrics) -> Iterator[Sample]:
+    yield Sample("firn_log_flush_seconds", metrics.flush_time.snapshot())
+    yield Sample("firn_log_flush_errors", metrics.flush_errors)
+    yield Sample("firn_log_cleanings", metrics.cleanings)
+    yield Sample("firn_log_cleaning_errors", metrics.cleaning_errors)
+    yield Sample("firn_log_cleaned_bytes_read", metrics.cleaned_bytes_read)
+    yield Sample("firn_log_cleaned_bytes_written", metrics.cleaned_bytes_written)
+    yield Sample("firn_log_uncleanable", metrics.uncleanable_logs)
+    for path, standing in tuple(metrics.disks.items()):
+        directory = (printable(path),)
+        yield Sample("firn_log_dir_free_bytes", standing.usable, directory)
+        yield Sample("firn_log_dir_size_bytes", standing.total, directory)
+        yield Sample("firn_disk_step", standing.step.value, directory)
+    yield Sample("firn_disk_freed_segments", metrics.disk_freed_segments)
+    yield Sample("firn_disk_freed_bytes", metrics.disk_freed_bytes)
+    yield Sample("firn_disk_sealed_segments", metrics.disk_sealed_segments)
+    yield Sample("firn_disk_throttle_seconds", metrics.disk_throttle_time.snapshot())
+    yield Sample("firn_disk_refused_batches", metrics.disk_refused_batches)
 
 
 def _serving(metrics: ServingMetrics) -> Iterator[Sample]:

@@ -1,37 +1,25 @@
-"""What the system says of this process: CPU, memory, and the file systems of its log directories."""
+"""What the system says of this process: CPU and memory."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from resource import RUSAGE_SELF, getpagesize, getrusage
 from typing import Final
 
-from service.base.printable import printable
 from service.console.measuring import Sample
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 
 
-def of_process(limit_bytes: int, directories: Iterable[Path]) -> Iterator[Sample]:
-    """Samples of now; `limit_bytes` is what `memory_limit` has found. Takes some 50 µs.
-
-    A directory that the system says nothing of (not mounted any more) has no samples: its partitions are
-    offline, which is told elsewhere.
-    """
+def of_process(limit_bytes: int) -> Iterator[Sample]:
+    """Samples of now; `limit_bytes` is what `memory_limit` has found. Takes some 50 µs."""
     used = getrusage(RUSAGE_SELF)
     resident = int(Path("/proc/self/statm").read_bytes().split()[1]) * getpagesize()
     yield Sample("process_cpu_seconds", used.ru_utime + used.ru_stime)
     yield Sample("process_resident_memory_bytes", resident)
     yield Sample("firn_memory_limit_bytes", limit_bytes)
-    for directory in directories:
-        try:
-            found = os.statvfs(directory)
-        except OSError:
-            continue
-        yield Sample("firn_log_dir_free_bytes", found.f_bavail * found.f_frsize, (printable(directory),))
-        yield Sample("firn_log_dir_size_bytes", found.f_blocks * found.f_frsize, (printable(directory),))
 
 
 def memory_limit(groups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:

@@ -133,8 +133,7 @@ class Console:
 
     async def _scrape(self) -> list[bytes]:
         try:
-            logs = self._node.logs
-            process = of_process(self._memory_limit, logs.directories if logs is not None else ())
+            process = of_process(self._memory_limit)
             self._text = await render(
                 self._node, self._clock.now_ms(), with_partitions=self._with_partitions, more=process
             )

@@ -107,6 +107,7 @@ class Checkpoints:
         self.names: set[Name] = set()
         self._number = -1
         self._failed: Mapping[LogDir, Exception] = {}
+        self._told: dict[LogDir, str] = {}
         self._durable_starts: dict[LogDir, Offsets] = {}
         self.cleaned: dict[LogDir, Offsets] = {}
         self._lock = threads.lock()
@@ -139,8 +140,11 @@ class Checkpoints:
                     if isinstance(e, FsyncFailed):
                         home.latch.fail(e)
                     failed[home] = e
-                    _log.error("checkpoints of %s: %s", home.path, e)
+                    if self._told.get(home) != str(e):  # it is tried again every second
+                        self._told[home] = str(e)
+                        _log.error("checkpoints of %s: %s", home.path, e)
                 else:
+                    self._told.pop(home, None)
                     self._durable_starts[home] = starts
             self.names = {name for _, points, *_ in offsets.homes for name in points}
             self._failed = failed

@@ -7,8 +7,9 @@ place elsewhere.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Final
 
 from service.base.disk import DiskError
 from service.base.errors import StorageError
@@ -17,6 +18,8 @@ from service.hot.log_dir import LogDir, MetaProperties
 from service.hot.state import LogOffline
 
 _log = logging.getLogger(__name__)
+
+_REFUSED_MS: Final = 60_000
 
 
 class LogDirs:
@@ -31,6 +34,9 @@ class LogDirs:
         self.failed: set[LogDir] = set()
         """those among them that are not to be relied on any more"""
         self._unusable: dict[Path, DiskError] = {}
+        self._clock = world.clock
+        self._refused_ms: dict[LogDir, int] = {}
+        """until when new logs had better lie elsewhere"""
         try:
             for path in paths:
                 self._lock(path, world)
@@ -77,10 +83,29 @@ class LogDirs:
         for path, why in self._unusable.items():
             raise LogOffline(f"its files may be in {path}, which cannot be used: {why}")
 
+    def is_online(self, path: Path) -> bool:
+        """Whether a directory is in use and has not failed."""
+        return any(home.path == path and home not in self.failed for home in self.in_use)
+
     def check_online(self, path: Path) -> None:
         """`LogOffline` for a directory that was left out, or has failed."""
-        if all(home.path != path or home in self.failed for home in self.in_use):
+        if not self.is_online(path):
             raise LogOffline(f"log directory {path} is offline")
+
+    def for_a_new_log(self, counts: Mapping[LogDir, int]) -> LogDir:
+        """The directory with the fewest logs among those that work; with as many, the one named first (Kafka
+        `LogManager.nextLogDirs`). One that has just refused a log comes after the others, as Kafka tries them
+        in turn. `LogOffline` where none works.
+        """
+        working = [home for home in self.in_use if home.latch.failure is None]
+        if not working:
+            raise LogOffline("no log directory is left")
+        now_ms = self._clock.monotonic_ms()
+        return min(working, key=lambda home: (self._refused_ms.get(home, now_ms) > now_ms, counts[home]))
+
+    def has_refused(self, home: LogDir) -> None:
+        """A log could not be made in it: the next ones are made elsewhere for a while, if they can be."""
+        self._refused_ms[home] = self._clock.monotonic_ms() + _REFUSED_MS
 
     def newly_failed(self) -> list[tuple[LogDir, StorageError]]:
         """Those that have failed since this was asked last, and how."""

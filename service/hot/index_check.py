@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from errno import EIO, ENOENT
 from pathlib import Path
 from typing import NamedTuple
 
+from service.base.disk import DiskError
+from service.base.errors import CorruptionError
 from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.walk import Read, find_offset, iter_batches
 
@@ -67,3 +70,10 @@ def _time_index_problem(segment: Looked) -> str:
         if header.max_timestamp == timestamp:
             return ""
     return f"{name} ends with time {timestamp} at offset {offset}, where the log has another"
+
+
+def of_the_index(error: CorruptionError | DiskError) -> Exception:
+    """`error` where an index can be made anew because of it; else raised: descriptors, say, come back."""
+    if isinstance(error, DiskError) and error.errno not in (ENOENT, EIO):
+        raise error
+    return error

@@ -94,6 +94,7 @@ class LocalLog:
         log_start_offset: int = 0,
         clean: bool = False,
         doubtful: bool = False,
+        lost_power: bool = False,
         cleaned_offset: int = -1,
         files: FileCache | None = None,
         latch: Latch | None = None,
@@ -102,20 +103,19 @@ class LocalLog:
         """Open the log in `directory`, which is made if it is not there, and recover it unless `clean`.
 
         `recovery_point`: below it everything is known to be on disk. `log_start_offset`: as checkpointed.
-        `doubtful`: an fsync failed in the directory, so what lies above is written again. `cleaned_offset`:
-        up to there it was compacted, as checkpointed, -1 if it never was.
-        `latch`: its log directory's, one of its own where it is alone. `DiskError` if the disk does not let
-        us, `CorruptionError` if the log is damaged: its bytes stay as they are then.
+        `doubtful`, `lost_power`: as `Known` says. `cleaned_offset`: up to there it was compacted, as
+        checkpointed, -1 if it never was. `latch`: its log directory's, one of its own where it is alone.
+        `DiskError` if the disk does not let us, `CorruptionError` if the log is damaged: its bytes stay then.
         """
         make_directory(world.disk, directory)
-        files = FileCache(world.disk) if files is None else files
-        state = LogState(directory, tip, config, world, files)
-        known = Known(recovery_point, log_start_offset, clean and not doubtful, doubtful, cleaned_offset)
+        state = LogState(directory, tip, config, world, FileCache(world.disk) if files is None else files)
+        clean = clean and not doubtful
+        known = Known(recovery_point, log_start_offset, clean, doubtful, lost_power, cleaned_offset)
         is_changed = load_log(state, known, producer_expiration_ms)
         log = cls(state, latch or Latch())
-        if is_changed or not known.clean:
+        if is_changed or not clean:
             log._durability.note(state.epochs.path)
-        log._durability.is_settled = known.clean
+        log._durability.is_settled = clean
         return log
 
     @classmethod
@@ -452,10 +452,10 @@ class LocalLog:
         except CorruptionError as e:
             raise self.state.corrupt(e) from e
 
-    def delete_segments(self, last_offset: int, reason: str) -> int:
-        """Delete the oldest sealed segments that hold nothing above `last_offset`; returns how many."""
+    def delete_segments(self, last_offset: int, reason: str, *, at_once: bool = False) -> int:
+        """Delete the oldest sealed segments with nothing above `last_offset`, files `at_once`; how many."""
         self.state.check()
-        return self._trimming.delete_segments(last_offset, reason)
+        return self._trimming.delete_segments(last_offset, reason, at_once=at_once)
 
     def advance_local_start(self, offset: int) -> int:
         """The local log begins at `offset` at the earliest: delete what lies wholly below.
@@ -497,9 +497,9 @@ class LocalLog:
     def truncate_to(self, offset: int) -> int:
         """Drop all batches that reach to `offset` or beyond; returns the new end of the log.
 
-        A batch that `offset` lies in goes as a whole, so the end may be lower than asked. Below the local
-        start the whole local log goes and a new one begins at `offset`. A checkpointed recovery point above
-        the new end must have been lowered before: else the next opening takes the log for damaged.
+        A batch that `offset` lies in goes as a whole, and so does a gap, so the end may be lower than asked.
+        Below the local start the whole local log goes and a new one begins at `offset`. A checkpointed
+        recovery point above the new end must have been lowered before: else the log is taken for damaged.
         """
         self.state.check()
         return self._or_offline(lambda: self._trimming.truncate_to(offset))

@@ -9,6 +9,8 @@ All are Kafka's but the last:
     log-start-offset-checkpoint        likewise; only for logs that begin above their first segment
     cleaner-offset-checkpoint          likewise; for logs that are or were compacted, up to where
     .fsync-failed                      empty; what was not known to be on disk is to be written again
+    .boot-id                           of the machine's run in which it was last in use, and what was
+                                       found damaged then, a directory a line
 
 Blocking; for start, stop and the `log-io` threads.
 """
@@ -20,7 +22,7 @@ import binascii
 import contextlib
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -30,6 +32,7 @@ from crc32c import crc32c
 from service.base.disk import Disk, DiskError, LockHeld, MissingFile, Open
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.files import (
+    FsyncFailed,
     exists,
     make_directory,
     read_checkpoint,
@@ -49,6 +52,7 @@ LOCK: Final = ".lock"
 META: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 DOUBTFUL: Final = ".fsync-failed"
+BOOT_ID: Final = ".boot-id"
 _META_CHECKSUM: Final = "#firn.crc32c="
 _ID_CHECKSUM: Final = "\nfirn.crc32c: "
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
@@ -68,6 +72,13 @@ class MetaProperties(NamedTuple):
     cluster_id: str
     node_id: int
     directory_id: UUID
+
+
+class Boot(NamedTuple):
+    """A run of the machine, and the directories whose replicas were found damaged in it."""
+
+    boot_id: str
+    damaged: frozenset[str] = frozenset()
 
 
 def encode_uuid(value: UUID) -> str:
@@ -107,6 +118,7 @@ class LogDir:
         self.disk = world.disk
         self._world = world
         self.latch = Latch(self._leave_word)
+        self._boot = Boot("")
         make_directory(world.disk, path)
         try:
             self._lock_fd = world.disk.lock(path / LOCK)
@@ -154,6 +166,42 @@ class LogDir:
     def trust_again(self) -> None:
         """All that was in doubt was written again, and flushed."""
         remove_file(self.disk, self.path / DOUBTFUL)
+
+    def read_boot(self) -> Boot:
+        """The machine's run in which the directory was last in use; with id "" where that is not known."""
+        path = self.path / BOOT_ID
+        try:
+            boot_id, *damaged = read_file(self.disk, path, MAX_SMALL_BYTES).decode().splitlines()
+            self._boot = Boot(boot_id, frozenset(damaged))
+        except MissingFile:
+            pass
+        except (DiskError, CorruptionError, ValueError) as e:
+            _log.warning("%s: whether the machine was started anew is not known: %s", path, e)
+        return self._boot
+
+    def lost_power(self, boot: Boot) -> bool:
+        """Whether the machine was started anew since: of what was not flushed, anything may be missing then.
+        False where that is not known."""
+        return bool(boot.boot_id and self._world.boot_id) and boot.boot_id != self._world.boot_id
+
+    def note_boot(self, damaged: Iterable[str]) -> None:
+        """What the machine's last run left is dealt with: what is missing from now on, it has not taken.
+
+        `damaged`: directories of replicas that cannot be opened: they wait for an operator, whatever becomes
+        of the machine.
+        """
+        boot = Boot(self._world.boot_id, frozenset(damaged))
+        if boot == self._boot:
+            return
+        lines = [boot.boot_id, *sorted(boot.damaged), ""]
+        try:
+            write_atomically(self.disk, self.path / BOOT_ID, "\n".join(lines).encode())
+        except DiskError as e:
+            if isinstance(e, FsyncFailed):
+                self.latch.fail(e)
+            _log.error("%s is left out of date: %s", self.path / BOOT_ID, e)
+        else:
+            self._boot = boot
 
     def take_clean_marker(self) -> bool:
         """Whether the last shutdown was clean.

@@ -29,7 +29,7 @@ from service.base.slices import Slice
 from service.base.types import NO_OFFSET, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
-from service.hot import names
+from service.hot import names, producer_expiry
 from service.hot.checkpoints import AllOffsets, Checkpoints, Name, OffsetTable, Rounds
 from service.hot.cleaning.cleaner import Cleaner
 from service.hot.directories import LogDirs
@@ -52,7 +52,6 @@ _PRODUCER_EXPIRY_CHECK_MS: Final = 600_000
 _OPEN_AGAIN_MS: Final = 5_000
 _OPENED_AT_A_TIME: Final = 64
 _ADOPT_US: Final = 5
-_EXPIRE_US_PER_100: Final = 15
 
 LogKey = tuple[UUID, int]
 """(topic id, partition)"""
@@ -109,6 +108,10 @@ class LogManager:
         self._offsets = OffsetTable()
         self._counts: Counter[LogDir] = Counter()
 
+    def keep_producers(self, expiration_ms: int) -> None:
+        """``producer.id.expiration.ms``; it holds from the next look at them on."""
+        self._opener.producer_expiration_ms = expiration_ms
+
     def claim(self, cluster_id: str, node_id: int) -> list[MetaProperties]:
         """Note on every directory whose it is; `ConfigError` if one is another node's or cluster's."""
         return self._dirs.claim(cluster_id, node_id)
@@ -117,6 +120,10 @@ class LogManager:
     def directories(self) -> list[Path]:
         """The log directories that could be used at this start."""
         return self._dirs.paths
+
+    def is_online(self, path: Path) -> bool:
+        """As `LogDirs.is_online`."""
+        return self._dirs.is_online(path)
 
     def logs(self) -> Mapping[LogKey, LocalLog]:
         """All logs, offline ones among them, by topic id and partition; a live view."""
@@ -150,18 +157,21 @@ class LogManager:
             self._checkpoints.cleaned[home] = found.cleaned
             for path in found.doomed:
                 self._io.run(remove, self._disk, [path])
-            replicas = found.replicas
-            stop = f"after a {'clean' if found.clean else 'hard'} stop" if replicas else "which has none yet"
-            _log.info("opening %d logs in %s, %s", len(replicas), home.path, stop)
-            topics = {topic for _, (topic, _) in replicas}
+            stop = f"after a {'clean' if found.clean else 'hard'} stop"
+            stop = stop if found.replicas else "which has none yet"
+            _log.info("opening %d logs in %s, %s", len(found.replicas), home.path, stop)
+            topics = {topic for _, (topic, _) in found.replicas}
             settings = {topic: config_of(topic) for topic in sorted(topics)}
-            wanted = [(path, *named, settings[named[0]]) for path, named in replicas]
+            wanted = [(path, *named, settings[named[0]]) for path, named in found.replicas]
             # One that needs recovery takes a thread for itself.
             group = _OPENED_AT_A_TIME if found.clean else 1
             for opened in await self._io.run_all(partial(self._open_group, found, home), wanted, group):
                 self._take_in(opened, home)
             if found.doubtful:
                 await self._settle(home)
+            unopened = [one for one in self._offline if one.home is home]
+            if all(one.is_damaged for one in unopened):
+                await self._io.run(home.note_boot, [one.path.name for one in unopened])
 
     def _open_group(
         self, found: Found, home: LogDir, wanted: Sequence[tuple[Path, str, int, LogConfig]]
@@ -288,6 +298,8 @@ class LogManager:
             self._counts[one.home] -= 1
             if isinstance(made, LocalLog):
                 self._adopt(made, one.home)
+            else:
+                self._dirs.has_refused(one.home)
             found.append((one.tip, made))
         self._take_directories_offline()
         return found
@@ -307,11 +319,7 @@ class LogManager:
             self._not_offline(one)
 
     def _place(self, tip: TopicIdPartition, config: LogConfig) -> NewLog:
-        """In the directory with the fewest logs among those that work."""
-        working = [home for home in self._dirs.in_use if home.latch.failure is None]
-        if not working:
-            raise LogOffline("no log directory is left")
-        home = min(working, key=self._counts.__getitem__)
+        home = self._dirs.for_a_new_log(self._counts)
         self._counts[home] += 1
         return NewLog(home.path / names.partition_dir(tip.topic, tip.partition), tip, config, home)
 
@@ -493,7 +501,8 @@ class LogManager:
                 await self._open_again()
             if now_ms >= expire_at:
                 expire_at = now_ms + _PRODUCER_EXPIRY_CHECK_MS
-                await self._expire_producers()
+                expiration_ms = self._opener.producer_expiration_ms
+                await producer_expiry.expire(self._logs.values(), expiration_ms, self._clock.now_ms())
             if not self._flusher.is_waited_for:
                 wake.clear()
                 with contextlib.suppress(TimeoutError):
@@ -538,22 +547,12 @@ class LogManager:
 
         def may_go(log: LocalLog) -> MayGo:
             home = self._homes.get(log)
-            return MayGo.NEVER if home is None else MayGo.LATER if home in failed else MayGo.NOW
+            # A full disk takes no checkpoint: an older one will do that says the same, or nothing would go.
+            is_told = home not in failed or self.durable_start(log) >= log.log_start_offset
+            is_late = not is_told or home in self._dirs.failed
+            return MayGo.NEVER if home is None else MayGo.LATER if is_late else MayGo.NOW
 
         await self._removals.remove_due(now_ms, checkpoint, may_go)
-
-    async def _expire_producers(self) -> None:
-        piece = Slice()
-        for log in tuple(self._logs.values()):
-            if len(log.producers):
-                if piece.charge(1 + len(log.producers) * _EXPIRE_US_PER_100 // 100):
-                    await piece.next_turn()
-                log.producers.expire(self._clock.now_ms())
-
-    def checkpoint(self) -> None:
-        """Write recovery points and log starts of all logs. Blocks on the disk; `StorageError`."""
-        for error in self._checkpoints.write(self._take_offsets()).values():
-            raise StorageError(f"checkpoints: {error}") from error
 
     def _take_offsets(self) -> AllOffsets:
         for log, home in self._homes.items():

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from service.base.metrics import Histogram
+from service.hot.watermarks import Standing
 
 
 @dataclass(slots=True, eq=False)
@@ -20,3 +22,13 @@ class HotMetrics:
     cleaned_bytes_written: int = 0
     uncleanable_logs: int = 0
     """Set aside now, as they failed to be cleaned."""
+    disks: dict[Path, Standing] = field(default_factory=dict)
+    """Where log directories stand on the ladder; those that are offline are not there."""
+    disk_freed_segments: int = 0
+    """Local copies that went before local retention let them."""
+    disk_freed_bytes: int = 0
+    disk_sealed_segments: int = 0
+    """Sealed early, to be copied."""
+    disk_throttle_time: Histogram = field(default_factory=Histogram)
+    """How long producers had to wait after a request, in seconds."""
+    disk_refused_batches: int = 0

@@ -47,6 +47,10 @@ class Found(NamedTuple):
     doomed: list[Path]
     doubtful: bool = False
     """an fsync failed in an earlier process: what was not known to be durable is to be written again"""
+    lost_power: bool = False
+    """the machine was started anew: of what was not known to be durable, anything may be missing"""
+    damaged: frozenset[str] = frozenset()
+    """directories whose replicas were damaged before"""
 
 
 class NewLog(NamedTuple):
@@ -79,7 +83,9 @@ def look_into(home: LogDir) -> Found:
     clean = home.take_clean_marker()
     points, starts = home.read_offsets(RECOVERY_POINTS), home.read_offsets(LOG_START_OFFSETS)
     cleaned = home.read_offsets(CLEANER_OFFSETS)
-    found = Found(clean, points, starts, cleaned, [], [], home.is_doubtful())
+    boot = home.read_boot()
+    doubtful, lost_power = home.is_doubtful(), home.lost_power(boot)
+    found = Found(clean, points, starts, cleaned, [], [], doubtful, lost_power, boot.damaged)
     for path in [home.path / entry.name for entry in home.disk.list(home.path) if entry.is_dir]:
         named = names.parse_partition_dir(path.name)
         if path.name == names.CLUSTER_METADATA_DIR:
@@ -100,7 +106,7 @@ class Opener:
         self._world = world
         self._disk = world.disk
         self._files = files
-        self._producer_expiration_ms = producer_expiration_ms
+        self.producer_expiration_ms = producer_expiration_ms
 
     def open(
         self, path: Path, tip: TopicIdPartition, config: LogConfig, known: Found, home: LogDir
@@ -116,10 +122,11 @@ class Opener:
             log_start_offset=known.log_starts.get(tip[1:], 0),
             clean=known.clean,
             doubtful=known.doubtful,
+            lost_power=known.lost_power and path.name not in known.damaged,
             cleaned_offset=known.cleaned.get(tip[1:], -1),
             files=self._files,
             latch=home.latch,
-            producer_expiration_ms=self._producer_expiration_ms,
+            producer_expiration_ms=self.producer_expiration_ms,
         )
         if not known.clean and recovery_point == 0:
             # The process that made it may have been killed before it flushed anything, its names among it.
@@ -160,7 +167,7 @@ class Opener:
                 world=self._world,
                 files=self._files,
                 latch=new.home.latch,
-                producer_expiration_ms=self._producer_expiration_ms,
+                producer_expiration_ms=self.producer_expiration_ms,
             )
             write_topic_id(self._disk, new.path, new.tip.topic_id)
         except (StorageError, CorruptionError) as e:

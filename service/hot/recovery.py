@@ -4,7 +4,9 @@ What is known to be durable: everything after a clean shutdown, else what lies b
 From there on every segment is read whole and its batches are verified; below it segments must meet.
 
 A **torn tail** is what a crash leaves of the last write: it lies beyond the last known-durable point, and
-nothing valid is behind it. It is cut. Everything else that is not as it was written is **damage**: bytes that
+nothing valid is behind it. It is cut. Where the machine was started anew since, its cache is gone, and with
+it any of the pages that were not flushed, in no order: there the log ends before the first batch that is
+missing, whatever is behind it. Everything else that is not as it was written is **damage**: bytes that
 are wrong or missing below that point, or in front of batches that are sound. Then `CorruptionError` says
 where, and the files stay as they are: whoever opened the log takes the replica offline.
 
@@ -53,6 +55,8 @@ class Known(NamedTuple):
     clean: bool
     doubtful: bool = False
     """what is not known to be on the device is to be written again"""
+    lost_power: bool = False
+    """of what is not known to be on the device, anything may be missing"""
     cleaned_offset: int = -1
     """up to where it was compacted, -1 if it never was"""
 
@@ -125,6 +129,8 @@ def load_log(state: LogState, known: Known, producer_expiration_ms: int) -> bool
     if state.cleaned_offset >= 0:
         # Who was cleaned may lack offsets, whatever its policy is now; a follower has its leader's gaps.
         state.gaps_below = end_offset
+    if state.cleaned_offset > end_offset:
+        state.cleaned_offset = state.start  # it was cut, and no checkpoint says so: what comes now is dirty
     return is_changed
 
 
@@ -336,10 +342,18 @@ class _Loader:
         return end_offset
 
     def _end_before(self, slot: int, end_offset: int) -> None:
-        """Segments from `slot` on do not begin at `end_offset`: left-overs if they are empty, else damage."""
+        """Segments from `slot` on do not begin at `end_offset`: left-overs if they are empty, else damage,
+        unless the power took what was between."""
         if any(segment.size for segment in self._segments[slot:]):
-            self._check_border(self._segments[slot - 1], end_offset, self._segments[slot])
-            return
+            before, segment = self._segments[slot - 1 : slot + 1]
+            if segment.base_offset < end_offset or not self._may_have_lost(end_offset):
+                self._check_border(before, end_offset, segment)
+                return
+            _log.warning(
+                "%s: the log ends at offset %d, where records are missing that were not flushed when the "
+                "machine stopped; %d segments behind them go",
+                before.log.path, end_offset, len(self._segments) - slot,
+            )  # fmt: skip
         self._drop(self._segments[slot:])
 
     def _cut(self, slot: int, end_offset: int, problem: Problem) -> None:
@@ -347,6 +361,27 @@ class _Loader:
         segment, known = self._segments[slot], self.known
         if known.clean or end_offset < known.recovery_point:
             raise CorruptionError(f"{problem.why}; it had been on disk for good")
+        if not self._may_have_lost(end_offset):
+            self._check_nothing_follows(slot, end_offset, problem)
+        _log.warning(
+            "%s: valid up to offset %d, a torn tail of %d bytes cut: %s",
+            segment.log.path, end_offset, segment.size - problem.position, problem.why,
+        )  # fmt: skip
+        segment.cut_tail(problem.position)
+        self._drop(self._segments[slot + 1 :])
+
+    def _may_have_lost(self, end_offset: int) -> bool:
+        """Whether what stood at `end_offset` may have gone with the machine's cache.
+
+        Where every batch is flushed before the next one comes, nothing has.
+        """
+        known = self.known
+        if known.clean or self._state.config.flush_messages == 1:
+            return False
+        return known.lost_power and end_offset >= known.recovery_point
+
+    def _check_nothing_follows(self, slot: int, end_offset: int, problem: Problem) -> None:
+        segment = self._segments[slot]
         behind = find_sound(segment.log.get().pread, problem.position + 1, segment.size, end_offset + 1)
         if behind is not None:
             raise CorruptionError(f"{problem.why}; a sound batch follows at position {behind}")
@@ -354,12 +389,6 @@ class _Loader:
             read, least = later.log.get().pread, later.base_offset
             if later.size and find_sound(read, 0, later.size, least) is not None:
                 raise CorruptionError(f"{problem.why}; sound batches follow in {later.log.path}")
-        _log.warning(
-            "%s: valid up to offset %d, a torn tail of %d bytes cut: %s",
-            segment.log.path, end_offset, segment.size - problem.position, problem.why,
-        )  # fmt: skip
-        segment.cut_tail(problem.position)
-        self._drop(self._segments[slot + 1 :])
 
     def _take_over(self, file: SegmentFile, run: Run) -> None:
         epochs, batches = self._state.epochs, run.batches

@@ -82,7 +82,8 @@ class TimeSearch:
         """Where the first record at or after both `timestamp` and `start_offset` can be, in that order.
 
         Also None for each segment that is passed over, so that whoever walks a long log can pause: what is
-        removed meanwhile is left out. `StorageError`; a `CorruptionError` of a look belongs to `corrupt`.
+        removed or compacted meanwhile is taken as it is then. `StorageError`; a `CorruptionError` of a look
+        belongs to `corrupt`.
         """
         start = self._state.local_start if start_offset is None else start_offset
         return self._judged(_looks_by_time(self._state.segments, timestamp, start))
@@ -116,11 +117,14 @@ class TimeSearch:
 
 
 def _looks_by_time(segments: Segments, timestamp: int, start_offset: int) -> Iterator[Look | None]:
-    for slot, segment in enumerate(all_now := tuple(segments.all)):
-        following = all_now[slot + 1].base_offset if slot + 1 < len(all_now) else None
+    following: int | None = 0
+    while following is not None:
+        # Whatever is there now: segments may have gone, or become one, since the one before.
+        slot = max(segments.slot_of(following), 0)
+        following = segments.bases[slot + 1] if slot + 1 < len(segments) else None
         look = None
-        if segment.base_offset >= segments.bases[0] and (following is None or following > start_offset):
-            look = _look(segment, timestamp, start_offset)
+        if following is None or following > start_offset:
+            look = _look(segments.all[slot], timestamp, start_offset)
         yield look
 
 
@@ -139,12 +143,19 @@ def _held(segment: Segment, position: int, timestamp: int, offset: int) -> Look:
 
 def _looks_for_newest(segments: Segments) -> Iterator[Look | None]:
     best: Segment | None = None
-    for segment in tuple(segments.all):
-        gone = segment.base_offset < segments.bases[0]
-        if not gone and segment.size and (best is None or segment.max_timestamp > best.max_timestamp):
-            best = segment
-        yield None
-    if best is None or best.max_timestamp < 0 or best.base_offset < segments.bases[0]:
+    is_there = False
+    while not is_there:  # else it was compacted or removed meanwhile, so another may be the one
+        best = None
+        following: int | None = 0
+        while following is not None:
+            slot = max(segments.slot_of(following), 0)
+            segment = segments.all[slot]
+            following = segments.bases[slot + 1] if slot + 1 < len(segments) else None
+            if segment.size and (best is None or segment.max_timestamp > best.max_timestamp):
+                best = segment
+            yield None
+        is_there = best is None or segments.all[segments.slot_of(best.base_offset)] is best
+    if best is None or best.max_timestamp < 0:
         return
     place = best.find(best.max_timestamp_offset)
     if place is not None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from errno import EIO, ENOENT
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -23,7 +22,7 @@ from service.base.files import fsync_file, read_file, sync_data
 from service.base.types import NO_TIMESTAMP, Buffer
 from service.hot import names
 from service.hot.files import FileCache, FileHandle, FileSlice, SegmentFile
-from service.hot.index_check import Looked, index_problem
+from service.hot.index_check import Looked, index_problem, of_the_index
 from service.hot.indexes import OffsetIndex, TimeIndex
 from service.records.batch import LOG_OVERHEAD, BatchHeader, size_at
 from service.records.scan import scan_pieces
@@ -157,6 +156,11 @@ class Segment:
         """Greatest record timestamp, else the time of the last write (ms)."""
         timestamp = self.max_timestamp
         return timestamp if timestamp >= 0 else self._written_at_ms()
+
+    @property
+    def knows_times(self) -> bool:
+        """Whether the greatest timestamp and the first batch's are known without a look at files."""
+        return not self.size or (self._max is not None and self._first_timestamp is not None)
 
     def _maximum(self) -> tuple[int, int]:
         if self._max is None:
@@ -321,7 +325,7 @@ class Segment:
         try:
             position, before = self.offset_index.lookup(offset)
         except (CorruptionError, DiskError) as e:
-            why = _of_the_index(e)
+            why = of_the_index(e)
         else:
             try:
                 if position >= limit:
@@ -363,19 +367,22 @@ class Segment:
         try:
             return self.time_index.lookup(timestamp)
         except (CorruptionError, DiskError) as e:
-            self._make_anew(_of_the_index(e))
+            self._make_anew(of_the_index(e))
         return self._without_error(lambda: self.time_index.lookup(timestamp)) or self.base_offset
 
     def _make_anew(self, why: object) -> None:
-        """Rebuild the indexes; where the disk does not let us lookups walk the log. `CorruptionError`."""
-        _log.warning("rebuilding the indexes of %s: %s", self.log.path, why)
+        """Rebuild the indexes; where the disk does not let us, or files are on their way to other names,
+        lookups walk the log. `CorruptionError`."""
         try:
-            self.rebuild_indexes()
+            if self.log.path.suffix == names.LOG:
+                _log.warning("rebuilding the indexes of %s: %s", self.log.path, why)
+                self.rebuild_indexes()
+                return
         except DiskError as e:
             _log.warning("%s has no indexes for now: %s", self.log.path, e)
-            for index in (self.offset_index, self.time_index):
-                index.forget()
-            self._checked = False
+        for index in (self.offset_index, self.time_index):
+            index.forget()
+        self._checked = False
 
     @staticmethod
     def _without_error(lookup: Callable[[], int]) -> int:
@@ -591,10 +598,3 @@ class Segment:
         self._is_active = False
         for handle in self.handles:
             handle.drop()
-
-
-def _of_the_index(error: CorruptionError | DiskError) -> Exception:
-    """`error` where an index can be made anew because of it; else raised: descriptors, say, come back."""
-    if isinstance(error, DiskError) and error.errno not in (ENOENT, EIO):
-        raise error
-    return error

@@ -23,7 +23,13 @@ from service.hot import names, retention
 from service.hot.durability import Durability
 from service.hot.producers import ProducerEntry
 from service.hot.reading import LogReader
-from service.hot.recovery import announce_restart, end_restart, replay_producers, settings_of
+from service.hot.recovery import (
+    announce_restart,
+    end_offset_of,
+    end_restart,
+    replay_producers,
+    settings_of,
+)
 from service.hot.segment import Segment
 from service.hot.state import LogState
 
@@ -134,14 +140,24 @@ class Trimming:
             return overdue
         return decision
 
-    def delete_segments(self, last_offset: int, reason: str) -> int:
-        """As `LocalLog.delete_segments`."""
+    def delete_segments(self, last_offset: int, reason: str, *, at_once: bool = False) -> int:
+        """As `LocalLog.delete_segments`; who reads them holds them open."""
         count = self._state.segments.whole_below(last_offset + 1)
         if count:
             config = self._state.config
             copied = config.remote_storage_enable and not config.remote_log_copy_disable
             self._remove_oldest(count, reason, copied)
+            if at_once:
+                self._hurry_removals()
         return count
+
+    def _hurry_removals(self) -> None:
+        """What waits for its removal does so no longer, older files first."""
+        now_ms = self._state.world.clock.now_ms()
+        hurried = [one._replace(due_ms=min(one.due_ms, now_ms)) for one in self._removals]
+        self._removals = deque(hurried)
+        if hurried:
+            self._on_removals(now_ms)
 
     def advance_local_start(self, offset: int) -> int:
         """As `LocalLog.advance_local_start`."""
@@ -247,7 +263,7 @@ class Trimming:
         slot = segments.slot_of(offset)
         segment = segments.all[slot]
         place = segment.find(offset)
-        end = offset if place is None else place.base_offset
+        end = offset if place is None else min(place.base_offset, offset)
         with state.lock:
             state.truncations += 1
             for gone in reversed(segments.take_out(slot + 1, len(segments), f"truncation to {offset}")):
@@ -257,6 +273,8 @@ class Trimming:
                 fsync_dir(state.disk, state.dir)
             before = segment.size
             segment.truncate(segment.size if place is None else place.position, end)
+            if end <= state.gaps_below:
+                end = end_offset_of(segment)  # as the next opening finds it
             segments.size -= before - segment.size
             segments.active = segment
             segment.open_for_append()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from crc32c import crc32c
@@ -60,6 +60,7 @@ from service.remote.stores.store import ObjectStore, Tagged
 from service.tiering.shared_objects import read_topics
 
 NewUuid = Callable[[], UUID]
+_ABSENT: Final = "it is not there"
 
 
 class HeadRepair(NamedTuple):
@@ -88,7 +89,9 @@ class TopicsRepair(NamedTuple):
     seen: Tagged | None
 
     def __str__(self) -> str:
-        named = ", ".join(f"{row.name} ({row.partitions})" for row in self.rows)
+        named = (
+            ", ".join(f"{row.name} ({row.partitions})" for row in self.rows) or "none, nothing is archived"
+        )
         return f"{TOPICS_KEY}: {self.wrong}; to be made from the manifests, without settings: {named}"
 
 
@@ -127,7 +130,9 @@ def find_repairs(store: ObjectStore) -> Iterator[Repair]:
     Changes nothing. To be carried out in this order.
     """
     partitions: dict[UUID, list[Manifest]] = {}
+    is_empty = True
     for key in _partitions(store):
+        is_empty = False
         found = _head_repair(store, key)
         if isinstance(found, Manifest):
             partitions.setdefault(key.topic_id, []).append(found)
@@ -135,7 +140,7 @@ def find_repairs(store: ObjectStore) -> Iterator[Repair]:
             yield found
             if isinstance(found, HeadRepair):
                 partitions.setdefault(key.topic_id, []).append(found.chain.manifest)
-    topics = _topics_repair(store, partitions)
+    topics = _topics_repair(store, partitions, is_empty)
     if topics is not None:
         yield topics
     cluster = _cluster_repair(store, partitions)
@@ -214,9 +219,9 @@ def _whole(store: ObjectStore, key: HeadKey, name: str) -> Chain | None:
 
 
 def _topics_repair(
-    store: ObjectStore, partitions: dict[UUID, list[Manifest]]
+    store: ObjectStore, partitions: dict[UUID, list[Manifest]], is_empty: bool
 ) -> TopicsRepair | Hopeless | None:
-    wrong = "it is not there"
+    wrong = _ABSENT
     try:
         if read_topics(store) is not None:
             return None
@@ -228,9 +233,15 @@ def _topics_repair(
         TopicRow(found[-1].topic, topic_id, max(one.partition for one in found) + 1, {})
         for topic_id, found in partitions.items()
     )
-    if not rows:
+    if not rows and wrong == _ABSENT:
         return None
-    [cluster_id, *others] = {one.cluster_id for found in partitions.values() for one in found}
+    ids = {one.cluster_id for found in partitions.values() for one in found}
+    if is_empty:
+        with suppress(CorruptionError, ObjectNotFound):
+            ids.add(open_cluster(store))  # it names whatever is made next
+    if not ids:
+        return Hopeless(TOPICS_KEY, f"{wrong}; nothing that can be read says which topics there are")
+    [cluster_id, *others] = ids
     if others:
         return Hopeless(TOPICS_KEY, f"{wrong}; the manifests are of {len(others) + 1} clusters")
     seen = conditional.tagged_or_none(store, TOPICS_KEY, max_size=MAX_TOPICS_BYTES)
@@ -240,7 +251,7 @@ def _topics_repair(
 def _cluster_repair(
     store: ObjectStore, partitions: dict[UUID, list[Manifest]]
 ) -> ClusterRepair | Hopeless | None:
-    wrong = "it is not there"
+    wrong = _ABSENT
     try:
         open_cluster(store)
         return None
@@ -255,7 +266,7 @@ def _cluster_repair(
         topics = read_topics(store)
         ids.update([topics.cluster_id] if topics is not None else ())
     if len(ids) != 1:
-        if wrong == "it is not there" and not ids:
+        if wrong == _ABSENT and not ids:
             return None  # nothing is archived: the next start makes the prefix its cluster's
         what = f"what is archived is of {len(ids)} clusters" if ids else "nothing archived says whose it is"
         return Hopeless(CLUSTER_KEY, f"{wrong}; {what}")

@@ -29,6 +29,19 @@ class Response:
         self.on_failed = on_failed
 
 
+class Throttled(Response):
+    """A response after which the connection's next request waits for `mute_s` seconds (KIP-219).
+
+    Without parts nothing is sent: it was a request that wants no answer.
+    """
+
+    __slots__ = ("mute_s",)
+
+    def __init__(self, parts: Sequence[Part], mute_s: float) -> None:
+        super().__init__(parts)
+        self.mute_s = mute_s
+
+
 class RequestContext:
     """Who asks. One per connection; the dispatcher fills in the request's own fields, which the next request
     overwrites.

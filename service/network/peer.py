@@ -19,7 +19,15 @@ from service.base.turns import NOTICED_S, Turns
 from service.network.admission import Admission
 from service.network.buffers import BufferPool
 from service.network.connection import ANSWERING, CLOSED, READING, Connection
-from service.network.exchange import Answer, Describe, Handler, Limits, RequestContext, Response
+from service.network.exchange import (
+    Answer,
+    Describe,
+    Handler,
+    Limits,
+    RequestContext,
+    Response,
+    Throttled,
+)
 from service.network.limited_log import RateLimitedLog
 from service.network.metrics import QUICK_S, ApiMetrics, NetworkMetrics
 from service.network.sender import Outlet, PeerLost, Sender
@@ -84,7 +92,7 @@ class Peer(asyncio.BufferedProtocol):
     """One connection: its machine, its output and its place in the loop."""
 
     __slots__ = (
-        "_api", "_asked_s", "_connection", "_context", "_eof", "_on_done", "_on_failed", "_pausing",
+        "_api", "_asked_s", "_connection", "_context", "_eof", "_mute", "_on_done", "_on_failed", "_pausing",
         "_pending", "_sender",
         "_shared", "_transport", "_turn", "_view", "last_move",
     )  # fmt: skip
@@ -96,6 +104,7 @@ class Peer(asyncio.BufferedProtocol):
         self._asked_s = 0.0
         self._view: memoryview | None = None
         self._pending: asyncio.Future[Answer] | None = None
+        self._mute: asyncio.TimerHandle | None = None
         self._pausing = False
         self._eof = False
         self._turn = True
@@ -152,6 +161,8 @@ class Peer(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         """The peer sends no more. What it asked for already is still answered, except long polls."""
         self._eof = True
+        if self._mute is not None and not self._connection.arrived_bytes and not self._sender.busy:
+            return False  # nothing is left to answer
         long_poll = self._pending is not None and self._context.cancel_on_disconnect
         return self._connection.state is not READING and not long_poll
 
@@ -172,6 +183,8 @@ class Peer(asyncio.BufferedProtocol):
         self._connection.close()
         self._connection = self._shared.closed  # its own holds this peer
         self._done()
+        if self._mute is not None:
+            self._mute.cancel()
         if self._pending is not None and self._context.cancel_on_disconnect:
             self._pending.cancel()
 
@@ -249,11 +262,29 @@ class Peer(asyncio.BufferedProtocol):
             else:
                 self._connection.answering()
                 self._shared.watch.sends(self)
+        elif isinstance(answer, Throttled):
+            self._throttle(answer, api)
         else:
             assert not isinstance(answer, Response)
             self._api, self._asked_s = api, self.last_move
             self._pending = asyncio.ensure_future(answer, loop=self._shared.loop)
             self._pending.add_done_callback(self._resolved)
+
+    def _throttle(self, answer: Throttled, api: ApiMetrics) -> None:
+        """Send `answer` now and take the next request later; meanwhile nothing more is read than is kept."""
+        self._connection.answering()
+        self._mute = self._shared.loop.call_later(answer.mute_s, self._unmute)
+        if answer.parts:
+            api.sent_bytes += _FRAME_SIZE(answer.parts[0])[0] + SIZE_BYTES  # type: ignore[arg-type]
+            if not self._sender.send(answer.parts):
+                self._shared.watch.sends(self)
+
+    def _unmute(self) -> None:
+        self._mute = None
+        if self._connection.state is ANSWERING and not self._sender.busy:
+            self._moved()
+            self._connection.answered()
+            self._next()
 
     def _resolved(self, future: asyncio.Future[Answer]) -> None:
         self._pending = None
@@ -288,8 +319,9 @@ class Peer(asyncio.BufferedProtocol):
         elif self._connection.state is ANSWERING:
             self._shared.watch.sent(self)
             self._done()
-            self._connection.answered()
-            self._next()
+            if self._mute is None:
+                self._connection.answered()
+                self._next()
 
     def _done(self) -> None:
         """The parts of the last answer are not needed any more."""
@@ -383,8 +415,8 @@ class Peer(asyncio.BufferedProtocol):
 
     @property
     def waiting(self) -> bool:
-        """Whether a handler has its request and has not answered."""
-        return self._pending is not None
+        """Whether a handler has its request and has not answered, or the next one has to wait."""
+        return self._pending is not None or self._mute is not None
 
     def is_answered_by(self, task: asyncio.Future[Answer]) -> bool:
         return self._pending is task
@@ -399,7 +431,10 @@ class Peer(asyncio.BufferedProtocol):
     def finish(self) -> None:
         """The server stops: close as soon as nothing is under way. A long poll promised nothing."""
         long_poll = self._pending is not None and self._context.cancel_on_disconnect
-        if self._connection.state is READING or long_poll:
+        if self._mute is not None:
+            self._mute.cancel()
+            self._unmute()
+        elif self._connection.state is READING or long_poll:
             self._transport.close()
 
     def abort(self) -> None:

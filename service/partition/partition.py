@@ -18,6 +18,7 @@ from service.base.purgatory import Purgatory
 from service.base.types import NO_LEADER_EPOCH, TopicIdPartition
 from service.config.settings import LogConfig
 from service.hot.log import AppendInfo, LocalLog
+from service.hot.retention import limits_of
 from service.partition.unified_log import LogRead, UnifiedLog
 from service.records.batch import read_header
 from service.records.validation import Origin, ValidatedBatch, rules_of
@@ -57,7 +58,7 @@ class Partition:
         self._held: str | None = None
         self._mark_listener: Callable[[int], None] | None = None
         self._max_inflated_bytes = max_inflated_bytes
-        self.rules = rules_of(local.config, max_inflated_bytes)
+        self.rules = rules_of(local.config, max_inflated_bytes, str(tip))
 
     @property
     def leader_epoch(self) -> int:
@@ -109,8 +110,19 @@ class Partition:
     def configure(self, config: LogConfig) -> None:
         """Take over new topic settings; they hold from the next append on."""
         self.unified.local.config = config
-        self.rules = rules_of(config, self._max_inflated_bytes)
+        self.rules = rules_of(config, self._max_inflated_bytes, str(self.tip))
+        if config.gives_up_archive:
+            self._give_up_archive()
         self._changed()
+
+    def _give_up_archive(self) -> None:
+        """Tiering was switched off: the log begins with what is here, and nothing of that is let go because
+        it lies in the bucket (Kafka `TopicConfigHandler.maybeUpdateRemoteLogComponents`)."""
+        self.published_offset = 0
+        try:
+            self.log.move_log_start(self.log.local_log_start_offset)
+        except StorageError as e:
+            _log.warning("%s still begins in its archive, which is given up: %s", self.tip, e)
 
     def hold_appends(self, reason: str) -> None:
         """Take no appends until `head_judged` lets them in: their offsets may lie in the bucket already."""
@@ -134,7 +146,7 @@ class Partition:
         restart.
         """
         self.unified.remote_committed(entry)
-        self.published_offset = entry.end_offset
+        self.published_offset = 0 if self.config.gives_up_archive else entry.end_offset
         self._changed()
 
     def delete_records(self, offset: int) -> int:
@@ -169,16 +181,41 @@ class Partition:
         it, unless the bucket does not take it and it is beyond the retention of both tiers.
         """
         remote = self.unified.remote
+        is_archive_empty = remote is None or not remote.segments
         gone = self.log.apply_local_retention(
             now_ms,
             self.published_offset,
             self.high_watermark,
-            is_tiered=remote is not None,
-            is_archive_empty=remote is None or not remote.segments,
+            is_tiered=not is_archive_empty and not self.config.gives_up_archive,
+            is_archive_empty=is_archive_empty,
         )
         if gone:
             self._changed()
         return gone
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether sealed segments go to the bucket, and from here once they are there."""
+        return limits_of(self.config).remote
+
+    def let_go_early(self) -> int:
+        """Let go of the oldest local segment, if the bucket has it: committed, and named by HEAD. Its bytes,
+        0 where there is none. What local retention says does not count; files go at once.
+        """
+        segments = self.log.state.segments
+        if len(segments) < 2 or not self.is_copied:
+            return 0
+        end_offset, size = segments.bases[1], segments.all[0].size
+        if end_offset > min(self.published_offset, self.high_watermark):
+            return 0
+        if not self.log.delete_segments(end_offset - 1, "the disk fills up", at_once=True):
+            return 0
+        self._changed()
+        return size
+
+    def seal_early(self, least_bytes: int) -> bool:
+        """Seal the active segment if it has so many bytes, so that it may be copied; whether it was."""
+        return self.is_copied and self.log.state.segments.active.size >= least_bytes and self.log.roll()
 
     def check_epoch(self, current_leader_epoch: int) -> None:
         """Compare the epoch that a client believes in with ours (KIP-320).

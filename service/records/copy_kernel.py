@@ -49,6 +49,7 @@ _BY_KEY = cython.declare(cython.longlong, Judging.BY_KEY)
 _ALL = cython.declare(cython.longlong, Judging.ALL)
 _INT64_MAX = cython.declare(cython.longlong, 0x7FFFFFFFFFFFFFFF)
 _INT64_MIN = cython.declare(cython.longlong, -1 - _INT64_MAX)
+_TWO_TO_61 = cython.declare(cython.longlong, 0x2000000000000000)
 _TWO_TO_62 = cython.declare(cython.longlong, 0x4000000000000000)
 
 
@@ -308,6 +309,25 @@ def write_records(
 @cython.inline
 @cython.nogil
 @cython.exceptval(check=False)
+def _later_by(horizon_ms: cython.longlong, base_timestamp: cython.longlong) -> cython.longlong:
+    """As `later_by`."""
+    if base_timestamp > _TWO_TO_61 or base_timestamp < -_TWO_TO_61:
+        return 0
+    return horizon_ms - base_timestamp
+
+
+def later_by(horizon_ms: cython.longlong, base_timestamp: cython.longlong) -> int:
+    """By how much a base timestamp becomes later where it is to be the delete horizon, at most 2^61.
+
+    0 where it is out of all reason: the batch gets none then.
+    """
+    return _later_by(horizon_ms, base_timestamp)
+
+
+@cython.cfunc
+@cython.inline
+@cython.nogil
+@cython.exceptval(check=False)
 def _put(
     out: cython.p_uchar, at: cython.longlong, value: cython.longlong, size: cython.longlong
 ) -> cython.void:
@@ -510,7 +530,7 @@ def copy_batches(
             state[_KEPT] += judged[0]
             later_ms = 0
             if judged[0] > 0 and attributes & 0x40 == 0 and (judged[1] > 0 or flags & 2):
-                later_ms = horizon_ms - int64(data, at + 27)
+                later_ms = _later_by(horizon_ms, int64(data, at + 27))
             if judged[0] == 0:
                 if flags & 4 or _is_needed(data, at, end_offset, ids, ends, known) != 0:
                     used = _write_empty(data, at, target, used)
@@ -518,6 +538,11 @@ def copy_batches(
                 used = _copy(target, used, data, at, size)
             else:
                 written = _write_rest(data, at, size, mark, judged, later_ms, target, used)
+                if written == _TIMESTAMP_OVERFLOW:  # what has no horizon stays
+                    if judged[0] == records:
+                        written = _copy(target, used, data, at, size)
+                    else:
+                        written = _write_rest(data, at, size, mark, judged, 0, target, used)
                 if written < 0:
                     status = written
                     break

@@ -9,7 +9,7 @@ Offsets, producers, sequences, codecs and timestamps stay. Of a batch
 
 A tombstone that is met for the first time gives its batch a delete horizon, the time from which on it may go
 (KIP-534): the base timestamp becomes that time, and the records' deltas count from it. A marker whose
-transaction is gone gets one likewise.
+transaction is gone gets one likewise. Where a timestamp is too far away for that there is none.
 
 Source: Kafka `Cleaner.cleanInto`, `MemoryRecords.filterTo`, `DefaultRecordBatch.writeEmptyHeader`.
 """
@@ -39,7 +39,13 @@ from service.records.batch import (
     read_header,
 )
 from service.records.compression import compress
-from service.records.copy_kernel import JUDGED_FIELDS, copy_batches, judge_records, write_records
+from service.records.copy_kernel import (
+    JUDGED_FIELDS,
+    copy_batches,
+    judge_records,
+    later_by,
+    write_records,
+)
 from service.records.kernel_status import CopyState, Judging, Pause, Status
 from service.records.key_map import Fates, KeyMap, broken_records, inflated
 from service.records.scan import BatchScan
@@ -48,6 +54,8 @@ _ONE: Final = 1
 _ENDED: Final = 2
 _STAYS: Final = 4
 _ROOM_PER_RECORD: Final = 16
+_LAST_HORIZON_MS: Final = 2**61
+"""Later is never: retention may be as long as 64 bits can say, and deltas count from the horizon."""
 _KEPT_OF_EMPTY: Final = LOG_APPEND_TIME_FLAG | TRANSACTIONAL_FLAG | CONTROL_FLAG
 _CRC: Final = struct.Struct(">I")
 
@@ -89,7 +97,8 @@ class Recopy:
         self._fates = fates
         self._rules = rules
         self._last = last_batches
-        self._times = array("q", (rules.now_ms, rules.now_ms + rules.delete_retention_ms))
+        horizon_ms = min(rules.now_ms + rules.delete_retention_ms, _LAST_HORIZON_MS)
+        self._times = array("q", (rules.now_ms, horizon_ms))
         self._out = bytearray(max(buffer_bytes, HEADER_SIZE))
         self._marks = bytearray(4096)
         self._state = array("q", bytes(8 * len(CopyState)))
@@ -205,21 +214,29 @@ class Recopy:
         kept, tombstones, newest = judged
         self._state[CopyState.READ] += count
         self._state[CopyState.KEPT] += kept
-        new_horizon = kept and header.delete_horizon_ms is None and (tombstones or flags & _ENDED)
-        if kept == count and not new_horizon:
-            yield from self._append(batch)
-        elif kept:
-            base = self._times[1] if new_horizon else header.base_timestamp
+        later_ms = 0
+        if kept and header.delete_horizon_ms is None and (tombstones or flags & _ENDED):
+            later_ms = later_by(self._times[1], header.base_timestamp)
+        written = 0
+        if kept and (kept < count or later_ms):
             out = bytearray(len(records) + _ROOM_PER_RECORD * count)
-            written = write_records(records, count, self._marks, base - header.base_timestamp, out)
+            written = write_records(records, count, self._marks, later_ms, out)
+            if written == Status.TIMESTAMP_OVERFLOW:  # what has no horizon stays
+                later_ms = 0
+                written = write_records(records, count, self._marks, 0, out) if kept < count else 0
             if written < 0:
                 raise broken_records(written, header.base_offset)
+        if written:
             packed = compress(header.codec, memoryview(out)[:written])
-            attributes = header.attributes | (DELETE_HORIZON_FLAG if new_horizon else 0)
             header = header._replace(
-                attributes=attributes, base_timestamp=base, max_timestamp=newest, record_count=kept
+                attributes=header.attributes | (DELETE_HORIZON_FLAG if later_ms else 0),
+                base_timestamp=header.base_timestamp + later_ms,
+                max_timestamp=newest,
+                record_count=kept,
             )
             yield from self._append(sealed_batch(header, packed))
+        elif kept:
+            yield from self._append(batch)
         elif flags & _STAYS:
             yield from self._append(empty_batch(header))
 

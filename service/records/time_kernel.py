@@ -139,7 +139,7 @@ def find_record(
     return status, (delta if status == _OK else index), at
 
 
-def find_outside(
+def find_refused(
     buf: cython.const[cython.uchar][::1],
     start: cython.longlong,
     end: cython.longlong,
@@ -147,12 +147,15 @@ def find_outside(
     base_timestamp: cython.longlong,
     oldest: cython.longlong,
     newest: cython.longlong,
+    needs_keys: cython.longlong,
     out: cython.longlong[::1],
-) -> int:
-    """The records outside ``[oldest, newest]``, of ``count`` that `check_records` has found sound.
+) -> tuple[int, int]:
+    """The records that a topic does not take, of ``count`` that `check_records` has found sound.
 
-    Writes index and timestamp of each to ``out`` until it is full, and returns how many. A record without a
-    timestamp (-1) is never outside.
+    Those without a key where ``needs_keys`` is not 0, and of the others those outside ``[oldest, newest]``; a
+    record without a timestamp (-1) is outside only where all are, ``oldest`` > ``newest``. Writes index,
+    timestamp, and 1 or 0 for whether it lacks its key, to ``out`` until that is full. Returns how many there
+    are, and how many of them are outside.
     """
     data: cython.p_const_uchar
     rows: cython.p_longlong
@@ -160,18 +163,21 @@ def find_outside(
     position: cython.longlong = start
     index: cython.longlong = 0
     found: cython.longlong = 0
-    room: cython.longlong = len(out) // 2
+    outside: cython.longlong = 0
+    room: cython.longlong = len(out) // 3
     timestamp: cython.longlong
+    keyless: cython.longlong
+    none_inside: cython.bint = oldest > newest
     if start < 0 or start > end or end > len(buf):
         raise IndexError(f"[{start}, {end}) is not inside {len(buf)} bytes")
     if start == end or room == 0:
-        return 0
+        return 0, 0
     if cython.compiled:
         data, rows = cython.address(buf[0]), cython.address(out[0])
     else:
         data, rows, row = buf, out, [0] * 10
     with cython.nogil:
-        while index < count and found < room:
+        while index < count:
             position = parse_record(data, position, end, row)
             if position < 0:
                 break
@@ -182,9 +188,20 @@ def find_outside(
             ):
                 break
             timestamp = base_timestamp + row[0]
-            if timestamp != -1 and (timestamp < oldest or timestamp > newest):
-                rows[2 * found] = index
-                rows[2 * found + 1] = timestamp
-                found += 1
+            keyless = 1 if needs_keys != 0 and row[3] < 0 else 0
+            if (
+                keyless == 0
+                and (timestamp < oldest or timestamp > newest)
+                and (timestamp != -1 or none_inside)
+            ):
+                outside += 1
+            elif keyless == 0:
+                index += 1
+                continue
+            if found < room:
+                rows[3 * found] = index
+                rows[3 * found + 1] = timestamp
+                rows[3 * found + 2] = keyless
+            found += 1
             index += 1
-    return found
+    return found, outside

@@ -5,7 +5,7 @@ The checks, their order and their error codes are Kafka's (`ProduceRequest.valid
 
     no whole batch, more than one, magic 0 or 1            INVALID_RECORD
     length or magic that no batch has                      CORRUPT_MESSAGE
-    transactional batch                                    INVALID_TXN_STATE
+    transactional batch                                    INVALID_PRODUCER_ID_MAPPING
     base offset other than 0                               INVALID_RECORD
     larger than max.message.bytes                          MESSAGE_TOO_LARGE
     less than a header, or checksum wrong                  CORRUPT_MESSAGE
@@ -27,8 +27,10 @@ Where Kafka is looser or answers by accident, on purpose otherwise:
   MESSAGE_TOO_LARGE, which makes a producer split its batch. Kafka inflates without bound.
 - A batch that its producer marked LogAppendTime is INVALID_TIMESTAMP on every topic. Kafka takes it for
   CreateTime topics when its max timestamp is in bounds: it stores records whose timestamps nobody checked.
-- Transactions are not served yet, so no transaction can be open: INVALID_TXN_STATE, which is Kafka's answer
-  for a partition that was never added to one.
+- Transactions are not served yet, so no producer has a transactional id: INVALID_PRODUCER_ID_MAPPING, which
+  is Kafka's answer where the coordinator does not know the id. Kafka asks it only about batches with a
+  producer id, and stores transactional ones without. A request without a transactional id is the handler's
+  to refuse.
 
 A max timestamp that is not that of the records is put right, as Kafka does.
 
@@ -41,7 +43,6 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, NamedTuple
@@ -70,11 +71,10 @@ from service.records.batch import (
     set_log_append_time,
     set_max_timestamp,
 )
-from service.records.compression import InflatedTooLarge, compress, decompress
+from service.records.compression import DEFAULT_LEVELS, InflatedTooLarge, compress, decompress
 from service.records.kernel import check_records
 from service.records.kernel_status import Status
-from service.records.key_kernel import find_keyless
-from service.records.time_kernel import find_outside
+from service.records.time_kernel import find_refused
 
 MAX_RECORD_ERRORS: Final = 100
 """Records named one by one in an answer; the batch is refused as a whole anyway."""
@@ -85,6 +85,7 @@ _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1
 _AS_PRODUCED: Final = "producer"
 _NO_KEY: Final = "Compacted topic cannot accept message without key"
+_BAD_TIMESTAMPS: Final = "One or more records have been rejected due to invalid timestamp"
 _CODEC_BY_NAME: Final = {"uncompressed": Codec.NONE, **{codec.name.lower(): codec for codec in CODECS[1:]}}
 _LENGTH: Final = struct.Struct(">i")
 _MAGIC: Final = struct.Struct(">b")
@@ -94,8 +95,16 @@ _ATTRIBUTES: Final = struct.Struct(">h")
 _AT_ONCE_NS: Final = 2_000_000
 """What a batch may take of a turn of the loop; the same as `base.slices.SLICE_US`."""
 _INFLATE_NS: Final = {Codec.NONE: 1, Codec.GZIP: 4, Codec.SNAPPY: 2, Codec.LZ4: 2, Codec.ZSTD: 2}
-_COMPRESS_NS: Final = {Codec.NONE: 0, Codec.GZIP: 40, Codec.SNAPPY: 4, Codec.LZ4: 30, Codec.ZSTD: 10}
-"""For each inflated byte, the look at its records included; rounded up from a slow machine's."""
+_COMPRESS_NS: Final = {
+    Codec.NONE: ((0, 0),),
+    Codec.GZIP: ((9, 40),),
+    Codec.SNAPPY: ((0, 4),),
+    Codec.LZ4: ((9, 30), (17, 80)),
+    Codec.ZSTD: ((3, 10), (6, 30), (9, 50), (12, 105), (15, 400), (22, 650)),
+}
+"""For each inflated byte, the look at its records included; rounded up from a slow machine's. By level, up to
+and including the one that is named.
+"""
 _ENCODINGS: Final = CODEC_MASK + 1
 _USUAL_RATIO: Final = 3
 """What ordinary records inflate by, at least."""
@@ -125,23 +134,27 @@ class ValidationRules:
     compression_type: str = _AS_PRODUCED
     max_inflated_bytes: int = MAX_INFLATED_BATCH_BYTES
     needs_keys: bool = False
+    compression_level: int | None = None  # of ``compression_type``; None: its default
+    partition: str = ""  # as refusals name it
     at_once_bytes: tuple[int, ...] = field(init=False)
     """by codec id: how large a batch may be, inflated, for one slice of the loop's turn"""
 
     def __post_init__(self) -> None:
-        most = [_AT_ONCE_NS // _cost_ns(codec, self.compression_type) for codec in CODECS]
+        most = [_AT_ONCE_NS // self._cost_ns(codec) for codec in CODECS]
         most += [most[0]] * (_ENCODINGS - len(most))  # unassigned ids are refused before they cost anything
         object.__setattr__(self, "at_once_bytes", tuple(most))
 
+    def _cost_ns(self, codec: Codec) -> int:
+        """Nanoseconds for each inflated byte."""
+        target = codec if self.compression_type == _AS_PRODUCED else _CODEC_BY_NAME[self.compression_type]
+        if target is codec:
+            return _INFLATE_NS[codec]
+        level = DEFAULT_LEVELS.get(target, 0) if self.compression_level is None else self.compression_level
+        return _INFLATE_NS[codec] + next(ns for most, ns in _COMPRESS_NS[target] if level <= most)
 
-def _cost_ns(codec: Codec, compression_type: str) -> int:
-    """Nanoseconds for each inflated byte."""
-    target = codec if compression_type == _AS_PRODUCED else _CODEC_BY_NAME[compression_type]
-    return _INFLATE_NS[codec] + (_COMPRESS_NS[target] if target != codec else 0)
 
-
-def rules_of(config: LogConfig, max_inflated_bytes: int) -> ValidationRules:
-    """The rules of a topic; the caller keeps them until its config changes.
+def rules_of(config: LogConfig, max_inflated_bytes: int, partition: str = "") -> ValidationRules:
+    """The rules of a topic for one partition; the caller keeps them until the topic's config changes.
 
     A batch may inflate to `max_inflated_bytes`, or to what the topic takes uncompressed.
     """
@@ -151,9 +164,20 @@ def rules_of(config: LogConfig, max_inflated_bytes: int) -> ValidationRules:
         timestamp_before_max_ms=config.message_timestamp_before_max_ms,
         timestamp_after_max_ms=config.message_timestamp_after_max_ms,
         compression_type=config.compression_type,
+        compression_level=_level_of(config),
         needs_keys=config.is_compacted,
+        partition=partition,
         max_inflated_bytes=min(max(max_inflated_bytes, config.max_message_bytes), MAX_INFLATED_BATCH_BYTES),
     )
+
+
+def _level_of(config: LogConfig) -> int | None:
+    levels = {
+        "gzip": config.compression_gzip_level,
+        "lz4": config.compression_lz4_level,
+        "zstd": config.compression_zstd_level,
+    }
+    return levels.get(config.compression_type)
 
 
 class RecordsRefused(RequestError):
@@ -187,6 +211,14 @@ class ValidatedBatch(NamedTuple):
     origin: Origin = Origin.CLIENT
 
 
+def check_frame(data: Buffer) -> None:
+    """As `validate_produced` begins: `RequestError` where ``data`` is not one whole batch of this format."""
+    view = memoryview(data)
+    size = len(view)
+    if size < HEADER_SIZE or _length_and_magic(view) != (size - LOG_OVERHEAD, MAGIC):
+        raise _frame_error(view)
+
+
 def validate_produced(
     data: bytearray | memoryview,
     rules: ValidationRules,
@@ -210,7 +242,9 @@ def validate_produced(
     if magic != MAGIC or length != size - LOG_OVERHEAD:
         raise _frame_error(view)
     if attributes & TRANSACTIONAL_FLAG:
-        raise RequestError(ErrorCode.invalid_txn_state, "no transaction is open: transactions are not served")
+        raise RequestError(
+            ErrorCode.invalid_producer_id_mapping, "no producer has a transactional id: they are not served"
+        )
     if base_offset != 0:
         raise _invalid(f"the base offset of a produced batch should be 0, but it is {base_offset}")
     if size > rules.max_message_bytes:
@@ -240,13 +274,8 @@ def validate_produced(
     )
     if status != 0:
         raise _record_error(Status(status), index)
-    if rules.needs_keys:
-        keyless = _keyless(records, start, count)
-        if keyless and outside < 0 and not attributes & LOG_APPEND_TIME_FLAG:
-            raise _key_error(keyless)
-    if outside >= 0 or attributes & LOG_APPEND_TIME_FLAG:
-        keyless = _keyless(records, start, count) if rules.needs_keys else ()
-        raise _timestamp_error(records, start, fields, oldest, newest, keyless)
+    if rules.needs_keys or outside >= 0 or attributes & LOG_APPEND_TIME_FLAG:
+        _check_each(records, start, fields, rules, oldest, newest)
 
     target = codec_id if rules.compression_type == _AS_PRODUCED else _CODEC_BY_NAME[rules.compression_type]
     if target == codec_id and max_timestamp == stated_max and not rules.log_append_time:
@@ -300,7 +329,7 @@ def _recompressed(view: memoryview, records: memoryview, codec: Codec, rules: Va
     The records' own bytes stay: their deltas are against a base timestamp that is kept too.
     """
     batch = bytearray(view[:HEADER_SIZE])
-    batch += compress(codec, records)
+    batch += compress(codec, records, rules.compression_level)
     if len(batch) > rules.max_message_bytes:
         raise _too_large(len(batch), rules)
     _LENGTH.pack_into(batch, 8, len(batch) - LOG_OVERHEAD)
@@ -351,8 +380,9 @@ def _is_no_batch(length: int, magic: int) -> bool:
 
 
 def _record_error(status: Status, index: int) -> RequestError:
-    code = ErrorCode.invalid_timestamp if status is Status.TIMESTAMP_OVERFLOW else ErrorCode.invalid_record
-    return RequestError(code, f"record {index} of the batch: {status.reason}")
+    if status is Status.TIMESTAMP_OVERFLOW:
+        return RecordsRefused(ErrorCode.invalid_timestamp, _BAD_TIMESTAMPS, ((index, status.reason),))
+    return _invalid(f"record {index} of the batch: {status.reason}")
 
 
 def _header_error(fields: tuple[int, ...]) -> RequestError:
@@ -368,44 +398,43 @@ def _header_error(fields: tuple[int, ...]) -> RequestError:
     return _invalid(f"producer id {producer_id} comes with an invalid sequence number {base_sequence}")
 
 
-def _keyless(records: Buffer, start: int, count: int) -> Sequence[int]:
-    """Numbers of the records without a key, a hundred of them at most."""
-    found = array("q", bytes(8 * MAX_RECORD_ERRORS))
-    return found[: find_keyless(records, start, len(records), count, found)]
+def _check_each(
+    records: Buffer, start: int, fields: tuple[int, ...], rules: ValidationRules, oldest: int, newest: int
+) -> None:
+    """Name the records that the topic does not take, where there are any; only ever reached once they are
+    known to parse.
 
-
-def _key_error(keyless: Sequence[int]) -> RecordsRefused:
-    errors = tuple((index, _NO_KEY) for index in keyless)
-    return RecordsRefused(
-        ErrorCode.invalid_record,
-        f"One or more records have been rejected due to {len(errors)} record errors in total, and only "
-        f"showing the first three errors at most: {list(errors[:3])}",
-        errors,
-    )
-
-
-def _timestamp_error(
-    records: Buffer, start: int, fields: tuple[int, ...], oldest: int, newest: int, keyless: Sequence[int]
-) -> RecordsRefused:
-    """Name the records at fault; only ever reached once they are known to parse.
-
-    Of a record without a key only that is said.
+    Of a record without a key only that is said. One bad timestamp makes that the error of the batch (Kafka
+    `LogValidator.processRecordErrors`).
     """
-    count = fields[12]
+    typed = bool(fields[5] & LOG_APPEND_TIME_FLAG)
+    low, high = (_INT64_MAX, _INT64_MIN) if typed else (oldest, newest)
+    rows = array("q", bytes(24 * MAX_RECORD_ERRORS))
+    found, outside = find_refused(
+        records, start, len(records), fields[12], fields[7], low, high, rules.needs_keys, rows
+    )
+    if not found:
+        return
+    where = f" in topic partition {rules.partition}" if rules.partition else ""
     errors: list[tuple[int, str]] = []
-    if fields[5] & LOG_APPEND_TIME_FLAG:
-        reason = "a producer should not set the timestamp type to LogAppendTime"
-        errors = [(index, reason) for index in range(min(count, MAX_RECORD_ERRORS))]
-    else:
-        rows = array("q", bytes(16 * MAX_RECORD_ERRORS))
-        found = find_outside(records, start, len(records), count, fields[7], oldest, newest, rows)
-        for at in range(0, 2 * found, 2):
-            errors.append((rows[at], f"timestamp {rows[at + 1]} is out of range [{oldest}, {newest}]"))
-    if keyless:
-        named = dict(errors) | dict.fromkeys(keyless, _NO_KEY)
-        errors = sorted(named.items())[:MAX_RECORD_ERRORS]
-    return RecordsRefused(
-        ErrorCode.invalid_timestamp,
-        "One or more records have been rejected due to invalid timestamp",
+    for at in range(0, 3 * min(found, MAX_RECORD_ERRORS), 3):
+        index, timestamp, keyless = rows[at : at + 3]
+        if keyless:
+            reason = _NO_KEY + where
+        elif typed:
+            reason = "Producer should not set timestamp type to LogAppendTime."
+        else:
+            reason = (
+                f"Timestamp {timestamp} of message with offset {index} is out of range. "
+                f"The timestamp should be within [{oldest}, {newest}]"
+            )
+        errors.append((index, reason))
+    if outside:
+        raise RecordsRefused(ErrorCode.invalid_timestamp, _BAD_TIMESTAMPS, tuple(errors))
+    shown = ", ".join(f"RecordError(batchIndex={index}, message='{why}')" for index, why in errors[:3])
+    raise RecordsRefused(
+        ErrorCode.invalid_record,
+        f"One or more records have been rejected due to {found} record errors in total, and only showing the "
+        f"first three errors at most: [{shown}]",
         tuple(errors),
     )

@@ -34,7 +34,8 @@ class CatalogEntry(NamedTuple):
     `end_offset` is exclusive; `size_bytes` counts whole objects, footers included. `leader_epoch` is the
     epoch of the leader that committed the entry, not of the records in it. A chain that lost its last
     segment keeps an entry with `segments` 0 and `start_offset == end_offset`, so that versions never start
-    over.
+    over. One that was given up, as tiering was switched off, ends at 0: offsets that it held may be copied
+    again.
     """
 
     version: int
@@ -44,6 +45,11 @@ class CatalogEntry(NamedTuple):
     end_offset: int
     segments: int
     size_bytes: int
+
+    @property
+    def is_given_up(self) -> bool:
+        """Nothing is in the bucket, and nothing is said of where the log goes on."""
+        return self.end_offset == 0
 
 
 class Tombstone(NamedTuple):
@@ -115,7 +121,7 @@ def decide_commit(
         return CatalogResult.FENCED
     if previous_version != (current.version if current is not None else NO_VERSION):
         return CatalogResult.VERSION_CONFLICT
-    if current is not None and (
+    if (current is not None and not entry.is_given_up) and (
         entry.start_offset < current.start_offset or entry.end_offset < current.end_offset
     ):
         return CatalogResult.VERSION_CONFLICT

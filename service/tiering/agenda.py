@@ -6,7 +6,7 @@ nothing to do, or has failed, and is assessed again at its time. Each step costs
 there are; nothing here ever walks over all of them. Times are milliseconds of a clock that never goes back.
 
 >>> agenda = Agenda(lanes=1, now_ms=0)
->>> agenda.ready("b", 0, (True, 2, 0)); agenda.ready("a", 0, (True, 1, 0)); agenda.due("c", 50)
+>>> agenda.ready("b", 0, (2, 2, 0)); agenda.ready("a", 0, (2, 1, 0)); agenda.due("c", 50)
 >>> agenda.take_ready(0), agenda.next_due_ms <= 50
 ('a', True)
 >>> agenda.tell("b"); agenda.take_news(now_ms=50), agenda.take_news(now_ms=50), agenda.take_news(now_ms=50)
@@ -24,7 +24,7 @@ from service.base.timing_wheel import Timer, TimingWheel
 
 K = TypeVar("K", bound=Hashable)
 
-Priority = tuple[bool, int, int]
+Priority = tuple[int, int, int]
 """As `planner.priority`: the smallest goes first."""
 
 _SLACK: Final = 64

@@ -41,6 +41,7 @@ from service.remote.reading.object_reader import Chain, open_chain, open_page
 from service.remote.stores import conditional
 from service.remote.stores.errors import naming
 from service.remote.stores.store import ObjectStore, Tagged
+from service.tiering.expiry import EVERYTHING
 from service.tiering.judgement import Verdict, judge, judge_damaged
 
 MAX_CACHED_CHILDREN: Final = 8192
@@ -152,10 +153,13 @@ class ChainStore:
         leader_epoch: int,
         on_key: Callable[[str], None],
     ) -> tuple[Chain, ManifestDrop]:
-        """Write the version whose log starts at `offset`, and say what it no longer names."""
-        drop = parent.drop_before(
-            offset, leader_epoch=leader_epoch, load=self.loader(tip), stamp=self._stamps()
-        )
+        """Write the version whose log starts at `offset` (`EVERYTHING`: that names nothing), and say what it
+        no longer names."""
+        load, stamp = self.loader(tip), self._stamps()
+        if offset == EVERYTHING:
+            drop = parent.give_up(leader_epoch=leader_epoch, load=load, stamp=stamp)
+        else:
+            drop = parent.drop_before(offset, leader_epoch=leader_epoch, load=load, stamp=stamp)
         return self._write(drop.manifest, on_key), drop
 
     def _write(self, manifest: Manifest, on_key: Callable[[str], None]) -> Chain:

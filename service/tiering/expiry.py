@@ -23,9 +23,11 @@ Expiry(segments=0, start_offset=5, size_bytes=0)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 UNLIMITED = -1
+EVERYTHING: Final = -1
+"""The start offset of an expiry that leaves nothing of a chain, whatever the log holds."""
 
 
 class ChainSegment(Protocol):
@@ -62,6 +64,10 @@ class Expiry(NamedTuple):
     segments: int
     start_offset: int
     size_bytes: int
+
+
+GIVE_UP: Final = Expiry(0, EVERYTHING, 0)
+"""Tiering was switched off: all goes, how much is found out on the way."""
 
 
 def plan_expiry(

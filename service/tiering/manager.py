@@ -22,6 +22,7 @@ from service.base.backoff import backoff
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.rate import Rate, RateLimit
 from service.base.slices import Slice
+from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.remote.catalog import Catalog
 from service.remote.format.manifest import USUAL_LIMITS, Limits
@@ -63,7 +64,8 @@ class TieringManager:
     `topics` the topics of the committed image, or None while this node is not
     the one to write `topics.json`. `is_conditional` says that the store honours conditional
     writes; `is_recovered` that the metadata has just taken over what the bucket says.
-    `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever.
+    `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever. `hurries`: as in
+    `Tools`; `wake` has it asked again.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class TieringManager:
         manifest_limits: Limits = USUAL_LIMITS,
         probe: Probe = no_probe,
         copy_limit: Callable[[], RateLimit] = RateLimit,
+        hurries: Callable[[TopicIdPartition], bool] = lambda _: False,
     ) -> None:
         self.metrics = TieringMetrics()
         self.settings = settings
@@ -121,7 +124,7 @@ class TieringManager:
         self._eraser = Eraser(
             store, self._chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms
         )
-        self._tools = self._tools_of_partitions(world, probe, copy_limit)
+        self._tools = self._tools_of_partitions(world, probe, copy_limit, hurries)
         self._sweeper = self._new_sweeper(abandoned_uploads)
         self._works: dict[Key, PartitionWork] = {}
         self._busy: set[Key] = set()
@@ -138,11 +141,16 @@ class TieringManager:
         self._told: dict[str, str] = {}
         self._sweep_due_ms = clock.monotonic_ms() + settings.sweep_interval_ms
         self._metadata = self._new_metadata_copies(metadata, world)
-        self._house_failures = 0
-        self._house_not_before_ms = 0
+        self._house_failures = self._house_not_before_ms = 0
         self._task: asyncio.Task[None] | None = None
 
-    def _tools_of_partitions(self, world: World, probe: Probe, copy_limit: Callable[[], RateLimit]) -> Tools:
+    def _tools_of_partitions(
+        self,
+        world: World,
+        probe: Probe,
+        copy_limit: Callable[[], RateLimit],
+        hurries: Callable[[TopicIdPartition], bool],
+    ) -> Tools:
         return Tools(
             cluster_id=self._cluster_id,
             store=self._store,
@@ -160,6 +168,7 @@ class TieringManager:
             fence=self._fence,
             store_clock=StoreClock(self._store, world),
             copy_rate=Rate(copy_limit),
+            hurries=hurries,
         )
 
     def _new_metadata_copies(
@@ -440,6 +449,8 @@ class TieringManager:
             if self._fence.is_ours:
                 due += [self._sweep_due_ms, self._eraser.next_due_ms, self._topics_due_ms]
                 due.append(self._metadata.due_ms)
+            elif self._fence.displaced is None and (self._house_failures or self._store_pause_ms(now_ms)):
+                due.append(now_ms)  # as soon as the store may be asked again, though nothing else happens
             soonest = min(at for at in due if at is not None)
             not_before_ms = max(self._house_not_before_ms, now_ms + self._store_pause_ms(now_ms))
             await self._pause(self._housekeeping, max(soonest, not_before_ms))

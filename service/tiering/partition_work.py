@@ -25,13 +25,12 @@ from typing import TypeVar
 from service.base.errors import CorruptionError, FirnError, StorageError
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
 from service.remote.format.manifest import ManifestDrop, SegmentEntry, live_segments
-from service.remote.format.segment_object import SegmentIdentity
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.errors import ObjectNotFound
 from service.tiering.agenda import Priority
 from service.tiering.chain import HeadMoved, SeenHead, verdict_on
 from service.tiering.copier import copy_segment
-from service.tiering.expiry import UNLIMITED, ChainSpan, Expiry, Retention, plan_expiry
+from service.tiering.expiry import GIVE_UP, UNLIMITED, ChainSpan, Expiry, Retention, plan_expiry
 from service.tiering.judgement import MAY_GO_ON, Verdict, problem
 from service.tiering.lifecycle import SegmentState, move
 from service.tiering.metrics import note
@@ -48,13 +47,14 @@ from service.tiering.units import (
     Tools,
     catalog_entry,
     commit_of,
+    identity_of,
 )
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-MAINTENANCE: Priority = (False, 0, 0)
+MAINTENANCE: Priority = (0, 0, 0)
 """Settling, publishing and expiry are short and go before any upload."""
 
 
@@ -100,7 +100,8 @@ class PartitionWork:
             return MAINTENANCE
         if sealed_at_ms is not None:
             if not (wait_ms := self._copies_wait_ms()):
-                return priority(plan, sealed_at_ms)
+                is_hurried = self._tools.hurries(self.partition.tip)
+                return priority(plan, sealed_at_ms, is_hurried=is_hurried)
             due_ms = self._tools.clock.monotonic_ms() + wait_ms
             self.due_ms = due_ms if self.due_ms is None else min(due_ms, self.due_ms)
             return None
@@ -302,7 +303,7 @@ class PartitionWork:
         """One object. What fails was never proposed, and may go after the grace."""
         tools, tip = self._tools, self.partition.tip
         segment = self.partition.log.sealed.describe(copy.segment.base_offset)
-        identity = self._identity(copy, leader_epoch)
+        identity = identity_of(tip, copy, leader_epoch, tools.cluster_id, tools.new_uuid())
         alone = Attempt(tools.eraser)
         alone.writes(identity.key)
         tools.copy_rate.spend(copy.segment.size, tools.clock.monotonic_ms())
@@ -327,19 +328,6 @@ class PartitionWork:
             raise
         attempt.keys += alone.keys
         return entry
-
-    def _identity(self, copy: Copy[SegmentSpan], leader_epoch: int) -> SegmentIdentity:
-        tip = self.partition.tip
-        return SegmentIdentity(
-            cluster_id=self._tools.cluster_id,
-            topic_id=tip.topic_id,
-            topic=tip.topic,
-            partition=tip.partition,
-            base_offset=copy.from_offset,
-            last_offset=copy.segment.last_offset,
-            leader_epoch=leader_epoch,
-            uuid=self._tools.new_uuid(),
-        )
 
     def _append(
         self,
@@ -483,7 +471,8 @@ class PartitionWork:
         if entry is None or not entry.segments:
             return False
         oldest = self._oldest
-        if oldest is None or oldest.start_offset != entry.start_offset:
+        is_new = oldest is None or oldest.start_offset != entry.start_offset
+        if oldest is None or is_new or self.partition.config.gives_up_archive:
             return True
         return (
             plan_expiry(
@@ -514,9 +503,12 @@ class PartitionWork:
         leader_epoch = self.partition.leader_epoch
         total_bytes, log_start = self._total_bytes(entry), self.partition.log.log_start_offset
         now_ms, retention = tools.clock.now_ms(), self._retention()
-        expiry, self._oldest = await tools.pool.run(
-            self._look_for_expired, entry, retention, now_ms, log_start, total_bytes
-        )
+        if self.partition.config.gives_up_archive:
+            expiry: Expiry | None = GIVE_UP
+        else:
+            expiry, self._oldest = await tools.pool.run(
+                self._look_for_expired, entry, retention, now_ms, log_start, total_bytes
+            )
         if expiry is None:
             return False
         attempt = Attempt(tools.eraser)

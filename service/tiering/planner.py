@@ -94,10 +94,10 @@ def plan_copies(
     return CopyPlan(tuple(copies), len(copies), sum(copy.segment.size for copy in copies), blocked)
 
 
-def priority(plan: CopyPlan[S], sealed_at_ms: int) -> tuple[bool, int, int]:
+def priority(plan: CopyPlan[S], sealed_at_ms: int, *, is_hurried: bool = False) -> tuple[int, int, int]:
     """Sort key of a plan with copies, the smallest goes first: who has waited longest, then who has most.
 
-    `sealed_at_ms` is of its oldest segment. The leading True leaves room before it for what is short and
-    should not wait for uploads.
+    `sealed_at_ms` is of its oldest segment. Those whose disk fills up (`is_hurried`) go before all others;
+    0 in front leaves room before them for what is short and should not wait for uploads.
     """
-    return (True, sealed_at_ms, -plan.lag_bytes)
+    return (1 if is_hurried else 2, sealed_at_ms, -plan.lag_bytes)

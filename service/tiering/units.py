@@ -13,6 +13,7 @@ from service.base.rate import Rate
 from service.base.types import TopicIdPartition
 from service.remote.catalog import NO_VERSION, Catalog, CatalogCommit, CatalogEntry
 from service.remote.format.manifest import SegmentEntry
+from service.remote.format.segment_object import SegmentIdentity
 from service.remote.format.stamp import Stamp
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.store import ObjectStore
@@ -23,6 +24,7 @@ from service.tiering.fence import Fence
 from service.tiering.lifecycle import SegmentState
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
+from service.tiering.planner import Copy, SegmentSpan
 from service.tiering.ports import TieringSettings
 from service.tiering.steps import Probe
 from service.tiering.store_clock import StoreClock
@@ -48,6 +50,8 @@ class Tools:
     fence: Fence
     store_clock: StoreClock
     copy_rate: Rate
+    hurries: Callable[[TopicIdPartition], bool]
+    """whether the disk of a partition fills up, so that it is copied before others"""
 
 
 @dataclass(slots=True)
@@ -123,4 +127,20 @@ def catalog_entry(chain: Chain) -> CatalogEntry:
         end_offset=manifest.end_offset,
         segments=manifest.segments,
         size_bytes=manifest.size_bytes,
+    )
+
+
+def identity_of(
+    tip: TopicIdPartition, copy: Copy[SegmentSpan], leader_epoch: int, cluster_id: str, uuid: UUID
+) -> SegmentIdentity:
+    """What the object says of itself that holds `copy`."""
+    return SegmentIdentity(
+        cluster_id=cluster_id,
+        topic_id=tip.topic_id,
+        topic=tip.topic,
+        partition=tip.partition,
+        base_offset=copy.from_offset,
+        last_offset=copy.segment.last_offset,
+        leader_epoch=leader_epoch,
+        uuid=uuid,
     )

@@ -18,9 +18,10 @@ import pytest
 
 from tests.conftest import BRISK
 from tests.support.clients import Admin
-from tests.support.processes import Node
+from tests.support.processes import Node, wait_until
 from tests.support.stores import Store, moto_server, new_bucket, versitygw_binary, versitygw_server
 from tests.support.tiers import offset, settle
+from tests.support.wire import RawConnection, offsets
 
 
 @dataclass
@@ -89,6 +90,11 @@ def bootstrap(broker: Broker) -> str:
     return broker.bootstrap
 
 
+def _is_there(bootstrap: str, topic: str, partition: int) -> bool:
+    with RawConnection(bootstrap) as connection:
+        return bool(offsets(connection, topic, partition, -1).error_code == 0)
+
+
 _numbers = itertools.count(1)
 
 NewTopic = Callable[..., str]
@@ -101,6 +107,8 @@ def new_topic(broker: Broker) -> NewTopic:
     def create(partitions: int = 1, **config: str) -> str:
         name = f"topic-{os.getpid()}-{next(_numbers)}"
         broker.admin.create(name, partitions, **config)
+        # Apache Kafka answers before its broker has heard of it.
+        wait_until("the topic to be there", lambda: _is_there(broker.bootstrap, name, partitions - 1))
         return name
 
     return create

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
 
 import confluent_kafka
 import pytest
 
-from tests.clients.conftest import NewTopic
+from tests.clients.conftest import Broker, NewTopic
 from tests.conftest import NodeFactory
 from tests.support.batches import batch
 from tests.support.clients import AioKafka, Client, Confluent, KafkaPython, by_partition, digest, make_rows
@@ -25,8 +27,6 @@ IDEMPOTENT: list[tuple[Client, dict[str, object]]] = [
 
 def new_producer_id(connection: RawConnection) -> tuple[int, int]:
     module = schema(22, 4)
-    from datetime import timedelta
-
     request = module.InitProducerIdRequest(
         transactional_id=None, transaction_timeout=timedelta(seconds=60), producer_id=-1, producer_epoch=-1
     )
@@ -90,6 +90,88 @@ def test_an_older_epoch_of_a_producer_is_fenced(bootstrap: str, new_topic: NewTo
         assert send(4, 1) == 45  # a new epoch begins at sequence 0
         assert send(4, 0) == 0
     assert end_offset(bootstrap, topic, 0) == 2
+
+
+LAST = 2**31 - 1
+SENT = {
+    # (epoch, sequence, records): the answer is an error, or the offset
+    "begins anywhere": [(0, 77, 3, 0), (0, 80, 1, 3), (0, 77, 3, 0), (0, 78, 2, 45)],
+    "wraps": [(0, LAST - 1, 4, 0), (0, 2, 1, 4), (0, LAST - 1, 4, 0), (0, LAST, 1, 45), (0, 3, 1, 5)],
+    "wraps between": [(0, LAST, 1, 0), (0, 0, 1, 1), (0, 1, 1, 2), (0, LAST, 1, 0), (0, 2, 1, 3)],
+    "epochs": [(5, 0, 2, 0), (4, 2, 1, 47), (6, 1, 1, 45), (6, 0, 2, 2), (5, 2, 1, 47), (5, 0, 2, 47)],
+    "new epoch": [(0, 0, 3, 0), (1, 0, 3, 3), (1, 0, 3, 3), (0, 0, 3, 47), (1, 3, 1, 6)],
+    "last epoch": [(32767, 3, 1, 0), (32767, 4, 1, 1), (0, 0, 1, 47), (-1, 0, 1, 47)],
+    "six": [(0, n, 1, n) for n in range(6)] + [(0, 0, 1, 45), (0, 1, 1, 1), (0, 4, 2, 45), (0, 7, 1, 45)],
+    "other lengths": [(0, 0, 3, 0), (0, 0, 2, 45), (0, 1, 2, 45), (0, 0, 4, 45), (0, 3, 2, 3), (0, 0, 3, 0)],
+}
+
+
+@pytest.mark.parametrize("name", SENT)
+def test_sequences_and_epochs_are_judged_as_by_kafka(name: str, bootstrap: str, new_topic: NewTopic) -> None:
+    topic = new_topic()
+    now = int(time.time() * 1000)
+    end = 0
+    with RawConnection(bootstrap) as connection:
+        producer_id, _ = new_producer_id(connection)
+        for epoch, sequence, count, expected in SENT[name]:
+            data = batch(
+                [b"v"] * count,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+                base_timestamp=now,
+            )
+            answer = produce(connection, topic, 0, data)
+            if expected >= 45:
+                assert (answer.error_code, answer.base_offset) == (expected, -1)
+            else:
+                assert (answer.error_code, answer.base_offset) == (0, expected)
+                end = max(end, expected + count)
+        assert end_offset(bootstrap, topic, 0) == end
+
+
+def test_a_batch_that_breaks_a_rule_is_no_duplicate(bootstrap: str, new_topic: NewTopic) -> None:
+    """What is sent again is looked at before it is recognized."""
+    topic = new_topic()
+    now = int(time.time() * 1000)
+    ids: dict[str, Any] = {"producer_epoch": 3, "base_sequence": 0}
+    with RawConnection(bootstrap) as connection:
+        ids["producer_id"] = new_producer_id(connection)[0]
+        assert produce(connection, topic, 0, batch([b"v"], base_timestamp=now, **ids)).error_code == 0
+        late = produce(connection, topic, 0, batch([b"v"], base_timestamp=now + 10**9, **ids))
+        assert late.error_code == 32
+        control = produce(connection, topic, 0, batch([b"v"], base_timestamp=now, attributes=32, **ids))
+        assert control.error_code == 87
+        ids["producer_epoch"] = 2
+        late = produce(connection, topic, 0, batch([b"v"], base_timestamp=now + 10**9, **ids))
+        assert late.error_code == 32
+    assert end_offset(bootstrap, topic, 0) == 1
+
+
+def test_producers_are_remembered_when_all_their_records_are_deleted(
+    broker: Broker, new_topic: NewTopic
+) -> None:
+    topic = new_topic()
+    now = int(time.time() * 1000)
+    with RawConnection(broker.bootstrap) as connection:
+        ids: dict[str, Any] = {"producer_id": new_producer_id(connection)[0], "producer_epoch": 0}
+
+        def send(sequence: int) -> tuple[int, int]:
+            data = batch([b"v"] * 2, base_timestamp=now, base_sequence=sequence, **ids)
+            answer = produce(connection, topic, 0, data)
+            return int(answer.error_code), int(answer.base_offset)
+
+        assert [send(0), send(2)] == [(0, 0), (0, 2)]
+        module = schema(21, 2)
+        part = module.DeleteRecordsPartition(partition_index=0, offset=-1)
+        deleted = connection.call(
+            module.DeleteRecordsRequest(
+                topics=(module.DeleteRecordsTopic(name=topic, partitions=(part,)),),
+                timeout=timedelta(seconds=10),
+            )
+        )
+        assert deleted.topics[0].partitions[0].low_watermark == 4
+        assert [send(2), send(9), send(4)] == [(0, 2), (45, -1), (0, 4)]
 
 
 @pytest.mark.parametrize("ending", [Node.kill, Node.stop], ids=["after kill -9", "after a clean stop"])

@@ -11,7 +11,7 @@ import confluent_kafka
 import kafka
 import pytest
 
-from tests.clients.conftest import Broker
+from tests.clients.conftest import Broker, NewTopic
 from tests.support.clients import CLIENTS, EPOCH_MS, Row, make_rows
 from tests.support.kafka_tools import tool
 
@@ -107,6 +107,22 @@ def test_reading_before_the_start_and_after_the_end_is_out_of_range(broker: Brok
         assert message.error().code() == confluent_kafka.KafkaError._AUTO_OFFSET_RESET
     finally:
         consumer.close()
+
+
+@pytest.mark.java
+@pytest.mark.parametrize(
+    ("time", "first", "second"),
+    [("-1", 3, 0), ("-2", 0, 0), ("-3", 2, None), ("-4", 0, 0), ("-5", None, None), ("-6", None, None)],
+)
+def test_get_offsets_of_a_topic_in_one_tier(
+    time: str, first: int | None, second: int | None, bootstrap: str, new_topic: NewTopic
+) -> None:
+    """Three records and none: what there is no offset of is left out."""
+    topic = new_topic(2)
+    CLIENTS[0].produce(bootstrap, topic, [row._replace(partition=0) for row in make_rows(3, 1)])
+    found = tool("get-offsets", "--bootstrap-server", bootstrap, "--topic", topic, "--time", time)
+    expected = [f"{topic}:{n}:{at}" for n, at in enumerate((first, second)) if at is not None]
+    assert found.split() == expected
 
 
 @pytest.mark.java

@@ -23,7 +23,7 @@ from service.hot.manager import LogManager
 from simulator.disk import NoFaults
 from simulator.platter import Loss, Platter
 from tests.simulation.test_disk_and_network import ROOT, disk_of, platter
-from tests.unit.hot.logs import batch, records_from
+from tests.unit.hot.logs import batch, checkpoint, records_from
 
 TIP = TopicIdPartition(UUID(int=7), "t", 0)
 DIRECTORY = ROOT / "logs"
@@ -107,7 +107,7 @@ def test_a_segment_that_went_before_it_was_flushed_is_whole_when_a_crash_brings_
         log.delete_segments(2, "retention")
         await manager.flush(log)
         assert log.recovery_point == 5
-        manager.checkpoint()
+        checkpoint(manager)
 
     async def is_there(manager: LogManager) -> None:
         assert manager.offline() == []

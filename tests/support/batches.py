@@ -48,7 +48,9 @@ def compress(codec: int, data: bytes) -> bytes:
         body = bytes(cramjam.snappy.compress_raw(data))
         return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + struct.pack(">i", len(body)) + body
     if codec == LZ4:
-        return bytes(cramjam.lz4.compress(data))
+        encoder = cramjam.lz4.Compressor(content_checksum=False, block_linked=False)
+        encoder.compress(data)
+        return bytes(encoder.finish())
     if codec == ZSTD:
         return zstandard.ZstdCompressor().compress(data)
     return data

@@ -17,7 +17,7 @@ from tests.support.stores import versitygw_binary
 KAFKA_LIBS = Path(os.environ.get("KAFKA_LIBS", REPOSITORY / ".cache" / "kafka-4.3.1" / "libs"))
 
 
-def _lacking(what: str, remedy: str = "`make fetch-tools` brings it") -> None:
+def lacking(what: str, remedy: str = "`make fetch-tools` brings it") -> None:
     message = f"{what}: {remedy}"
     if os.environ.get("CI") == "true":
         pytest.fail(message)
@@ -26,32 +26,32 @@ def _lacking(what: str, remedy: str = "`make fetch-tools` brings it") -> None:
 
 def need_versitygw() -> None:
     if versitygw_binary() is None:
-        _lacking("versitygw is not here")
+        lacking("versitygw is not here")
 
 
 def need_kafka_tools() -> None:
     if shutil.which("java") is None or not any(KAFKA_LIBS.glob("kafka-tools-*.jar")):
-        _lacking("Apache Kafka's tools are not here")
+        lacking("Apache Kafka's tools are not here")
 
 
 def need_c_compiler() -> None:
     if sys.platform != "linux":
         pytest.skip("calls are intercepted by LD_PRELOAD, on Linux")
     if shutil.which("cc") is None:
-        _lacking("there is no C compiler (cc)", "the system's packages bring it")
+        lacking("there is no C compiler (cc)", "the system's packages bring it")
 
 
 def promtool() -> Path:
     """Prometheus' own judge of rules."""
     path = Path(os.environ.get("FIRN_PROMTOOL", REPOSITORY / ".cache" / "promtool-v0.313.5" / "promtool"))
     if not path.is_file():
-        _lacking("promtool is not here")
+        lacking("promtool is not here")
     return path
 
 
 def need_localstack() -> None:
     if not (REPOSITORY / ".cache" / "localstack" / ".complete").is_file():
-        _lacking("LocalStack is not here", "`localstack/install` brings it")
+        lacking("LocalStack is not here", "`localstack/install` brings it")
 
 
 def python_called(name: str) -> str:
@@ -60,7 +60,7 @@ def python_called(name: str) -> str:
         [REPOSITORY / ".ci" / "find-python", name], capture_output=True, text=True, check=False
     )
     if found.returncode:
-        _lacking(f"{name} is not here", "install it, or a version manager's copy of it")
+        lacking(f"{name} is not here", "install it, or a version manager's copy of it")
     return found.stdout.strip()
 
 
@@ -73,14 +73,14 @@ def chromium() -> str | None:
 def need_browser() -> str:
     """The browser's path."""
     if importlib.util.find_spec("playwright") is None:
-        _lacking("playwright is not here", "pip install 'firn-log[browser]' brings it")
+        lacking("playwright is not here", "pip install 'firn-log[browser]' brings it")
     path = chromium()
     if path is None:
-        _lacking("there is no Chromium", "apt-get install chromium-headless-shell brings it")
+        lacking("there is no Chromium", "apt-get install chromium-headless-shell brings it")
     assert path is not None
     return path
 
 
 def need_re2() -> None:
     if importlib.util.find_spec("re2") is None:
-        _lacking("google-re2 is not here", "`make install` brings it")
+        lacking("google-re2 is not here", "`make install` brings it")

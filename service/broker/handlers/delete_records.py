@@ -18,7 +18,7 @@ from kio.schema.delete_records.v2.response import (
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
-from service.base.slices import Slice
+from service.base.slices import Slice, each_in_slices
 from service.base.types import NO_OFFSET
 from service.broker.broker import NO_THROTTLE, Broker
 from service.broker.internal_topics import INTERNAL_TOPICS
@@ -27,6 +27,7 @@ from service.hot.retention import MOST_AT_ONCE
 from service.network.exchange import RequestContext
 
 LOOK_US: Final = 2
+TOPIC_US: Final = 4
 PARTITION_US: Final = 15
 SEGMENTS_US: Final = 500
 """`MOST_AT_ONCE` of them."""
@@ -65,12 +66,12 @@ async def handle(
         if piece.charge(PARTITION_US):
             await piece.next_turn()
         topics.setdefault(topic, []).append(_answer(broker, partition, outcome, timed_out))
-    return DeleteRecordsResponse(
-        throttle_time=NO_THROTTLE,
-        topics=tuple(
-            DeleteRecordsTopicResult(name=name, partitions=tuple(answers)) for name, answers in topics.items()
-        ),
-    )
+    results = await each_in_slices(_of_topic, topics.items(), TOPIC_US)
+    return DeleteRecordsResponse(throttle_time=NO_THROTTLE, topics=tuple(results))
+
+
+def _of_topic(one: tuple[str, list[DeleteRecordsPartitionResult]]) -> DeleteRecordsTopicResult:
+    return DeleteRecordsTopicResult(name=one[0], partitions=tuple(one[1]))
 
 
 async def _asked(request: DeleteRecordsRequest, piece: Slice) -> dict[tuple[str, int], int]:

@@ -14,6 +14,7 @@ from service.base.slices import in_slices
 from service.broker import loggers
 from service.broker.broker import NO_THROTTLE, Broker
 from service.broker.encoded_answers import Flavour, Settings, encoded_loggers
+from service.metadata.controller.configs_control import broker_id_of
 from service.metadata.controller.requests import ResourceType
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.network.exchange import RequestContext
@@ -74,7 +75,7 @@ def _result(
     broker: Broker, asked: DescribeConfigsResource, flavour: Flavour, *, is_room: bool
 ) -> DescribeConfigsResult:
     settings: Settings = ()
-    error, message = ErrorCode.none, None
+    error, message = ErrorCode.none, ""
     try:
         if not is_room:
             raise RequestError(
@@ -82,7 +83,7 @@ def _result(
             )
         settings = _settings(broker, asked, flavour)
     except RequestError as e:
-        error, message = e.code, e.message
+        error, message = e.code, e.message or ""
     wanted = frozenset(asked.configuration_keys or ())
     return DescribeConfigsResult(
         error_code=error,
@@ -103,8 +104,8 @@ def _settings(broker: Broker, asked: DescribeConfigsResource, flavour: Flavour) 
             raise RequestError(ErrorCode.unknown_topic_or_partition)
         return known.of_topic(broker.image.config(ResourceType.TOPIC, name), broker.config, flavour)
     if asked.resource_type == ResourceType.BROKER:
-        node = str(broker.config.node_id)
-        if name not in ("", node):
+        node = broker.config.node_id
+        if name and _number(name) != node:
             raise RequestError(
                 ErrorCode.invalid_request,
                 f"Unexpected broker id, expected {node} or empty string, but received {name}",
@@ -113,8 +114,8 @@ def _settings(broker: Broker, asked: DescribeConfigsResource, flavour: Flavour) 
     if asked.resource_type == ResourceType.BROKER_LOGGER:
         if not name:
             raise RequestError(ErrorCode.invalid_request, "Broker id must not be empty")
-        node = str(broker.config.node_id)
-        if name != node:
+        node = broker.config.node_id
+        if _number(name) != node:
             raise RequestError(
                 ErrorCode.invalid_request, f"Unexpected broker id, expected {node} but received {name}"
             )
@@ -124,3 +125,12 @@ def _settings(broker: Broker, asked: DescribeConfigsResource, flavour: Flavour) 
             raise RequestError(ErrorCode.invalid_request, "Group name must not be empty")
         return known.of_group(broker.image.config(ResourceType.GROUP, name), broker.config, flavour)
     raise RequestError(ErrorCode.invalid_request, f"Unsupported resource type: {asked.resource_type}")
+
+
+def _number(name: str) -> int:
+    try:
+        return broker_id_of(name)
+    except RequestError:
+        raise RequestError(
+            ErrorCode.invalid_request, f"Broker id must be an integer, but it is: {name}"
+        ) from None

@@ -18,7 +18,7 @@ from kio.schema.describe_log_dirs.v5.response import (
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import StorageError
-from service.base.slices import Slice
+from service.base.slices import Slice, each_in_slices
 from service.broker.broker import NO_THROTTLE, Broker
 from service.hot.log import LocalLog
 from service.network.exchange import RequestContext
@@ -81,13 +81,15 @@ async def _directory(broker: Broker, path: Path, topics: Topics) -> DescribeLogD
         space = await broker.space(path)
     except StorageError:
         return DescribeLogDirsResult(error_code=ErrorCode.kafka_storage_error, log_dir=str(path), topics=())
+    found = await each_in_slices(_of_topic, topics.items(), PARTITION_US)
     return DescribeLogDirsResult(
         error_code=ErrorCode.none,
         log_dir=str(path),
-        topics=tuple(
-            DescribeLogDirsTopic(name=name, partitions=tuple(partitions))
-            for name, partitions in topics.items()
-        ),
+        topics=tuple(found),
         total_bytes=space.total,
         usable_bytes=space.usable,
     )
+
+
+def _of_topic(one: tuple[str, list[DescribeLogDirsPartition]]) -> DescribeLogDirsTopic:
+    return DescribeLogDirsTopic(name=one[0], partitions=tuple(one[1]))

@@ -74,7 +74,11 @@ def _partition(broker: Broker, topic: str, index: int, room: int) -> Steps[Parti
             )
     except RequestError as e:
         error = e.code
-        message = UNKNOWN if error is ErrorCode.unknown_topic_or_partition else e.message
+        message = e.message
+        if (
+            error is ErrorCode.unknown_topic_or_partition
+        ):  # Kafka has words for a topic, and none for an index
+            message = None if topic in broker.image.topics_by_name else UNKNOWN
     except StorageError as e:
         error, message = ErrorCode.kafka_storage_error, str(e)
     return PartitionResponse(

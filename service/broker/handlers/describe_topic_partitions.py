@@ -22,6 +22,7 @@ from service.broker.handlers.metadata import why_missing
 from service.broker.internal_topics import INTERNAL_TOPICS
 from service.metadata.image import PartitionImage, TopicImage
 from service.network.exchange import RequestContext
+from service.wire.metadata import OPERATIONS_NOT_ASKED
 
 TOPIC_US: Final = 15
 PARTITION_US: Final = 12
@@ -47,7 +48,7 @@ def _steps(
     if cursor is not None and (yield from _is_outside(request, cursor)):
         for asked in request.topics:
             yield TOPIC_US
-            topics.append(_missing(asked.name, ErrorCode.invalid_request))
+            topics.append(_missing(asked.name, ErrorCode.invalid_request, OPERATIONS_NOT_ASKED))
         return _answer(topics, None)
     room = max(min(broker.config.max_request_partition_size_limit, request.response_partition_limit), 1)
     next_cursor: Cursor | None = None
@@ -119,14 +120,16 @@ def _answer(
     )
 
 
-def _missing(name: str, error: ErrorCode) -> DescribeTopicPartitionsResponseTopic:
+def _missing(
+    name: str, error: ErrorCode, operations: int = TOPIC_OPERATIONS
+) -> DescribeTopicPartitionsResponseTopic:
     return DescribeTopicPartitionsResponseTopic(
         error_code=error,
         name=name,
         topic_id=None,
         is_internal=name in INTERNAL_TOPICS,
         partitions=(),
-        topic_authorized_operations=TOPIC_OPERATIONS,
+        topic_authorized_operations=operations,
     )
 
 

@@ -23,7 +23,7 @@ from kio.schema.list_offsets.v11.response import (
 )
 
 from service.base.errors import CorruptionError, RequestError, StorageError
-from service.base.slices import Slice, in_slices
+from service.base.slices import Slice, each_in_slices, in_slices
 from service.base.types import NO_LEADER_EPOCH, NO_OFFSET, NO_TIMESTAMP, TimestampedOffset
 from service.broker.broker import NO_THROTTLE, Broker
 from service.hot.search import Look
@@ -47,6 +47,7 @@ FIRST_VERSION: Final = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 READ_COMMITTED: Final = 1
+TOPIC_US: Final = 4
 PARTITION_US: Final = 10
 SEGMENT_US: Final = 60
 SEARCHES: Final = 32
@@ -147,22 +148,21 @@ class _Offsets:
             await known
         if len(self.searches) == 1:
             await self._search(self.searches[0])
-            return self.response()
+            return await self._response_in_slices()
         gate = asyncio.Semaphore(SEARCHES)
         async with asyncio.TaskGroup() as group:
             for search in self.searches:
                 await gate.acquire()
                 group.create_task(self._search(search)).add_done_callback(lambda _: gate.release())
-        return self.response()
+        return await self._response_in_slices()
 
     def response(self) -> ListOffsetsResponse:
-        return ListOffsetsResponse(
-            throttle_time=NO_THROTTLE,
-            topics=tuple(
-                ListOffsetsTopicResponse(name=name, partitions=tuple(answers))
-                for name, answers in self._topics
-            ),
-        )
+        """Of little."""
+        return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(map(_of_topic, self._topics)))
+
+    async def _response_in_slices(self) -> ListOffsetsResponse:
+        topics = await each_in_slices(_of_topic, self._topics, TOPIC_US)
+        return ListOffsetsResponse(throttle_time=NO_THROTTLE, topics=tuple(topics))
 
     async def _search(self, search: _Search) -> None:
         answers, at, topic, one, partition = search
@@ -225,6 +225,10 @@ class _Offsets:
         left_s = self._deadline - self._broker.loop.time()
         # Shielded: the search goes on into the cache when its client has given up.
         return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(search)), max(left_s, 0.001))
+
+
+def _of_topic(one: tuple[str, list[ListOffsetsPartitionResponse]]) -> ListOffsetsTopicResponse:
+    return ListOffsetsTopicResponse(name=one[0], partitions=tuple(one[1]))
 
 
 def _answer(

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
+from errno import EDQUOT, ENOSPC
 from itertools import islice
 from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
+from service.base.disk import DiskError
 from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
 from service.base.slices import SLICE_US, Slice
 from service.base.steps import Steps, at_once
@@ -24,15 +26,16 @@ from service.base.types import Buffer
 from service.broker.broker import Broker
 from service.broker.internal_topics import ADMIN_CLIENT, INTERNAL_TOPICS
 from service.hot.log import AppendInfo
-from service.network.exchange import RequestContext, Response
+from service.network.exchange import RequestContext, Response, Throttled
 from service.partition.partition import Partition
-from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, Codec
+from service.records.batch import ATTRIBUTES_AT, CODEC_MASK, TRANSACTIONAL_FLAG, Codec, read_header
 from service.records.validation import (
     BeyondSlice,
     Inflation,
     RecordsRefused,
     ValidatedBatch,
     ValidationRules,
+    check_frame,
     validate_produced,
 )
 from service.wire.errors import WireError
@@ -48,6 +51,7 @@ from service.wire.produce import (
 FIRST_VERSION_WITH_ZSTD: Final = 7
 _ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_AT + 1
 VALID_ACKS: Final = (-1, 0, 1)
+FULL: Final = (ENOSPC, EDQUOT)
 MOST_AT_ONCE: Final = 250
 """Partitions that are named in what is answered without a task."""
 _NAMED_AT_A_TIME: Final = 500
@@ -72,12 +76,17 @@ def handle(
     to_flush: ToFlush = {}
     failed = False
     topics: list[AnsweredTopic] = []
+    refused: list[AnsweredTopic] | None
     if len(request.topics) == 1 and len(request.topics[0][1]) == 1:
         asked: Sequence[ProducedTopic] = request.topics
     elif sum([len(partitions) for _, partitions in request.topics]) > MOST_AT_ONCE:
         return _from_the_start(broker, context, request, now_ms)
     else:
         asked = at_once(_each_once(request.topics))
+        if request.transactional_id is None:
+            refused = at_once(_without_transactional_id(broker, context, asked))
+            if refused is not None:
+                return _answer(broker, context, request.acks, refused, True)
     work = None if len(asked) == 1 and len(asked[0][1]) == 1 else Work(broker)
     for topic, partitions in asked:
         answers: list[ProducePartitionResult] = []
@@ -96,7 +105,10 @@ def handle(
             answers.append(answer)
     if to_flush:
         return _answer_after_flush(broker, context, request.acks, topics, to_flush, failed)
-    return _answer(context, request.acks, topics, failed)
+    if failed and work is None and request.transactional_id is None:
+        refused = at_once(_without_transactional_id(broker, context, asked))
+        topics = topics if refused is None else refused
+    return _answer(broker, context, request.acks, topics, failed)
 
 
 class BeyondTurn(BeyondSlice):
@@ -158,6 +170,10 @@ async def _from_the_start(
 ) -> Response | None:
     """A request of many partitions, all of it in slices."""
     asked = await Slice().go_on(_each_once(request.topics))
+    if request.transactional_id is None:
+        refused = await Slice().go_on(_without_transactional_id(broker, context, asked))
+        if refused is not None:
+            return await _answer_in_slices(broker, context, request.acks, refused, True)
     produced = Produced(request.acks, now_ms, asked, [], {}, failed=False, is_large=False)
     return await _go_on(broker, context, produced, Work(broker))
 
@@ -186,7 +202,7 @@ async def _go_on(broker: Broker, context: RequestContext, produced: Produced, wo
             answers.append(answer)
     if to_flush:
         return await _answer_after_flush(broker, context, acks, topics, to_flush, failed)
-    return await _answer_in_slices(context, acks, topics, failed)
+    return await _answer_in_slices(broker, context, acks, topics, failed)
 
 
 def _each_once(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]]:
@@ -211,23 +227,81 @@ def _each_once(topics: Sequence[ProducedTopic]) -> Steps[Sequence[ProducedTopic]
     return list(kept.items())
 
 
+def _without_transactional_id(
+    broker: Broker, context: RequestContext, asked: Sequence[ProducedTopic]
+) -> Steps[list[AnsweredTopic] | None]:
+    """The answer to a request that has no transactional id where any of its batches is transactional: nobody
+    may write those, and nothing of the request is appended. None where none is.
+
+    One partition alone needs no look before: its batch is refused in any case.
+    """
+    found, named = False, 0
+    for _, partitions in asked:
+        for _, records in partitions:
+            named += 1
+            if not named % _NAMED_AT_A_TIME:
+                yield _NAMED_AT_A_TIME
+            found = found or (records is not None and _is_transactional(records))
+    if not found:
+        return None
+    error = RequestError(
+        ErrorCode.transactional_id_authorization_failed, "transactional records need a transactional id"
+    )
+    answers: list[AnsweredTopic] = []
+    for topic, partitions in asked:
+        results: list[ProducePartitionResult] = []
+        answers.append((topic, results))
+        for index, _ in partitions:
+            if not len(results) % _NAMED_AT_A_TIME:
+                yield _NAMED_AT_A_TIME
+            results.append(_refused(broker, context, topic, index, error))
+    return answers
+
+
+def _is_transactional(records: Buffer) -> bool:
+    """Whether the first batch says so; what is no batch says nothing (Kafka `RequestUtils.flag`)."""
+    if len(records) <= _ATTRIBUTES_LOW_BYTE or not records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_FLAG:
+        return False
+    try:
+        return read_header(records).size <= len(records)
+    except CorruptionError:
+        return False
+
+
 async def _answer_in_slices(
-    context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool
+    broker: Broker, context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool
 ) -> Response | None:
     if acks == 0:
-        return _answer(context, acks, topics, failed)
+        return _answer(broker, context, acks, topics, failed)
     version, correlation_id = context.api_version, context.correlation_id
-    return Response([await Slice().go_on(encode_produce_response_in_steps(version, correlation_id, topics))])
+    throttle_ms = broker.disks.throttle_ms(topics) if broker.disks.is_pressed else 0
+    steps = encode_produce_response_in_steps(version, correlation_id, topics, throttle_ms)
+    parts = [await Slice().go_on(steps)]
+    return Throttled(parts, throttle_ms / 1000) if throttle_ms else Response(parts)
 
 
 def _answer(
-    context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool
+    broker: Broker, context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool
 ) -> Response | None:
+    if broker.disks.is_pressed and (throttle_ms := broker.disks.throttle_ms(topics)):
+        return _throttled(context, acks, topics, failed, throttle_ms)
     if acks == 0:
         if failed:
             raise RefusedWithoutAnswer("produce with acks=0 was refused")
         return None
     return Response([encode_produce_response(context.api_version, context.correlation_id, topics)])
+
+
+def _throttled(
+    context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool, throttle_ms: int
+) -> Response:
+    """The answer, told that the connection's next request has to wait."""
+    if acks == 0:
+        if failed:
+            raise RefusedWithoutAnswer("produce with acks=0 was refused")
+        return Throttled([], throttle_ms / 1000)
+    answer = encode_produce_response(context.api_version, context.correlation_id, topics, throttle_ms)
+    return Throttled([answer], throttle_ms / 1000)
 
 
 async def _answer_after_flush(
@@ -257,7 +331,7 @@ async def _answer_after_flush(
         for n, answer in enumerate(answers):
             if (topic, answer.partition) in lost:
                 answers[n] = ProducePartitionResult(answer.partition, ErrorCode.kafka_storage_error)
-    return await _answer_in_slices(context, acks, topics, failed or bool(lost))
+    return await _answer_in_slices(broker, context, acks, topics, failed or bool(lost))
 
 
 def _append(
@@ -342,6 +416,8 @@ def _appended(
     metrics.appended_batches += 1
     metrics.appended_records += batch.record_count
     metrics.appended_bytes += len(batch.data)
+    if metrics.appended_bytes >= broker.disks.alarm_at:
+        broker.disks.alarm()
     if partition.log.flush_due:
         to_flush[topic, index] = partition
     return ProducePartitionResult(
@@ -353,13 +429,13 @@ def _partition(
     broker: Broker, context: RequestContext, acks: int, topic: TopicKey, index: int, records: Buffer | None
 ) -> Partition:
     """Where the batch belongs, as far as can be told before it is looked at. `RequestError`."""
-    if acks not in VALID_ACKS:
-        raise RequestError(ErrorCode.invalid_required_acks)
     partition = broker.replicas.find(topic, index)
     if partition.tip.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT:
         raise RequestError(
             ErrorCode.invalid_topic_exception, f"Cannot append to internal topic {partition.tip.topic}"
         )
+    if broker.disks.is_pressed:
+        broker.disks.check(partition)
     if records is None:
         raise RequestError(ErrorCode.invalid_record, "no record batch")
     if (
@@ -370,6 +446,9 @@ def _partition(
         raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
     if acks == -1:
         partition.check_replicas()
+    elif acks not in VALID_ACKS:
+        check_frame(records)
+        raise RequestError(ErrorCode.invalid_required_acks)
     return partition
 
 
@@ -383,4 +462,8 @@ def _refused(
         return ProducePartitionResult(index, error.code, record_errors=errors, error_message=error.message)
     broker.log_storage_error("Produce", topic, index, error)
     broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
-    return ProducePartitionResult(index, ErrorCode.kafka_storage_error)
+    message = None
+    if isinstance(error, DiskError) and error.errno in FULL:
+        broker.disks.look_soon()
+        message = "the disk is full"
+    return ProducePartitionResult(index, ErrorCode.kafka_storage_error, error_message=message)

@@ -14,6 +14,7 @@ from typing import Final
 from service.config.keys import ConfigKey
 from service.config.tables.checks import S3_SCHEMES, http_url_problem, store_url_problem
 from service.config.tables.cleaner import CLEANER
+from service.config.tables.disk import DISK
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 from service.config.tables.log import HOURS_AND_MINUTES, LOG
 from service.config.tables.network import NETWORK
@@ -64,6 +65,7 @@ BROKER_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
             *CLEANER,
             *OFFSETS_TOPIC,
             *GROUPS,
+            *DISK,
             *REMOTE,
             *(_broker_default(key) for key in TOPIC if key.synonyms),
             *HOURS_AND_MINUTES,

@@ -63,3 +63,9 @@ def cluster_id_problem(text: str) -> str | None:
             "Expected 22 characters of URL-safe base64 (16 bytes), as 'kafka-storage random-uuid' makes them"
         )
     return None
+
+
+def gzip_level_problem(text: str) -> str | None:
+    """Why the number `text` is not a level of gzip, None when it is."""
+    level = int(text)
+    return None if level == -1 or 1 <= level <= 9 else "Value must be between 1 and 9 or equal to -1"

@@ -36,7 +36,7 @@ LOG: Final = (
     key(
         "producer.id.expiration.ms", INT, 86_400_000,
         "An idempotent producer that is silent for this long is forgotten.",
-        at_least=1,
+        at_least=1, dynamic=True,
     ),
     key(
         "firn.max.inflated.batch.bytes", INT, 64 * MIB,

@@ -23,7 +23,6 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         "remote.log.storage.system.enable": "firn.remote.url is the switch: set it, or leave it out",
         "remote.log.storage.manager.": "storage is built in; set firn.remote.url",
         "remote.log.metadata.": "the catalog of segments is in the metadata quorum",
-        "remote.log.delete.on.disable": "remote storage cannot be switched off for a topic; delete the topic",
         "group.coordinator.threads": _ONE_LOOP,
         "group.coordinator.background.threads": _ONE_LOOP,
         "group.coordinator.cached.buffer.max.bytes": "batches of groups are not kept when they are written",

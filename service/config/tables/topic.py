@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from service.config.keys import LONG_MAX
+from service.config.tables.checks import gzip_level_problem
 from service.config.tables.columns import (
     BOOLEAN,
     DOUBLE,
@@ -32,10 +33,26 @@ TOPIC: Final = (
         one_of=("compact", "delete"), synonyms=synonyms_of("log.cleanup.policy"),
     ),
     key(
+        "compression.gzip.level", INT, -1,
+        "How hard gzip tries where a batch is compressed anew for `compression.type`: 1 is fast, 9 is small, "
+        "-1 is zlib's own choice.",
+        check=gzip_level_problem, synonyms=synonyms_of("compression.gzip.level"),
+    ),
+    key(
+        "compression.lz4.level", INT, 9,
+        "As `compression.gzip.level`, for lz4. Beyond 12 nothing becomes smaller.",
+        at_least=1, at_most=17, synonyms=synonyms_of("compression.lz4.level"),
+    ),
+    key(
         "compression.type", STRING, "producer",
         "Codec that batches are stored in. `producer` keeps them as they came; another value "
         "recompresses a batch that came otherwise.",
         one_of=COMPRESSION_TYPES, synonyms=synonyms_of("compression.type"),
+    ),
+    key(
+        "compression.zstd.level", INT, 3,
+        "As `compression.gzip.level`, for zstd. Levels below 1 are faster still.",
+        at_least=-131_072, at_most=22, synonyms=synonyms_of("compression.zstd.level"),
     ),
     key(
         "delete.retention.ms", LONG, 24 * HOUR_MS,
@@ -130,9 +147,14 @@ TOPIC: Final = (
         "Stop copying to object storage; what is there stays readable.",
     ),
     key(
+        "remote.log.delete.on.disable", BOOLEAN, False,
+        "Needed to switch `remote.storage.enable` off: the log begins with what is on the broker's disk "
+        "then, and what is in object storage is deleted.",
+    ),
+    key(
         "remote.storage.enable", BOOLEAN, False,
         "Copy sealed segments to object storage and let local copies go. Needs "
-        "`firn.remote.url`. It cannot be switched off again.",
+        "`firn.remote.url`. It is switched off together with `remote.log.delete.on.disable=true` alone.",
     ),
     key(
         "retention.bytes", LONG, -1,

@@ -12,8 +12,6 @@ _NO_QUOTAS: Final = "quotas are not supported"
 _NO_SHARES: Final = "share groups are not supported"
 _NO_TOKENS: Final = "delegation tokens are not supported"
 _NO_PLUGINS: Final = "classes cannot be loaded into a node that runs no Java"
-_NO_LEVELS: Final = "codecs compress at their usual level"
-_NO_COMPACTION: Final = "compacted topics are not supported"
 _COUNTERS: Final = "what a node counts is at /metrics of firn.http.listener, without samples or reporters"
 _PURGATORY: Final = "what waits is let go of at once when it is done; there is nothing to purge"
 _KERNEL_CHOOSES: Final = "the system sizes the buffers of each socket as it needs them"
@@ -30,9 +28,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "broker.heartbeat.interval.ms": _ONE_NODE,
         "broker.session.timeout.ms": _ONE_NODE,
         "client.quota.callback.class": _NO_PLUGINS,
-        "compression.gzip.level": _NO_LEVELS,
-        "compression.lz4.level": _NO_LEVELS,
-        "compression.zstd.level": _NO_LEVELS,
         "config.providers": _NO_PLUGINS,
         "connection.failed.authentication.delay.ms": "SASL is not supported",
         "connections.max.reauth.ms": "SASL is not supported",
@@ -56,7 +51,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "delegation.token.max.lifetime.ms": _NO_TOKENS,
         "delegation.token.secret.key": _NO_TOKENS,
         "delete.records.purgatory.purge.interval.requests": _PURGATORY,
-        "delete.retention.ms": _NO_COMPACTION,
         "early.start.listeners": "a listener opens once what it serves is there",
         "fetch.purgatory.purge.interval.requests": _PURGATORY,
         "follower.fetch.last.tiered.offset.enable": _ONE_REPLICA,
@@ -73,7 +67,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
             "where logs begin is written with recovery points: log.flush.offset.checkpoint.interval.ms"
         ),
         "log.preallocate": "segments grow as they are written",
-        "max.compaction.lag.ms": _NO_COMPACTION,
         "max.connection.creation.rate": _NO_QUOTAS,
         "max.connections.per.ip": _NO_QUOTAS,
         "max.connections.per.ip.overrides": _NO_QUOTAS,
@@ -85,8 +78,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "metrics.num.samples": _COUNTERS,
         "metrics.recording.level": _COUNTERS,
         "metrics.sample.window.ms": _COUNTERS,
-        "min.cleanable.dirty.ratio": _NO_COMPACTION,
-        "min.compaction.lag.ms": _NO_COMPACTION,
         "num.recovery.threads.per.data.dir": "logs are recovered on the threads that all disk work shares",
         "num.replica.alter.log.dirs.threads": "replicas are not moved between log directories",
         "num.replica.fetchers": _ONE_REPLICA,

@@ -1,7 +1,7 @@
 """Which log is compacted when: the dirtiest, while there is one that is dirty enough (Kafka `LogCleaner`).
 
 Owned by the loop; each cleaning is a task. A log that fails to be cleaned is set aside and the others go on:
-for a while where the disk refused, until the next start where what is there is damaged.
+for a while where the disk refused, until the next start where what is there is damaged or a defect shows.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from service.base.errors import CorruptionError, StorageError
 from service.base.files import FsyncFailed
 from service.base.slices import Slice
 from service.base.world import World
+from service.hot import names
 from service.hot.cleaning import plan
 from service.hot.cleaning.cleaning import Aborted, CleanerSettings, Cleaning, Throttle
 from service.hot.log import LocalLog
@@ -25,6 +26,7 @@ _log = logging.getLogger(__name__)
 
 _LOOK_US: Final = 20
 _SEGMENT_US: Final = 1
+_READ_US: Final = 60
 _LOOK_S: Final = 1.0
 """How often settings are looked at, and other logs while one is being cleaned."""
 _AGAIN_MS: Final = 60_000
@@ -70,11 +72,10 @@ class Cleaner:
         if log.config.is_compacted:
             self._compacted[log] = None
         else:
-            self._compacted.pop(log, None)
-            self._abort(log)
+            self.forget(log)
 
     def forget(self, log: LocalLog) -> None:
-        """The log is not here any more."""
+        """The log is not here any more, or not to be compacted."""
         self._compacted.pop(log, None)
         if self._set_aside.pop(log, None) is not None:
             self._metrics.uncleanable_logs = len(self._set_aside)
@@ -147,12 +148,33 @@ class Cleaner:
         for log in tuple(self._compacted):
             if piece.charge(_LOOK_US + _SEGMENT_US * len(log.state.segments)):
                 await piece.next_turn()
+            if not self._may_be_cleaned(log, now_ms):
+                continue
+            await self._read_times(log, now_ms, piece)
             dirt = self._look_at(log, now_ms) if self._may_be_cleaned(log, now_ms) else None
             if dirt is not None and (best is None or dirt.urgency > best[1].urgency):
                 best = log, dirt
         if best is not None and not self._may_be_cleaned(best[0], now_ms):
             return None  # it went while others were looked at; the next round finds another
         return best[0] if best is not None else None
+
+    async def _read_times(self, log: LocalLog, now_ms: int, piece: Slice) -> None:
+        """Have segments know their timestamps, if `plan` asks for them: it does so in one go."""
+        config, state = log.config, log.state
+        if config.min_compaction_lag_ms <= 0 and config.max_compaction_lag_ms >= now_ms:
+            return
+        dirty = max(state.segments.slot_of(state.cleaned_offset), 0)
+        for segment in state.segments.all[dirty:-1]:
+            if segment.knows_times:
+                continue
+            if piece.charge(_READ_US):
+                await piece.next_turn()
+            if log.failure is not None or segment.log.path.suffix != names.LOG:
+                return  # it went meanwhile
+            try:
+                _ = segment.max_timestamp, segment.first_timestamp
+            except (StorageError, CorruptionError):
+                return  # `plan` will find it where it counts
 
     def _may_be_cleaned(self, log: LocalLog, now_ms: int) -> bool:
         return (
@@ -191,7 +213,8 @@ class Cleaner:
             if not self._owner.is_here(log):
                 raise Aborted
             if not await self._owner.note_compacted(log):
-                self._set_aside[log] = self._clock.now_ms() + _AGAIN_MS
+                if log in self._compacted:
+                    self._set_aside[log] = self._clock.now_ms() + _AGAIN_MS
             elif (dirt := self._look_at(log, self._clock.now_ms())) is not None:
                 await self._clean_now(run, dirt)
         except Aborted:
@@ -201,7 +224,13 @@ class Cleaner:
                 log.latch.fail(e)
             if log.latch.failure is not None:
                 self._owner.flush_failed()
-            if self._owner.is_here(log) and log.failure is None and not run.is_outdated:
+            if log in self._compacted and log.failure is None and not run.is_outdated:
+                self._fail(log, e)
+        except Exception as e:
+            if log.state.swap is not None:
+                raise  # nobody knows what its files are now
+            _log.critical("a defect: %s cannot be cleaned", log.tip, exc_info=e)
+            if log in self._compacted:
                 self._fail(log, e)
         finally:
             self._metrics.uncleanable_logs = len(self._set_aside)
@@ -228,9 +257,8 @@ class Cleaner:
     def _fail(self, log: LocalLog, error: Exception) -> None:
         """Set the log aside."""
         self._metrics.cleaning_errors += 1
-        damaged = isinstance(error, CorruptionError)
-        self._set_aside[log] = _NEVER_MS if damaged else self._clock.now_ms() + _AGAIN_MS
+        passes = isinstance(error, StorageError)
+        self._set_aside[log] = self._clock.now_ms() + _AGAIN_MS if passes else _NEVER_MS
         self._metrics.uncleanable_logs = len(self._set_aside)
-        _log.error(
-            "%s is not cleaned %s: %s", log.tip, "until the next start" if damaged else "for now", error
-        )
+        when = "for now" if passes else "until the next start"
+        _log.error("%s is not cleaned %s: %s", log.tip, when, error)

@@ -33,6 +33,9 @@ _log = logging.getLogger(__name__)
 _STEP_BYTES: Final = 4 << 20
 _STEP_S: Final = 0.3
 """What is throttled goes on in steps that take about so long."""
+_LEAST_WAIT_S: Final = 0.001
+_LOOK_S: Final = 1.0
+"""How often the rate is looked at, which may have changed."""
 _LEAST_BUFFER: Final = 16 << 10
 _MOST_MAP_BYTES: Final = 2**31 - 1
 _MOST_RATE: Final = 2.0**62
@@ -60,13 +63,17 @@ class Throttle:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._free_ms = 0.0
+        self._ahead = 0.0
+        """bytes that were done before their time"""
+        self._charged_ms = clock.monotonic_ms()
 
     def charge(self, done: int, bytes_per_second: float) -> float:
-        """Count so many bytes; for how long (s) to wait now."""
+        """Count so many bytes; for how long (s) to wait now, if the rate stays what it is."""
         now_ms = self._clock.monotonic_ms()
-        self._free_ms = max(self._free_ms, now_ms) + 1000 * done / bytes_per_second
-        return (self._free_ms - now_ms) / 1000
+        made_up = (now_ms - self._charged_ms) / 1000 * bytes_per_second
+        self._ahead = max(self._ahead - made_up, 0.0) + done
+        self._charged_ms = now_ms
+        return self._ahead / bytes_per_second
 
 
 class Cleaning:
@@ -91,12 +98,17 @@ class Cleaning:
         self._throttle = throttle
         self._is_here = is_here
         self._segments: list[Segment] = []
+        self._truncations = log.state.truncations
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the log lost segments meanwhile that were to be cleaned."""
+        """Whether the log was cut meanwhile, or lost segments that were to be cleaned."""
         there = set(self.log.state.segments.all)
-        return any(segment not in there for segment in self._segments)
+        return self._is_cut or any(segment not in there for segment in self._segments)
+
+    @property
+    def _is_cut(self) -> bool:
+        return self.log.state.truncations != self._truncations
 
     async def run(self, dirt: plan.Dirt) -> tuple[int, float]:
         """The offset up to which the log is clean then, and which part of the memory for keys was used.
@@ -107,6 +119,7 @@ class Cleaning:
         threads = max(settings.threads, 1)
         buffer = max(settings.buffer_bytes // threads // 2, _LEAST_BUFFER)
         sizes = Sizes(buffer, buffer)
+        self._truncations = log.state.truncations
         self._segments = all_now = list(log.state.segments.all)
         bases = [segment.base_offset for segment in all_now]
         first = max((n for n, base in enumerate(bases) if base <= dirt.first_dirty), default=0)
@@ -132,12 +145,14 @@ class Cleaning:
             await self._drive(copy.run())
             await self._swap(copy)
             self._segments = all_now[group.last + 1 :]
+        if self._is_cut:
+            raise Aborted
         log.state.cleaned_offset = end_offset
         return end_offset, keys.utilization
 
     def _check(self) -> None:
         """`Aborted`, or `LogOffline`, where the log is not to be touched any more."""
-        if self.aborted.is_set() or not self._is_here(self.log):
+        if self.aborted.is_set() or not self._is_here(self.log) or self._is_cut:
             raise Aborted
         self.log.check()
 
@@ -160,10 +175,11 @@ class Cleaning:
 
     async def _wait(self, done: int, rate: float) -> None:
         wait_s = self._throttle.charge(done, rate)
-        if wait_s >= 0.001:
+        while wait_s >= _LEAST_WAIT_S and not self.aborted.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
+                async with asyncio.timeout(min(wait_s, _LOOK_S)):
                     await self.aborted.wait()
+            wait_s = self._throttle.charge(0, self._settings().max_bytes_per_second)
 
     async def _swap(self, copy: GroupCopy) -> None:
         log, new = self.log, copy.new

@@ -27,7 +27,7 @@ from service.records.kernel_status import Status
 from service.records.key_map import KeyMap
 from service.records.recopy import CopyRules, LastBatches, Recopy, filling_batch
 from service.records.scan import BatchScan, scan_batches, scan_pieces
-from service.records.segment_indexes import IndexBuilder
+from service.records.segment_indexes import MAX_RELATIVE_OFFSET, IndexBuilder
 from service.records.txn_rows import AbortedEntry
 
 Work = Generator[int, None, None]
@@ -163,8 +163,9 @@ class GroupCopy:
                 yield len(piece) + self._position - before
         for part in self._recopy.rest():
             self._append(disk, fd, part)
-        if self._next_offset < self._rules.end_offset:
-            last_offset = self._rules.end_offset - 1
+        # A segment of Apache Kafka's may stand before a gap that is wider than any can be.
+        last_offset = min(self._rules.end_offset - 1, self.old[0].base_offset + MAX_RELATIVE_OFFSET)
+        if self._next_offset <= last_offset:
             self._append(disk, fd, filling_batch(self._next_offset, last_offset, epoch))
         self._counts.records_read += self._recopy.records_read
         self._counts.records_kept += self._recopy.records_kept

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from service.base.disk import Disk, Entry, MissingFile, Open
-from service.base.errors import CorruptionError
 from service.base.files import exists, fsync_dir, remove_file
 from service.hot import names
-from service.records.batch import HEADER_SIZE, read_header
+from service.records.scan import scan_pieces
 
 _log = logging.getLogger(__name__)
 
@@ -111,16 +110,16 @@ def _finish(disk: Disk, directory: Path, base: int, suffixes: Sequence[str]) -> 
 
 
 def _end_of(disk: Disk, path: Path, base: int) -> int:
-    """Offset behind the last batch of a log file. `CorruptionError` unless whole batches fill it."""
+    """Offset behind the last batch of a log file. `CorruptionError` unless sound batches fill it."""
     fd = disk.open(path, Open.READ)
+
+    def read(position: int, size: int) -> bytes:
+        return disk.pread(fd, size, position)
+
+    end_offset = base
     try:
-        size, position, end_offset = disk.size(fd), 0, base
-        while position < size:
-            header = read_header(disk.pread(fd, HEADER_SIZE, position))
-            if header.base_offset < end_offset or position + header.size > size:
-                raise CorruptionError(f"{path}: no batch at position {position}")
-            position += header.size
-            end_offset = header.next_offset
+        for batches, _, _ in scan_pieces(read, 0, disk.size(fd), first_offset=base, name=str(path)):
+            end_offset = batches.last_offsets[-1] + 1
     finally:
         disk.close(fd)
     return end_offset

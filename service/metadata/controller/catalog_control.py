@@ -9,6 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.metadata.controller.decision import Decision, decided
+from service.metadata.controller.requests import ResourceType
 from service.metadata.frames import newest
 from service.metadata.image import MetadataImage
 from service.metadata.records import RemoteLogRecord, RemoveTombstoneRecord
@@ -39,11 +40,24 @@ def commit_catalog(image: MetadataImage, commits: Sequence[CatalogCommit]) -> De
             )
         except ValueError as e:
             raise RequestError(ErrorCode.invalid_request, f"remote catalog of {tip}: {e}") from e
+        is_given_up = result is CatalogResult.COMMITTED and entry != current and entry.is_given_up
+        if is_given_up and not _gives_up_archive(image, tip.topic_id):
+            result = CatalogResult.VERSION_CONFLICT  # tiering was switched on again meanwhile
         results.append(result)
         if result is CatalogResult.COMMITTED and entry != current:
             entries[key] = entry
             records.append(remote_log_record(*key, entry))
     return decided(records, results)
+
+
+def _gives_up_archive(image: MetadataImage, topic_id: UUID) -> bool:
+    """Whether the topic's settings say that tiering is off and what is in the bucket is to be deleted."""
+    overrides = image.config(ResourceType.TOPIC, image.topics_by_id[topic_id].name)
+
+    def is_true(key: str) -> bool:
+        return overrides.get(key, "").strip().lower() == "true"
+
+    return is_true("remote.log.delete.on.disable") and not is_true("remote.storage.enable")
 
 
 def remote_log_record(topic_id: UUID, partition: int, entry: CatalogEntry) -> RemoteLogRecord:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -26,8 +27,12 @@ from service.metadata.records import ConfigRecord
 
 RESOURCE_US: Final = 60
 CHANGE_US: Final = 10
+CHARACTERS_PER_US: Final = 20
+MOST_CHARACTERS: Final = 32_767
+"""Of a name, and of a value: what Kafka's older versions can say at all."""
 TWICE: Final = "Each resource must appear at most once."
 
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 _OPERATIONS: Final = frozenset(int(operation) for operation in ConfigOperation)
 
 
@@ -48,7 +53,7 @@ def incremental_alter_configs(
     records: list[ConfigRecord] = []
     results = []
     for resource in resources:
-        yield RESOURCE_US + CHANGE_US * len(resource.configs)
+        yield RESOURCE_US + CHANGE_US * len(resource.configs) + _characters(resource) // CHARACTERS_PER_US
         error, message = ErrorCode.none, None
         try:
             if seen[resource.resource_type, resource.resource_name] > 1:
@@ -113,6 +118,10 @@ def _alter_resource(
     return records
 
 
+def _characters(resource: AlterResource) -> int:
+    return sum(len(change.value or "") for change in resource.configs)
+
+
 def validate(
     image: MetadataImage, rules: ConfigRules, kind: ResourceType, name: str, values: Mapping[str, str]
 ) -> None:
@@ -126,8 +135,10 @@ def validate_in_steps(
     """Ask the rules about all overrides of one resource.
 
     Raises `RequestError`: INVALID_CONFIG for topics and groups, INVALID_REQUEST for a broker, which Kafka
-    keeps for the sake of its clients (KAFKA-13609).
+    keeps for the sake of its clients (KAFKA-13609). Whatever it is of: INVALID_CONFIG for one too long.
     """
+    for key, value in values.items():
+        _check_length(key, value)
     try:
         yield from rules.validate(image, kind, name, values)
     except ConfigError as e:
@@ -142,11 +153,22 @@ def check_changes(changes: Sequence[AlterConfig]) -> None:
     """
     if len(changes) > MAX_RECORDS_PER_OPERATION:
         raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
+    for name, _, value in changes:
+        _check_length(name, value)
     if len({change.name for change in changes}) < len(changes):
         raise _invalid("Error due to duplicate config keys")
     without_value = [c.name for c in changes if c.value is None and c.operation != ConfigOperation.DELETE]
     if without_value:
         raise _invalid(f"Null value not supported for : {', '.join(without_value)}")
+
+
+def _check_length(name: str, value: str | None) -> None:
+    """`RequestError` INVALID_CONFIG for what no setting needs, and what would be long work to take apart."""
+    if len(name) > MOST_CHARACTERS or (value is not None and len(value) > MOST_CHARACTERS):
+        raise RequestError(
+            ErrorCode.invalid_config,
+            f"The name and the value of a setting have at most {MOST_CHARACTERS} characters: {name[:100]}",
+        )
 
 
 def _check_name(resource: AlterResource, via_broker: int | None) -> ResourceType:
@@ -165,8 +187,9 @@ def _check_name(resource: AlterResource, via_broker: int | None) -> ResourceType
     if resource.resource_type != ResourceType.BROKER:
         raise _invalid(f"Unknown resource type {resource.resource_type}")
     if name:
-        broker_id = _broker_id(name)
-        if via_broker is not None and broker_id != via_broker:
+        broker_id = broker_id_of(name)
+        # Kafka takes "01", too, and keeps what nobody reads.
+        if via_broker is not None and (broker_id != via_broker or name != str(broker_id)):
             raise _invalid(f"Unexpected broker id, expected {via_broker}, but received {name}")
     return ResourceType.BROKER
 
@@ -175,15 +198,15 @@ def _check_existence(image: MetadataImage, kind: ResourceType, name: str) -> Non
     if kind is ResourceType.TOPIC:
         if name not in image.topics_by_name:
             raise RequestError(ErrorCode.unknown_topic_or_partition, f"The topic '{name}' does not exist.")
-    elif kind is ResourceType.BROKER and name and _broker_id(name) not in image.brokers:
+    elif kind is ResourceType.BROKER and name and broker_id_of(name) not in image.brokers:
         raise RequestError(ErrorCode.broker_id_not_registered, f"No broker with id {name} found.")
 
 
-def _broker_id(name: str) -> int:
-    try:
-        return int(name)
-    except ValueError:
-        raise _invalid(f"Node id must be an integer, but it is: {name}") from None
+def broker_id_of(name: str) -> int:
+    """A number as Java reads one: ASCII digits with a sign at most. `RequestError` INVALID_REQUEST."""
+    if not _NUMBER.fullmatch(name):
+        raise _invalid(f"Node id must be an integer, but it is: {name}")
+    return int(name)
 
 
 def _apply(kind: ResourceType, change: AlterConfig, old: str | None, rules: ConfigRules) -> str | None:
@@ -193,18 +216,20 @@ def _apply(kind: ResourceType, change: AlterConfig, old: str | None, rules: Conf
     if operation is ConfigOperation.SET:
         return change.value
     if not rules.is_list(kind, change.name):
+        if (why_refused := rules.refusal(change.name)) is not None:
+            raise RequestError(ErrorCode.invalid_config, f"{change.name}: refused: {why_refused}")
         reason = f"Can't {operation.name} to key {change.name} because its type is not LIST."
         if kind is ResourceType.BROKER:
             verb = operation.name.lower()
             reason = f"Config value {verb} is not allowed for config key: {change.name}"
         raise RequestError(ErrorCode.invalid_config, reason)
     base = rules.default(kind, change.name) if old is None else old
-    parts = [part for part in (base or "").split(",") if part]
+    parts = dict.fromkeys(part for part in (base or "").split(",") if part)
     for value in change.value.split(","):
-        if operation is ConfigOperation.APPEND and value not in parts:
-            parts.append(value)
-        elif operation is ConfigOperation.SUBTRACT and value in parts:
-            parts.remove(value)
+        if operation is ConfigOperation.APPEND:
+            parts[value] = None
+        else:
+            parts.pop(value, None)
     return ",".join(parts)
 
 

@@ -180,3 +180,6 @@ class ConfigRules(Protocol):
 
     def default(self, resource_type: ResourceType, key: str) -> str | None:
         """Value of `key` where nothing is set: what APPEND and SUBTRACT start from."""
+
+    def refusal(self, key: str) -> str | None:
+        """Why `key`, which others know, is not accepted here; None where there is no such reason."""

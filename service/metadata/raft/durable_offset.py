@@ -59,6 +59,19 @@ def read_durable_offset(disk: Disk, directory: Path) -> int | None:
     return offset
 
 
+def keep_durable_offset(disk: Disk, directory: Path) -> None:
+    """What the file says now, it says after a crash of the machine. `DiskError`; without it there is nothing
+    to be kept."""
+    try:
+        fd = disk.open(directory / FILE_NAME, Open.WRITE)
+    except MissingFile:
+        return
+    try:
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)
+
+
 class DurableOffset:
     """The file, held open. `write` may be called from a `log-io` thread, one call at a time."""
 

@@ -17,7 +17,7 @@ from service.base.types import TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
-from service.metadata.raft.durable_offset import DurableOffset, read_durable_offset
+from service.metadata.raft.durable_offset import DurableOffset, keep_durable_offset, read_durable_offset
 from service.metadata.raft.log_check import Durable, LogEnd, check_log
 from service.metadata.raft.snapshots import SnapshotId
 from service.metadata.raft.state import QuorumState
@@ -64,7 +64,12 @@ class MetadataLog:
         durable = Durable(
             start, max(newest, noted or 0), noted is not None, None if state is None else state.epoch
         )
-        end = check_log(world.disk, directory, durable)
+        try:
+            end = check_log(world.disk, directory, durable)
+        except CorruptionError:
+            # Else the next start could take for a torn tail what is known to be damage.
+            keep_durable_offset(world.disk, directory)
+            raise
         config = LogConfig(
             segment_bytes=segment_bytes,
             segment_ms=_NEVER_MS,

@@ -290,6 +290,11 @@ class Manifest:
         )
         return ManifestDrop(manifest, tuple(gone), gone_pages)
 
+    def give_up(self, *, leader_epoch: int, load: Load, stamp: Stamp | None = None) -> ManifestDrop:
+        """The next version with no segments at all, not even an end: a chain may begin anywhere after it."""
+        drop = self.drop_before(self.end_offset, leader_epoch=leader_epoch, load=load, stamp=stamp)
+        return drop._replace(manifest=replace(drop.manifest, start_offset=0))
+
     def _next(self, leader_epoch: int, stamp: Stamp | None) -> Manifest:
         return replace(
             self,

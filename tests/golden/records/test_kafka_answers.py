@@ -31,7 +31,7 @@ NOT_AS_KAFKA = {
     "5 high bytes after the batch": "invalid_record",
     "length 74": "invalid_record",
     # the whole request fails in Kafka, as it has no transactional id
-    "transactional": "invalid_txn_state",
+    "transactional": "invalid_producer_id_mapping",
     # Kafka stores what nobody checked
     "offsets not in order": "invalid_record",
     "typed append time": "invalid_timestamp",

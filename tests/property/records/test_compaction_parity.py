@@ -69,12 +69,7 @@ def run(life: dict[str, Any], log: bytes, slots: int, room: int, marks: int, now
         state[MapState.LATEST], array("q", (1,)), array("q", (found.last_offsets[0],)), bytearray(marks), out,
         copied,
     )  # fmt: skip
-    keyless = array("q", bytes(8 * 4))
-    first = found.positions[0]
-    count = life["key_kernel"].find_keyless(
-        log, first + 61, first + found.sizes[0], found.record_counts[0], keyless
-    )
-    return mapped, list(table), list(state), copy, bytes(out), list(copied), count, list(keyless)
+    return mapped, list(table), list(state), copy, bytes(out), list(copied)
 
 
 @settings(max_examples=150, deadline=None)

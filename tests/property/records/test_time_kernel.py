@@ -85,24 +85,40 @@ def test_damaged_bytes_are_answered_alike_by_all_lives(
     for count in (0, 1, len(rows[0][0])):
         for has_deltas in (0, 1):
             same("find_record", bytes(data), start, end, count, BASE_MS, has_deltas, timestamp, offset)
-        same("find_outside", bytes(data), start, end, count, BASE_MS, BASE_MS, timestamp, array("q", [0] * 8))
+        for keys in (0, 1):
+            out = array("q", [0] * 8)
+            same("find_refused", bytes(data), start, end, count, BASE_MS, BASE_MS, timestamp, keys, out)
     same("find_record", bytes(data), 5, 4, 1, 0, 1, 0, 0)
 
 
-@given(st.lists(timestamps, min_size=1, max_size=30), timestamps, st.integers(1, 10))
-def test_records_outside_are_named_until_there_is_no_more_room(
-    times: list[int], newest: int, room: int
+@given(
+    st.lists(st.tuples(timestamps, st.sampled_from([None, b"", b"k"])), min_size=1, max_size=30),
+    timestamps,
+    st.integers(1, 10),
+    st.booleans(),
+    st.booleans(),
+)
+def test_records_that_are_refused_are_named_until_there_is_no_more_room(
+    records: list[tuple[int, bytes | None]], newest: int, room: int, needs_keys: bool, all_are: bool
 ) -> None:
     builder = BatchBuilder()
-    for at in times:
-        builder.add(at, None, b"")
+    for at, key in records:
+        builder.add(at, key, b"")
     data = bytes(builder.build())
     header = next(iter_headers(data))
-    out = array("q", [0] * (2 * room))
-    found = imported.find_outside(data, 61, len(data), len(times), header.base_timestamp, 0, newest, out)
-    expected = [(n, at) for n, at in enumerate(times) if at > newest][:room]
-    assert list(zip(out[0 : 2 * found : 2], out[1 : 2 * found : 2], strict=True)) == expected
-    same("find_outside", data, 61, len(data), len(times), header.base_timestamp, 0, newest, out)
+    out = array("q", [0] * (3 * room))
+    oldest, newest = (1, 0) if all_are else (0, newest)
+    asked = (data, 61, len(data), len(records), header.base_timestamp, oldest, newest, needs_keys)
+    found, outside = imported.find_refused(*asked, out)
+    expected = [
+        (n, at, int(needs_keys and key is None))
+        for n, (at, key) in enumerate(records)
+        if (needs_keys and key is None) or all_are or at > newest
+    ]
+    assert (found, outside) == (len(expected), sum(not keyless for *_, keyless in expected))
+    named = min(found, room)
+    assert list(zip(*(out[field : 3 * named : 3] for field in range(3)), strict=True)) == expected[:room]
+    same("find_refused", *asked, out)
 
 
 def test_a_timestamp_beyond_64_bits_is_a_status_and_not_a_number() -> None:
@@ -110,7 +126,7 @@ def test_a_timestamp_beyond_64_bits_is_a_status_and_not_a_number() -> None:
     answer = same("find_record", record, 0, len(record), 1, 2, 1, 0, 0)
     assert isinstance(answer, tuple)
     assert answer[:2] == (-7, 0)
-    assert same("find_outside", record, 0, len(record), 1, 2, 0, 1, array("q", [0, 0])) == 0
+    assert same("find_refused", record, 0, len(record), 1, 2, 0, 1, 0, array("q", [0, 0, 0])) == (0, 0)
 
 
 def test_what_is_no_batch_is_refused_with_its_position() -> None:

@@ -105,6 +105,7 @@ class Simulation:
         self.bucket.on_head = self.nodes[0].store.on_head
         self.logs = [list(node.replicas) for node in self.nodes]
         self.leaders = [0] * partitions
+        self.is_on = True
         self.fault_share = rng.choice((0.0, 0.02, 0.1, 0.3))
         self.crash_share = rng.choice((0.0, 0.01, 0.05))
         self.follow()
@@ -199,6 +200,18 @@ class Simulation:
         offset = self.rng.randrange(replica.log.log_start_offset, replica.high_watermark + 1)
         replica.log.advance_log_start(offset)
 
+    def switch_tiering(self, on: bool | None = None) -> None:
+        """Off, and on again. Replicas that are to be as good as each other begin alike then."""
+        self.is_on = not self.is_on if on is None else on
+        self.catalog.off = set() if self.is_on else {UUID(int=7)}
+        for partition in range(len(self.leaders)):
+            replicas = self.replicas(partition)
+            starts = [one.log.local_log_start_offset for one in replicas]
+            for replica in replicas:
+                if not self.is_on:
+                    replica.log.advance_log_start(max(starts))
+                replica.switch(on=self.is_on)
+
     def reboot(self) -> None:
         self.rng.choice(self.nodes).reboot()
 
@@ -215,6 +228,7 @@ class Simulation:
         actions = (
             self.produce, self.produce, self.produce, self.pass_time, self.pass_time, self.drop_local,
             self.hold_back, self.change_leader, self.lag_image, self.reboot, self.sweep, self.delete_records,
+            self.switch_tiering,
         )  # fmt: skip
         for _ in range(rounds):
             self.rng.choice(actions)()
@@ -235,6 +249,7 @@ class Simulation:
     def come_to_rest(self) -> None:
         self.follow()
         self.disarm()
+        self.switch_tiering(on=True)
         for node in self.nodes:
             for replica in self.logs[self.nodes.index(node)]:
                 replica.held_back = 0

@@ -57,7 +57,7 @@ class NodeThread:
 
     async def _run(self) -> None:
         self._supervisor, self._loop = Supervisor(), asyncio.get_running_loop()
-        node = Node(
+        self.node = node = Node(
             BrokerConfig.from_properties(self.settings),
             self._supervisor,
             self._world,

@@ -194,3 +194,17 @@ class TestLoggers:
     def test_asking_for_a_logger_does_not_make_it(self, talk: Talk) -> None:
         self.change(talk, ("service.nobody", SET, "INFO"))
         assert "service.nobody" not in logging.root.manager.loggerDict
+
+
+@pytest.mark.parametrize("operation", [0, 2, 3])
+def test_a_setting_longer_than_any_is_refused_before_it_is_taken_apart(talk: Talk, operation: int) -> None:
+    talk.create("t")
+    items = ",".join(f"item-{number}" for number in range(5000))
+    for changes in (("cleanup.policy", operation, items), ("x" * 40_000, operation, "1")):
+        answer = alter(talk, "t", changes)
+        assert answer.error_code == ErrorCode.invalid_config
+        assert "at most 32767 characters" in answer.error_message
+        assert len(answer.error_message) < 300
+    created = talk.create("another", cleanup_policy=items)
+    assert created.error_code == ErrorCode.invalid_config
+    assert "at most 32767 characters" in created.error_message

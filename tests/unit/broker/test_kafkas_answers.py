@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.metadata.controller.requests import ResourceType
+from service.wire.api import ApiKey, request_module
 from tests.support.batches import batch
 from tests.support.wire import RawConnection, end_offset, schema
 from tests.unit.broker.conftest import NodeThread, Talk
@@ -139,3 +140,77 @@ def test_an_unknown_setting_of_a_broker_is_refused_where_kafka_keeps_it(talk: Ta
     answer = alter(talk, "1", ("no.such.key", SET, "1"), kind=BROKER)
     assert answer.error_code == ErrorCode.invalid_request
     assert "no.such.key" in answer.error_message
+
+
+@pytest.mark.parametrize("kind", [BROKER, int(ResourceType.BROKER_LOGGER)])
+@pytest.mark.parametrize("name", [" 1", "1 ", "1_0", "x", "\u0661", "0x1", "1" * 11])
+def test_a_broker_s_name_is_a_number_as_java_reads_one(talk: Talk, name: str, kind: int) -> None:
+    """What Python alone takes for a number would be kept under a name that nobody reads."""
+    change = ("log.cleaner.backoff.ms", SET, "1") if kind == BROKER else ("root", SET, "INFO")
+    answer = alter(talk, name, change, kind=kind)
+    assert answer.error_code == ErrorCode.invalid_request
+    assert answer.error_message == f"Node id must be an integer, but it is: {name}"
+    found = describe(talk, kind, name)
+    assert (found.error_code, found.error_message) == (
+        ErrorCode.invalid_request,
+        f"Broker id must be an integer, but it is: {name}",
+    )
+
+
+@pytest.mark.parametrize("name", ["01", "+1"])
+def test_another_way_to_write_a_broker_s_id_is_described_and_never_altered(talk: Talk, name: str) -> None:
+    """Kafka keeps such a setting, where no broker ever looks."""
+    answer = alter(talk, name, ("log.cleaner.backoff.ms", SET, "1"), kind=BROKER)
+    assert answer.error_code == ErrorCode.invalid_request
+    assert describe(talk, BROKER, name, "node.id").configs[0].value == "1"
+
+
+def describe(talk: Talk, kind: int, name: str, *keys: str) -> Any:
+    module = request_module(ApiKey.DESCRIBE_CONFIGS)
+    asked = module.DescribeConfigsResource(
+        resource_type=kind, resource_name=name, configuration_keys=keys or None
+    )
+    (result,) = talk(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigsRequest", resources=(asked,)).results
+    return result
+
+
+@pytest.mark.parametrize(("name", "error"), [("t", 0), ("nobody", ErrorCode.unknown_topic_or_partition)])
+def test_settings_that_need_no_words_come_with_an_empty_message(talk: Talk, name: str, error: int) -> None:
+    talk.create("t")
+    found = describe(talk, 2, name)
+    assert (found.error_code, found.error_message) == (error, "")
+
+
+def test_a_list_that_has_no_effect_here_is_refused_with_the_reason(talk: Talk) -> None:
+    talk.create("t")
+    answer = alter(talk, "t", ("leader.replication.throttled.replicas", APPEND, "0:1"))
+    assert answer.error_code == ErrorCode.invalid_config
+    assert "one replica" in answer.error_message
+    unknown = alter(talk, "t", ("no.such", APPEND, "1"))
+    assert unknown.error_message == "Can't APPEND to key no.such because its type is not LIST."
+
+
+def test_producers_of_a_partition_that_is_missing(talk: Talk) -> None:
+    talk.create("t")
+    module = request_module(ApiKey.DESCRIBE_PRODUCERS)
+    topics = tuple(module.TopicRequest(name=name, partition_indexes=(7,)) for name in ("t", "nobody"))
+    answer = talk(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducersRequest", topics=topics)
+    assert [(p.error_code, p.error_message) for t in answer.topics for p in t.partitions] == [
+        (ErrorCode.unknown_topic_or_partition, None),
+        (ErrorCode.unknown_topic_or_partition, "This server does not host this topic-partition."),
+    ]
+
+
+def test_a_cursor_that_is_none_of_ours_tells_nothing_of_what_may_be_done(talk: Talk) -> None:
+    talk.create("a")
+    module = request_module(ApiKey.DESCRIBE_TOPIC_PARTITIONS)
+    answer = talk(
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        "DescribeTopicPartitionsRequest",
+        topics=(module.TopicRequest(name="a"),),
+        response_partition_limit=10,
+        cursor=module.Cursor(topic_name="a", partition_index=-1),
+    )
+    assert [(t.error_code, t.topic_authorized_operations) for t in answer.topics] == [
+        (ErrorCode.invalid_request, -(2**31))
+    ]

@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
+from service.base.slices import Slice
 from service.base.threads import Condition, Lock, SystemThreads
 from service.records.batch import Codec, compute_crc
 from service.records.builder import build_batch
@@ -421,3 +423,40 @@ def test_more_than_an_operation_may_write_is_refused_resource_by_resource(talk: 
     )
     assert {one.error_code for one in deleted.responses} == {ErrorCode.policy_violation}
     assert talk.topic_id("t0") is not None
+
+
+@pytest.mark.parametrize("of_many_topics", [True, False])
+@pytest.mark.parametrize("what", ["DeleteRecords", "ListOffsets"])
+def test_an_answer_about_many_topics_is_put_together_in_slices(
+    talk: Talk, monkeypatch: pytest.MonkeyPatch, what: str, of_many_topics: bool
+) -> None:
+    """What a topic of an answer costs is charged, as what its partitions cost."""
+    charged: list[int] = []
+    charge = Slice.charge
+
+    def note(piece: Slice, work_us: int) -> bool:
+        charged.append(work_us)
+        return charge(piece, work_us)
+
+    monkeypatch.setattr(Slice, "charge", note)
+    count = 3000
+    module = request_module(ApiKey.DELETE_RECORDS if what == "DeleteRecords" else ApiKey.LIST_OFFSETS)
+    place = {"offset": 0} if what == "DeleteRecords" else {"timestamp": -1, "current_leader_epoch": -1}
+    names = [f"none-{number}" for number in range(count)] if of_many_topics else ["none"]
+    indexes = range(1) if of_many_topics else range(count)
+    topics = tuple(
+        getattr(module, f"{what}Topic")(
+            name=name,
+            partitions=tuple(
+                getattr(module, f"{what}Partition")(partition_index=index, **place) for index in indexes
+            ),
+        )
+        for name in names
+    )
+    fields: dict[str, Any] = {"timeout": timedelta(seconds=20)}
+    if what == "ListOffsets":
+        fields |= {"replica_id": -1, "isolation_level": 0}
+    key = ApiKey.DELETE_RECORDS if what == "DeleteRecords" else ApiKey.LIST_OFFSETS
+    answer = talk(key, f"{what}Request", topics=topics, **fields)
+    assert len(answer.topics) == len(names)
+    assert charged.count(4) == (count if of_many_topics else 1)

@@ -141,6 +141,18 @@ def test_every_key_of_a_node_reaches_it() -> None:
             "queued.max.request.bytes must be larger or equal to socket.request.max.bytes",
         ),
         (
+            {"firn.disk.shrink.percent": "79"},
+            "firn.disk.upload.percent (80) must not be more than firn.disk.shrink.percent (79)",
+        ),
+        (
+            {"firn.disk.shrink.percent": "100"},
+            "firn.disk.shrink.percent (100) must not be more than firn.disk.throttle.percent (92)",
+        ),
+        (
+            {"firn.disk.upload.percent": "5", "firn.disk.margin.percent": "5"},
+            "firn.disk.margin.percent must be less than firn.disk.upload.percent: the step would never end",
+        ),
+        (
             {"firn.remote.s3.endpoint": "http://x:1"},
             "firn.remote.s3.endpoint has no effect without firn.remote.url=s3://…",
         ),
@@ -361,7 +373,8 @@ class TestTopics:
             ),
             (
                 {"cleanup.policy": "compact", "remote.storage.enable": "true"},
-                "Remote log storage is unsupported for the compacted topics",
+                "Remote log storage only supports topics with cleanup.policy=delete or cleanup.policy being "
+                "an empty list.",
             ),
             (
                 {"min.compaction.lag.ms": "11", "max.compaction.lag.ms": "10"},
@@ -415,13 +428,18 @@ class TestTopics:
         BrokerConfig.from_properties(properties)
         assert "Value must not be more than" in refused({**properties, "firn.remote.url": "s3://b"})
 
-    def test_tiered_storage_cannot_be_taken_away(self) -> None:
+    def test_tiered_storage_is_taken_away_only_with_its_data(self) -> None:
         tiered = {"remote.storage.enable": "true"}
         validate_topic_change({}, tiered, TIERED)
         validate_topic_change(tiered, {**tiered, "remote.log.copy.disable": "true"}, TIERED)
         for proposed in ({}, {"remote.storage.enable": "false"}):
-            with pytest.raises(ConfigError, match="invalid to disable remote storage"):
+            with pytest.raises(ConfigError, match="invalid to disable remote storage without deleting"):
                 validate_topic_change(tiered, proposed, TIERED)
+            deleting = {**proposed, "remote.log.delete.on.disable": "true"}
+            assert validate_topic_change(tiered, deleting, TIERED).gives_up_archive
+        assert not validate_topic_change(
+            {}, {**tiered, "remote.log.delete.on.disable": "true"}, TIERED
+        ).gives_up_archive
 
 
 def test_the_documentation_is_current() -> None:
@@ -500,3 +518,8 @@ def test_keys_that_are_apache_kafkas_have_its_types_and_defaults(
     theirs = {name: row for name, row in kafkas_keys(kind).items() if name in keys}
     ours = {name: (keys[name].type.name.lower(), to_text(keys[name].default) or "-") for name in theirs}
     assert {name for name in theirs if theirs[name] != ours[name]} == OTHERWISE.keys() & theirs.keys()
+
+
+def test_no_key_is_both_known_and_refused() -> None:
+    assert not [name for name in {**BROKER_KEYS, **TOPIC_KEYS} if refusal(name) is not None]
+    assert "a topic key" in refused({"delete.retention.ms": "1"})

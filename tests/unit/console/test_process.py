@@ -1,10 +1,10 @@
-"""What is told of the process: limits of control groups, file systems of log directories."""
+"""What is told of the process: limits of control groups."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from service.console.process import memory_limit, of_process
+from service.console.process import memory_limit
 
 
 def test_the_least_limit_on_the_way_up_counts(tmp_path: Path) -> None:
@@ -22,13 +22,3 @@ def test_the_least_limit_on_the_way_up_counts(tmp_path: Path) -> None:
 
 def test_without_control_groups_it_is_the_machines(tmp_path: Path) -> None:
     assert memory_limit(tmp_path, tmp_path / "missing") > 1 << 20
-
-
-def test_each_log_directory_says_how_full_it_is(tmp_path: Path) -> None:
-    found = {(one.name, one.labels): one.value for one in of_process(1, [tmp_path, tmp_path / "gone"])}
-    free = found["firn_log_dir_free_bytes", (str(tmp_path),)]
-    size = found["firn_log_dir_size_bytes", (str(tmp_path),)]
-    assert isinstance(free, int)
-    assert isinstance(size, int)
-    assert 0 < free <= size
-    assert sum(name.startswith("firn_log_dir") for name, _ in found) == 2

@@ -92,6 +92,12 @@ def get_or_create(
     return made
 
 
+def checkpoint(logs: LogManager) -> None:
+    """Write recovery points and log starts of all logs now; raises why one could not be written."""
+    for error in logs._checkpoints.write(logs._take_offsets()).values():
+        raise error
+
+
 def delete(logs: LogManager, tip: TopicIdPartition) -> None:
     at_once(logs.delete([tip]))
 
@@ -100,7 +106,10 @@ def open_log(
     directory: Path, clock: ManualClock | None = None, *, world: World | None = None, **options: Any
 ) -> LocalLog:
     """Open a log; options that `LocalLog.open` does not know are the topic's settings."""
-    known = {"recovery_point", "log_start_offset", "clean", "files", "producer_expiration_ms"}
+    known = {
+        *("recovery_point", "log_start_offset", "cleaned_offset", "clean", "lost_power", "files"),
+        "producer_expiration_ms",
+    }
     opening = {key: options.pop(key) for key in known & options.keys()}
     return LocalLog.open(
         directory / "events-0", TIP, LogConfig(**options), world=world or make_world(clock), **opening

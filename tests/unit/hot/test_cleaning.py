@@ -280,3 +280,25 @@ def test_every_call_fails_once_and_the_log_is_whole(tmp_path: Path) -> None:
                     one.offset for one in last_of_each(records_in(again)).values()
                 )
             again.close(clean=False)
+
+
+@pytest.mark.parametrize("offset", range(12))
+def test_a_cut_where_offsets_are_missing_ends_where_the_disk_says(tmp_path: Path, offset: int) -> None:
+    """So the next opening finds the end where the recovery point has it."""
+    settings: Any = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": 0.0, "segment_bytes": 400}
+    log = open_log(tmp_path, **settings)
+    for n in (0, 1, 1, 2, 0, 1, 2, 1, 2, 0, 3, 3):
+        put(log, [Pair(b"key %d" % n, b"v" * 20)])
+    clean(log)
+    before = [record.offset for record in records_in(log)]
+    assert before[0] > 0, "offsets are missing"
+    end = log.truncate_to(offset)
+    assert end <= offset
+    assert [record.offset for record in records_in(log)] == [one for one in before if one < end]
+    assert all(one >= offset for one in before if one >= end)
+    log.close(clean=False)
+    again = open_log(
+        tmp_path, recovery_point=log.recovery_point, cleaned_offset=log.state.cleaned_offset, **settings
+    )
+    assert again.log_end_offset == end
+    assert put(again, [Pair(b"key", b"v")]) == end

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -22,14 +24,16 @@ from service.config.settings import LogConfig
 from service.hot.log_dir import LogDir, cluster_id_of, decode_uuid, encode_uuid, read_meta, read_topic_id
 from service.hot.manager import LogManager
 from service.hot.producer_snapshot import read_snapshot
+from tests.support.fault_disk import FaultDisk
 from tests.support.waiting import until
 from tests.support.world import make_world
-from tests.unit.hot.logs import START_MS, at_once, batch, checkpointed, delete, get_or_create
+from tests.unit.hot.logs import START_MS, at_once, batch, checkpoint, checkpointed, delete, get_or_create
 
 DISK = SystemDisk()
 CONFIG = LogConfig(segment_bytes=1000)
 A = TopicIdPartition(UUID(int=1), "a", 0)
 B = TopicIdPartition(UUID(int=2), "b", 3)
+HOUR_MS = 3_600_000
 
 
 def manager(*dirs: Path, clock: ManualClock | None = None, **options: Any) -> LogManager:
@@ -40,6 +44,66 @@ def manager(*dirs: Path, clock: ManualClock | None = None, **options: Any) -> Lo
 
 def close(logs: LogManager, *, clean: bool = True, broker_epoch: int = -1) -> None:
     asyncio.run(logs.close(clean, broker_epoch))
+
+
+def boot(boot_id: str, *dirs: Path) -> LogManager:
+    """A node's logs, in a run of the machine of that id."""
+    made = LogManager(dirs, replace(make_world(), boot_id=boot_id))
+    asyncio.run(made.open_all(lambda _: CONFIG))
+    return made
+
+
+def leave_with_a_hole(logs: LogManager, path: Path, topic: TopicIdPartition) -> None:
+    """As a process that is killed, or whose machine is: the second of three batches is not there."""
+    log = get_or_create(logs, topic, CONFIG)
+    for _ in range(3):
+        log.append(batch(2), 0, START_MS)
+    close(logs, clean=False)
+    size = len(batch(2).data)
+    with open(path / f"{topic.topic}-{topic.partition}" / f"{0:020d}.log", "r+b") as file:
+        file.seek(size)
+        file.write(bytes(size))
+
+
+def test_only_what_a_machine_took_with_it_may_be_missing(tmp_path: Path) -> None:
+    leave_with_a_hole(boot("one", tmp_path), tmp_path, A)
+    other = boot("two", tmp_path)
+    assert other.offline() == []
+    assert other.logs()[A.topic_id, A.partition].log_end_offset == 2
+    leave_with_a_hole(other, tmp_path, B)
+    again = boot("two", tmp_path)  # what is missing now, this run of the machine has not taken
+    assert [tip for tip, _ in again.offline()] == [B]
+    close(again, clean=False)
+
+
+@pytest.mark.parametrize(("before", "now"), [("", "two"), ("one", ""), ("one", "one")])
+def test_whether_the_machine_was_started_anew_has_to_be_known(tmp_path: Path, before: str, now: str) -> None:
+    leave_with_a_hole(boot(before, tmp_path), tmp_path, A)
+    logs = boot(now, tmp_path)
+    assert [tip for tip, _ in logs.offline()] == [A]
+    close(logs, clean=False)
+
+
+def test_what_was_damaged_before_the_machine_was_started_anew_stays_as_it_is(tmp_path: Path) -> None:
+    leave_with_a_hole(boot("one", tmp_path), tmp_path, A)
+    for boot_id in ("one", "two", "three"):
+        logs = boot(boot_id, tmp_path)
+        assert [tip for tip, _ in logs.offline()] == [A]
+        close(logs)
+
+
+def test_a_replica_that_could_not_be_read_yet_may_have_lost_as_much_later(tmp_path: Path) -> None:
+    leave_with_a_hole(boot("one", tmp_path), tmp_path, A)
+    disk = FaultDisk()
+    disk.fail("pread", errno.EIO, times=1, path=f"a-0/{0:020d}.log")
+    logs = LogManager([tmp_path], replace(make_world(disk=disk), boot_id="two"))
+    asyncio.run(logs.open_all(lambda _: CONFIG))
+    assert [tip.topic for tip, _ in logs.offline()] == ["a"]
+    close(logs, clean=False)
+    logs = boot("two", tmp_path)
+    assert logs.offline() == []
+    assert logs.logs()[A.topic_id, A.partition].log_end_offset == 2
+    close(logs)
 
 
 def test_logs_come_back_after_a_clean_stop(tmp_path: Path) -> None:
@@ -78,7 +142,7 @@ def test_a_start_offset_survives_any_stop_after_a_checkpoint(tmp_path: Path) -> 
     for _ in range(30):
         log.append(batch(2), 0, START_MS)
     log.advance_log_start(33)
-    logs.checkpoint()
+    checkpoint(logs)
     close(logs, clean=False)
     again = manager(tmp_path)
     assert again.get(A.topic_id, 0).log_start_offset == 33
@@ -205,7 +269,7 @@ def test_a_topic_made_again_is_not_cut_by_its_predecessors_checkpoint(tmp_path: 
     for _ in range(30):
         log.append(batch(2), 0, START_MS)
     log.advance_log_start(33)
-    logs.checkpoint()
+    checkpoint(logs)
     delete(logs, A)
     successor = A._replace(topic_id=UUID(int=99))
     get_or_create(logs, successor, CONFIG).append(batch(5), 0, START_MS)
@@ -326,4 +390,30 @@ def test_a_segment_whose_producers_are_still_to_be_written_is_told_of_after_its_
     assert sealed.producer_snapshot_path is not None
     assert len(read_snapshot(DISK, sealed.producer_snapshot_path)) == 600
     assert news == [0, 1]
+    close(logs)
+
+
+def test_producers_are_kept_as_long_as_it_says_now(tmp_path: Path) -> None:
+    clock = ManualClock(START_MS)
+    logs = manager(tmp_path, clock=clock, producer_expiration_ms=10 * HOUR_MS)
+    get_or_create(logs, A, CONFIG).append(batch(1, producer_id=7, epoch=0, sequence=0), 0, START_MS)
+    producers = get_or_create(logs, A, CONFIG).producers
+
+    async def run() -> None:
+        running = asyncio.create_task(logs.run())
+        await asyncio.sleep(0)
+        clock.advance(2 * HOUR_MS)
+        logs.keep_producers(3 * HOUR_MS)
+        await until(lambda: producers.expiration_ms == 3 * HOUR_MS)
+        assert len(producers) == 1
+        logs.keep_producers(HOUR_MS)
+        clock.advance(HOUR_MS // 4)
+        await until(lambda: not len(producers))
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    asyncio.run(run())
+    later = get_or_create(logs, B, CONFIG)
+    assert later.producers.expiration_ms == HOUR_MS
     close(logs)

@@ -105,6 +105,7 @@ def test_nothing_is_done_while_nothing_changes(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         await until(lambda: (not logs._flusher.is_waited_for and not logs._offsets.is_changed) or wrote())
+        await logs._rounds.finish()
         disk.calls.clear()
         for _ in range(3):
             clock.advance(70_000)

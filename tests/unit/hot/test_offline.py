@@ -26,7 +26,7 @@ from service.hot.state import LogOffline
 from tests.support.fault_disk import FaultDisk
 from tests.support.waiting import until
 from tests.support.world import make_world
-from tests.unit.hot.logs import START_MS, at_once, batch, checkpointed, get_or_create
+from tests.unit.hot.logs import START_MS, at_once, batch, checkpoint, checkpointed, get_or_create
 from tests.unit.hot.test_manager import close, while_running
 
 CONFIG = LogConfig(segment_bytes=1000, file_delete_delay_ms=0)
@@ -61,7 +61,7 @@ def test_a_failed_fsync_takes_its_directory_offline_for_good(tmp_path: Path) -> 
     logs = manager(disk, one, two, on_directory_failed=lambda path, error: told.append((path, str(error))))
     fill(logs, A)
     fill(logs, B)
-    logs.checkpoint()
+    checkpoint(logs)
     log, other = get_or_create(logs, A, CONFIG), get_or_create(logs, B, CONFIG)
     disk.fail("fsync", errno.EIO, times=1, path=f"a-0/{log.active_base_offset:020d}.log")
 
@@ -181,7 +181,7 @@ def test_a_start_that_moved_is_told_while_the_files_before_it_are_still_there(tm
     segment = log.sealed_segments()[0]
     assert log.delete_segments(segment.last_offset + 1, "test") == 1
     assert log.log_start_offset == segment.last_offset + 1
-    logs.checkpoint()
+    checkpoint(logs)
     close(logs, clean=False)
     assert (tmp_path / "a-0" / f"{0:020d}.log").exists()
     again = manager(FaultDisk(), tmp_path)
@@ -536,7 +536,7 @@ def test_a_flipped_bit_of_a_checkpoint_is_named_and_moves_nothing(
     log = get_or_create(made, A, TIERED)
     for n in range(60):
         log.append(batch(1, timestamp=START_MS + n), 0, START_MS)
-    made.checkpoint()
+    checkpoint(made)
     asyncio.run(made.close(clean))
     path, files = tmp_path / name, {one: one.read_bytes() for one in (tmp_path / "a-0").glob("*.log")}
     assert len(files) > 3
@@ -574,7 +574,7 @@ def test_a_restart_that_fails_between_the_old_segments_and_the_new_one_ends_noth
     disk.heal()
     assert log.failure is not None
     assert (log.first_base_offset, log.active_base_offset) == (20, 20)
-    logs.checkpoint()
+    checkpoint(logs)
     close(logs)
     again = manager(disk, tmp_path)
     assert get_or_create(again, A, CONFIG).log_end_offset == 1000

@@ -130,6 +130,47 @@ def test_damage_at_a_segments_end_is_found_by_the_segments_behind_it(tmp_path: P
     assert contents(log.dir) == before
 
 
+def test_what_the_power_took_ends_the_log_whatever_is_behind_it(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    first, size = bases(log)[2], len(batch(2).data)
+    path = log.dir / f"{first:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[2 * size : 3 * size] = bytes(size)
+    path.write_bytes(data)
+    before = contents(log.dir)
+    for point in (first + 5, 60):
+        with pytest.raises(CorruptionError):
+            open_log(tmp_path, lost_power=True, recovery_point=point, **SETTINGS)
+        assert contents(log.dir) == before
+    again = open_log(tmp_path, lost_power=True, recovery_point=first + 4, **SETTINGS)
+    assert (again.log_end_offset, bases(again)) == (first + 4, bases(log)[:3])
+    assert again.append(batch(1), 9, START_MS).first_offset == first + 4
+    assert [r.offset for r in records_from(again)] == list(range(first + 5))
+
+
+def test_what_is_flushed_before_the_next_batch_comes_the_power_cannot_take(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    flip(log.dir / f"{bases(log)[2]:020d}.log", 100)
+    before = contents(log.dir)
+    with pytest.raises(CorruptionError, match="sound batch"):
+        open_log(tmp_path, lost_power=True, flush_messages=1, **SETTINGS)
+    assert contents(log.dir) == before
+
+
+def test_a_segments_end_that_the_power_took_ends_the_log(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    first, following = bases(log)[2:4]
+    path = log.dir / f"{first:020d}.log"
+    os.truncate(path, path.stat().st_size - len(batch(2).data))
+    before = contents(log.dir)
+    for lost_power, point in ((False, 0), (True, following)):
+        with pytest.raises(CorruptionError):
+            open_log(tmp_path, lost_power=lost_power, recovery_point=point, **SETTINGS)
+        assert contents(log.dir) == before
+    again = open_log(tmp_path, lost_power=True, recovery_point=first, **SETTINGS)
+    assert (again.log_end_offset, bases(again)) == (following - 2, bases(log)[:3])
+
+
 @pytest.mark.parametrize("position", [3, 8, 11, 16, 18, 25, 60, 100, 170])
 def test_damage_of_the_last_batch_counts_where_it_was_known_to_be_durable(
     tmp_path: Path, position: int

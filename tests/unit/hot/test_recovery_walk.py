@@ -89,7 +89,7 @@ def test_both_walks_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert [epoch for run in runs for epoch in run.batches.leader_epochs] == [
         header.partition_leader_epoch for header in headers
     ]
-    assert (len(runs) == 1) == (piece_bytes > segment.size)
+    assert (len(runs) == 1) == (piece_bytes > segment.size or len(headers) == 1)
 
 
 @pytest.mark.parametrize("piece_bytes", [1 << 20, 3000])

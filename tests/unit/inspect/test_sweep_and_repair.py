@@ -213,6 +213,19 @@ def test_cluster_json_and_topics_json_are_made_when_both_are_gone(world: World) 
     assert fsck(world.bucket).is_clean
 
 
+def test_topics_json_is_made_anew_where_nothing_is_archived(world: World) -> None:
+    cluster = world.bucket.get("cluster.json", max_size=1 << 16)
+    store = MemoryStore(SystemThreads())
+    store.put("topics.json", b"{")
+    assert [type(one) for one in find_repairs(store)] == [Hopeless], "nothing says whose it is"
+    store.put("cluster.json", cluster)
+    [repair] = find_repairs(store)
+    assert isinstance(repair, TopicsRepair)
+    assert carry_out(store, repair, lambda: UUID(int=5))
+    assert (open_topics(store).cluster_id, open_topics(store).topics) == (CLUSTER, ())
+    assert list(find_repairs(store)) == []
+
+
 def test_an_empty_prefix_needs_no_repair() -> None:
     assert list(find_repairs(MemoryStore(SystemThreads()))) == []
 

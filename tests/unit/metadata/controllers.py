@@ -54,6 +54,9 @@ class AnyConfig:
     def default(self, resource_type: ResourceType, key: str) -> str | None:
         return "delete" if key == "cleanup.policy" else None
 
+    def refusal(self, key: str) -> str | None:
+        return None
+
 
 class LoneController(Controller):
     """A controller with the publisher that it is a guest on: started together, and stopped."""

@@ -201,9 +201,9 @@ def test_a_change_beyond_the_limits_writes_nothing(tmp_path: Path) -> None:
             with pytest.raises(RequestError) as too_many:
                 await controller.create_topics([CreateTopic(f"x{i}", 1) for i in range(5001)])
             assert too_many.value.code is ErrorCode.policy_violation
-            huge = AlterConfig("cleanup.policy", 0, "delete," * 1_300_000)
+            long = (("cleanup.policy", "delete," * 4600),)
             with pytest.raises(RequestError) as too_large:
-                await controller.incremental_alter_configs([AlterResource(2, "t", (huge,))])
+                await controller.create_topics([CreateTopic(f"y{i}", 1, configs=long) for i in range(300)])
             assert too_large.value.code is ErrorCode.record_list_too_large
             assert controller.image.offset == offset
             assert await create(controller, "and-goes-on")
@@ -272,5 +272,34 @@ def test_a_broker_with_more_partitions_than_a_batch_holds_comes_and_goes(tmp_pat
         async with running(tmp_path) as controller:
             for topic in controller.image.topics_by_name.values():
                 assert {(p.leader, p.leader_epoch) for p in topic.partitions.values()} == {(1, 2)}
+
+    asyncio.run(scenario())
+
+
+def test_an_archive_is_given_up_only_while_its_topic_says_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path, rules=AnyConfig()) as controller:
+            await join(controller)
+            topic_id = await create(controller, "t")
+
+            async def switch(on: str, delete: str) -> None:
+                changes = (
+                    AlterConfig("remote.storage.enable", 0, on),
+                    AlterConfig("remote.log.delete.on.disable", 0, delete),
+                )
+                await controller.incremental_alter_configs([AlterResource(2, "t", changes)])
+
+            first = catalog_commit(topic_id, 0, 1, 0)
+            nothing = first.entry._replace(version=2, end_offset=0, segments=0, size_bytes=0)
+            given_up = CatalogCommit(first.tip, 1, nothing)
+            assert await controller.commit([first]) == [CatalogResult.COMMITTED]
+            for on, delete in (("true", "false"), ("false", "false"), ("true", "true")):
+                await switch(on, delete)
+                assert await controller.commit([given_up]) == [CatalogResult.VERSION_CONFLICT]
+            await switch("false", "true")
+            assert await controller.commit([given_up]) == [CatalogResult.COMMITTED]
+            await switch("true", "false")
+            assert await controller.commit([given_up]) == [CatalogResult.COMMITTED], "that is what is there"
+            assert controller.entry(topic_id, 0) == nothing
 
     asyncio.run(scenario())

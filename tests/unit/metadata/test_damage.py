@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from service.base.disk import Disk, SystemDisk
+from service.base.disk import Disk, Open, SystemDisk
 from service.base.errors import CorruptionError, FirnError
 from service.hot.log_dir import LogDir, read_meta
 from service.hot.names import CLUSTER_METADATA_DIR
@@ -20,6 +20,7 @@ from service.metadata.frames import newest
 from service.metadata.image import MetadataImage
 from service.metadata.publication import apply_batch
 from service.metadata.raft.durable_offset import decode_durable_offset, read_durable_offset
+from service.metadata.raft.log import MetadataLog
 from service.metadata.raft.log_check import Durable, LogEnd, check_log
 from service.metadata.raft.snapshots import list_snapshots, read_snapshot
 from service.metadata.raft.state import QuorumState, decode_state
@@ -211,6 +212,42 @@ def test_an_acknowledged_batch_at_the_very_end_is_not_taken_for_a_torn_tail(tmp_
     with pytest.raises(CorruptionError, match=rf"{LOG}, position {position}: .*damaged at offset"):
         asyncio.run(image_of(tmp_path))
     assert path.read_bytes() == before
+
+
+def test_what_was_found_damaged_is_damaged_after_a_power_cut_too(tmp_path: Path) -> None:
+    """How far the log was durable is not written through each time: it must be once it is all that tells
+    damage from a torn tail."""
+
+    class Flushed(SystemDisk):
+        """Knows which files were made durable."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.paths: dict[int, Path] = {}
+            self.durable: set[str] = set()
+
+        def open(self, path: Path, how: Open = Open.READ) -> int:
+            fd = super().open(path, how)
+            self.paths[fd] = path
+            return fd
+
+        def fsync(self, fd: int) -> None:
+            super().fsync(fd)
+            self.durable.add(self.paths[fd].name)
+
+    path, position = filled(tmp_path)
+    flip(path, 8 * (position + 70))
+    disk = Flushed()
+    with pytest.raises(CorruptionError, match="damaged at offset"):
+        MetadataLog.open(
+            path.parent,
+            make_world(disk=disk),
+            segment_bytes=1 << 20,
+            snapshots=[],
+            snapshot=None,
+            state=read_state(disk, path.parent),
+        )
+    assert disk.durable == {"durable-offset"}
 
 
 def test_without_the_durable_offset_a_batch_with_a_valid_one_behind_it_is_damage(tmp_path: Path) -> None:

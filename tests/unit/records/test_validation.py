@@ -2,6 +2,7 @@
 
 import struct
 import tracemalloc
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -212,7 +213,9 @@ def test_rules_are_those_of_the_topic() -> None:
         message_timestamp_after_max_ms=6,
         compression_type="lz4",
     )
-    assert rules_of(config, 64 << 20) == ValidationRules(200 << 20, True, 5, 6, "lz4", 200 << 20)
+    assert rules_of(config, 64 << 20) == ValidationRules(
+        200 << 20, True, 5, 6, "lz4", 200 << 20, compression_level=9
+    )
     assert rules_of(LogConfig(), 256 << 20) == ValidationRules()
     assert rules_of(LogConfig(max_message_bytes=1 << 30), 1).max_inflated_bytes == 256 << 20
 
@@ -243,7 +246,75 @@ def test_of_a_record_without_a_key_its_timestamp_is_not_said() -> None:
     assert "out of range" in error.record_errors[1][1]
 
 
-def test_no_more_than_a_hundred_records_are_named() -> None:
-    error = refusal(build_batch([(NOW, None, b"a")] * 300), COMPACTED)
+def test_a_bad_timestamp_counts_only_where_it_is_said() -> None:
+    """A record without a key is refused for that alone, whatever else is wrong with it (as in Kafka)."""
+    late = NOW + 10**10
+    error = refusal(build_batch([(late, None, b"a"), (NOW, b"k", b"b")]), COMPACTED)
     assert isinstance(error, RecordsRefused)
-    assert len(error.record_errors) == MAX_RECORD_ERRORS
+    assert (error.code, error.record_errors) == (ErrorCode.invalid_record, ((0, NO_KEY),))
+    typed = build_batch([(NOW, None, b"a"), (NOW, b"k", b"b")])
+    struct.pack_into(">h", typed, 21, 8)
+    error = refusal(renewed(typed), COMPACTED)
+    assert isinstance(error, RecordsRefused)
+    assert error.code is ErrorCode.invalid_timestamp
+    assert [index for index, _ in error.record_errors] == [0, 1]
+    assert error.record_errors[0][1] == NO_KEY
+    typed = build_batch([(NOW, None, b"a"), (-1, None, b"b")])
+    struct.pack_into(">h", typed, 21, 8)
+    error = refusal(renewed(typed), COMPACTED)
+    assert isinstance(error, RecordsRefused)
+    assert (error.code, error.record_errors) == (ErrorCode.invalid_record, ((0, NO_KEY), (1, NO_KEY)))
+
+
+def test_refusals_name_the_partition_and_how_many_there_are() -> None:
+    rules = rules_of(LogConfig(cleanup_policy="compact"), 64 << 20, "t-7")
+    error = refusal(build_batch([(NOW, None, b"a")] * 300), rules)
+    assert isinstance(error, RecordsRefused)
+    why = f"{NO_KEY} in topic partition t-7"
+    assert error.record_errors == tuple((index, why) for index in range(MAX_RECORD_ERRORS))
+    assert error.message == (
+        "One or more records have been rejected due to 300 record errors in total, and only showing the "
+        "first three errors at most: ["
+        + ", ".join(f"RecordError(batchIndex={index}, message='{why}')" for index in range(3))
+        + "]"
+    )
+
+
+def test_a_timestamp_that_does_not_fit_names_its_record() -> None:
+    data = build_batch([(NOW, None, b"a"), (NOW + 5, None, b"b")])
+    struct.pack_into(">q", data, 27, 2**63 - 3)
+    error = refusal(renewed(data))
+    assert isinstance(error, RecordsRefused)
+    assert error.code is ErrorCode.invalid_timestamp
+    assert [index for index, _ in error.record_errors] == [1]
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4, Codec.ZSTD])
+def test_a_batch_is_compressed_anew_at_the_level_of_its_topic(codec: Codec) -> None:
+    name = codec.name.lower()
+    words = b" ".join(b"%d" % (n * n % 9973) for n in range(20_000))
+    sizes = {}
+    for level in (1, 9):
+        config: dict[str, Any] = {"compression_type": name, f"compression_{name}_level": level}
+        rules = rules_of(LogConfig(**config), 64 << 20)
+        batch = validate_produced(build_batch([(NOW, b"k", words)]), rules, NOW)
+        assert batch.header.codec is codec
+        assert [record.value for record in iter_records(batch.data)] == [words]
+        assert batch.data[61:] == compress(codec, build_batch([(NOW, b"k", words)])[61:], level)
+        sizes[level] = len(batch.data)
+    assert sizes[9] != sizes[1]
+    default = validate_produced(
+        build_batch([(NOW, b"k", words)]), rules_of(LogConfig(compression_type=name), 64 << 20), NOW
+    )
+    assert default.data[61:] == compress(codec, build_batch([(NOW, b"k", words)])[61:])
+    packed = build_batch([(NOW, b"k", words)], codec=codec)
+    before = bytes(packed)
+    assert validate_produced(packed, rules, NOW).data == before, "it has the codec already"
+
+
+def test_what_compresses_slowly_is_sooner_more_than_a_slice() -> None:
+    def at_once(level: int) -> int:
+        config = LogConfig(compression_type="zstd", compression_zstd_level=level)
+        return rules_of(config, 64 << 20).at_once_bytes[Codec.NONE]
+
+    assert at_once(-131_072) == at_once(3) > at_once(4) > at_once(9) > at_once(13) > at_once(22) > 1000

@@ -341,3 +341,20 @@ def test_a_crash_is_a_crash(world: World) -> None:
     with pytest.raises(BaseExceptionGroup) as caught:
         world.do(once_more)
     assert caught.value.split(Crash)[1] is None
+
+
+@pytest.mark.parametrize("is_hurried", [False, True])
+def test_partitions_whose_disk_fills_up_are_copied_before_those_that_have_waited_longer(
+    tmp_path: Path, is_hurried: bool
+) -> None:
+    world = World(tmp_path, partitions=3)
+    for replica in world.replicas:
+        world.clock.advance(1000)
+        world.fill(3, replica)
+    if is_hurried:
+        world.hurried = {world.replicas[2].tip}
+    world.run()
+    committed = [one.tip.partition for one in world.catalog.history]
+    first = [partition for at, partition in enumerate(committed) if partition not in committed[:at]]
+    assert first == ([2, 0, 1] if is_hurried else [0, 1, 2])
+    assert committed[:3] == ([2, 2, 2] if is_hurried else committed[:3])

@@ -94,6 +94,68 @@ def test_the_whole_chain_may_expire_and_go_on_later(tmp_path: Path) -> None:
     world.check_at_rest()
 
 
+def test_an_archive_that_is_given_up_goes_and_its_offsets_may_come_again(tmp_path: Path) -> None:
+    world = World(tmp_path, limits=Limits(2, 2))
+    [replica] = world.replicas
+    world.fill(9)
+    world.run()
+    world.check()
+    old = world.entry(replica)
+    world.switch(on=False)
+    world.run()
+    entry = world.entry(replica)
+    assert (entry.version, entry.segments, entry.start_offset, entry.end_offset) == (old.version + 1, 0, 0, 0)
+    assert len(segment_keys(world)) == old.segments, "readers of the old manifest have the grace"
+    world.check()
+    world.clock.advance(GRACE_MS)
+    world.run()
+    assert not segment_keys(world)
+    assert not [key for key in world.stored_keys() if "/page/" in key]
+    world.sweep()
+    world.check_at_rest()
+    world.switch(on=True)
+    world.settle()
+    assert (world.entry(replica).start_offset, world.entry(replica).end_offset) == (0, old.end_offset)
+    world.sweep()
+    world.check_at_rest()
+
+
+@pytest.mark.parametrize("step", [Step.PROPOSED, Step.COMMITTED, Step.HEAD_WRITTEN, Step.PUBLISHED])
+def test_a_crash_while_an_archive_is_given_up_leaves_it_whole_or_none(world: World, step: Step) -> None:
+    world.fill(4)
+    world.run()
+    [replica] = world.replicas
+    world.switch(on=False)
+    world.probe = crash_at(step)
+    assert not world.run()
+    world.probe = lambda step, tip: None
+    world.check()
+    for _ in range(4):
+        world.run()
+        world.clock.advance(GRACE_MS)
+        world.sweep()
+    assert world.entry(replica).is_given_up
+    world.check_at_rest()
+
+
+def test_an_archive_is_not_given_up_once_tiering_is_on_again(world: World) -> None:
+    world.fill(3)
+    world.run()
+    [replica] = world.replicas
+    before = world.entry(replica)
+    world.switch(on=False)
+    world.catalog.off.clear()  # the image says on; this node has not heard of it
+    world.run()
+    assert world.entry(replica) == before
+    replica.switch(on=True)
+    for _ in range(3):
+        world.clock.advance(GRACE_MS)
+        world.run()
+        world.sweep()
+    assert world.entry(replica) == before
+    world.check_at_rest()
+
+
 def test_what_lies_below_the_log_start_offset_goes(world: World) -> None:
     world.fill(4)
     world.run()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import cramjam
 import pytest
 
 from service.base.types import NO_TIMESTAMP
@@ -104,7 +105,7 @@ def test_times_after_a_delete_horizon_count_from_it() -> None:
     assert least(stamped([0, -900, -800], attributes=0x40, max_timestamp=NOW)) == NOW - 900
 
 
-LINKED_LZ4 = batches.compress(LZ4, records_at([5, 6, 7]))
+LINKED_LZ4 = bytes(cramjam.lz4.compress(records_at([5, 6, 7])))
 """Blocks that depend on each other: Kafka's readers refuse them, its brokers do not look."""
 
 

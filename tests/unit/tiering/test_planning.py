@@ -74,6 +74,7 @@ def test_empty_segments_are_not_copied() -> None:
 def test_who_has_waited_longest_goes_first_and_then_who_has_most() -> None:
     small, large = plan(Segment(0, 9)), plan(Segment(0, 9, size=500))
     assert priority(large, 10) < priority(small, 10) < priority(large, 20)
+    assert priority(small, 90, is_hurried=True) < priority(large, 10), "its disk fills up"
 
 
 class Remote(NamedTuple):

@@ -162,6 +162,8 @@ class MemoryCatalog:
         self.history: list[CatalogCommit] = []
         self.published_end: dict[tuple[UUID, int], int] = {}
         """The largest end offset that a HEAD has ever stood for."""
+        self.off: set[UUID] = set()
+        """Topics whose tiering is off, as the image has it: no other archive may be given up."""
 
     async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
         await asyncio.sleep(0)
@@ -179,6 +181,8 @@ class MemoryCatalog:
             entry=one.entry,
             leader_epoch=self.leader_epochs[key],
         )
+        if one.entry.is_given_up and current != one.entry and one.tip.topic_id not in self.off:
+            return CatalogResult.VERSION_CONFLICT
         if result is CatalogResult.COMMITTED and current != one.entry:
             self.entries[key] = one.entry
             self.history.append(one)
@@ -217,6 +221,7 @@ class Replica:
         self.produced = bytearray()
         self.held_back = 0
         self.remote: CatalogEntry | None = None
+        self.published = 0
         self.problem: str | None = None
         self.was_judged = False
         """HEAD was compared with the metadata: `problem` says what came of it."""
@@ -240,8 +245,18 @@ class Replica:
     def remote_committed(self, entry: CatalogEntry) -> None:
         assert self.remote is None or entry.version >= self.remote.version
         self.remote = entry
+        self.published = 0 if self.config.gives_up_archive else entry.end_offset
         if entry.start_offset > self.log.log_start_offset:
             self.log.advance_log_start(entry.start_offset)
+
+    def switch(self, *, on: bool) -> None:
+        """Tiering on or off; as `Partition.configure`."""
+        self.log.config = replace(
+            self.log.config, remote_storage_enable=on, remote_log_delete_on_disable=not on
+        )
+        if not on:
+            self.published = 0
+            self.log.move_log_start(self.log.local_log_start_offset)
 
     def append(
         self, count: int, now_ms: int, timestamp: int | None = None, leader_epoch: int | None = None
@@ -291,6 +306,7 @@ class World:
         claim_prefix(self.bucket, CLUSTER)
         self.metadata_offset = 1
         self.crashes = 0
+        self.hurried: set[TopicIdPartition] = set()
         self.manager = self._boot()
 
     def add(self, tip: TopicIdPartition, leader_epoch: int = 0) -> Replica:
@@ -331,6 +347,7 @@ class World:
             settings=self.settings,
             manifest_limits=self.limits,
             probe=lambda step, tip: self.probe(step, tip),
+            hurries=lambda tip: tip in self.hurried,
         )
 
     def _find(self, topic_id: UUID, partition: int) -> Replica | None:
@@ -347,6 +364,12 @@ class World:
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end on the loop that all worlds share."""
         return _RUNNER.run(work)
+
+    def switch(self, *, on: bool) -> None:
+        """Tiering of all topics, on or off."""
+        self.catalog.off = set() if on else set(self.topic_ids.values())
+        for replica in self.replicas:
+            replica.switch(on=on)
 
     # -- what happens ----------------------------------------------------------------------------------------
 
@@ -376,7 +399,7 @@ class World:
         """A new process on the same disks, bucket and quorum. Nothing else is kept."""
         self.do(self.manager.stop())
         for replica in self.replicas:
-            replica.remote = None
+            replica.remote, replica.published = None, 0
         self.manager = self._boot()
 
     def sweep(self) -> int:
@@ -403,7 +426,9 @@ class World:
         """Sealed segments below the high watermark that are not remote yet."""
         entry = self.entry(replica)
         end = entry.end_offset if entry is not None else 0
-        return sum(one.last_offset < replica.high_watermark for one in replica.log.sealed_segments(end))
+        start = replica.log.log_start_offset
+        sealed = replica.log.sealed_segments(end)
+        return sum(start <= one.last_offset < replica.high_watermark for one in sealed)
 
     def fence(self, replica: Replica) -> None:
         """The quorum has elected somebody else, and this node has not heard of it."""
@@ -415,8 +440,8 @@ class World:
 
     def drop_local(self, replica: Replica) -> None:
         """What the hot tier does under `local.retention`: whatever is published goes."""
-        if replica.remote is not None:
-            replica.log.delete_segments(replica.remote.end_offset - 1, "local retention")
+        if replica.published:
+            replica.log.delete_segments(replica.published - 1, "local retention")
 
     def _head_written(self, head: Head) -> None:
         key = (head.topic_id, head.partition)

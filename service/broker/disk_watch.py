@@ -1,0 +1,320 @@
+"""What is done while the file systems of log directories fill up: `hot.watermarks` decides, this acts.
+
+A task for each directory, so that a disk that hangs keeps no other waiting, asks a `log-io` thread what is
+left of its file system: at intervals, and out of turn when much was appended since. Owned by the event loop.
+
+What is refused is what clients produce, before it is looked at. Reads, the metadata log and whatever else
+this node appends by itself never pass here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import Clock
+from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.printable import printable
+from service.base.slices import Slice
+from service.base.types import TopicIdPartition
+from service.broker.replicas import Replicas
+from service.config.settings import BrokerConfig
+from service.hot.manager import LogManager
+from service.hot.state import LogOffline
+from service.hot.watermarks import Marks, Standing, Step, in_words, least_sealed, look
+from service.network.limited_log import RateLimitedLog
+from service.partition.metrics import ServingMetrics
+from service.partition.partition import Partition
+from service.wire.produce import ProducePartitionResult, TopicKey
+
+_log = logging.getLogger(__name__)
+
+NEVER_BYTES: Final = sys.maxsize
+_LEAST_PAUSE_S: Final = 0.05
+_DUE_MS: Final = 1_000
+"""So often all partitions are gone through, however often the disk is asked."""
+_SETTLING_MS: Final = 3_000
+"""Files that were let go of are gone by then, and the next look counts them no more."""
+_LOOKED_AT: Final = 100
+"""Partitions of a request that are asked for their directory; for more, the fullest one counts."""
+_LOOK_US: Final = 2
+_PARTITION_US: Final = 30
+_SEAL_US: Final = 400
+
+
+class _Directory:
+    """One log directory. ``standing``: None before the first look, and where it is offline."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.standing: Standing | None = None
+        self.step = Step.FREE
+        self.wake = asyncio.Event()
+        self.alarm_at = NEVER_BYTES
+        self.most_at = NEVER_BYTES
+        self.tiered: list[Partition] = []
+        """its partitions that are copied to the bucket, while it fills up"""
+        self.is_due_ms = 0
+        """when those are to be found out again, and room to be made"""
+        self.settles_ms = 0
+        self.next_partition = 0
+
+
+class DiskWatch:
+    """The ladder of each log directory of a node."""
+
+    def __init__(
+        self,
+        config: Callable[[], BrokerConfig],
+        clock: Clock,
+        replicas: Replicas,
+        logs: LogManager,
+        serving: ServingMetrics,
+    ) -> None:
+        self.is_pressed = False
+        """whether producers to any directory have to wait, or are refused"""
+        self.alarm_at = NEVER_BYTES
+        """`alarm` is to be called when so many bytes were appended in all"""
+        self._config = config
+        self._clock = clock
+        self._replicas = replicas
+        self._logs = logs
+        self._serving = serving
+        self._metrics = logs.metrics
+        self._directories = {path: _Directory(path) for path in logs.directories}
+        self._is_hurried = False
+        self._hurry_changed: Callable[[], None] = lambda: None
+        self._changes = RateLimitedLog(_log, now=self._now_s)
+        self._troubles = RateLimitedLog(_log, now=self._now_s)
+
+    def _now_s(self) -> float:
+        return self._clock.monotonic_ms() / 1000
+
+    # What others ask
+
+    def watch(self, hurry_changed: Callable[[], None]) -> None:
+        """Call `hurry_changed` when what `hurries` says is to be asked again, from now on."""
+        self._hurry_changed = hurry_changed
+
+    def hurries(self, tip: TopicIdPartition) -> bool:
+        """Whether the disk of a partition fills up, so that it should be copied before others."""
+        if not self._is_hurried:
+            return False
+        partition = self._replicas.get(tip.topic_id, tip.partition)
+        return partition is not None and self._step_of(partition) >= Step.UPLOADS_FIRST
+
+    def check(self, partition: Partition) -> None:
+        """`RequestError` KAFKA_STORAGE_ERROR where records to `partition` are refused for want of room."""
+        home = self._home(partition)
+        if home is None or home.step is not Step.REFUSE or home.standing is None:
+            return
+        self._metrics.disk_refused_batches += 1
+        raise RequestError(
+            ErrorCode.kafka_storage_error,
+            f"the log directory of {partition.tip} is {in_words(home.standing)}",
+        )
+
+    def throttle_ms(self, topics: Sequence[tuple[TopicKey, Sequence[ProducePartitionResult]]]) -> int:
+        """How long the next request of a connection waits that has produced to these partitions. Counted."""
+        named = ((topic, one.partition) for topic, answers in topics for one in answers)
+        first = list(islice(named, _LOOKED_AT + 1))
+        found = [self._replicas.get_by(topic, index) for topic, index in first]
+        homes = {self._home(partition) for partition in found if partition is not None}
+        if len(first) > _LOOKED_AT:
+            homes.update(self._directories.values())
+        standings = [home.standing for home in homes if home is not None and home.standing is not None]
+        wait_ms = max((standing.throttle_ms for standing in standings), default=0)
+        if wait_ms:
+            self._metrics.disk_throttle_time.observe(wait_ms / 1000)
+        return wait_ms
+
+    def alarm(self) -> None:
+        """So much was appended since a look that it is out of date: look anew; and where nothing can be left
+        by now, refuse until that is done."""
+        appended = self._serving.appended_bytes
+        for home in self._directories.values():
+            if appended < home.alarm_at or home.standing is None:
+                continue
+            home.wake.set()
+            if appended >= home.most_at:
+                home.alarm_at = NEVER_BYTES
+                throttle_ms = self._config().disk_throttle_max_ms
+                self._stand(home, home.standing._replace(step=Step.REFUSE, throttle_ms=throttle_ms))
+            else:
+                home.alarm_at = home.most_at
+        self._recount()
+
+    def look_soon(self) -> None:
+        """The disk has refused something."""
+        for home in self._directories.values():
+            home.wake.set()
+
+    def standings(self) -> Mapping[Path, Standing]:
+        """Where each directory stands that is online and was looked at."""
+        return self._metrics.disks
+
+    def _home(self, partition: Partition) -> _Directory | None:
+        return self._directories.get(partition.log.dir.parent)
+
+    def _step_of(self, partition: Partition) -> Step:
+        home = self._home(partition)
+        return Step.FREE if home is None else home.step
+
+    # Looking
+
+    async def run(self) -> None:
+        """Look and act for as long as the task lives."""
+        async with asyncio.TaskGroup() as tasks:
+            for home in self._directories.values():
+                tasks.create_task(self._watch(home), name=f"disk-watch {home.path}")
+
+    async def _watch(self, home: _Directory) -> None:
+        while True:
+            home.wake.clear()
+            await self._look(home)
+            await asyncio.sleep(_LEAST_PAUSE_S)
+            try:
+                async with asyncio.timeout(self._config().disk_check_interval_ms / 1000 - _LEAST_PAUSE_S):
+                    await home.wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _look(self, home: _Directory) -> None:
+        appended = self._serving.appended_bytes
+        try:
+            space = await self._logs.space(home.path)
+        except LogOffline:
+            self._gone(home)
+            return
+        except StorageError as e:
+            self._troubles.warning("what is left of %s is not known: %s", home.path, e)
+            return
+        config = self._config()
+        marks = _marks(config)
+        standing = look(home.step, *space, marks, is_tiered=config.remote_storage_enabled)
+        is_due = self._clock.monotonic_ms() >= home.is_due_ms
+        if standing.step is Step.FREE or not config.remote_storage_enabled:
+            home.tiered, home.is_due_ms = [], 0
+        elif is_due:
+            home.is_due_ms = self._clock.monotonic_ms() + _DUE_MS
+            home.tiered = await self._tiered(home)
+        if standing.step is not Step.FREE and not home.tiered:
+            standing = look(home.step, *space, marks, is_tiered=False)
+        home.alarm_at = appended + standing.alarm_bytes
+        home.most_at = appended + standing.most_bytes
+        if not marks.is_on and not marks.reserve_bytes:
+            home.alarm_at = home.most_at = NEVER_BYTES
+        self._stand(home, standing)
+        if home.tiered and is_due and standing.step >= Step.SHRINK:
+            await self._seal(home.tiered, standing.step)
+            await self._free(home, home.tiered, standing.to_free)
+
+    def _stand(self, home: _Directory, standing: Standing) -> None:
+        before, step = home.step, standing.step
+        home.standing, home.step = standing, step
+        self._metrics.disks[home.path] = standing
+        self._recount()
+        if step is not before:
+            level = (
+                logging.ERROR if step is Step.REFUSE else logging.WARNING if step > before else logging.INFO
+            )
+            self._changes.log(level, "log directory %s is %s", printable(home.path), in_words(standing))
+            self._tell_of_hurry(before, step)
+
+    def _tell_of_hurry(self, before: Step, step: Step) -> None:
+        if (before >= Step.UPLOADS_FIRST) != (step >= Step.UPLOADS_FIRST):
+            self._hurry_changed()
+
+    def _gone(self, home: _Directory) -> None:
+        """The directory is offline, and so is all in it."""
+        before, home.step, home.standing = home.step, Step.FREE, None
+        home.alarm_at = home.most_at = NEVER_BYTES
+        self._metrics.disks.pop(home.path, None)
+        self._recount()
+        self._tell_of_hurry(before, Step.FREE)
+
+    def _recount(self) -> None:
+        homes = self._directories.values()
+        self.is_pressed = any(home.step >= Step.THROTTLE for home in homes)
+        self._is_hurried = any(home.step >= Step.UPLOADS_FIRST for home in homes)
+        self.alarm_at = min((home.alarm_at for home in homes), default=NEVER_BYTES)
+
+    # Making room
+
+    async def _tiered(self, home: _Directory) -> list[Partition]:
+        """The partitions in a directory that are copied to the bucket."""
+        piece, found = Slice(), []
+        for partition in self._replicas:
+            if piece.charge(_LOOK_US):
+                await piece.next_turn()
+            if partition.is_copied and self._home(partition) is home:
+                found.append(partition)
+        return found
+
+    async def _seal(self, tiered: Sequence[Partition], step: Step) -> None:
+        piece = Slice()
+        for partition in tiered:
+            if piece.charge(_LOOK_US):
+                await piece.next_turn()
+            least_bytes = least_sealed(step, partition.config.segment_bytes)
+            if self._do(partition, partial(Partition.seal_early, least_bytes=least_bytes)):
+                self._metrics.disk_sealed_segments += 1
+                if piece.charge(_SEAL_US):
+                    await piece.next_turn()
+
+    async def _free(self, home: _Directory, tiered: Sequence[Partition], to_free: int) -> None:
+        """Let one local segment of each partition go, as long as there are any that the bucket has, until
+        there is room; not again before the files are gone and the disk says so."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms < home.settles_ms:
+            return
+        piece, freed = Slice(), 0
+        at = home.next_partition % len(tiered)
+        waiting = deque([*tiered[at:], *tiered[:at]])
+        while waiting and freed < to_free:
+            if piece.charge(_PARTITION_US):
+                await piece.next_turn()
+            partition = waiting.popleft()
+            if size := self._do(partition, Partition.let_go_early):
+                freed += size
+                self._metrics.disk_freed_segments += 1
+                self._metrics.disk_freed_bytes += size
+                waiting.append(partition)
+            home.next_partition += 1
+        if freed:
+            home.settles_ms = now_ms + _SETTLING_MS
+
+    def _do(self, partition: Partition, work: Callable[[Partition], int]) -> int:
+        """`work` on a partition that is still here; 0 where the disk refuses."""
+        if self._replicas.get(partition.tip.topic_id, partition.tip.partition) is not partition:
+            return 0
+        try:
+            return work(partition)
+        except (StorageError, CorruptionError) as e:
+            self._troubles.warning("no room is made in %s: %s", partition.tip, e)
+            return 0
+
+
+def _marks(config: BrokerConfig) -> Marks:
+    return Marks(
+        is_on=config.disk_watermarks_enable,
+        percents=(
+            config.disk_upload_percent,
+            config.disk_shrink_percent,
+            config.disk_throttle_percent,
+            config.disk_refuse_percent,
+        ),
+        margin_percent=config.disk_margin_percent,
+        counted_bytes=config.disk_counted_bytes,
+        reserve_bytes=config.disk_reserve_bytes,
+        throttle_max_ms=config.disk_throttle_max_ms,
+    )

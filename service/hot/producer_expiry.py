@@ -1,0 +1,22 @@
+"""Producers that have not written for long are forgotten, in all logs of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from service.base.slices import Slice
+from service.hot.log import LocalLog
+
+_US_PER_100: Final = 15
+
+
+async def expire(logs: Iterable[LocalLog], expiration_ms: int, now_ms: int) -> None:
+    """Those that were silent for ``producer.id.expiration.ms``, in slices of the loop."""
+    piece = Slice()
+    for log in tuple(logs):
+        if len(log.producers):
+            if piece.charge(1 + len(log.producers) * _US_PER_100 // 100):
+                await piece.next_turn()
+            log.producers.expiration_ms = expiration_ms
+            log.producers.expire(now_ms)

@@ -1,0 +1,150 @@
+"""The ladder: which step a file system is on, when it ends, and how long producers wait."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.hot.watermarks import LEAST_ALARM_BYTES, Marks, Standing, Step, in_words, least_sealed, look
+
+GIB = 1 << 30
+TOTAL = 1000 * GIB
+MARKS = Marks(percents=(80, 85, 92, 97), margin_percent=1, counted_bytes=1 << 50, reserve_bytes=GIB)
+
+
+def stand(left: float, before: Step = Step.FREE, marks: Marks = MARKS, *, is_tiered: bool = True) -> Standing:
+    """With `left` percent left of a terabyte."""
+    return look(before, TOTAL, round(TOTAL * left / 100), marks, is_tiered=is_tiered)
+
+
+@pytest.mark.parametrize(
+    ("left", "step"),
+    [
+        (100, Step.FREE), (20, Step.FREE), (19.9, Step.UPLOADS_FIRST), (15, Step.UPLOADS_FIRST),
+        (14.9, Step.SHRINK), (8, Step.SHRINK), (7.9, Step.THROTTLE), (3, Step.THROTTLE), (2.9, Step.REFUSE),
+        (0, Step.REFUSE),
+    ],
+)  # fmt: skip
+def test_each_step_begins_below_its_watermark(left: float, step: Step) -> None:
+    assert stand(left).step is step
+
+
+@pytest.mark.parametrize(("step", "mark"), [(1, 20), (2, 15), (3, 8), (4, 3)])
+def test_a_step_ends_a_margin_above_its_watermark(step: int, mark: int) -> None:
+    before = Step(step)
+    assert stand(mark + 0.9, before).step >= before
+    assert stand(mark + 1, before).step < before
+    assert stand(mark + 0.9, Step(step - 1)).step < before, "nor does it begin within the margin"
+
+
+def test_steps_are_skipped_in_both_directions() -> None:
+    assert stand(1, Step.FREE).step is Step.REFUSE
+    assert stand(50, Step.REFUSE).step is Step.FREE
+    assert stand(15.5, Step.REFUSE).step is Step.SHRINK, "the margin of those below counts as well"
+
+
+def test_producers_wait_longer_the_less_is_left() -> None:
+    waits = [stand(left).throttle_ms for left in (8, 7.99, 6, 4, 3.01, 2.9, 0)]
+    assert waits[0] == 0
+    assert waits[1] >= 1
+    assert waits == sorted(waits)
+    assert waits[-1] == waits[-2] == MARKS.throttle_max_ms
+    assert 350 < stand(6).throttle_ms < 450
+
+
+def test_without_tiered_partitions_only_the_reserve_counts() -> None:
+    assert stand(0.2, is_tiered=False).step is Step.FREE
+    assert look(Step.FREE, TOTAL, GIB, MARKS, is_tiered=False).step is Step.FREE
+    refused = look(Step.FREE, TOTAL, GIB - 1, MARKS, is_tiered=False)
+    assert (refused.step, refused.to_free) == (Step.REFUSE, 0)
+    assert look(Step.REFUSE, TOTAL, GIB + GIB // 8 - 1, MARKS, is_tiered=False).step is Step.REFUSE
+    assert look(Step.REFUSE, TOTAL, GIB + GIB // 8, MARKS, is_tiered=False).step is Step.FREE
+
+
+def test_of_a_large_file_system_only_a_part_counts() -> None:
+    marks = MARKS._replace(counted_bytes=100 * GIB)
+    assert look(Step.FREE, TOTAL, 20 * GIB, marks, is_tiered=True).step is Step.FREE
+    assert look(Step.FREE, TOTAL, 20 * GIB - 1, marks, is_tiered=True).step is Step.UPLOADS_FIRST
+    assert look(Step.FREE, 50 * GIB, 10 * GIB, marks, is_tiered=True).step is Step.FREE, (
+        "a small one as it is"
+    )
+
+
+def test_a_hundred_percent_is_never_and_off_leaves_the_reserve() -> None:
+    never = MARKS._replace(percents=(80, 100, 100, 100), reserve_bytes=0)
+    assert stand(0, marks=never).step is Step.UPLOADS_FIRST
+    off = MARKS._replace(is_on=False)
+    assert stand(0.2, marks=off).step is Step.FREE
+    assert look(Step.FREE, TOTAL, GIB - 1, off, is_tiered=True).step is Step.REFUSE
+    assert look(Step.FREE, TOTAL, 0, off._replace(reserve_bytes=0), is_tiered=True).step is Step.FREE
+
+
+def test_steps_with_the_same_watermark_are_one() -> None:
+    same = MARKS._replace(percents=(90, 90, 97, 97))
+    assert stand(9.9, marks=same).step is Step.SHRINK
+    assert stand(3, marks=same).step is Step.SHRINK
+    assert stand(2.9, marks=same).step is Step.REFUSE
+
+
+def test_what_is_freed_ends_the_steps_from_shrinking_on() -> None:
+    for left in (14, 5, 1):
+        standing = stand(left)
+        freed = look(standing.step, TOTAL, standing.usable + standing.to_free, MARKS, is_tiered=True)
+        assert freed.step is Step.UPLOADS_FIRST
+    assert stand(18).to_free == 0
+    # A reserve that is larger than all shares is left, too.
+    marks = MARKS._replace(reserve_bytes=300 * GIB)
+    standing = look(Step.FREE, TOTAL, 250 * GIB, marks, is_tiered=True)
+    assert standing.step is Step.REFUSE
+    after = look(Step.REFUSE, TOTAL, 250 * GIB + standing.to_free, marks, is_tiered=True)
+    assert after.step is Step.FREE
+
+
+def test_the_disk_is_asked_again_before_the_next_step_is_passed() -> None:
+    for left in (50, 16, 10, 5):
+        standing = stand(left)
+        passed = look(standing.step, TOTAL, standing.usable - standing.alarm_bytes, MARKS, is_tiered=True)
+        assert passed.step is standing.step
+    assert stand(0).alarm_bytes == LEAST_ALARM_BYTES
+    assert stand(50).most_bytes == (TOTAL - GIB) // 2
+
+
+def test_small_segments_are_sealed_only_where_nothing_else_helps() -> None:
+    sizes = [least_sealed(step, GIB) for step in (Step.SHRINK, Step.THROTTLE, Step.REFUSE)]
+    assert all(before > after for before, after in pairwise(sizes))
+    assert least_sealed(Step.REFUSE, 14) == 1
+
+
+def test_it_is_said_in_words() -> None:
+    assert in_words(stand(6)) == "94% full (60 GiB left): producers are slowed down"
+    assert in_words(look(Step.FREE, 0, 0, MARKS, is_tiered=True)).startswith("100% full (0 B left)")
+
+
+@given(
+    st.sampled_from(Step),
+    st.integers(0, 1 << 50),
+    st.integers(0, 100),
+    st.lists(st.integers(1, 100), min_size=4, max_size=4),
+    st.integers(0, 50),
+    st.integers(0, 1 << 40),
+    st.booleans(),
+)
+def test_looking_twice_changes_nothing_and_less_room_is_never_a_lower_step(
+    before: Step, total: int, left: int, percents: list[int], margin: int, reserve: int, is_tiered: bool
+) -> None:
+    first, second, third, fourth = sorted(percents)
+    marks = Marks(True, (first, second, third, fourth), margin, 1 << 45, reserve, 1000)
+    usable = total * left // 100
+    standing = look(before, total, usable, marks, is_tiered=is_tiered)
+    again = look(standing.step, total, usable, marks, is_tiered=is_tiered)
+    assert again.step is standing.step
+    less = look(standing.step, total, usable // 2, marks, is_tiered=is_tiered)
+    assert less.step >= standing.step
+    assert standing.alarm_bytes >= LEAST_ALARM_BYTES
+    assert standing.most_bytes >= LEAST_ALARM_BYTES
+    assert 0 <= standing.throttle_ms <= 1000
+    assert (standing.throttle_ms > 0) == (standing.step >= Step.THROTTLE)
+    assert in_words(standing)
