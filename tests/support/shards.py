@@ -6,7 +6,7 @@ write can be asked for: it fails, it is not committed for a while, the leader is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -179,7 +179,7 @@ class ShardLeader(Generic[S]):
         while self._inbox:
             self._take(self._inbox.pop(0)(), None)
 
-    def _effects(self, effects: tuple[Effect, ...]) -> None:
+    def _effects(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Schedule):
                 self.timers.pop(effect.name, None)
