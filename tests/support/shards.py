@@ -54,6 +54,8 @@ class ShardLeader(Generic[S]):
         """writes fail, with this error"""
         self.lagging = False
         """writes are not committed"""
+        self.long_work: list[Work] | None = None
+        """where there is a list, work waits there for `do_work`"""
         self._undecided: list[Undecided] = []
         self._inbox: list[Callable[[], Decision[Any]]] = []
         self._began_at = 0
@@ -80,6 +82,12 @@ class ShardLeader(Generic[S]):
         return ticket not in self.answers
 
     # What happens.
+
+    def do_work(self) -> None:
+        """The work that waited is done, and none waits any more."""
+        work, self.long_work = self.long_work or [], None
+        for one in work:
+            self._take(self._work(one), None)
 
     def end_transaction(self, producer_id: int, commit: bool) -> None:
         """Its marker is written."""
@@ -186,6 +194,8 @@ class ShardLeader(Generic[S]):
                 self.timers[effect.name] = effect.due_ms
             elif isinstance(effect, Cancel):
                 self.timers.pop(effect.name, None)
+            elif isinstance(effect, Work) and self.long_work is not None:
+                self.long_work.append(effect)
             elif isinstance(effect, Work):
                 self._inbox.append(lambda work=effect: self._work(work))  # type: ignore[misc]
 

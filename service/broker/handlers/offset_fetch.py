@@ -104,7 +104,7 @@ def _group(
     known = known_fetch(group, broker.groups.topics, version)
     asked = known.request
     if asked.topics is None:
-        return _all(broker, known, stable, version)
+        return _all_of_it(broker, known, stable, version)
     if not stable:
         try:
             fetched = broker.groups.read(asked.group_id, lambda shard, now_ms: shard.fetch_offsets(asked))
@@ -121,7 +121,9 @@ def _group(
     return _whole(broker, known, answer, version)
 
 
-def _all(broker: Broker, known: KnownFetch, stable: bool, version: int) -> Any:
+def _all_of_it(
+    broker: Broker, known: KnownFetch, stable: bool, version: int
+) -> FetchedGroup | Awaitable[FetchedGroup]:
     """All that a group has, which may be very much."""
     asked = known.request
 
@@ -151,7 +153,10 @@ async def _once_there(asked: Awaitable[Any]) -> FetchedGroup:
 
 
 def _gone_through(steps: Any) -> FetchedGroup | Awaitable[FetchedGroup]:
-    return steps if isinstance(steps, FetchedGroup) else in_slices(steps)
+    if isinstance(steps, FetchedGroup):
+        return steps
+    answer: FetchedGroup | Awaitable[FetchedGroup] = in_slices(steps)
+    return answer
 
 
 async def _later_whole(

@@ -371,7 +371,7 @@ def test_very_many_offsets_are_deleted_with_their_groups_in_decisions_of_bounded
     left, turns = ["g", *names, "none"], 0
     while left:
         turns += 1
-        answered = c.answer(c.leader.ask(lambda shard, *_: shard.delete_groups(left)))
+        answered = c.answer(c.leader.ask(lambda shard, *_, names=left: shard.delete_groups(names)))
         assert [one.group_id for one in answered] == left[: len(answered)]
         assert {one.error_code for one in answered} <= {E.none, E.group_id_not_found}
         left = left[len(answered) :]
