@@ -7,7 +7,7 @@ Source: Apache Kafka ``GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequ
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -84,6 +84,12 @@ class DescribedConsumerGroup(NamedTuple):
     authorized_operations: int = OPERATIONS_NOT_ASKED
 
 
+MOST_NAMES: Final = 4_000
+"""That a member may be subscribed to: each is looked at in one go, for some 10 us."""
+MOST_OWNED: Final = 50_000
+"""Topics and partitions that a member may say it has, for the same reason."""
+
+
 def check_heartbeat(request: Any, version: int, assignors: tuple[str, ...]) -> None:
     """Raises `RequestError` INVALID_REQUEST or UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
@@ -92,6 +98,10 @@ def check_heartbeat(request: Any, version: int, assignors: tuple[str, ...]) -> N
     _check_text(request.group_id, "GroupId")
     _check_text(request.instance_id, "InstanceId")
     _check_text(request.rack_id, "RackId")
+    if len(request.subscribed_topic_names or ()) > MOST_NAMES:
+        raise _invalid(f"SubscribedTopicNames has more than {MOST_NAMES} names.")
+    if sum(len(topic.partitions) + 1 for topic in request.topic_partitions or ()) > MOST_OWNED:
+        raise _invalid(f"TopicPartitions has more than {MOST_OWNED} topics and partitions.")
     if epoch == JOINING_EPOCH:
         if rebalance_timeout_ms(request) == UNCHANGED_MS:
             raise _invalid("RebalanceTimeoutMs must be provided in first request.")

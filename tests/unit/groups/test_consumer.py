@@ -14,6 +14,7 @@ from service.groups import records_modern as modern
 from service.groups.consumer.context import ConsumerWork, WorkKind
 from service.groups.consumer.group import GroupState, MemberState
 from service.groups.consumer.regex import REFRESH_MIN_INTERVAL_MS
+from service.groups.consumer.requests import MOST_NAMES, MOST_OWNED
 from service.groups.consumer.target import LARGE, Made
 from service.groups.consumer_config import ConsumerConfig
 from service.groups.requests import Client
@@ -352,6 +353,8 @@ def test_a_static_member_that_leaves_for_good_is_gone() -> None:
         ({"epoch": -3}, 1),
         ({"member_id": "m" * 40_000}, 1),
         ({"group_id": "g" * 40_000}, 1),
+        ({"names": [f"t{n}" for n in range(MOST_NAMES + 1)]}, 1),
+        ({"epoch": 1, "has": [(UUID(int=1), n) for n in range(MOST_OWNED)]}, 1),
     ],
 )
 def test_what_makes_no_sense_is_an_invalid_request(about: dict[str, Any], version: int) -> None:
