@@ -133,11 +133,18 @@ def test_very_many_positions_groups_and_members_go_in_pieces(talk: Talk) -> None
     assert {one.group_id for one in listed} == set(groups)
     asked = (*groups, *(f"none{n}" for n in range(600)), "g0")
     results = talk(ApiKey.DELETE_GROUPS, "DeleteGroupsRequest", groups_names=asked).results
-    found = {one.group_id: one.error_code for one in results}
-    assert len(results) == len(found) == 603
-    assert [found[one] for one in groups] == [ErrorCode.none] * 3
-    assert {found[one] for one in asked[3:-1]} == {ErrorCode.group_id_not_found}
+    errors = {one.group_id: one.error_code for one in results}
+    assert len(results) == len(errors) == 603
+    assert [errors[one] for one in groups] == [ErrorCode.none] * 3
+    assert {errors[one] for one in asked[3:-1]} == {ErrorCode.group_id_not_found}
     assert fetch(talk, "g1") == {}
+
+    keys = tuple(f"t{n}" for n in range(3000))
+    found = talk(
+        ApiKey.FIND_COORDINATOR, "FindCoordinatorRequest", key_type=1, coordinator_keys=keys
+    ).coordinators
+    assert [one.key for one in found] == list(keys)
+    assert {one.error_code for one in found} == {ErrorCode.coordinator_not_available}
 
     module = request_module(ApiKey.LEAVE_GROUP)
     members = tuple(
