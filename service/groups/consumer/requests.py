@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.groups.consumer.group import AWAY_EPOCH, JOINING_EPOCH, LEAVING_EPOCH
+from service.groups.protocol import MOST_NAMES
 from service.groups.records import MAX_STRING_BYTES
 from service.groups.requests import NONE, OPERATIONS_NOT_ASKED
 from service.wire.schema import millis
@@ -84,10 +85,8 @@ class DescribedConsumerGroup(NamedTuple):
     authorized_operations: int = OPERATIONS_NOT_ASKED
 
 
-MOST_NAMES: Final = 4_000
-"""That a member may be subscribed to: each is looked at in one go, for some 10 us."""
 MOST_OWNED: Final = 50_000
-"""Topics and partitions that a member may say it has, for the same reason."""
+"""Topics and partitions that a member may say it has: all are looked at in one go."""
 
 
 def check_heartbeat(request: Any, version: int, assignors: tuple[str, ...]) -> None:

@@ -14,9 +14,10 @@ from service.groups import records_modern as modern
 from service.groups.consumer.context import ConsumerWork, WorkKind
 from service.groups.consumer.group import GroupState, MemberState
 from service.groups.consumer.regex import REFRESH_MIN_INTERVAL_MS
-from service.groups.consumer.requests import MOST_NAMES, MOST_OWNED
+from service.groups.consumer.requests import MOST_OWNED
 from service.groups.consumer.target import LARGE, Made
 from service.groups.consumer_config import ConsumerConfig
+from service.groups.protocol import MOST_NAMES
 from service.groups.requests import Client
 from tests.support.consumer_groups import Consumer, Consumers, World, beat_request, partitions_of
 from tests.support.requirements import need_re2
