@@ -22,6 +22,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import InvariantError, RequestError, StorageError
 from service.base.purgatory import Operation
+from service.base.slices import Slice
 from service.base.timers import Timers
 from service.coordinator.batching import OpenBatch, portions, size_of
 from service.coordinator.errors import of_client
@@ -50,6 +51,8 @@ AT_END_OF_TURN: Final = -1
 """A linger time: what is decided in one turn of the loop becomes one batch."""
 AGAIN_MS: Final = 500
 """After a timer's write has failed."""
+_EFFECT_US: Final = 10
+"""To find what a group needs after a load, and to set its timer."""
 _AT_ONCE: Final = 32
 """Timers and outcomes that are dealt with in one turn."""
 
@@ -142,11 +145,17 @@ class Context(Generic[S]):
         self._was_refused = False
         self.is_closed = False
 
-    def begin(self) -> None:
-        """The shard holds all of the log: it is asked from now on."""
+    async def begin(self) -> None:
+        """The shard holds all of the log: it is asked once this has returned. May be cancelled."""
         self._log.listen(self._marked)
+        self._wants_turn = True  # none before all timers are there
+        piece = Slice()
+        for effect in self.shard.loaded(self._around.now_ms()):
+            if piece.charge(_EFFECT_US):
+                await piece.next_turn()
+            self._carry_out((effect,))
+        self._wants_turn = False
         self._marked(self._log.high_watermark)
-        self._carry_out(self.shard.loaded(self._around.now_ms()))
 
     # -- what comes from outside
 

@@ -13,6 +13,8 @@ from service.coordinator.records import StoredBatch
 from service.coordinator.shard import Shard
 
 _RECORD_US: Final = 8
+_SIZE_SHIFT: Final = 5
+"""32 bytes of a value are a microsecond: an assignment of thousands of partitions is one record."""
 
 
 async def load(
@@ -56,7 +58,7 @@ async def _replay(
     replay, at = shard.replay, shard.journal.at
     producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
     for offset, key, value in batch.records(from_offset):
-        if piece.charge(_RECORD_US):
+        if piece.charge(_RECORD_US + (len(value or b"") >> _SIZE_SHIFT)):
             await piece.next_turn()
             if not is_wanted():
                 return False

@@ -33,6 +33,8 @@ R = TypeVar("R")
 
 _LOADS_AT_ONCE: Final = 2
 """Each holds a block of its log in memory."""
+_RESULT_US: Final = 1000
+"""To decide about what long work has found, and to replay that."""
 
 
 class State(Enum):
@@ -224,6 +226,12 @@ class Runtime(Generic[S]):
                     self.metrics,
                 ):
                     return
+                context = Context(name, shard, log, led.leader_epoch, self._around, lambda: self._reload(led))
+                try:
+                    await context.begin()
+                except BaseException:
+                    context.close()
+                    raise
         except (CorruptionError, StorageError, RequestError) as e:
             _log.error("%s cannot be read, its groups have no coordinator: %s", name, e)
             led.loading = None
@@ -237,10 +245,7 @@ class Runtime(Generic[S]):
         self.metrics.load.observe((self._clock.monotonic_ms() - began_ms) / 1000)
         led.loading = None
         led.move(State.ACTIVE)
-        led.context = context = Context(
-            name, shard, log, led.leader_epoch, self._around, lambda: self._reload(led)
-        )
-        context.begin()
+        led.context = context
         if led.changed or led.deleted:
             _tell_topics(context, self._clock, tuple(led.changed), tuple(led.deleted))
             led.changed, led.deleted = {}, []
@@ -261,23 +266,26 @@ class Runtime(Generic[S]):
             self._worker = self._loop.create_task(self._do_work(), name=f"work-{self.topic}")
 
     async def _do_work(self) -> None:
+        piece = Slice()
         while self._work:
             context, name, work = self._work.popleft()
             if not context.is_wanted(name, work):
                 continue
             try:
-                result = await _stepped(context, name, work)
+                result = await _stepped(context, name, work, piece)
             except InvariantError:
                 raise
             except Exception:
                 _log.exception("long work of %s failed", context.name)
                 continue
+            if piece.charge(_RESULT_US):
+                await piece.next_turn()
             context.worked(name, work, result)
 
 
-async def _stepped(context: Context[Any], name: Hashable, work: Work) -> object:
+async def _stepped(context: Context[Any], name: Hashable, work: Work, piece: Slice) -> object:
     """What the steps return; None where nobody waits for it any more."""
-    piece, steps = Slice(), work.steps
+    steps = work.steps
     while True:
         try:
             work_us = next(steps)

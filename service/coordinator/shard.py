@@ -12,7 +12,7 @@ events and never by `Shard.replay`, except that replay may forget what belonged 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from enum import Enum
 from typing import Final, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
@@ -124,8 +124,9 @@ class Shard(Protocol):
     def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
         """A transaction ended; the journal is at its marker's offset."""
 
-    def loaded(self, now_ms: int) -> tuple[Effect, ...]:
-        """All of the log was replayed: the timers of what it says. Called once."""
+    def loaded(self, now_ms: int) -> Iterable[Effect]:
+        """All of the log was replayed: the timers of what it says. Called once, and gone through over many
+        turns, in which nothing is replayed."""
 
     def expired(self, name: Hashable, now_ms: int) -> Outcome:
         """The timer of this name is due. One for something that is gone decides nothing."""

@@ -113,6 +113,7 @@ class Deletion:
     def scan(self) -> Steps[tuple[Piece, ...]]:
         """Pieces to decide about; offsets of transactions that have not ended are among them."""
         found: list[Piece] = []
+        yield from self._offsets.forget_topics(self._names)
         for group_id in tuple(self._offsets.groups()):
             yield _GROUP_US
             places: list[Place] = []

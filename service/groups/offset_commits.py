@@ -8,18 +8,20 @@ What needs the topics alone comes first and is told apart here (`known_commit`, 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.steps import Steps
 from service.base.types import NO_TIMESTAMP
 from service.coordinator.ports import TopicsView
 from service.coordinator.shard import Record
 from service.groups import records
 from service.groups.config import GroupsConfig
 from service.groups.group import Group
-from service.groups.offsets import Offsets
+from service.groups.offsets import Offsets, Place, Position
 from service.groups.records import MAX_STRING_BYTES, OffsetKey, OffsetValue
 from service.groups.requests import (
     NONE,
@@ -39,6 +41,8 @@ from service.groups.requests import (
 )
 from service.wire.schema import millis
 
+_TOLD_AT_ONCE: Final = 100
+_TOLD_US: Final = 3
 TOPIC_IDS_FROM: Final = 10
 """OffsetCommit and OffsetFetch name topics by id from this version on."""
 
@@ -219,18 +223,9 @@ def fetch(request: OffsetFetchGroup, group: Group | None, offsets: Offsets, stab
     transaction that has not ended commits. An unknown group has none anywhere. Raises `RequestError` for a
     member that may not know.
     """
-    nobody = group is None
-    if group is not None:
-        try:
-            group.check_fetch(request.member_id, request.member_epoch)
-        except RequestError as e:
-            if e.code != ErrorCode.group_id_not_found:
-                raise
-            nobody = True
-    if request.topics is None:
-        return FetchedGroup(request.group_id) if nobody else _all(request.group_id, offsets, stable)
+    nobody = _is_nobody(request, group)
     topics = []
-    for topic in request.topics:
+    for topic in request.topics or ():
         if nobody:
             partitions = [FetchedPartition(index) for index in topic.partition_indexes]
         else:
@@ -239,6 +234,29 @@ def fetch(request: OffsetFetchGroup, group: Group | None, offsets: Offsets, stab
             ]
         topics.append(FetchedTopic(topic.name, topic.topic_id, tuple(partitions)))
     return FetchedGroup(request.group_id, tuple(topics))
+
+
+def fetch_all(
+    request: OffsetFetchGroup, group: Group | None, offsets: Offsets, stable: bool
+) -> Steps[FetchedGroup]:
+    """As `fetch`, of all positions that the group has now: the steps make the answer of them."""
+    if _is_nobody(request, group):
+        return _all(request.group_id, (), frozenset())
+    unstable = frozenset(offsets.unstable_places(request.group_id)) if stable else frozenset[Place]()
+    return _all(request.group_id, offsets.of_group(request.group_id, committed=not stable), unstable)
+
+
+def _is_nobody(request: OffsetFetchGroup, group: Group | None) -> bool:
+    """There is no such group. Raises `RequestError` for a member that may not know what it has."""
+    if group is None:
+        return True
+    try:
+        group.check_fetch(request.member_id, request.member_epoch)
+    except RequestError as e:
+        if e.code != ErrorCode.group_id_not_found:
+            raise
+        return True
+    return False
 
 
 def _told(
@@ -255,10 +273,15 @@ def _told(
     return FetchedPartition(index, found.offset, found.leader_epoch, found.metadata)
 
 
-def _all(group_id: str, offsets: Offsets, stable: bool) -> FetchedGroup:
+def _all(
+    group_id: str, positions: Iterable[tuple[Place, Position]], unstable: frozenset[Place]
+) -> Steps[FetchedGroup]:
     by_topic: dict[str, list[FetchedPartition]] = {}
-    for (topic, index), found in offsets.of_group(group_id, committed=not stable):
-        if stable and offsets.is_unstable(group_id, topic, index):
+    for count, (place, found) in enumerate(positions):
+        if count % _TOLD_AT_ONCE == 0:
+            yield _TOLD_AT_ONCE * _TOLD_US
+        topic, index = place
+        if place in unstable:
             told = FetchedPartition(index, error_code=ErrorCode.unstable_offset_commit)
         else:
             told = FetchedPartition(index, found.offset, found.leader_epoch, found.metadata)
@@ -335,8 +358,13 @@ def delete(
     return tuple(tombstones), OffsetDeleteResponse(topics=tuple(answers))
 
 
-def delete_all(group_id: str, offsets: Offsets) -> list[Record]:
-    """The tombstones of all that a group has committed, in transactions that have not ended, too."""
-    places = [place for place, _ in offsets.of_group(group_id)]
-    places += [place for place in offsets.unstable_places(group_id) if not offsets.has(group_id, *place)]
-    return [records.offset_tombstone(OffsetKey(group_id, *place)) for place in places]
+def delete_most(group_id: str, offsets: Offsets, most: int) -> list[Record]:
+    """The tombstones of what a group has committed, in transactions that have not ended, too; `most` of
+    them where there are that many or more.
+    """
+    stable = offsets.places(group_id)
+    unstable = (place for place in offsets.unstable_places(group_id) if not offsets.has(group_id, *place))
+    return [
+        records.offset_tombstone(OffsetKey(group_id, *place))
+        for place in islice(chain(stable, unstable), most)
+    ]

@@ -14,6 +14,7 @@ from collections.abc import Hashable, Iterator
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
+from service.base.steps import Steps
 from service.base.timeline import Journal, Timeline
 from service.base.types import NO_PRODUCER_ID, NO_TIMESTAMP
 from service.groups.records import (
@@ -38,6 +39,7 @@ _RECORD_OFFSET = struct.Struct(">q")
 _RECORD_OFFSET_AT: Final = 28
 _NO_ID: Final = bytes(16)
 _ID_TAG: Final = b"\1\0\x10"
+_PLACES_AT_ONCE: Final = 1000
 
 
 class Position(NamedTuple):
@@ -160,9 +162,14 @@ class Offsets:
     def of_group(self, group: str, committed: bool = False) -> Iterator[tuple[Place, Position]]:
         """All that the group has committed now: what changes while it is looked at is not seen."""
         timeline = self._positions.get(group)
-        if timeline is not None:
-            for place, row in tuple(timeline.committed_items() if committed else timeline.items()):
-                yield place, _unpack(row)
+        if timeline is None:
+            return iter(())
+        rows = tuple(timeline.committed_items() if committed else timeline.items())
+        return ((place, _unpack(row)) for place, row in rows)
+
+    def places(self, group: str) -> Iterator[Place]:
+        """Where the group has committed; nothing may change while they are looked at."""
+        return iter(self._positions.get(group) or ())
 
     def has(self, group: str, topic: str, partition: int) -> bool:
         timeline = self._positions.get(group)
@@ -269,10 +276,13 @@ class Offsets:
         self._pending.tidy()
         self._open.tidy()
 
-    def forget_topic(self, topic: str) -> None:
-        """A topic is gone: its places need not be remembered."""
-        for rest in [rest for rest, place in self._places.items() if place[0] == topic]:
-            del self._places[rest]
+    def forget_topics(self, names: frozenset[str]) -> Steps[None]:
+        """Topics are gone: their places need not be shared any more. That is no state, so steps may do it."""
+        for count, (rest, place) in enumerate(tuple(self._places.items())):
+            if count % _PLACES_AT_ONCE == 0:
+                yield _PLACES_AT_ONCE // 10
+            if place[0] in names:
+                self._places.pop(rest, None)
 
 
 def _record_offset(row: bytes) -> int:

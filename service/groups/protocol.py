@@ -34,6 +34,12 @@ _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 
 
+MOST_NAMES: Final = 4_000
+"""Of topics that a member of a consumer group may be subscribed to: each is looked at in one go, for some
+10 us.
+"""
+
+
 class MalformedEmbedded(FirnError):
     """Bytes that a member gave are not what its protocol type says."""
 
@@ -60,11 +66,14 @@ class Assignment:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """Raises `MalformedEmbedded`."""
+    """Raises `MalformedEmbedded`, also for more than `MOST_NAMES` topics."""
     with _malformed("subscription"):
         cursor = Cursor(data)
         version = _version(cursor)
-        topics = tuple([cursor.string() for _ in range(cursor.count(False, 2))])
+        count = cursor.count(False, 2)
+        if count > MOST_NAMES:
+            raise MalformedMessage(f"more than {MOST_NAMES} topics")
+        topics = tuple([cursor.string() for _ in range(count)])
         user_data = _nullable_bytes(cursor)
         owned = _partitions(cursor) if version >= 1 else ()
         generation = cursor.int32() if version >= 2 else NO_GENERATION

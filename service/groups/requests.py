@@ -21,6 +21,8 @@ from service.wire.schema import millis
 NONE: Final = ErrorCode.none
 NO_GENERATION: Final = -1
 NO_MEMBER: Final = ""
+_MOST_PROTOCOLS: Final = 1000
+"""That a member of a classic group may offer; every one is looked at in one go."""
 _MOST_NAME_BYTES: Final = MAX_STRING_BYTES - 37
 """Longer names do not fit a record once a UUID stands behind them."""
 OPERATIONS_NOT_ASKED: Final = -(2**31)
@@ -225,6 +227,8 @@ def refused_join(request: Any, client: Client, config: GroupsConfig) -> ErrorCod
     session_ms = millis(request.session_timeout)
     if not config.group_min_session_timeout_ms <= session_ms <= config.group_max_session_timeout_ms:
         return ErrorCode.invalid_session_timeout
+    if len(request.protocols) > _MOST_PROTOCOLS:
+        return ErrorCode.invalid_request
     names = (request.group_instance_id or client.client_id, request.protocol_type)
     if any(len(name.encode()) > _MOST_NAME_BYTES for name in names):
         return ErrorCode.invalid_request

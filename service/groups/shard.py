@@ -8,7 +8,7 @@ this module's, the others are the modern groups'.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -44,8 +44,13 @@ from service.groups.requests import (
 )
 
 EXPIRY: Final = ("offsets expiry",)
+_SCAN_MS: Final = 600_000
+"""So long a scan for expired offsets is believed to be under way."""
 _CENSUS_GROUPS: Final = 100
 _CENSUS_US: Final = 2
+_LIST_US: Final = 3
+DELETED_AT_ONCE: Final = 250
+"""Records of a deletion of groups in one decision, but for those of its last group alone."""
 
 
 class TopicsDeleted(NamedTuple):
@@ -205,6 +210,18 @@ class GroupShard:
         group = self.look(request.group_id)
         return Decision(offset_commits.fetch(request, group, self.offsets, stable=True))
 
+    def fetch_all_offsets(self, request: OffsetFetchGroup) -> Steps[FetchedGroup]:
+        """A look at all that is committed now; the steps change nothing, and see no change. Raises
+        `RequestError`.
+        """
+        group = self.committed_look(request.group_id)
+        return offset_commits.fetch_all(request, group, self.offsets, stable=False)
+
+    def fetch_all_stable_offsets(self, request: OffsetFetchGroup) -> Decision[Steps[FetchedGroup]]:
+        """As `fetch_stable_offsets`. Raises `RequestError`."""
+        group = self.look(request.group_id)
+        return Decision(offset_commits.fetch_all(request, group, self.offsets, stable=True))
+
     def delete_offsets(self, request: KnownDelete) -> Decision[Any]:
         """Raises `RequestError`."""
         tombstones, response = offset_commits.delete(request, self.look(request.group_id), self.offsets)
@@ -213,11 +230,13 @@ class GroupShard:
 
     # Administration.
 
-    def list_groups(self, states: Iterable[str], kinds: Iterable[str]) -> list[ListedGroup]:
-        """A look at what is committed."""
+    def list_groups(self, states: Iterable[str], kinds: Iterable[str]) -> Steps[list[ListedGroup]]:
+        """A look at what is committed. Groups come and go between the steps."""
         wanted = admin.Filter.of(states, kinds)
         listed = []
-        for group_id, group in self.groups.committed_items():
+        for group_id in [group_id for group_id, _ in self.groups.committed_items()]:
+            group = self.groups.committed(group_id)
+            yield _LIST_US + len(getattr(group, "members", ())) // 8
             there = self._look(group_id, group, committed=True)
             if there is not None and wanted.takes(there):
                 listed.append(ListedGroup(group_id, there.protocol_type or "", there.state, there.kind))
@@ -235,10 +254,14 @@ class GroupShard:
         return described
 
     def delete_groups(self, group_ids: Iterable[str]) -> Decision[tuple[DeletedGroup, ...]]:
-        """Groups and their offsets, of both kinds."""
+        """Groups and their offsets, of both kinds: answers of the first so many. The others are for the next
+        decision, and so is the rest of a group that has very many offsets, which go before it does.
+        """
         writes: list[Record] = []
-        answers = []
+        answers: list[DeletedGroup] = []
         for group_id in group_ids:
+            if len(writes) + len(answers) >= DELETED_AT_ONCE:
+                break
             group = self.look(group_id)
             if group is None:
                 answers.append(DeletedGroup(group_id, ErrorCode.group_id_not_found))
@@ -248,9 +271,12 @@ class GroupShard:
             except RequestError as e:
                 answers.append(DeletedGroup(group_id, e.code))
                 continue
-            gone = offset_commits.delete_all(group_id, self.offsets)
+            room = DELETED_AT_ONCE - len(writes)
+            gone = offset_commits.delete_most(group_id, self.offsets, room)
             self.metrics.offset_deletions += len(gone)
             writes += gone
+            if len(gone) == room:
+                break
             writes += group.tombstones()
             answers.append(DeletedGroup(group_id))
         return Decision(tuple(answers), tuple(writes))
@@ -268,22 +294,26 @@ class GroupShard:
 
     # Events.
 
-    def loaded(self, now_ms: int) -> tuple[Effect, ...]:
+    def loaded(self, now_ms: int) -> Iterator[Effect]:
         self.offsets.tidy()
-        effects: list[Effect] = []
+        yield self._next_expiry(now_ms)
         for group_id, group in self.groups.items():
             if isinstance(group, ClassicGroup):
                 if group.members:
-                    effects += self.classic.loaded(group_id, group, now_ms)
+                    yield from self.classic.loaded(group_id, group, now_ms)
             else:
-                effects += self.modern.loaded(group_id, group, now_ms)
-        effects.append(self._next_expiry(now_ms))
-        return tuple(effects)
+                yield from self.modern.loaded(group_id, group, now_ms)
 
     def expired(self, name: Hashable, now_ms: int) -> Outcome:
         if name == EXPIRY:
             expiry = self._expiry(now_ms)
-            return Decision(None, effects=(Work(EXPIRY, expiry.scan(self.groups)),))
+            # Should the scan never end, the next one begins all the same.
+            again = Schedule(
+                EXPIRY, now_ms + max(self.config().offsets_retention_check_interval_ms, _SCAN_MS)
+            )
+            return Decision(None, effects=(Work(EXPIRY, expiry.scan(self.groups)), again))
+        if isinstance(name, TopicsDeleted):
+            return self._forget_topics(name)
         outcome = self.classic.expired(name, now_ms)
         return self.modern.expired(name, now_ms) if outcome is None else outcome
 
@@ -300,7 +330,9 @@ class GroupShard:
                 return NOTHING
             return Decision(None, effects=(Schedule(EXPIRY, now_ms + EXPIRY_RETRY_MS),))
         if isinstance(event, TopicsDeleted):
-            return NOTHING if error is None else self._forget_topics(event)
+            if error is None:
+                return NOTHING
+            return Decision(None, effects=(Schedule(event, now_ms + EXPIRY_RETRY_MS),))
         outcome = self.classic.written(event, error, now_ms)
         return self.modern.written(event, error, now_ms) if outcome is None else outcome
 
@@ -336,8 +368,6 @@ class GroupShard:
         return Decision(None, tuple(gone), (after,), EXPIRY, divisible=True)
 
     def _forget_topics(self, deleted: TopicsDeleted) -> Outcome:
-        for name in deleted.names:
-            self.offsets.forget_topic(name)
         deletion = Deletion(self.offsets, deleted.topic_ids, deleted.names)
         return Decision(None, effects=(Work(deleted, deletion.scan()),))
 

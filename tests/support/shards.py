@@ -6,7 +6,7 @@ write can be asked for: it fails, it is not committed for a while, the leader is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -54,6 +54,8 @@ class ShardLeader(Generic[S]):
         """writes fail, with this error"""
         self.lagging = False
         """writes are not committed"""
+        self.long_work: list[Work] | None = None
+        """where there is a list, work waits there for `do_work`"""
         self._undecided: list[Undecided] = []
         self._inbox: list[Callable[[], Decision[Any]]] = []
         self._began_at = 0
@@ -80,6 +82,12 @@ class ShardLeader(Generic[S]):
         return ticket not in self.answers
 
     # What happens.
+
+    def do_work(self) -> None:
+        """The work that waited is done, and none waits any more."""
+        work, self.long_work = self.long_work or [], None
+        for one in work:
+            self._take(self._work(one), None)
 
     def end_transaction(self, producer_id: int, commit: bool) -> None:
         """Its marker is written."""
@@ -179,13 +187,15 @@ class ShardLeader(Generic[S]):
         while self._inbox:
             self._take(self._inbox.pop(0)(), None)
 
-    def _effects(self, effects: tuple[Effect, ...]) -> None:
+    def _effects(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Schedule):
                 self.timers.pop(effect.name, None)
                 self.timers[effect.name] = effect.due_ms
             elif isinstance(effect, Cancel):
                 self.timers.pop(effect.name, None)
+            elif isinstance(effect, Work) and self.long_work is not None:
+                self.long_work.append(effect)
             elif isinstance(effect, Work):
                 self._inbox.append(lambda work=effect: self._work(work))  # type: ignore[misc]
 

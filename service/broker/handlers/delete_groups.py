@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from kio.schema.delete_groups.v2.request import DeleteGroupsRequest
-from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.slices import Slice
 from service.broker.broker import NO_THROTTLE, Broker
 from service.groups.requests import DeletedGroup
+from service.groups.shard import DELETED_AT_ONCE
 from service.network.exchange import RequestContext
 from service.wire.api import ApiKey, response_module
 
+_GROUP_US: Final = 3
+
 
 async def handle(broker: Broker, context: RequestContext, request: DeleteGroupsRequest) -> Any:
-    """Each group has its own outcome; those of one partition go together."""
+    """Each group has its own outcome; those of one partition go together, so many at a time."""
     groups = broker.groups
     answers: list[DeletedGroup] = []
     by_partition: dict[int, list[str]] = {}
+    piece = Slice()
     for group_id in dict.fromkeys(request.groups_names):
+        if piece.charge(_GROUP_US):
+            await piece.next_turn()
         try:
             by_partition.setdefault(groups.partition_of(group_id), []).append(group_id)
         except RequestError as e:
@@ -33,11 +39,19 @@ async def handle(broker: Broker, context: RequestContext, request: DeleteGroupsR
     )
 
 
-async def _delete(broker: Broker, partition: int, names: list[str]) -> tuple[DeletedGroup, ...]:
-    try:
-        return await broker.groups.runtime.write(
-            partition, lambda shard, ticket, now_ms: shard.delete_groups(names)
-        )
-    except RequestError as e:
-        error: ErrorCode = e.code
-        return tuple(DeletedGroup(name, error) for name in names)
+async def _delete(broker: Broker, partition: int, names: list[str]) -> list[DeletedGroup]:
+    answers: list[DeletedGroup] = []
+    while len(answers) < len(names):
+        left = names[len(answers) : len(answers) + DELETED_AT_ONCE]
+        try:
+            answers += await _delete_some(broker, partition, left)
+        except RequestError as e:
+            answers += [DeletedGroup(name, e.code) for name in left]
+        await asyncio.sleep(0)
+    return answers
+
+
+def _delete_some(
+    broker: Broker, partition: int, names: list[str]
+) -> asyncio.Future[tuple[DeletedGroup, ...]]:
+    return broker.groups.runtime.write(partition, lambda shard, ticket, now_ms: shard.delete_groups(names))

@@ -27,6 +27,7 @@ TRANSACTION: Final = 1
 SHARE: Final = 2
 FIRST_VERSION_WITH_SHARES: Final = 6
 KEY_US: Final = 8
+REFUSED_US: Final = 2
 _NOBODY: Final = -1
 
 
@@ -54,7 +55,8 @@ async def _once_made(
     try:
         topic = await broker.groups.internal.made(OFFSETS)
     except RequestError as e:
-        return _refused(request, e.code, e.message)
+        refused = _refused(request, e.code, e.message)
+        return refused if isinstance(refused, FindCoordinatorResponse) else await refused
     answer = in_slices(_steps(broker, listener, request, topic))
     return answer if isinstance(answer, FindCoordinatorResponse) else await answer
 
@@ -96,11 +98,18 @@ def _place(broker: Broker, listener: str, leader: int) -> tuple[str, int] | None
 
 def _refused(
     request: FindCoordinatorRequest, error: ErrorCode, message: str | None
-) -> FindCoordinatorResponse:
-    return FindCoordinatorResponse(
-        throttle_time=NO_THROTTLE,
-        coordinators=tuple(_nobody(key, error, message) for key in request.coordinator_keys),
-    )
+) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+    return in_slices(_refusals(request, error, message))
+
+
+def _refusals(
+    request: FindCoordinatorRequest, error: ErrorCode, message: str | None
+) -> Steps[FindCoordinatorResponse]:
+    found = []
+    for key in request.coordinator_keys:
+        yield REFUSED_US
+        found.append(_nobody(key, error, message))
+    return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
 
 
 def _nobody(key: str, error: ErrorCode, message: str | None) -> Coordinator:

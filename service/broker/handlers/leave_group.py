@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Final
 
+from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.request import LeaveGroupRequest
 
 from service.broker.broker import Broker
 from service.broker.coordinators import client_of
-from service.groups.requests import LeaveGroupResponse, refused_group_id
+from service.groups.requests import Client, LeaveGroupResponse, LeftMember, refused_group_id
 from service.network.exchange import RequestContext
+
+AT_ONCE: Final = 500
+"""Members that one decision removes: what is more holds the loop for longer than its slice."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: LeaveGroupRequest
 ) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
-    """Each member has an outcome of its own."""
+    """Each member has an outcome of its own; very many leave one piece after the other."""
     refused = refused_group_id(request.group_id)
     if refused is not None:
         return LeaveGroupResponse(refused)
     client = client_of(context)
+    if len(request.members) > AT_ONCE:
+        return _in_pieces(broker, client, request)
+    return _leave(broker, client, request)
+
+
+def _leave(
+    broker: Broker, client: Client, request: LeaveGroupRequest
+) -> LeaveGroupResponse | Awaitable[LeaveGroupResponse]:
     return broker.groups.write(
         request.group_id,
         lambda shard, ticket, now_ms: shard.leave_group(request, client, ticket, now_ms),
         lambda e: LeaveGroupResponse(e.code),
     )
+
+
+async def _in_pieces(broker: Broker, client: Client, request: LeaveGroupRequest) -> LeaveGroupResponse:
+    """An error of the group's stands for all of it; who has left by then has."""
+    left: list[LeftMember] = []
+    for at in range(0, len(request.members), AT_ONCE):
+        piece = replace(request, members=request.members[at : at + AT_ONCE])
+        answer = _leave(broker, client, piece)
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        if answer.error_code is not ErrorCode.none:
+            return answer
+        left += answer.members
+        await asyncio.sleep(0)
+    return LeaveGroupResponse(members=tuple(left))

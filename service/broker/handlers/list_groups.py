@@ -17,7 +17,6 @@ from service.network.exchange import RequestContext
 from service.wire.api import ApiKey, response_module
 
 PARTITION_US: Final = 20
-GROUP_US: Final = 3
 
 
 def handle(broker: Broker, context: RequestContext, request: ListGroupsRequest) -> Any | Awaitable[Any]:
@@ -32,7 +31,7 @@ def _steps(broker: Broker, request: ListGroupsRequest) -> Steps[Any]:
     for partition in runtime.partitions():
         yield PARTITION_US
         try:
-            listed = runtime.read(
+            steps = runtime.read(
                 partition,
                 lambda shard, now_ms: shard.list_groups(request.states_filter, request.types_filter),
             )
@@ -41,8 +40,7 @@ def _steps(broker: Broker, request: ListGroupsRequest) -> Steps[Any]:
                 continue
             error = e.code
             break
-        yield GROUP_US * len(listed)
-        found += listed
+        found += yield from steps
     return response_module(ApiKey.LIST_GROUPS).ListGroupsResponse(
         throttle_time=NO_THROTTLE,
         error_code=error,

@@ -56,7 +56,7 @@ async def _later(known: KnownCommit, answer: Awaitable[OffsetCommitResponse]) ->
 
 async def _in_pieces(broker: Broker, version: int, request: OffsetCommitRequest) -> OffsetCommitResponse:
     topics: dict[Any, CommittedTopic] = {}
-    for piece in _pieces(request):
+    for piece in pieces(request, AT_ONCE):
         answer = _commit(broker, version, piece)
         if isinstance(answer, Awaitable):
             answer = await answer
@@ -70,9 +70,9 @@ async def _in_pieces(broker: Broker, version: int, request: OffsetCommitRequest)
     return OffsetCommitResponse(tuple(topics.values()))
 
 
-def _pieces(request: OffsetCommitRequest) -> Iterator[OffsetCommitRequest]:
-    """Requests of no more than `AT_ONCE` positions, in the order asked; a topic counts as one, too."""
-    topics, room = [], AT_ONCE
+def pieces(request: Any, at_once: int) -> Iterator[Any]:
+    """Requests of no more than `at_once` positions, in the order asked; a topic counts as one, too."""
+    topics, room = [], at_once
     for topic in request.topics:
         at = 0
         while True:
@@ -82,7 +82,7 @@ def _pieces(request: OffsetCommitRequest) -> Iterator[OffsetCommitRequest]:
             room -= len(taken) + 1
             if room <= 1:
                 yield replace(request, topics=tuple(topics))
-                topics, room = [], AT_ONCE
+                topics, room = [], at_once
             if at >= len(topic.partitions):
                 break
     if topics:

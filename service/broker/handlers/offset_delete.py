@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
+from typing import Final
 
+from kio.schema.errors import ErrorCode
 from kio.schema.offset_delete.v0.request import OffsetDeleteRequest
 
 from service.broker.broker import Broker
+from service.broker.handlers.offset_commit import pieces
 from service.groups.offset_commits import known_delete
-from service.groups.requests import OffsetDeleteResponse, refused_group_id
+from service.groups.requests import DeletedTopic, OffsetDeleteResponse, refused_group_id
 from service.network.exchange import RequestContext
+
+AT_ONCE: Final = 250
+"""Positions that one decision deletes: what is more holds the loop for longer than its slice."""
 
 
 def handle(
     broker: Broker, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
-    """An error of the group's stands for all of it."""
+    """An error of the group's stands for all of it; very many positions go one piece after the other."""
     refused = refused_group_id(request.group_id)
     if refused is not None:
         return OffsetDeleteResponse(refused)
+    count = len(request.topics)
+    for topic in request.topics:
+        count += len(topic.partitions)
+    if count > AT_ONCE:
+        return _in_pieces(broker, request)
+    return _delete(broker, request)
+
+
+def _delete(
+    broker: Broker, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
     known = known_delete(request, broker.groups.topics)
     answer = broker.groups.write(
         request.group_id,
@@ -32,3 +50,20 @@ def handle(
         return known.answer(await answer)
 
     return whole(answer)
+
+
+async def _in_pieces(broker: Broker, request: OffsetDeleteRequest) -> OffsetDeleteResponse:
+    topics: dict[str, DeletedTopic] = {}
+    for piece in pieces(request, AT_ONCE):
+        answer = _delete(broker, piece)
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        if answer.error_code is not ErrorCode.none:
+            return answer
+        for topic in answer.topics:
+            before = topics.get(topic.name)
+            topics[topic.name] = (
+                topic if before is None else topic._replace(partitions=before.partitions + topic.partitions)
+            )
+        await asyncio.sleep(0)
+    return OffsetDeleteResponse(topics=tuple(topics.values()))

@@ -10,6 +10,7 @@ from typing import Any, Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.slices import in_slices
 from service.broker.broker import NO_THROTTLE, Broker
 from service.groups.offset_commits import KnownFetch, known_fetch, with_topic_ids
 from service.groups.requests import FetchedGroup, FetchedTopic, fetch_failed
@@ -101,25 +102,64 @@ def _group(
     broker: Broker, group: OffsetFetchRequestGroup, stable: bool, version: int
 ) -> FetchedGroup | Awaitable[FetchedGroup]:
     known = known_fetch(group, broker.groups.topics, version)
+    asked = known.request
+    if asked.topics is None:
+        return _all_of_it(broker, known, stable, version)
     if not stable:
         try:
-            fetched = broker.groups.read(
-                group.group_id, lambda shard, now_ms: shard.fetch_offsets(known.request)
-            )
+            fetched = broker.groups.read(asked.group_id, lambda shard, now_ms: shard.fetch_offsets(asked))
         except RequestError as e:
             return fetch_failed(group, e.code, version)
         return _whole(broker, known, fetched, version)
     answer: Any = broker.groups.write(
-        group.group_id,
-        lambda shard, ticket, now_ms: shard.fetch_stable_offsets(known.request),
+        asked.group_id,
+        lambda shard, ticket, now_ms: shard.fetch_stable_offsets(asked),
         lambda e: fetch_failed(group, e.code, version),
     )
     if isinstance(answer, Awaitable):
-        return _stable(broker, known, answer, version)
+        return _later_whole(broker, known, answer, version)
     return _whole(broker, known, answer, version)
 
 
-async def _stable(
+def _all_of_it(
+    broker: Broker, known: KnownFetch, stable: bool, version: int
+) -> FetchedGroup | Awaitable[FetchedGroup]:
+    """All that a group has, which may be very much."""
+    asked = known.request
+
+    def failed(e: RequestError) -> FetchedGroup:
+        return FetchedGroup(asked.group_id, error_code=e.code)
+
+    if stable:
+        steps: Any = broker.groups.write(
+            asked.group_id,
+            lambda shard, ticket, now_ms: shard.fetch_all_stable_offsets(asked),
+            failed,
+        )
+    else:
+        try:
+            steps = broker.groups.read(asked.group_id, lambda shard, now_ms: shard.fetch_all_offsets(asked))
+        except RequestError as e:
+            return failed(e)
+    answer = _once_there(steps) if isinstance(steps, Awaitable) else _gone_through(steps)
+    if isinstance(answer, Awaitable):
+        return _later_whole(broker, known, answer, version)
+    return _whole(broker, known, answer, version)
+
+
+async def _once_there(asked: Awaitable[Any]) -> FetchedGroup:
+    answer = _gone_through(await asked)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _gone_through(steps: Any) -> FetchedGroup | Awaitable[FetchedGroup]:
+    if isinstance(steps, FetchedGroup):
+        return steps
+    answer: FetchedGroup | Awaitable[FetchedGroup] = in_slices(steps)
+    return answer
+
+
+async def _later_whole(
     broker: Broker, known: KnownFetch, answer: Awaitable[FetchedGroup], version: int
 ) -> FetchedGroup:
     return _whole(broker, known, await answer, version)

@@ -114,7 +114,7 @@ GROUPS: Final = (
     key(
         "group.consumer.assignment.interval.ms", INT, 1000,
         "A consumer group's partitions are dealt out anew so often at most; 0: whenever something changed.",
-        at_least=0,
+        at_least=0, dynamic=True,
     ),
     key(
         "group.consumer.min.assignment.interval.ms", INT, 0,

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from enum import Enum
 from types import MappingProxyType
 
+from service.base.types import Buffer
 from service.groups.classic.group import ClassicGroup, check_member
 from service.groups.classic.members import Member, Protocols, select_protocol
 from service.groups.requests import NO_MEMBER, NONE, JoinGroupMember, JoinGroupResponse
@@ -225,7 +226,7 @@ class Round:
             members=members,
         )
 
-    def outcome(self, assignments: dict[str, bytes]) -> ClassicGroup:
+    def outcome(self, assignments: dict[str, Buffer]) -> ClassicGroup:
         """The group that comes of this generation; whom the leader has forgotten gets an empty assignment."""
         return ClassicGroup(
             self.generation,
@@ -235,7 +236,7 @@ class Round:
             self.since_ms,
             MappingProxyType(
                 {
-                    member_id: member.value(self.protocol, assignments.get(member_id, b""))
+                    member_id: member.value(self.protocol, bytes(assignments.get(member_id, b"")))
                     for member_id, member in self.members.items()
                 }
             ),

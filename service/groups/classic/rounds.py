@@ -262,7 +262,8 @@ class ClassicGroups:
         turn.end_sync(waiting, ErrorCode.rebalance_in_progress)
         waiting.sync = ticket
         if this.leader == member_id and not this.assigning:
-            assignments = {a.member_id: bytes(a.assignment) for a in request.assignments}
+            members = this.members
+            assignments = {a.member_id: a.assignment for a in request.assignments if a.member_id in members}
             turn.records.append(this.outcome(assignments).record(request.group_id))
             turn.event = Assigned(request.group_id, this.generation)
             this.assigning = True

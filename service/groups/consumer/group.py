@@ -46,6 +46,9 @@ FIRST_EPOCH: Final = 1
 NO_EPOCH: Final = -1
 """Of targets that are gone with their group."""
 
+NEVER: Final = -1
+"""Before any version of the topics."""
+
 NOTHING_OWNED: Final[Owned] = MappingProxyType({})
 NO_PARTITIONS: Final[Partitions] = MappingProxyType({})
 
@@ -165,7 +168,7 @@ class Volatile:
     def __init__(self) -> None:
         self.checked: tuple[int, int] | None = None
         """version of the topics and group epoch at which the metadata's hash was found unchanged"""
-        self.resolved_at = -1
+        self.resolved_at = NEVER
         """version of the topics that the regular expressions were last resolved with"""
         self.resolving_until_ms = 0
         """they are being resolved; when nothing is heard of it by then, it is begun anew"""

@@ -6,7 +6,7 @@ Owned by the event loop, with the shard. Groups live in the shard's timeline of 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -28,12 +28,12 @@ from service.groups.consumer.context import (
     schedule,
 )
 from service.groups.consumer.describe import ConsumerLook, described
-from service.groups.consumer.group import ConsumerGroup, MemberState
+from service.groups.consumer.group import NEVER, ConsumerGroup, MemberState
 from service.groups.consumer.heartbeat import heartbeat
 from service.groups.consumer.regex import Resolution
 from service.groups.consumer.replay import apply
 from service.groups.consumer.requests import ConsumerGroupHeartbeatResponse, DescribedConsumerGroup
-from service.groups.consumer.target import Made, records_of
+from service.groups.consumer.target import Made
 from service.groups.consumer_config import ConsumerConfig, GroupSettings
 from service.groups.metrics import GroupMetrics
 from service.groups.migration import GroupMigration
@@ -45,6 +45,12 @@ from service.groups.requests import (
     LeaveGroupResponse,
     SyncGroupResponse,
 )
+
+
+class RegexesWritten(NamedTuple):
+    """The records of what a group's regular expressions stand for."""
+
+    group_id: str
 
 
 class ConsumerGroups:
@@ -176,13 +182,17 @@ class ConsumerGroups:
             group.volatile.resolving_until_ms = 0
             group.volatile.resolved_at = result.version
             pipeline.write_resolved(self._context, group, result, out)
+            out.event = RegexesWritten(name.group_id)
         elif name.kind is WorkKind.TARGET and isinstance(result, Made):
-            group.volatile.assigning = None
-            if group.epoch == result.epoch > group.target_epoch:
-                out.records += records_of(group.group_id, result, now_ms)
-        return Decision(None, tuple(out.records), tuple(out.effects))
+            pipeline.write_made_targets(self._context, group, result, now_ms, out)
+        return Decision(None, tuple(out.records), tuple(out.effects), out.event)
 
     def written(self, event: Hashable, error: ErrorCode | None, now_ms: int) -> Outcome:
+        if isinstance(event, RegexesWritten):
+            group = self._context.groups.get(event.group_id)
+            if error is not None and isinstance(group, ConsumerGroup):
+                group.volatile.resolved_at = NEVER
+            return NOTHING
         return self._migration.written(event, error, now_ms)
 
     def topics_changed(self, names: tuple[str, ...], deleted: tuple[UUID, ...], now_ms: int) -> Outcome:

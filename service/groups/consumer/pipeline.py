@@ -97,12 +97,30 @@ def write_targets(
         return last
     base = targets.basis(group, epoch, member, context.config().assignors, context.topics)
     if base.is_large:
-        out.work(WorkKind.TARGET, group.group_id, targets.made(base))
-        group.volatile.assigning = (epoch, now_ms + BELIEVED_MS)
+        _begin_targets(group, base, now_ms, out)
         return last
     made = at_once(targets.made(base))
     out.records += targets.records_of(group.group_id, made, now_ms)
     return epoch, made.targets[member.member_id]
+
+
+def _begin_targets(group: ConsumerGroup, base: targets.Basis, now_ms: int, out: Writing) -> None:
+    out.work(WorkKind.TARGET, group.group_id, targets.made(base))
+    group.volatile.assigning = (base.epoch, now_ms + BELIEVED_MS)
+
+
+def write_made_targets(
+    context: Context, group: ConsumerGroup, made: targets.Made, now_ms: int, out: Writing
+) -> None:
+    """What came of long work: written, begun anew, or forgotten, whichever the group needs by now."""
+    group.volatile.assigning = None
+    if not group.epoch == made.epoch > group.target_epoch:
+        return
+    if made.is_of(group):
+        out.records += targets.records_of(group.group_id, made, now_ms)
+    else:
+        base = targets.basis(group, group.epoch, None, context.config().assignors, context.topics)
+        _begin_targets(group, base, now_ms, out)
 
 
 def write_assignment(

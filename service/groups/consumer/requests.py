@@ -7,13 +7,14 @@ Source: Apache Kafka ``GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequ
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.groups.consumer.group import AWAY_EPOCH, JOINING_EPOCH, LEAVING_EPOCH
+from service.groups.protocol import MOST_NAMES
 from service.groups.records import MAX_STRING_BYTES
 from service.groups.requests import NONE, OPERATIONS_NOT_ASKED
 from service.wire.schema import millis
@@ -84,6 +85,10 @@ class DescribedConsumerGroup(NamedTuple):
     authorized_operations: int = OPERATIONS_NOT_ASKED
 
 
+MOST_OWNED: Final = 50_000
+"""Topics and partitions that a member may say it has: all are looked at in one go."""
+
+
 def check_heartbeat(request: Any, version: int, assignors: tuple[str, ...]) -> None:
     """Raises `RequestError` INVALID_REQUEST or UNSUPPORTED_ASSIGNOR."""
     epoch = request.member_epoch
@@ -92,6 +97,10 @@ def check_heartbeat(request: Any, version: int, assignors: tuple[str, ...]) -> N
     _check_text(request.group_id, "GroupId")
     _check_text(request.instance_id, "InstanceId")
     _check_text(request.rack_id, "RackId")
+    if len(request.subscribed_topic_names or ()) > MOST_NAMES:
+        raise _invalid(f"SubscribedTopicNames has more than {MOST_NAMES} names.")
+    if sum(len(topic.partitions) + 1 for topic in request.topic_partitions or ()) > MOST_OWNED:
+        raise _invalid(f"TopicPartitions has more than {MOST_OWNED} topics and partitions.")
     if epoch == JOINING_EPOCH:
         if rebalance_timeout_ms(request) == UNCHANGED_MS:
             raise _invalid("RebalanceTimeoutMs must be provided in first request.")

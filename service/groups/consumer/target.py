@@ -8,7 +8,8 @@ Source: Apache Kafka ``TargetAssignmentBuilder``, ``GroupMetadataManager.maybeUp
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final, NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
 
 from service.base.steps import Steps
 from service.coordinator.ports import TopicsView
@@ -27,13 +28,18 @@ LARGE: Final = 2_000
 """Members and partitions together; what is larger is assigned in slices."""
 
 
+Subscriptions: TypeAlias = Mapping[str, tuple[str | None, frozenset[str]]]
+"""Instance id and names of topics of each member."""
+_NOBODY: Final[Subscriptions] = MappingProxyType({})
+
+
 class Basis(NamedTuple):
-    """What targets are made of, as it was at `epoch`: `subscriptions` are (instance id, names of topics)."""
+    """What targets are made of, as it was at `epoch`."""
 
     group_id: str
     epoch: int
     assignor: str
-    subscriptions: Mapping[str, tuple[str | None, frozenset[str]]]
+    subscriptions: Subscriptions
     topics: Mapping[str, Topic]
     targets: Mapping[str, Partitions]
 
@@ -48,6 +54,14 @@ class Made(NamedTuple):
     epoch: int
     targets: Mapping[str, Partitions]
     records: tuple[Record, ...]
+    subscriptions: Subscriptions = _NOBODY
+    """what they were made of"""
+
+    def is_of(self, group: ConsumerGroup) -> bool:
+        """Whether the group's members are those that the targets were made for. At the same epoch they need
+        not be: a static member came back under another id, or a write failed and its epoch was given again.
+        """
+        return self.subscriptions == _subscriptions(group, group.members.items())
 
 
 def is_due(target_ms: int, interval_ms: int, now_ms: int) -> bool:
@@ -81,9 +95,7 @@ def basis(
             del members[before]
             if before in targets:
                 targets[changed.member_id] = targets.pop(before)
-    subscriptions = {
-        member_id: (member.instance_id, group.topics_of(member)) for member_id, member in members.items()
-    }
+    subscriptions = _subscriptions(group, members.items())
     known: dict[str, Topic] = {}
     for names in dict.fromkeys(names for _, names in subscriptions.values()):
         for name in names:
@@ -92,6 +104,12 @@ def basis(
     return Basis(
         group.group_id, epoch, preferred_assignor(members.values(), assignors), subscriptions, known, targets
     )
+
+
+def _subscriptions(
+    group: ConsumerGroup, members: Iterable[tuple[str, Member]]
+) -> dict[str, tuple[str | None, frozenset[str]]]:
+    return {member_id: (member.instance_id, group.topics_of(member)) for member_id, member in members}
 
 
 def made(base: Basis) -> Steps[Made]:
@@ -104,7 +122,7 @@ def made(base: Basis) -> Steps[Made]:
         if target != base.targets.get(member.member_id):
             yield 4 + sum(map(len, target.values())) // 10
             records.append(target_record(base.group_id, member.member_id, target))
-    return Made(base.epoch, targets, tuple(records))
+    return Made(base.epoch, targets, tuple(records), base.subscriptions)
 
 
 def records_of(group_id: str, new: Made, now_ms: int) -> tuple[Record, ...]:

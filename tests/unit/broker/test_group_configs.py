@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from service.wire.api import ApiKey, request_module
 from tests.unit.broker.conftest import NodeThread, Talk
 
+BROKER = 4
 GROUP = 32
 SESSION, HEARTBEAT, ASSIGNMENT = (
     f"consumer.{what}.ms" for what in ("session.timeout", "heartbeat.interval", "assignment.interval")
@@ -29,13 +30,15 @@ def talk(tmp_path: Path) -> Iterator[Talk]:
     assert node.failure is None
 
 
-def alter(talk: Talk, group: str, values: dict[str, str | None], operation: int = 0) -> tuple[ErrorCode, Any]:
+def alter(
+    talk: Talk, group: str, values: dict[str, str | None], operation: int = 0, kind: int = GROUP
+) -> tuple[ErrorCode, Any]:
     module = request_module(ApiKey.INCREMENTAL_ALTER_CONFIGS)
     configs = tuple(
         module.AlterableConfig(name=name, config_operation=operation, value=value)
         for name, value in values.items()
     )
-    resource = module.AlterConfigsResource(resource_type=GROUP, resource_name=group, configs=configs)
+    resource = module.AlterConfigsResource(resource_type=kind, resource_name=group, configs=configs)
     [answer] = talk(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         "IncrementalAlterConfigsRequest",
@@ -67,6 +70,15 @@ def values(talk: Talk, group: str) -> dict[str, tuple[str, int]]:
 def listed(talk: Talk) -> list[str]:
     answer = talk(ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResourcesRequest", resource_types=(GROUP,))
     return [one.resource_name for one in answer.config_resources]
+
+
+def test_the_nodes_interval_of_assignments_changes_while_it_runs(talk: Talk) -> None:
+    """Alone of the settings of groups (Kafka `GroupCoordinatorConfig.RECONFIGURABLE_CONFIGS`)."""
+    name = f"group.{ASSIGNMENT}"
+    assert alter(talk, "", {name: "20000"}, kind=BROKER)[0] is not ErrorCode.none
+    assert alter(talk, "", {"group.consumer.max.size": "2"}, kind=BROKER)[0] is not ErrorCode.none
+    assert alter(talk, "", {name: "250"}, kind=BROKER) == (ErrorCode.none, None)
+    assert values(talk, "g")[ASSIGNMENT][0] == "250"
 
 
 def test_a_group_has_settings_of_its_own_over_the_nodes(talk: Talk) -> None:

@@ -107,6 +107,54 @@ def test_a_commit_of_very_many_positions_is_taken_in_pieces(talk: Talk) -> None:
         assert found[other] == {0: 7, 1: -1}
 
 
+def test_very_many_positions_groups_and_members_go_in_pieces(talk: Talk) -> None:
+    assert talk.create("wide", 1000).error_code is ErrorCode.none
+    wide = talk.topic_id("wide")
+    groups = [f"g{n}" for n in range(3)]
+    for group in groups:
+        commit(talk, {wide: range(1000)}, group)
+    module = request_module(ApiKey.OFFSET_DELETE)
+    topics = [
+        module.OffsetDeleteRequestTopic(
+            name=name,
+            partitions=tuple(module.OffsetDeleteRequestPartition(partition_index=n) for n in range(count)),
+        )
+        for name, count in (("none", 2), ("wide", 701), ("wide", 400))
+    ]
+    answer = talk(ApiKey.OFFSET_DELETE, "OffsetDeleteRequest", group_id="g0", topics=tuple(topics))
+    assert answer.error_code is ErrorCode.none
+    told = {topic.name: [one.error_code for one in topic.partitions] for topic in answer.topics}
+    assert told == {"none": [ErrorCode.unknown_topic_or_partition] * 2, "wide": [ErrorCode.none] * 1101}
+    assert fetch(talk, "g0")[wide] == dict.fromkeys(range(701, 1000), 7)
+    answer = talk(ApiKey.OFFSET_DELETE, "OffsetDeleteRequest", group_id="gone", topics=tuple(topics))
+    assert (answer.error_code, answer.topics) == (ErrorCode.group_id_not_found, ())
+
+    listed = talk(ApiKey.LIST_GROUPS, "ListGroupsRequest", states_filter=(), types_filter=()).groups
+    assert {one.group_id for one in listed} == set(groups)
+    asked = (*groups, *(f"none{n}" for n in range(600)), "g0")
+    results = talk(ApiKey.DELETE_GROUPS, "DeleteGroupsRequest", groups_names=asked).results
+    errors = {one.group_id: one.error_code for one in results}
+    assert len(results) == len(errors) == 603
+    assert [errors[one] for one in groups] == [ErrorCode.none] * 3
+    assert {errors[one] for one in asked[3:-1]} == {ErrorCode.group_id_not_found}
+    assert fetch(talk, "g1") == {}
+
+    keys = tuple(f"t{n}" for n in range(3000))
+    found = talk(
+        ApiKey.FIND_COORDINATOR, "FindCoordinatorRequest", key_type=1, coordinator_keys=keys
+    ).coordinators
+    assert [one.key for one in found] == list(keys)
+    assert {one.error_code for one in found} == {ErrorCode.coordinator_not_available}
+
+    module = request_module(ApiKey.LEAVE_GROUP)
+    members = tuple(
+        module.MemberIdentity(member_id=f"m{n}", group_instance_id=None, reason=None) for n in range(1201)
+    )
+    left = talk(ApiKey.LEAVE_GROUP, "LeaveGroupRequest", group_id="g", members=members).members
+    assert [one.member_id for one in left] == [one.member_id for one in members]
+    assert {one.error_code for one in left} == {ErrorCode.unknown_member_id}
+
+
 def test_without_the_feature_there_are_no_consumer_groups(talk: Talk) -> None:
     def heartbeat() -> ErrorCode:
         answer = talk(

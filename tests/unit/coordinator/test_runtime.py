@@ -375,6 +375,52 @@ def test_long_work_is_stepped_and_replaced_by_name() -> None:
     lived(scenario)
 
 
+def test_many_small_works_share_the_slice_of_a_turn() -> None:
+    async def scenario(world: World) -> None:
+        await world.lead()
+
+        def work(n: int) -> Steps[object]:
+            yield 1000
+            return n
+
+        effects = tuple(Work(n, work(n)) for n in range(60))
+        await world.runtime.write(0, lambda shard, ticket, now: Decision(None, (), effects))
+        done, turns = world.shard.worked_on, [0]
+        while len(done) < 60:
+            await asyncio.sleep(0)
+            turns.append(len(done))
+        assert max(later - before for before, later in pairwise(turns)) <= 4
+
+    lived(scenario)
+
+
+def test_timers_after_a_load_are_set_over_many_turns_and_go_off_once_it_is_over() -> None:
+    async def scenario(world: World) -> None:
+        world.first_effects = tuple(Schedule(n, 0) for n in range(5000))
+        world.runtime.elected(0, 0)
+        turns = 0
+        while world.runtime.states()[State.LOADING]:
+            turns += 1
+            assert not world.shards or not world.shard.fired
+            await asyncio.sleep(0)
+        assert turns > 20
+        await asyncio.sleep(10)
+        assert sorted(map(str, world.shard.fired)) == sorted(map(str, range(5000)))
+        world.first_effects = tuple(Schedule(n, 0) for n in range(5000))
+        world.log.leader_epoch = 1
+        world.runtime.elected(0, 1)
+        while len(world.shards) < 2:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        world.runtime.resigned(0)
+        await asyncio.sleep(10)
+        assert world.shard.is_unloaded
+        assert not world.shard.fired
+        assert world.log.listener is None
+
+    lived(scenario)
+
+
 def test_replies_come_with_the_commit_of_the_decision_that_gives_them() -> None:
     async def scenario(world: World) -> None:
         await world.lead()

@@ -13,8 +13,11 @@ from service.coordinator.shard import Record
 from service.groups import records_modern as modern
 from service.groups.consumer.context import ConsumerWork, WorkKind
 from service.groups.consumer.group import GroupState, MemberState
+from service.groups.consumer.regex import REFRESH_MIN_INTERVAL_MS
+from service.groups.consumer.requests import MOST_OWNED
 from service.groups.consumer.target import LARGE, Made
 from service.groups.consumer_config import ConsumerConfig
+from service.groups.protocol import MOST_NAMES
 from service.groups.requests import Client
 from tests.support.consumer_groups import Consumer, Consumers, World, beat_request, partitions_of
 from tests.support.requirements import need_re2
@@ -199,6 +202,37 @@ def test_the_targets_of_a_large_group_are_long_work() -> None:
     assert len(numbers(c.says("a", first.member_epoch).assignment)) == LARGE
 
 
+def test_targets_made_for_an_instance_that_came_back_under_another_id_are_made_anew() -> None:
+    c = consumers(apples=LARGE)
+    c.enter("a", "apples", instance="i")
+    c.leader.long_work = []
+    c.enter("b", "apples")
+    away = c.says("a", -2, instance="i")
+    assert away.error_code == ErrorCode.none
+    c.enter("a2", "apples", instance="i")
+    c.leader.do_work()
+    group = c.world.group()
+    assert group.target_epoch == group.epoch
+    assert set(group.targets) == set(group.members) == {"a2", "b"}
+    targets = [set(next(iter(target.values()))) for target in group.targets.values()]
+    assert [len(one) for one in targets] == [LARGE // 2] * 2
+    assert not targets[0] & targets[1]
+
+
+def test_targets_made_for_a_member_whose_join_was_never_written_are_made_anew() -> None:
+    c = consumers(apples=LARGE)
+    c.enter("a", "apples")
+    c.leader.long_work, c.leader.lagging = [], True
+    c.beat("lost", 0, has=(), timeout_ms=60_000, names=("apples",))
+    c.leader.fail_uncommitted(ErrorCode.not_coordinator)
+    c.leader.lagging = False
+    c.enter("b", "apples")
+    c.leader.do_work()
+    group = c.world.group()
+    assert set(group.targets) == set(group.members) == {"a", "b"}
+    assert {n for target in group.targets.values() for ns in target.values() for n in ns} == set(range(LARGE))
+
+
 def test_targets_made_for_an_epoch_that_is_over_are_dropped() -> None:
     c = consumers()
     c.enter("a", "apples")
@@ -320,6 +354,8 @@ def test_a_static_member_that_leaves_for_good_is_gone() -> None:
         ({"epoch": -3}, 1),
         ({"member_id": "m" * 40_000}, 1),
         ({"group_id": "g" * 40_000}, 1),
+        ({"names": [f"t{n}" for n in range(MOST_NAMES + 1)]}, 1),
+        ({"epoch": 1, "has": [(UUID(int=1), n) for n in range(MOST_OWNED)]}, 1),
     ],
 )
 def test_what_makes_no_sense_is_an_invalid_request(about: dict[str, Any], version: int) -> None:
@@ -390,6 +426,23 @@ def test_a_regular_expression_is_resolved_and_again_when_there_are_new_topics() 
     a.leave()
     assert not len(c.world.group().regexes)
     assert c.leader.log[-2].record == modern.tombstone(modern.RegexKey("g", "ap.*"))
+
+
+def test_topics_found_for_a_regex_that_could_not_be_written_are_looked_for_again() -> None:
+    need_re2()
+    c = consumers(apples=2)
+    a = Consumer(c, "a", regex="ap.*")
+    settle(a)
+    c.world.make_topic("apricots", 2)
+    c.leader.advance(REFRESH_MIN_INTERVAL_MS + 1)
+    c.leader.long_work = []
+    a.take(a.send())
+    c.leader.failing = E.not_coordinator
+    c.leader.do_work()
+    c.leader.failing = None
+    c.leader.advance(REFRESH_MIN_INTERVAL_MS + 1)
+    settle(a)
+    assert len(a.has) == 4
 
 
 def test_a_regular_expression_matches_whole_names_and_is_that_of_re2() -> None:

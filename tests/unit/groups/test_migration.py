@@ -13,6 +13,7 @@ from service.groups.config import UNBOUNDED
 from service.groups.consumer.group import ConsumerGroup
 from service.groups.consumer_config import ConsumerConfig, MigrationPolicy
 from service.groups.protocol import (
+    MOST_NAMES,
     Assignment,
     Subscription,
     decode_assignment,
@@ -275,6 +276,8 @@ def test_what_a_classic_member_may_not_do_in_a_group_of_kip_848() -> None:
     )
     assert c.error(c.join(protocols=(("other", subscription("apples")),))) == E.inconsistent_group_protocol
     assert c.error(c.join("m", protocols=(("range", b"\0"),))) == E.unknown_server_error
+    many = subscription(*[f"t{n}" for n in range(MOST_NAMES + 1)])
+    assert c.error(c.join("m", protocols=(("range", many),))) == E.unknown_server_error
     assert c.error(c.sync(a.member_id, a.generation + 1)) == E.illegal_generation
     assert c.error(c.sync("n", a.generation)) == E.unknown_member_id
     assert (

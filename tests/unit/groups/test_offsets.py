@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.steps import at_once
-from service.coordinator.shard import LATER, Decision, Producer
+from service.coordinator.shard import LATER, Decision, Later, Producer, Work
 from service.groups import offset_commits, records
 from service.groups.expiry import PIECE_PLACES
 from service.groups.metrics import GroupMetrics
@@ -28,7 +28,7 @@ from service.groups.requests import (
     commit_failed,
     fetch_failed,
 )
-from service.groups.shard import GroupShard
+from service.groups.shard import DELETED_AT_ONCE, EXPIRY, GroupShard
 from tests.support.groups import Members, Topics, classic_shard
 from tests.support.shards import ShardLeader
 
@@ -129,7 +129,7 @@ def test_offsets_of_nobody_make_a_simple_group() -> None:
     assert [t.topic_id for t in answer.topics] == [ORDERS, BILLS]
     assert all(p.error_code == E.none for t in answer.topics for p in t.partitions)
     assert [c.offset("orders", 0), c.offset("orders", 1), c.offset("bills", 0)] == [5, -1, 7]
-    assert [listed[:3] for listed in c.shard.list_groups((), ())] == [("g", "", "Empty")]
+    assert [listed[:3] for listed in at_once(c.shard.list_groups((), ()))] == [("g", "", "Empty")]
     assert c.metrics.offset_commits == 3
     assert c.shard.offsets.count() == 3
 
@@ -249,13 +249,13 @@ def test_a_commit_that_is_not_written_was_never_made() -> None:
 def test_offsets_that_nobody_committed() -> None:
     c = Committers()
     assert c.fetch(("orders", 0), ("none", 7)) == [FetchedPartition(0), FetchedPartition(7)]
-    assert c.shard.fetch_offsets(OffsetFetchGroup("g", None)).topics == ()
+    assert at_once(c.shard.fetch_all_offsets(OffsetFetchGroup("g", None))).topics == ()
 
 
 def test_all_offsets_of_a_group() -> None:
     c = Committers()
     c.commit({("orders", 0): 5, ("orders", 2): 6, ("bills", 0): 7}, metadata="m")
-    fetched = c.shard.fetch_offsets(OffsetFetchGroup("g", None))
+    fetched = at_once(c.shard.fetch_all_offsets(OffsetFetchGroup("g", None)))
     told = {
         topic.name: [(p.partition_index, p.committed_offset, p.metadata) for p in topic.partitions]
         for topic in fetched.topics
@@ -359,6 +359,43 @@ def test_groups_are_deleted_with_their_offsets() -> None:
     assert c.error(c.join(pending)) == E.unknown_member_id
 
 
+def test_very_many_offsets_are_deleted_with_their_groups_in_decisions_of_bounded_size() -> None:
+    c = Committers()
+    c.topics.make("large", 600, 3)
+    c.commit({("large", n): n for n in range(600)})
+    names = [f"g{n}" for n in range(300)]
+    for name in names:
+        c.commit({("orders", 0): 1}, group_id=name)
+    c.transaction(7, {("bills", 0): 9})
+    written = len(c.leader.sizes)
+    left, turns = ["g", *names, "none"], 0
+    while left:
+        turns += 1
+        answered = c.answer(c.leader.ask(lambda shard, *_, names=left: shard.delete_groups(names)))
+        assert [one.group_id for one in answered] == left[: len(answered)]
+        assert {one.error_code for one in answered} <= {E.none, E.group_id_not_found}
+        left = left[len(answered) :]
+    assert turns < 12
+    assert max(c.leader.sizes[written:]) <= DELETED_AT_ONCE + 1
+    assert (c.shard.offsets.count(), len(c.shard.groups)) == (0, 0)
+    c.leader.end_transaction(7, commit=True)
+    assert c.shard.offsets.count() == 0
+
+
+def test_a_topics_offsets_that_cannot_be_removed_are_tried_after_a_pause() -> None:
+    c = Committers()
+    c.commit({("orders", 0): 5})
+    del c.topics["orders"]
+    c.leader.failing = E.not_coordinator
+    c.leader.tell(lambda shard, now: shard.topics_changed(("orders",), (ORDERS,), now))
+    assert c.offset("orders", 0) == 5
+    c.leader.advance(400)
+    assert c.offset("orders", 0) == 5
+    c.leader.failing = None
+    c.leader.advance(100)
+    assert c.offset("orders", 0) == -1
+
+
 # The end of offsets.
 
 
@@ -433,6 +470,16 @@ def test_an_end_that_is_not_written_is_tried_again() -> None:
     assert [c.offset("orders", 0), c.state] == [-1, "Dead"]
 
 
+def test_offsets_end_although_a_scan_for_them_did_not() -> None:
+    c = Committers(offsets_retention_minutes=1, offsets_retention_check_interval_ms=60_000)
+    c.commit({("orders", 0): 5})
+    lost = [one for one in c.shard.expired(EXPIRY, c.leader.now_ms).effects if not isinstance(one, Work)]
+    c.leader.timers.clear()
+    c.leader.tell(lambda *_: Decision(None, effects=tuple(lost)))
+    c.leader.advance(600_000)
+    assert c.offset("orders", 0) == -1
+
+
 def test_many_offsets_end_in_decisions_of_bounded_size() -> None:
     c = Committers(offsets_retention_minutes=1, offsets_retention_check_interval_ms=600_000)
     c.topics.make("large", 1_000, 3)
@@ -483,7 +530,7 @@ def test_groups_are_listed_by_state_and_kind() -> None:
     c.commit({("orders", 0): 5}, group_id="h")
 
     def listed(states: list[str], kinds: list[str]) -> list[str]:
-        return [group.group_id for group in c.shard.list_groups(states, kinds)]
+        return [group.group_id for group in at_once(c.shard.list_groups(states, kinds))]
 
     assert listed([], []) == ["g", "h"]
     assert listed(["STABLE "], []) == ["g"]
@@ -491,6 +538,25 @@ def test_groups_are_listed_by_state_and_kind() -> None:
     assert listed(["nonsense"], []) == []
     assert listed([], ["consumer"]) == []
     assert listed([], ["nonsense"]) == []
+
+
+def test_all_of_very_many_is_told_in_steps() -> None:
+    c = Committers()
+    c.topics.make("large", 1000, 3)
+    c.commit({("large", n): n for n in range(1000)})
+    for n in range(250):
+        c.commit({("orders", 0): n}, group_id=f"simple{n}")
+    assert len(list(c.shard.list_groups((), ()))) == 251
+    request = OffsetFetchGroup("g", None)
+    steps = c.shard.fetch_all_offsets(request)
+    stable = c.shard.fetch_all_stable_offsets(request).response
+    assert not isinstance(stable, Later)
+    next(steps)
+    c.commit({("large", n): 0 for n in range(1000)})
+    for told in (at_once(steps), at_once(stable)):
+        [topic] = told.topics
+        assert sum(one.committed_offset for one in topic.partitions) == 499_500, "as it was when asked for"
+    assert len(list(c.shard.fetch_all_offsets(request))) == 10
 
 
 def test_groups_are_counted_in_steps() -> None:
