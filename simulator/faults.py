@@ -16,13 +16,14 @@ _READS: Final = ("pread", "size", "stat", "list")
 _WRITES: Final = ("pwrite", "truncate")
 _NAMES: Final = ("open", "rename", "unlink", "mkdir", "rmdir", "fsync_dir")
 
+FULL: Final = "disk full"
 DISK_KINDS: Final[Mapping[str, tuple[tuple[str, ...], int, float]]] = {
     "read errors": (_READS, EIO, 0.05),
     "write errors": (_WRITES, EIO, 0.08),
     "fsync errors": (("fsync",), EIO, 0.3),
     "errors of names": (_NAMES, EIO, 0.06),
     "no permission": (("unlink", "stat"), EACCES, 0.1),
-    "disk full": (("pwrite", "mkdir", "rename"), ENOSPC, 0.9),
+    FULL: (("pwrite", "mkdir", "rename"), ENOSPC, 0.9),
     "no descriptors": (("open", "list", "lock"), EMFILE, 0.7),
 }
 """Calls, errno, and how often each call fails while it is on."""

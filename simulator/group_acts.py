@@ -8,6 +8,7 @@ from random import Random
 from kio.schema.errors import ErrorCode
 
 from simulator.client import Client, NoAnswer
+from simulator.faults import FULL
 from simulator.groups import GroupModel
 from simulator.members import commit, configure, drive, find_coordinator, joined, topic_of
 from simulator.model import TopicModel
@@ -45,11 +46,25 @@ async def commit_offsets(world: SimWorld, random: Random) -> None:
     if found is None or found[0].is_busy:
         return
     group, topic = found
+    if random.random() < 0.2 and FULL not in world.faults.on:
+        await _on_a_full_disk(world, group, topic)
+        return
     world.spawn(_commits(world, group, topic, random.choice((1, 2, 6))))
     if random.random() < 0.5:
         await asyncio.sleep(random.random() * 0.05)
     else:
         await world.settle()
+
+
+async def _on_a_full_disk(world: SimWorld, group: GroupModel, topic: TopicModel) -> None:
+    """What cannot be written is refused, and leaves nothing; what comes after it is written."""
+    await world.settle()
+    world.troubled = True
+    world.faults.on.add(FULL)
+    world.tell(f"now {FULL}")
+    await _commits(world, group, topic, 2)
+    world.faults.on.discard(FULL)
+    await _commits(world, group, topic, 1)
 
 
 async def _commits(world: SimWorld, group: GroupModel, topic: TopicModel, count: int) -> None:
@@ -105,3 +120,25 @@ def commit_meanwhile(world: SimWorld) -> None:
         topic = topic_of(world, group)
         if group.kind == "simple" and topic is not None and not group.is_busy:
             world.spawn(_commits(world, group, topic, 4))
+
+
+async def one_of_each(world: SimWorld, topic: TopicModel, kind: str, members: int) -> None:
+    """The group of this kind commits; it is made, with so many members, where it is not there."""
+    group = next((one for one in world.groups.all if one.kind == kind), None)
+    try:
+        error = await find_coordinator(world.client, kind)
+    except NoAnswer:
+        return
+    if error is not ErrorCode.none:
+        return
+    if not world.groups.all:
+        await configure(world, flushed=True)
+    if group is None:
+        group = GroupModel(kind, kind, topic.topic_id, topic.name)
+        world.groups.all.append(group)
+        for number in range(members):
+            joined(Random(number), group)
+    if kind == "simple":
+        await _commits(world, group, topic, 2)
+    else:
+        await _members(world, group, topic, 3.0)

@@ -1,4 +1,4 @@
-"""What is known of groups: which commits were acknowledged, who owns what, and what the disk holds of them. [P]
+"""What is known of groups: which commits were acknowledged, who owns what, what the disk holds of it. [P]
 
 Committed offsets are numbers that only rise, each sent once, so that a read says which commit it is of.
 """

@@ -1,4 +1,4 @@
-"""Clients of groups: they commit and fetch, join and leave by both protocols; what they hear is judged at once."""
+"""Clients of groups: they commit and fetch, join and leave; what they hear is judged at once."""
 
 from __future__ import annotations
 
@@ -159,10 +159,10 @@ async def fetch(world: SimWorld, client: Client, group: GroupModel) -> ErrorCode
 
 
 async def heartbeat(world: SimWorld, client: Client, group: GroupModel, member: Member) -> bool:
-    """One heartbeat with all that the member is and has; whether it was answered. Leaves, where it wants to."""
+    """One heartbeat with all that the member is and has; whether it was answered."""
     m = request_module(ApiKey.CONSUMER_GROUP_HEARTBEAT)
     epoch = -1 if member.is_leaving else member.epoch
-    owned = ()
+    owned: tuple[Any, ...] = ()
     if member.owned:
         owned = (m.TopicPartitions(topic_id=group.topic_id, partitions=tuple(sorted(member.owned))),)
     request = m.ConsumerGroupHeartbeatRequest(
