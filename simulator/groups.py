@@ -89,8 +89,10 @@ class GroupModel:
     """who has left, and is there again if a past comes back"""
     is_settled: bool = False
     """whether all classic members were told the same generation, and no later round was begun"""
-    assigned: dict[int, dict[str, bytes]] = field(default_factory=dict)
-    """what the leader of each generation gave to whom"""
+    deals: dict[int, list[dict[str, bytes]]] = field(default_factory=dict)
+    """what leaders of each generation gave to whom"""
+    fixed: dict[int, dict[str, bytes]] = field(default_factory=dict)
+    """the one that a member was told, by generation"""
     excused: str = ""
     is_busy: bool = False
 
@@ -112,15 +114,24 @@ class GroupModel:
                 )
         member.owned = told
 
-    def deal(self, generation: int, leader: str, shares: Mapping[str, bytes]) -> None:
-        """A member was told that it leads `generation`. Raises `Violation` where another one was, too."""
-        if self.assigned.setdefault(generation, dict(shares)) != dict(shares):
-            raise Violation(f"{self}: {leader} leads generation {generation}, as another one did")
+    def deal(self, generation: int, shares: Mapping[str, bytes]) -> None:
+        """A leader says who gets what. A generation of which nobody was told may come again."""
+        self.deals.setdefault(generation, []).append(dict(shares))
+
+    def told(self, generation: int, member_id: str, share: bytes) -> None:
+        """A member was told its share. Raises `Violation` where no leader gave it, or another's counts."""
+        fixed = self.fixed.get(generation)
+        deals = self.deals.get(generation, []) if fixed is None else [fixed]
+        found = next((deal for deal in deals if deal.get(member_id, b"") == share), None)
+        if found is None:
+            raise Violation(f"{self}: {member_id} has what the leader of {generation} did not give")
+        if share:
+            self.fixed[generation] = found
 
     def past_returns(self) -> None:
         """What the coordinator knows of members is of before."""
         self.is_settled = False
-        self.assigned.clear()
+        self.fixed.clear()
         self.members += [Member(member_id, is_leaving=True) for member_id in self.left]
         self.left.clear()
         for member in self.members:

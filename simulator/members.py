@@ -127,13 +127,13 @@ async def commit(
 
 
 async def fetch(world: SimWorld, client: Client, group: GroupModel) -> ErrorCode:
-    """Read all positions, and judge them. `NoAnswer`."""
-    if topic_of(world, group) is None or not group.positions:
+    """Read all positions, and judge them; a group without any has a coordinator all the same. `NoAnswer`."""
+    if topic_of(world, group) is None:
         return ErrorCode.none
     m = request_module(ApiKey.OFFSET_FETCH)
     wanted = tuple(place.partition for place in group.positions)
     topic = m.OffsetFetchRequestTopics(topic_id=group.topic_id, partition_indexes=wanted)
-    asked = m.OffsetFetchRequestGroup(group_id=group.group_id, topics=(topic,))
+    asked = m.OffsetFetchRequestGroup(group_id=group.group_id, topics=(topic,) if wanted else ())
     before = {place: position.there for place, position in group.positions.items()}
     answer = await client.ask(ApiKey.OFFSET_FETCH, m.OffsetFetchRequest(groups=(asked,)))
     found = answer.groups[0]
@@ -262,10 +262,10 @@ async def _join_and_sync(world: SimWorld, group: GroupModel, member: Member) -> 
             return None
         generation, shares = joined.generation_id, {}
         if joined.leader == member.member_id:
-            shares = {
-                one.member_id: b"%d of " % generation + one.member_id.encode() for one in joined.members
-            }
-            group.deal(generation, member.member_id, shares)
+            world.groups.committed += 1
+            share = b"%d, deal %d, of " % (generation, world.groups.committed)
+            shares = {one.member_id: share + one.member_id.encode() for one in joined.members}
+            group.deal(generation, shares)
         m = request_module(ApiKey.SYNC_GROUP)
         request = m.SyncGroupRequest(
             group_id=group.group_id,
@@ -283,8 +283,7 @@ async def _join_and_sync(world: SimWorld, group: GroupModel, member: Member) -> 
             return None
         if answer.error_code is not ErrorCode.none:
             return None if answer.error_code in NOT_NOW else False
-        if group.assigned.get(generation, {}).get(member.member_id, b"") != answer.assignment:
-            raise Violation(f"{group}: {member.member_id} has what the leader of {generation} did not give")
+        group.told(generation, member.member_id, answer.assignment)
         member.epoch = generation
         return True
     finally:
