@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.records.batch import Codec
-from simulator import pasts
+from simulator import group_acts, pasts
 from simulator.client import NoAnswer
 from simulator.durable import segment_bases
 from simulator.faults import (
@@ -228,6 +228,8 @@ async def _as_epochs_begin(world: SimWorld, random: Random) -> None:
 async def _in_the_middle(world: SimWorld, random: Random) -> None:
     """Something is under way when it happens, more often than not."""
     run = world.machine.run
+    if run is not None and run.state is State.READY:
+        group_acts.commit_meanwhile(world)
     there = list(world.partitions())
     if there and run is not None and run.state is State.READY and random.random() < 0.6:
         topic, partition = random.choice(there)
@@ -410,6 +412,6 @@ ACTS: Final[dict[str, Callable[[SimWorld, Random], Awaitable[None]]]] = {
         store_heals, damage_shared, repair,
         pasts.copy_disk, pasts.restore_disk, pasts.lose_partition, pasts.lose_metadata, pasts.flip_bit,
         pasts.clone_disk, pasts.copy_bucket, pasts.roll_back_bucket, pasts.empty_bucket, pasts.without_url,
-        pasts.new_disk,
+        pasts.new_disk, group_acts.commit_offsets, group_acts.join_group,
     )
 }  # fmt: skip

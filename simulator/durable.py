@@ -63,3 +63,10 @@ def _end(names: dict[str, Node], durable: bool) -> int:
         except CorruptionError:
             return end
     return end or 0
+
+
+def durable_logs(platter: Platter, log_dirs: Iterable[Path], topic: str, partition: int) -> list[bytes]:
+    """What is flushed of each segment under a durable name, in the order of their offsets."""
+    names = _files(platter, log_dirs, topic, partition, durable=True)
+    files = (names[name] for name in sorted(names) if name.endswith(".log"))
+    return [bytes(file.durable) for file in files if isinstance(file, File)]

@@ -24,6 +24,8 @@ from simulator.world import SimWorld
 ALWAYS: Final = {"create_topic": 4, "produce": 30, "wait": 10, "examine": 6}
 SOMETIMES: Final = {
     "produce_idempotent": 20,
+    "commit_offsets": 12,
+    "join_group": 12,
     "delete_topic": 2,
     "delete_records": 6,
     "alter_topic": 3,

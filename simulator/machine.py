@@ -94,6 +94,11 @@ class Machine:
     def address(self) -> tuple[str, int]:
         return self.name, PORT
 
+    @property
+    def runs(self) -> int:
+        """How many processes there were."""
+        return self._runs
+
     def start(self, properties: Mapping[str, str]) -> Run:
         """Start a process; it is not ready yet."""
         assert self.run is None or self.run.process.life is Life.DEAD, "it runs already"

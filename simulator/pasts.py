@@ -83,6 +83,8 @@ async def restore_disk(world: SimWorld, random: Random) -> None:
     world.troubled = True
     world.tell("the disk is replaced by its copy")
     _past(world, copied)
+    world.groups.may_lose(world.machine.platter, world.machine.log_dirs, also_answered=True)
+    world.groups.flushed = False  # nobody knows whether the copy says so
     await _and_then(world, random)
 
 
@@ -167,6 +169,8 @@ async def lose_metadata(world: SimWorld, random: Random) -> None:
         topic.vanished = True
     world.troubled = True
     world.excuse = "the metadata directory was lost"
+    world.groups.forget()
+    world.groups_are_gone = True
     world.tell("the metadata directory is lost")
     await _and_then(world, random)
 
@@ -280,6 +284,7 @@ async def new_disk(world: SimWorld, random: Random) -> None:
             partition.past_returns()
             partition.archived_below = max(partition.archived_below, archived)
             partition.may_lose_from(archived)
+    world.groups.forget()
     settings = world.settings
     cluster_id = decode_cluster(cluster.data).cluster_id
     world.settings = {**settings, "firn.cluster.id": cluster_id, "firn.remote.recover": "true"}

@@ -19,8 +19,13 @@ from typing import Any, Final
 from service.base import files
 from service.base.disk import DiskError
 from service.base.errors import ConfigError, StorageError
+from service.base.timeline import Journal
 from service.broker import effective_settings
 from service.broker.applier import Applier
+from service.broker.offsets_log import CoordinatorLog
+from service.coordinator.context import Context
+from service.coordinator.records import StoredBatch
+from service.groups import records as group_records
 from service.hot import checkpoints as hot_checkpoints
 from service.hot import epochs, log_dir, recovery, recovery_walk, removals, retention
 from service.hot import log as hot_log
@@ -424,6 +429,57 @@ def overrides_dropped() -> None:
     _swap(effective_settings, "topic_config", make)
 
 
+# Groups
+
+
+def acknowledged_before_the_mark() -> None:
+    """What was appended for groups counts as committed, before the device has it."""
+
+    def make(advance: Any) -> Any:
+        def hasty(self: Any) -> None:
+            self._mark = max(self._mark, self._next_offset)
+            advance(self)
+
+        return hasty
+
+    _swap(Context, "_advance", make)
+
+
+def groups_not_replayed() -> None:
+    """Members of classic groups are in the log, and nobody reads them when it is loaded."""
+
+    def make(rows: Any) -> Any:
+        def forgetful(self: Any, *args: Any) -> Iterator[Any]:
+            for row in rows(self, *args):
+                if group_records.record_type(row[1]) != group_records.GROUP_METADATA:
+                    yield row
+
+        return forgetful
+
+    _swap(StoredBatch, "records", make)
+
+
+def revert_keeps_state() -> None:
+    """A write that failed is answered so, and what it has changed stays."""
+
+    def keeping(self: Any, offset: int) -> None:
+        self._offset = min(self._offset, offset)
+
+    _swap(Journal, "revert_to", lambda _: keeping)
+
+
+def last_commit_not_loaded() -> None:
+    """Loading ends before the log's last batch."""
+
+    def make(read: Any) -> Any:
+        async def short(self: Any, *args: Any) -> Any:
+            return (await read(self, *args))[:-1]
+
+        return short
+
+    _swap(CoordinatorLog, "read", make)
+
+
 DEFECTS: Final[tuple[Defect, ...]] = (
     fsync_error_ignored, fsync_forgotten, flush_messages_ignored, index_error_after_the_write,
     cleaned_not_flushed,
@@ -435,6 +491,7 @@ DEFECTS: Final[tuple[Defect, ...]] = (
     judged_without_head, unknown_topics_swept, head_unconditional, told_before_the_commit,
     dropped_objects_go_before_the_commit, lost_answer_erases, chunks_not_verified, appends_not_held,
     archive_not_fitted, metadata_not_flushed, snapshot_without_the_archive, overrides_dropped,
+    acknowledged_before_the_mark, groups_not_replayed, revert_keeps_state, last_commit_not_loaded,
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Final
 
 from service.records.batch import Codec
-from simulator import acts
+from simulator import acts, group_acts
 from simulator.client import NoAnswer
 from simulator.model import PartitionModel, TopicModel
 from simulator.sending import send, send_idempotent
@@ -83,6 +83,18 @@ async def _restart(world: SimWorld) -> None:
     await world.ensure_running()
 
 
+async def _commit(world: SimWorld) -> None:
+    """Of a group without members, on a topic whose deletion nobody asks for."""
+    await _group(world, "simple", 0)
+
+
+async def _group(world: SimWorld, kind: str, members: int) -> None:
+    """So many members join; who may commits."""
+    topic = next((one for one in world.topics if one.name == "sure"), None)
+    if topic is not None and await world.ensure_running():
+        await group_acts.one_of_each(world, topic, kind, members)
+
+
 STEPS: Final[Sequence[Callable[[SimWorld], Awaitable[None]]]] = (
     lambda world: _create(world, "plain", {}),
     lambda world: _create(world, "sure", {}, flushed=True),
@@ -93,6 +105,9 @@ STEPS: Final[Sequence[Callable[[SimWorld], Awaitable[None]]]] = (
     lambda world: _produce(world, "sure", idempotent=True),
     lambda world: _produce(world, "cold"),
     _settle,
+    _commit,
+    lambda world: _group(world, "classic", 1),
+    lambda world: _group(world, "consumer", 2),
     _alter,
     lambda world: _create(world, "gone", TIERED),
     lambda world: _produce(world, "gone"),
@@ -103,6 +118,7 @@ STEPS: Final[Sequence[Callable[[SimWorld], Awaitable[None]]]] = (
     lambda world: _delete_records(world, "sure", 7),
     lambda world: _delete_records(world, "cold", 10),
     _restart,
+    _commit,
     lambda world: _produce(world, "sure"),
     lambda world: _produce(world, "cold"),
     _settle,

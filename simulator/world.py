@@ -16,10 +16,12 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import CorruptionError
 from service.broker.descriptors import budget
 from service.hot.log_dir import LOG_START_OFFSETS
+from simulator import members
 from simulator.archive import Archive
 from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
 from simulator.durable import durable_end, whole_end
 from simulator.faults import METADATA, DrawnFaults, DrawnStoreFaults
+from simulator.groups import OFFSETS, OFFSETS_PARTITIONS, Groups
 from simulator.loop import Loop
 from simulator.machine import BEGAN_MS, OPEN_FILES, Machine, NodeLogs, State
 from simulator.model import PartitionModel, TopicModel, Violation
@@ -66,6 +68,11 @@ SETTINGS: Final = {
     "metadata.log.max.record.bytes.between.snapshots": "6000",
     "auto.create.topics.enable": "false",
     "log.cleaner.backoff.ms": "500",
+    "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
+    "group.initial.rebalance.delay.ms": "200",
+    # Nobody goes because time passed: members are away for as long as a history likes.
+    "group.consumer.max.session.timeout.ms": "36000000",
+    "group.consumer.session.timeout.ms": "36000000",
 }
 
 
@@ -94,6 +101,9 @@ class SimWorld:
         self.client_process = Process("client")
         self.client = Client(self.machine.address)
         self.topics: list[TopicModel] = []
+        self.groups = Groups()
+        self.groups_are_gone = False
+        """whether an act took what the node knew of groups"""
         self.violations: list[str] = []
         self.excuse = ""
         """why the node, or parts of it, may stay away for good: what an act took or damaged"""
@@ -135,7 +145,7 @@ class SimWorld:
         run = self.machine.run
         assert run is not None
         # The metadata log counts twice: a segment that was sealed is let go by the next flush.
-        files = 2 + sum(len(topic.partitions) for topic in self.topics)
+        files = 2 + OFFSETS_PARTITIONS + sum(len(topic.partitions) for topic in self.topics)
         most = files + budget(OPEN_FILES, max_connections=OPEN_FILES).cached_files + _OTHER_FILES
         deadline = self.loop.time() + ALIVE_S
         while True:
@@ -229,6 +239,7 @@ class SimWorld:
             # What a reader saw before it was flushed, and nobody was answered, may go in any topic.
             kept = max(archived, at, partition.answered_end if topic.flushed else 0)
             partition.may_lose_from(kept)
+        self.groups.may_lose(self.machine.platter, self.machine.log_dirs, also_answered=False)
         self.tell(f"the power fails; {loss.value}; durable: {promised}")
         self.machine.lose_power(loss)
         self.client.close()
@@ -242,6 +253,10 @@ class SimWorld:
         shared = path.parent in self.machine.log_dirs or name == METADATA
         if shared or path.name == "partition.metadata":
             self.excuse = why
+        for group in self.groups.all:
+            if name == f"{OFFSETS}-{group.partition}":
+                group.excused = why
+                group.past_returns()
         for topic, partition in self.partitions():
             if path.name == LOG_START_OFFSETS:
                 partition.deleted_below = 0  # a checkpoint that cannot be read counts as empty
@@ -297,7 +312,18 @@ class SimWorld:
                 if not partition.excused:  # else the reader noticed what was damaged
                     raise Violation(f"{partition}: {e}") from e
             self.check()
+        readable &= await self._examine_groups(final and readable)
         self.ended_for_a_reason()
+        return readable
+
+    async def _examine_groups(self, final: bool) -> bool:
+        readable = True
+        for group in list(self.groups.all):
+            try:
+                readable &= await members.examine(self, group, final)
+            except NoAnswer:
+                readable = False
+            self.check()
         return readable
 
     async def _examine(

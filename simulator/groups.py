@@ -1,0 +1,196 @@
+"""What is known of groups: which commits were acknowledged, who owns what, what the disk holds of it. [P]
+
+Committed offsets are numbers that only rise, each sent once, so that a read says which commit it is of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.base.errors import CorruptionError
+from service.base.java_hash import partition_of
+from service.groups import records
+from service.records.batch import complete_headers, verify_crc
+from service.records.decode import records_of
+from simulator.durable import durable_logs
+from simulator.model import Violation
+from simulator.platter import Platter
+
+OFFSETS: Final = "__consumer_offsets"
+OFFSETS_PARTITIONS: Final = 2
+NOTHING: Final = -1
+"""What a position is that was never committed."""
+
+
+class Place(NamedTuple):
+    """What is committed to."""
+
+    topic_id: UUID
+    topic: str
+    partition: int
+
+
+@dataclass
+class Position:
+    """One partition's commits by one group."""
+
+    there: int = NOTHING
+    """acknowledged, or read: it, or one that was sent later, is there"""
+    answered: int = NOTHING
+    """the last one that was acknowledged"""
+    sent: set[int] = field(default_factory=set)
+    refused: dict[int, str] = field(default_factory=dict)
+    late: dict[int, int] = field(default_factory=dict)
+    """without an answer, each with the process that it was sent to, which may do it late"""
+
+    def judge(self, value: int, where: str, run: int) -> None:
+        """Whether `value` may be what is committed. Raises `Violation`."""
+        if value in self.refused:
+            raise Violation(f"{where}: {value} is committed, and was refused ({self.refused[value]})")
+        if value != NOTHING and value not in self.sent:
+            raise Violation(f"{where}: {value} is committed, and was never sent")
+        if value < self.there and value not in self.late:
+            raise Violation(f"{where}: {value} is committed, and {self.there} was before")
+        self.there = value
+        self.late = {late: of for late, of in self.late.items() if of == run}
+
+    def past_returns(self, value: int) -> None:
+        """The log holds `value`, and perhaps what came after it."""
+        self.there = self.answered = min(self.there, value) if value not in self.late else value
+
+
+@dataclass
+class Member:
+    """One member as it knows itself. It owns what it was told, until it is told otherwise."""
+
+    member_id: str = ""
+    epoch: int = 0
+    owned: frozenset[int] = frozenset()
+    is_doubtful: bool = False
+    """whether an answer was lost, so that the coordinator may know more than it does"""
+    is_leaving: bool = False
+
+
+@dataclass
+class GroupModel:
+    """One group. `kind`: ``simple``, ``classic`` or ``consumer``; the topic that its members read."""
+
+    group_id: str
+    kind: str
+    topic_id: UUID
+    topic: str
+    positions: dict[Place, Position] = field(default_factory=dict)
+    members: list[Member] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    """who has left, and is there again if a past comes back"""
+    is_settled: bool = False
+    """whether all classic members were told the same generation, and no later round was begun"""
+    deals: dict[int, list[dict[str, bytes]]] = field(default_factory=dict)
+    """what leaders of each generation gave to whom"""
+    fixed: dict[int, dict[str, bytes]] = field(default_factory=dict)
+    """the one that a member was told, by generation"""
+    excused: str = ""
+    is_busy: bool = False
+
+    def __str__(self) -> str:
+        return f"group {self.group_id}"
+
+    @property
+    def partition(self) -> int:
+        """Of `__consumer_offsets`."""
+        return partition_of(self.group_id, OFFSETS_PARTITIONS)
+
+    def owns(self, member: Member, told: frozenset[int]) -> None:
+        """A member was told what it owns. Raises `Violation` where another one owns some of it."""
+        for other in self.members:
+            both = other.owned & told
+            if other is not member and both:
+                raise Violation(
+                    f"{self}: {member.member_id} is given {sorted(both)}, which {other.member_id} owns"
+                )
+        member.owned = told
+
+    def deal(self, generation: int, shares: Mapping[str, bytes]) -> None:
+        """A leader says who gets what. A generation of which nobody was told may come again."""
+        self.deals.setdefault(generation, []).append(dict(shares))
+
+    def told(self, generation: int, member_id: str, share: bytes) -> None:
+        """A member was told its share. Raises `Violation` where no leader gave it, or another's counts."""
+        fixed = self.fixed.get(generation)
+        deals = self.deals.get(generation, []) if fixed is None else [fixed]
+        found = next((deal for deal in deals if deal.get(member_id, b"") == share), None)
+        if found is None:
+            raise Violation(f"{self}: {member_id} has what the leader of {generation} did not give")
+        if share:
+            self.fixed[generation] = found
+
+    def past_returns(self) -> None:
+        """What the coordinator knows of members is of before."""
+        self.is_settled = False
+        self.fixed.clear()
+        self.members += [Member(member_id, is_leaving=True) for member_id in self.left]
+        self.left.clear()
+        for member in self.members:
+            member.epoch, member.owned, member.is_doubtful = 0, frozenset(), True
+
+
+@dataclass
+class Groups:
+    """All of one history."""
+
+    all: list[GroupModel] = field(default_factory=list)
+    flushed: bool = False
+    """whether every acknowledged commit was fsynced before"""
+    committed: int = 0
+    """how many were sent: the number of the last one"""
+
+    def of_partition(self, partition: int) -> Iterator[GroupModel]:
+        return (group for group in self.all if group.partition == partition)
+
+    def forget(self) -> None:
+        """The topic is gone, by an act."""
+        self.all.clear()
+        self.flushed = False
+
+    def may_lose(self, platter: Platter, log_dirs: Iterable[Path], *, also_answered: bool) -> None:
+        """What `platter` does not hold durably may be gone; of what was flushed before its answer, only where
+        `also_answered`."""
+        dirs = tuple(log_dirs)
+        for partition in range(OFFSETS_PARTITIONS):
+            durable = durable_positions(platter, dirs, partition)
+            for group in self.of_partition(partition):
+                for place, position in group.positions.items():
+                    held = durable.get((group.group_id, place.topic, place.partition), NOTHING)
+                    kept = self.flushed and not also_answered
+                    position.past_returns(max(held, position.answered) if kept else held)
+                if not self.flushed or also_answered:
+                    group.past_returns()
+
+
+def durable_positions(
+    platter: Platter, log_dirs: Iterable[Path], partition: int
+) -> dict[tuple[str, str, int], int]:
+    """What would be committed if the power failed now and all was lost: by group, topic, partition."""
+    found: dict[tuple[str, str, int], int] = {}
+    for data in durable_logs(platter, log_dirs, OFFSETS, partition):
+        try:
+            for header in complete_headers(data):
+                if not verify_crc(data, header):
+                    return found
+                for record in records_of(data, header):
+                    key = record.key or b""
+                    if records.record_type(key) != records.OFFSET_COMMIT:
+                        continue
+                    where = records.decode_offset_key(key)
+                    name = (where.group, where.topic, where.partition)
+                    if record.value is None:
+                        found.pop(name, None)
+                    else:
+                        found[name] = records.decode_offset_value(record.value).offset
+        except CorruptionError:
+            return found
+    return found

@@ -1,0 +1,432 @@
+"""Clients of groups: they commit and fetch, join and leave; what they hear is judged at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from kio.schema.errors import ErrorCode
+
+from service.wire.api import ApiKey, request_module
+from simulator.client import Client, NoAnswer
+from simulator.groups import NOTHING, OFFSETS, GroupModel, Member, Place, Position
+from simulator.model import TopicModel, Violation
+
+if TYPE_CHECKING:
+    from simulator.world import SimWorld
+
+SETTLED_S: Final = 30.0
+_ROUND_S: Final = 0.3
+_SESSION: Final = timedelta(seconds=1800)
+_PATIENCE: Final = timedelta(seconds=5)
+"""of a round of a classic group"""
+_FOR_EVER: Final = timedelta(seconds=3600)
+_BEAT_S: Final = 0.1
+_JOINS: Final = 6
+
+NOT_NOW: Final = frozenset(
+    {
+        ErrorCode.coordinator_load_in_progress,
+        ErrorCode.coordinator_not_available,
+        ErrorCode.not_coordinator,
+        ErrorCode.request_timed_out,
+    }
+)
+"""The coordinator is away. Whether a write that was answered so is there nobody knows."""
+_AWAY: Final = None
+
+
+# Coordinator and topic
+
+
+async def find_coordinator(client: Client, group_id: str) -> ErrorCode:
+    """Which makes the topic, too. `NoAnswer`."""
+    m = request_module(ApiKey.FIND_COORDINATOR)
+    answer = await client.ask(
+        ApiKey.FIND_COORDINATOR, m.FindCoordinatorRequest(key_type=0, coordinator_keys=(group_id,))
+    )
+    code: ErrorCode = answer.coordinators[0].error_code
+    return code
+
+
+async def configure(world: SimWorld, *, flushed: bool) -> None:
+    """Short segments, so that they are compacted; where `flushed`, what is acknowledged from now on is on the
+    disk."""
+    configs: dict[str, str | None] = {"internal.segment.bytes": "4000", "min.cleanable.dirty.ratio": "0.1"}
+    if flushed:
+        configs["flush.messages"] = "1"
+    try:
+        error = await world.client.alter_config(2, OFFSETS, configs)
+    except NoAnswer:
+        return
+    world.groups.flushed |= flushed and error is ErrorCode.none
+    world.tell(f"{OFFSETS}: {configs}: {error.name}")
+
+
+def topic_of(world: SimWorld, group: GroupModel) -> TopicModel | None:
+    """What the group reads; None where it is gone, or may be."""
+    for topic in world.topics:
+        if topic.topic_id == group.topic_id and not topic.deleted and not topic.vanished:
+            return topic
+    return None
+
+
+# Offsets
+
+
+async def commit(
+    world: SimWorld,
+    client: Client,
+    group: GroupModel,
+    partitions: Iterable[int],
+    member: Member | None = None,
+) -> None:
+    """One OffsetCommit with a new number for each partition."""
+    m = request_module(ApiKey.OFFSET_COMMIT)
+    run = world.machine.runs
+    sent: list[tuple[int, Position, int]] = []
+    for partition in partitions:
+        world.groups.committed += 1
+        position = group.positions.setdefault(Place(group.topic_id, group.topic, partition), Position())
+        sent.append((partition, position, world.groups.committed))
+    rows = tuple(
+        m.OffsetCommitRequestPartition(partition_index=at, committed_offset=value, committed_metadata="")
+        for at, _, value in sent
+    )
+    request = m.OffsetCommitRequest(
+        group_id=group.group_id,
+        generation_id_or_member_epoch=-1 if member is None else member.epoch,
+        member_id="" if member is None else member.member_id,
+        topics=(m.OffsetCommitRequestTopic(topic_id=group.topic_id, partitions=rows),),
+    )
+    for _, position, value in sent:
+        position.sent.add(value)
+        position.late[value] = run
+    what = f"{group}: {', '.join(f'{group.topic}-{at}: {value}' for at, _, value in sent)}"
+    try:
+        answer = await client.ask(ApiKey.OFFSET_COMMIT, request)
+    except NoAnswer:
+        world.trace.tell("member", f"{what}: no answer")
+        return
+    errors = {row.partition_index: row.error_code for topic in answer.topics for row in topic.partitions}
+    world.trace.tell("member", f"{what}: {', '.join(one.name for one in errors.values())}")
+    for partition, position, value in sent:
+        error = errors[partition]
+        if error is ErrorCode.none:
+            position.late.pop(value, None)
+            position.there = max(position.there, value)
+            position.answered = max(position.answered, value)
+        elif error is ErrorCode.unknown_server_error:
+            raise Violation(f"{group}: a commit is answered {error.name}")
+        elif error not in NOT_NOW:
+            position.late.pop(value, None)
+            position.refused[value] = error.name
+
+
+async def fetch(world: SimWorld, client: Client, group: GroupModel) -> ErrorCode:
+    """Read all positions, and judge them; a group without any has a coordinator all the same. `NoAnswer`."""
+    if topic_of(world, group) is None:
+        return ErrorCode.none
+    m = request_module(ApiKey.OFFSET_FETCH)
+    wanted = tuple(place.partition for place in group.positions)
+    topic = m.OffsetFetchRequestTopics(topic_id=group.topic_id, partition_indexes=wanted)
+    asked = m.OffsetFetchRequestGroup(group_id=group.group_id, topics=(topic,) if wanted else ())
+    before = {place: position.there for place, position in group.positions.items()}
+    answer = await client.ask(ApiKey.OFFSET_FETCH, m.OffsetFetchRequest(groups=(asked,)))
+    found = answer.groups[0]
+    if found.error_code is not ErrorCode.none:
+        code: ErrorCode = found.error_code
+        return code
+    for topic_found in found.topics:
+        for row in topic_found.partitions:
+            if row.error_code is not ErrorCode.none:
+                return ErrorCode(row.error_code)
+            place = Place(group.topic_id, group.topic, row.partition_index)
+            position = group.positions[place]
+            if position.there != before[place]:
+                continue  # somebody commits meanwhile
+            if group.excused:
+                position.there = NOTHING
+            where = f"{group}, {group.topic}-{row.partition_index}"
+            position.judge(row.committed_offset, where, world.machine.runs)
+    return ErrorCode.none
+
+
+# Consumer groups (KIP-848)
+
+
+async def heartbeat(world: SimWorld, client: Client, group: GroupModel, member: Member) -> bool:
+    """One heartbeat with all that the member is and has; whether it was answered."""
+    m = request_module(ApiKey.CONSUMER_GROUP_HEARTBEAT)
+    epoch = -1 if member.is_leaving else member.epoch
+    owned: tuple[Any, ...] = ()
+    if member.owned:
+        owned = (m.TopicPartitions(topic_id=group.topic_id, partitions=tuple(sorted(member.owned))),)
+    request = m.ConsumerGroupHeartbeatRequest(
+        group_id=group.group_id,
+        member_id=member.member_id,
+        member_epoch=epoch,
+        rebalance_timeout=_FOR_EVER,
+        subscribed_topic_names=(group.topic,),
+        topic_partitions=owned,
+    )
+    try:
+        answer = await client.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, request)
+    except NoAnswer:
+        member.is_doubtful = True
+        return False
+    error: ErrorCode = answer.error_code
+    if error in NOT_NOW:
+        member.is_doubtful = True
+        return False
+    if member.is_leaving:
+        if error not in (ErrorCode.none, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found):
+            raise Violation(f"{group}: {member.member_id} leaves and hears {error.name}")
+        group.members.remove(member)
+        group.left.append(member.member_id)
+        return True
+    if error is not ErrorCode.none:
+        lost = (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch, ErrorCode.group_id_not_found)
+        if error not in lost or not (member.is_doubtful or group.excused):
+            raise Violation(f"{group}: {member.member_id} of epoch {epoch} hears {error.name}")
+        member.epoch, member.owned = 0, frozenset()
+        return True
+    if answer.member_epoch < member.epoch:
+        raise Violation(f"{group}: the epoch of {member.member_id} went back to {answer.member_epoch}")
+    member.epoch, member.is_doubtful = answer.member_epoch, False
+    if answer.assignment is not None:
+        rows = answer.assignment.topic_partitions
+        told = frozenset(at for row in rows if row.topic_id == group.topic_id for at in row.partitions)
+        world.trace.tell("member", f"{group}: {member.member_id} in {member.epoch}: {sorted(told)}")
+        group.owns(member, told)
+    return True
+
+
+def _is_dealt(world: SimWorld, group: GroupModel) -> bool:
+    topic = topic_of(world, group)
+    if topic is None or not group.members:
+        return True
+    owned = [at for member in group.members for at in member.owned]
+    one_epoch = len({member.epoch for member in group.members}) == 1
+    return one_epoch and sorted(owned) == list(range(len(topic.partitions)))
+
+
+async def _consumer_round(world: SimWorld, client: Client, group: GroupModel) -> bool:
+    was = [member.epoch for member in group.members]
+    answered = [await heartbeat(world, client, group, member) for member in tuple(group.members)]
+    is_quiet = was == [member.epoch for member in group.members]
+    return all(answered) and is_quiet and 0 not in was and _is_dealt(world, group)
+
+
+# Classic groups
+
+
+async def _join(group: GroupModel, member: Member, client: Client) -> Any:
+    """The answer of a round; None where there is none."""
+    m = request_module(ApiKey.JOIN_GROUP)
+    for _ in range(_JOINS):
+        request = m.JoinGroupRequest(
+            group_id=group.group_id,
+            session_timeout=_SESSION,
+            rebalance_timeout=_PATIENCE,
+            member_id=member.member_id,
+            protocol_type="sim",
+            protocols=(m.JoinGroupRequestProtocol(name="all", metadata=b""),),
+        )
+        try:
+            answer = await client.ask(ApiKey.JOIN_GROUP, request)
+        except NoAnswer:
+            return _AWAY
+        if answer.error_code is ErrorCode.none:
+            return answer
+        if answer.error_code is ErrorCode.member_id_required:
+            member.member_id = answer.member_id
+        elif answer.error_code is ErrorCode.unknown_member_id:
+            member.member_id = ""
+        elif answer.error_code in NOT_NOW or answer.error_code is ErrorCode.rebalance_in_progress:
+            return _AWAY
+        else:
+            raise Violation(f"{group}: {member.member_id} joins and hears {answer.error_code.name}")
+    return _AWAY
+
+
+async def _join_and_sync(world: SimWorld, group: GroupModel, member: Member) -> bool | None:
+    """Whether the member was told what it has in a generation; None: there is no coordinator."""
+    client = Client(world.machine.address)
+    try:
+        joined = await _join(group, member, client)
+        if joined is None:
+            return None
+        generation, shares = joined.generation_id, {}
+        if joined.leader == member.member_id:
+            world.groups.committed += 1
+            share = b"%d, deal %d, of " % (generation, world.groups.committed)
+            shares = {one.member_id: share + one.member_id.encode() for one in joined.members}
+            group.deal(generation, shares)
+        m = request_module(ApiKey.SYNC_GROUP)
+        request = m.SyncGroupRequest(
+            group_id=group.group_id,
+            generation_id=generation,
+            member_id=member.member_id,
+            protocol_type="sim",
+            protocol_name="all",
+            assignments=tuple(
+                m.SyncGroupRequestAssignment(member_id=who, assignment=what) for who, what in shares.items()
+            ),
+        )
+        try:
+            answer = await client.ask(ApiKey.SYNC_GROUP, request)
+        except NoAnswer:
+            return None
+        if answer.error_code is not ErrorCode.none:
+            return None if answer.error_code in NOT_NOW else False
+        group.told(generation, member.member_id, answer.assignment)
+        member.epoch = generation
+        return True
+    finally:
+        client.close()
+
+
+async def _classic_round(world: SimWorld, client: Client, group: GroupModel) -> bool:
+    """All leave who want to, and the others join anew."""
+    group.is_settled = False
+    for member in [one for one in group.members if one.is_leaving]:
+        if await _leave(group, member, client):
+            group.members.remove(member)
+            group.left.append(member.member_id)
+    waiting = set(range(len(group.members)))
+    told = await asyncio.gather(
+        *[
+            _until_all_are_told(world, group, member, number, waiting)
+            for number, member in enumerate(group.members)
+        ]
+    )
+    group.is_settled = all(told) and len({member.epoch for member in group.members}) <= 1
+    world.trace.tell(
+        "member", f"{group}: {[(one.member_id[-6:], one.epoch) for one in group.members]} {told}"
+    )
+    return group.is_settled and not any(member.is_leaving for member in group.members)
+
+
+async def _until_all_are_told(
+    world: SimWorld, group: GroupModel, member: Member, number: int, waiting: set[int]
+) -> bool:
+    """As a client that lives: it joins again as long as others join. `waiting`: who was not told yet."""
+    client = Client(world.machine.address)
+    told: bool | None = False
+    try:
+        for _ in range(_JOINS):
+            waiting.add(number)
+            told = await _join_and_sync(world, group, member)
+            waiting.discard(number)
+            is_called = False
+            while told and waiting and not is_called:
+                await asyncio.sleep(_BEAT_S)
+                is_called = await _is_member(group, member, client) is ErrorCode.rebalance_in_progress
+            if told is None or (told and not is_called):
+                return bool(told)
+    except NoAnswer:
+        return False
+    finally:
+        waiting.discard(number)
+        client.close()
+    return False
+
+
+async def _leave(group: GroupModel, member: Member, client: Client) -> bool:
+    if not member.member_id:
+        return True
+    m = request_module(ApiKey.LEAVE_GROUP)
+    who = m.MemberIdentity(member_id=member.member_id)
+    try:
+        answer = await client.ask(
+            ApiKey.LEAVE_GROUP, m.LeaveGroupRequest(group_id=group.group_id, members=(who,))
+        )
+    except NoAnswer:
+        return False
+    return answer.error_code not in NOT_NOW and all(one.error_code not in NOT_NOW for one in answer.members)
+
+
+async def _is_member(group: GroupModel, member: Member, client: Client) -> ErrorCode:
+    m = request_module(ApiKey.HEARTBEAT)
+    request = m.HeartbeatRequest(
+        group_id=group.group_id, generation_id=member.epoch, member_id=member.member_id
+    )
+    code: ErrorCode = (await client.ask(ApiKey.HEARTBEAT, request)).error_code
+    return code
+
+
+async def still_members(world: SimWorld, client: Client, group: GroupModel) -> bool:
+    """Whoever was told a generation is in it, whatever became of the process. False: the coordinator is away.
+    `NoAnswer`.
+    """
+    if group.kind == "consumer":
+        answered = [await heartbeat(world, client, group, one) for one in tuple(group.members)]
+        return all(answered)
+    for member in group.members if group.is_settled else ():
+        error = await _is_member(group, member, client)
+        if error in NOT_NOW:
+            return False
+        if error not in (ErrorCode.none, ErrorCode.rebalance_in_progress) and not group.excused:
+            raise Violation(
+                f"{group}: {member.member_id} was in generation {member.epoch} and hears {error.name}"
+            )
+    return True
+
+
+# Both
+
+
+async def drive(world: SimWorld, group: GroupModel, seconds: float) -> bool:
+    """Members join, hear and give up what they are told, until all of them know what is theirs."""
+    client = Client(world.machine.address)
+    turn = _classic_round if group.kind == "classic" else _consumer_round
+    deadline = world.loop.time() + seconds
+    group.is_busy = True
+    try:
+        while True:
+            if await turn(world, client, group):
+                return True
+            if world.loop.time() > deadline:
+                return False
+            await asyncio.sleep(_ROUND_S)
+    finally:
+        group.is_busy = False
+        client.close()
+
+
+def joined(random: Random, group: GroupModel) -> None:
+    """A new member, which does not know more than its id."""
+    # Members of consumer groups name themselves, classic ones are named.
+    member_id = f"m{random.getrandbits(64):016x}" if group.kind == "consumer" else ""
+    group.members.append(Member(member_id))
+
+
+async def examine(world: SimWorld, group: GroupModel, final: bool) -> bool:
+    """Read and judge one group; False where that cannot be done now. `NoAnswer`."""
+    if group.is_busy:
+        return True
+    client = Client(world.machine.address)
+    try:
+        error = await fetch(world, client, group)
+        if error is ErrorCode.not_coordinator:  # a disk of before may not know the topic
+            await find_coordinator(client, group.group_id)
+        if error is ErrorCode.none and await still_members(world, client, group):
+            if not final or group.kind == "simple" or group.excused:
+                return True
+            if await drive(world, group, SETTLED_S):
+                return True
+            raise Violation(f"{group} has not settled within {SETTLED_S:.0f} s")
+    finally:
+        client.close()
+    if error is not ErrorCode.none and error not in NOT_NOW and not group.excused:
+        raise Violation(f"{group}: its positions are answered {error.name}")
+    world.trace.note("oracle", f"{group}: {error.name}")
+    world.unavailable += 1
+    excused = bool(world.excuse or group.excused)
+    if error is ErrorCode.not_coordinator and not world.troubled and not excused:
+        raise Violation(f"{group} has no coordinator, and nothing was wrong")
+    return excused and final
