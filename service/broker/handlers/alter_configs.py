@@ -5,18 +5,15 @@ Clients before IncrementalAlterConfigs have nothing else.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
 
 from kio.schema.alter_configs.v2.request import AlterConfigsRequest, AlterConfigsResource
 from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, AlterConfigsResponse
-from kio.schema.errors import ErrorCode
 
-from service.base.errors import RequestError
 from service.base.slices import each_in_slices
+from service.broker.altered import RESOURCE_US, alter_each
 from service.broker.broker import NO_THROTTLE, Broker
-from service.metadata.controller.decision import EXCESSIVE
 from service.metadata.controller.requests import (
-    MAX_RECORDS_PER_OPERATION,
     AlterConfig,
     AlterResource,
     AlterResourceResult,
@@ -24,31 +21,20 @@ from service.metadata.controller.requests import (
 )
 from service.network.exchange import RequestContext
 
-RESOURCE_US: Final = 4
-
 
 async def handle(
     broker: Broker, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
-    """Change each resource wholly or not at all; the changes hold on this node once the answer is there.
+    """Change each resource wholly or not at all; the changes hold on this node once the answer is there."""
 
-    More than an operation of the controller may write is refused before it is looked at: POLICY_VIOLATION.
-    """
-    try:
-        if len(request.resources) > MAX_RECORDS_PER_OPERATION:
-            raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
-        results = await broker.config_admin.alter_configs(
+    async def alter() -> Sequence[AlterResourceResult]:
+        return await broker.config_admin.alter_configs(
             await each_in_slices(_asked, request.resources, RESOURCE_US),
             validate_only=request.validate_only,
             via_broker=broker.config.node_id,
         )
-    except RequestError as e:
-        code, message = e.code, e.message
-        results = await each_in_slices(
-            lambda one: AlterResourceResult(one.resource_type, one.resource_name, code, message),
-            request.resources,
-            RESOURCE_US,
-        )
+
+    results = await alter_each(request.resources, alter)
     return AlterConfigsResponse(
         throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results, RESOURCE_US))
     )

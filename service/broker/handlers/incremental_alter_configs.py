@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final
 
 from kio.schema.errors import ErrorCode
 from kio.schema.incremental_alter_configs.v1.request import (
@@ -19,11 +18,10 @@ from kio.schema.incremental_alter_configs.v1.response import (
 from service.base.errors import RequestError
 from service.base.slices import Slice, each_in_slices
 from service.broker import loggers
+from service.broker.altered import RESOURCE_US, alter_each
 from service.broker.broker import NO_THROTTLE, Broker
 from service.metadata.controller.configs_control import TWICE
-from service.metadata.controller.decision import EXCESSIVE
 from service.metadata.controller.requests import (
-    MAX_RECORDS_PER_OPERATION,
     AlterConfig,
     AlterResource,
     AlterResourceResult,
@@ -31,28 +29,17 @@ from service.metadata.controller.requests import (
 )
 from service.network.exchange import RequestContext
 
-RESOURCE_US: Final = 4
-
 
 async def handle(
     broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
-    """Change each resource wholly or not at all; the changes hold on this node once the answer is there.
+    """Change each resource wholly or not at all; the changes hold on this node once the answer is there."""
 
-    More than an operation of the controller may write is refused before it is looked at: POLICY_VIOLATION.
-    """
-    try:
-        if len(request.resources) > MAX_RECORDS_PER_OPERATION:
-            raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
+    async def alter() -> Sequence[AlterResourceResult]:
         asked = await each_in_slices(_asked, request.resources, RESOURCE_US)
-        results = await _alter(broker, asked, validate_only=request.validate_only)
-    except RequestError as e:
-        code, message = e.code, e.message
-        results = await each_in_slices(
-            lambda one: AlterResourceResult(one.resource_type, one.resource_name, code, message),
-            request.resources,
-            RESOURCE_US,
-        )
+        return await _alter(broker, asked, validate_only=request.validate_only)
+
+    results = await alter_each(request.resources, alter)
     return IncrementalAlterConfigsResponse(
         throttle_time=NO_THROTTLE, responses=tuple(await each_in_slices(_answer, results, RESOURCE_US))
     )
