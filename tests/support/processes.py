@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -38,6 +39,21 @@ def wait_until(what: str, condition: Callable[[], object], seconds: float = 30, 
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {seconds:g} s in vain for {what}")
         time.sleep(every)
+
+
+def copy_as_crashed(data: Path, target: Path) -> Path:
+    """`data` of a running node at `target`, as a crash at this moment leaves it; returns `target`.
+
+    A file that was renamed or unlinked since its directory was listed is not there, and neither is the lock.
+    """
+    target.mkdir()
+    for path in sorted(data.iterdir()):
+        with contextlib.suppress(FileNotFoundError):
+            if path.is_dir():
+                copy_as_crashed(path, target / path.name)
+            elif path.name != ".lock":
+                shutil.copy2(path, target / path.name)
+    return target
 
 
 def end(process: subprocess.Popen[str] | subprocess.Popen[bytes], seconds: float = 10) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -23,7 +22,7 @@ from service.remote.reading.object_reader import open_head, open_named
 from service.remote.stores.obstore_store import open_store
 from service.wire.api import ApiKey, request_module
 from tests.support.fault_disk import FaultDisk
-from tests.support.processes import wait_until
+from tests.support.processes import copy_as_crashed, wait_until
 from tests.unit.broker.conftest import NodeThread, Talk
 from tests.unit.broker.test_fetch import list_offset
 from tests.unit.broker.test_held_appends import fill as fill_log
@@ -154,14 +153,6 @@ def test_while_appends_are_held_nothing_is_deleted(local: LocalLog) -> None:
     assert held.start_offset == 0
 
 
-def crashed(node: NodeThread, tmp_path: Path) -> Path:
-    """The node's disk as a crash at this moment leaves it."""
-    copy = tmp_path / "after the crash"
-    shutil.copytree(node.data, copy)
-    (copy / ".lock").unlink()
-    return copy
-
-
 @pytest.mark.parametrize("offset", [1, 37, "a border", HIGH_WATERMARK])
 def test_what_was_acknowledged_stays_deleted_after_a_crash(
     start: Start, tmp_path: Path, offset: int | str
@@ -174,7 +165,7 @@ def test_what_was_acknowledged_stays_deleted_after_a_crash(
             offset = sorted(int(path.stem) for path in (node.data / "t-0").glob("*.log"))[3]
         error, low_watermark = delete(talk, int(offset))
         assert error is OK
-        after = NodeThread(crashed(node, tmp_path)).start()
+        after = NodeThread(copy_as_crashed(node.data, tmp_path / "after the crash")).start()
     try:
         with after.client() as client:
             talk = Talk(client)

@@ -15,7 +15,7 @@ from service.inspect.fsck import fsck
 from service.remote.format.keys import HeadKey
 from service.remote.reading.object_reader import open_head, open_named
 from service.remote.stores.obstore_store import open_store
-from tests.support.processes import wait_until
+from tests.support.processes import copy_as_crashed, wait_until
 from tests.unit.broker.conftest import NodeThread, Talk
 from tests.unit.broker.test_delete_records import NOW_MS, delete, fill, start_offset
 from tests.unit.broker.test_fetch import list_offset
@@ -165,10 +165,8 @@ def test_a_crash_right_after_the_change_brings_nothing_back(
         checkpoint = (node.data / "log-start-offset-checkpoint").read_bytes()
         bucket.rename(tmp_path / "away")  # so that nothing of the archive changes before the crash
         change(talk, *OFF)
-        copy = tmp_path / "after the crash"
-        shutil.copytree(node.data, copy)
+        copy = copy_as_crashed(node.data, tmp_path / "after the crash")
     node.stop()
-    (copy / ".lock").unlink(missing_ok=True)
     (copy / ".kafka_cleanshutdown").unlink(missing_ok=True)
     (copy / "log-start-offset-checkpoint").write_bytes(checkpoint)
     shutil.rmtree(bucket, ignore_errors=True)

@@ -42,7 +42,7 @@ class WithDisk(World):
             read = self.start(offset).result(20)
             got += b"".join(read.data)
             offset = read.next_offset
-        settle(self)
+            settle(self)  # what is read ahead of a reader in a hurry may go before it is on disk
         return bytes(got)
 
     def downloads(self) -> int:
@@ -63,9 +63,7 @@ def test_what_memory_has_no_room_for_is_read_from_disk_the_second_time(world: Wi
     assert world.read_all() == world.archive.log
     before = world.downloads()
     log = len(world.archive.log)
-    assert log <= before <= 1.2 * log, (
-        "what was read ahead may go before it is on disk, where threads are slow"
-    )
+    assert log <= before <= 1.05 * log, "the log once, and each segment's footer"
     for _ in range(2):
         assert world.read_all() == world.archive.log
     assert world.downloads() == before
