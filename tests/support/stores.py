@@ -49,9 +49,12 @@ class Store:
         """Key below the prefix -> size."""
         if self.endpoint is None:
             root = Path(self.url.removeprefix("file://"))
-            return {
-                str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*") if path.is_file()
-            }
+            found: dict[str, int] = {}
+            for folder, _, names in os.walk(root):
+                for path in (Path(folder, name) for name in names):
+                    with contextlib.suppress(FileNotFoundError):  # renamed or unlinked since it was listed
+                        found[str(path.relative_to(root))] = path.stat().st_size
+            return found
         bucket, _, prefix = self.url.removeprefix("s3://").partition("/")
         pages = (
             s3_client(self.endpoint).get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)

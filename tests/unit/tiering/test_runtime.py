@@ -165,10 +165,11 @@ class SlowCatalog:
     def __init__(self) -> None:
         self.calls: list[int] = []
         self.answer: BaseException | None = None
+        self.answers = asyncio.Event()
 
     async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
         self.calls.append(len(commits))
-        await asyncio.sleep(0.01)
+        await self.answers.wait()
         if self.answer is not None:
             raise self.answer
         return [CatalogResult.COMMITTED for _ in commits]
@@ -192,8 +193,10 @@ def test_commits_that_arrive_during_a_call_go_together_with_the_next() -> None:
         catalog = SlowCatalog()
         queue = CommitQueue(catalog)
         answers = [asyncio.create_task(queue.commit(commit_of(0)))]
-        await asyncio.sleep(0.002)
+        await until(lambda: catalog.calls)
         answers += [asyncio.create_task(queue.commit(commit_of(n))) for n in range(1, 30)]
+        await asyncio.sleep(0)
+        catalog.answers.set()
         assert set(await asyncio.gather(*answers)) == {CatalogResult.COMMITTED}
         assert catalog.calls == [1, 29]
 
@@ -203,6 +206,7 @@ def test_commits_that_arrive_during_a_call_go_together_with_the_next() -> None:
 def test_a_quorum_that_does_not_answer_is_an_unknown_outcome_and_a_bug_stays_a_bug() -> None:
     async def scenario() -> None:
         catalog = SlowCatalog()
+        catalog.answers.set()
         queue = CommitQueue(catalog)
         for answer in (TimeoutError(), RequestError(ErrorCode.not_controller), StorageError("no quorum")):
             catalog.answer = answer
