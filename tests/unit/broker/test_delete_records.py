@@ -280,9 +280,9 @@ class TestBothTiers:
                 return sorted(int(path.name[21:41]) for path in bucket.glob("data/*/0/*.seg"))
 
             wait_until("objects to go", lambda: all(last >= start for last in objects()))
-            end = int(list_offset(talk, -5).offset) + 1
             wait_until(
-                "the archive to begin there", lambda: self.archive_start(bucket, topic_id) == min(start, end)
+                "the archive to begin there",
+                lambda: self.archive_start(bucket, topic_id) == min(start, list_offset(talk, -5).offset + 1),
             )
             # It goes on from there: what comes later is copied, too.
             for _ in range(10):
