@@ -93,7 +93,7 @@ def test_a_store_that_stays_away_is_given_up_in_time_with_one_line(proxy: FaultP
     proxy.mode = Fault.REFUSE
     begun = time.monotonic()
     with pytest.raises(
-        StoreUnavailable, match=r"no answer \(connection closed\) \(given up after [34] tries in [34] s\)"
+        StoreUnavailable, match=r"no answer \(connection closed\) \(given up after [2-4] tries in \d+ s\)"
     ) as e:
         store.get_range("k", 0, 3)
     assert 3 <= time.monotonic() - begun < 15
