@@ -120,15 +120,34 @@ def test_a_setting_for_all_brokers_holds_at_once_and_after_a_restart(broker: Bro
     wait_until("a large record to be taken", is_taken)
 
 
-@pytest.mark.parametrize("kind", ["users", "clients", "ips", "client-metrics", "groups"])
+def test_a_group_s_settings_are_set_told_and_taken_back(broker: Broker, tmp_path: Path) -> None:
+    at = ("--bootstrap-server", broker.bootstrap, "--entity-type", "groups")
+    own = (*at, "--entity-name", f"settings-{tmp_path.name}")
+    key = "consumer.session.timeout.ms"
+    before = entries(tool("configs", *own, "--describe", "--all"))
+    assert before[key][0] == "45000"
+    tool("configs", *own, "--alter", "--add-config", f"{key}=46000")
+    assert entries(tool("configs", *own, "--describe")) == {
+        key: ("46000", "false", f"DYNAMIC_GROUP_CONFIG:{key}=46000, DEFAULT_CONFIG:group.{key}=45000")
+    }
+    assert f"settings-{tmp_path.name}" in tool("configs", *at, "--describe")
+    done = run_tool("configs", *own, "--alter", "--add-config", f"{key}=5")
+    assert done.returncode != 0
+    wanted = f"{key} must be greater than or equal to group.consumer.min.session.timeout.ms"
+    assert wanted in (done.stdout + done.stderr).decode()
+    tool("configs", *own, "--alter", "--delete-config", key)
+    assert entries(tool("configs", *own, "--describe", "--all")) == before
+
+
+@pytest.mark.parametrize("kind", ["users", "clients", "ips", "client-metrics"])
 def test_what_is_not_configured_here_is_said_not_to_be(kind: str, broker: Broker) -> None:
     if broker.node is None:
-        pytest.skip("other brokers have quotas, groups and metrics of clients")
+        pytest.skip("other brokers have quotas and metrics of clients")
     name = "127.0.0.1" if kind == "ips" else "one"
     at = ("--bootstrap-server", broker.bootstrap, "--entity-type", kind, "--entity-name", name)
-    change = {"client-metrics": "interval.ms=1000", "groups": "consumer.session.timeout.ms=46000"}
     rate = "connection_creation_rate=10" if kind == "ips" else "consumer_byte_rate=1000"
-    done = run_tool("configs", *at, "--alter", "--add-config", change.get(kind, rate))
+    change = "interval.ms=1000" if kind == "client-metrics" else rate
+    done = run_tool("configs", *at, "--alter", "--add-config", change)
     assert done.returncode != 0
     told = (done.stdout + done.stderr).decode()
     assert "does not support DESCRIBE_CLIENT_QUOTAS" in told or "Unknown resource type" in told
