@@ -41,11 +41,11 @@ def is_default(entry: tuple[str, ...]) -> bool:
     return all(one.startswith("DEFAULT_CONFIG:") for one in entry[2].split(", ") if one)
 
 
-@pytest.mark.parametrize(("kind", "least"), [("topic", 24), ("broker", 60)])
+@pytest.mark.parametrize(("kind", "least"), [("topic", 24), ("broker", 60), ("group", 3)])
 def test_what_nobody_has_set_is_told_as_by_kafka(
     kind: str, least: int, broker: Broker, new_topic: NewTopic
 ) -> None:
-    name = new_topic(1) if kind == "topic" else node_id(broker)
+    name = {"topic": lambda: new_topic(1), "broker": lambda: node_id(broker), "group": lambda: "any"}[kind]()
     at = ("--bootstrap-server", broker.bootstrap, "--entity-type", f"{kind}s", "--entity-name", name)
     told, kafkas = entries(tool("configs", *at, "--describe", "--all")), golden(kind)
     common = {key for key in told.keys() & kafkas.keys() if is_default(told[key])}
