@@ -45,7 +45,8 @@ def is_default(entry: tuple[str, ...]) -> bool:
 def test_what_nobody_has_set_is_told_as_by_kafka(
     kind: str, least: int, broker: Broker, new_topic: NewTopic
 ) -> None:
-    name = {"topic": lambda: new_topic(1), "broker": lambda: node_id(broker), "group": lambda: "any"}[kind]()
+    names = {"broker": node_id(broker), "group": "any"}
+    name = names.get(kind) or new_topic(1)
     at = ("--bootstrap-server", broker.bootstrap, "--entity-type", f"{kind}s", "--entity-name", name)
     told, kafkas = entries(tool("configs", *at, "--describe", "--all")), golden(kind)
     common = {key for key in told.keys() & kafkas.keys() if is_default(told[key])}
