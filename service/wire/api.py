@@ -26,11 +26,10 @@ from contextlib import contextmanager
 from enum import IntEnum
 from functools import cache
 from importlib import import_module
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from service.base.types import Buffer
-from service.wire import features, frames, metadata, offsets, shapes
+from service.wire import frames, shapes
 from service.wire.errors import MalformedMessage, UnsupportedRequest
 from service.wire.primitives import MAX_ELEMENTS, Cursor, Encoded, Sink, write_nullable_string
 from service.wire.schema import (
@@ -117,8 +116,8 @@ class Api(NamedTuple):
     flexible_from: int
     advertised_min: int
     by_hand_before: int = 0
-    canonical: ModuleType | None = None
-    """where the canonical messages are, if not in kio"""
+    canonical: str = ""
+    """module of `service.wire` with the canonical messages, if they are not kio's; loaded at its first use"""
     own_shape_before: int = 0
     """older versions are not mapped by field, but read as they are and upgraded"""
     upgrade: Callable[[Any, int], Any] | None = None
@@ -128,6 +127,9 @@ class Api(NamedTuple):
     """older responses are written as they are, of what `downgrade_response` makes of the canonical one"""
     upgrade_response: Callable[[Any, int], Any] | None = None
     ignorable: frozenset[str] = frozenset()
+    quick: str = ""
+    """module of `service.wire` with readers of requests and writers of responses that are made by hand, to
+    stand for compiled ones; loaded at its first use"""
 
 
 def _api(
@@ -145,14 +147,15 @@ APIS: dict[int, Api] = {
         _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6, ignorable=frozenset({"timeout"})),
         _api(
             ApiKey.METADATA, "Metadata", 0, 13, 9,
-            canonical=metadata, upgrade=shapes.all_topics_is_null, downgrade=shapes.all_topics_is_empty,
+            canonical="metadata", upgrade=shapes.all_topics_is_null, downgrade=shapes.all_topics_is_empty,
         ),
         _api(
             ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 10, 8,
-            canonical=offsets, ignorable=frozenset({"retention_time", "group_instance_id"}),
+            canonical="offsets", ignorable=frozenset({"retention_time", "group_instance_id"}),
+            quick="offset_commits",
         ),
         _api(
-            ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6, canonical=offsets,
+            ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6, canonical="offsets",
             own_shape_before=shapes.FETCH_GROUPS, own_response_before=shapes.FETCH_GROUPS,
             upgrade=shapes.groups_of_group, downgrade=shapes.group_of_groups,
             downgrade_response=shapes.fetched_of_groups, upgrade_response=shapes.groups_of_fetched,
@@ -204,7 +207,7 @@ APIS: dict[int, Api] = {
         _api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
         _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
         _api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, 1),
-        _api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, canonical=features),
+        _api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, canonical="features"),
         _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
         _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
         _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0),
@@ -308,8 +311,8 @@ def response_module(key: int) -> Any:
 
 
 def _canonical_module(api: Api, version: int, kind: str) -> Any:
-    if api.canonical is not None and version == api.max_version:
-        return api.canonical
+    if api.canonical and version == api.max_version:
+        return import_module(f"service.wire.{api.canonical}")
     return _module(api, version, kind)
 
 
@@ -324,7 +327,13 @@ def _request_codec(key: int, version: int, canonical_version: int) -> Codec:
 
 @cache
 def _response_codec(key: int, version: int) -> Codec:
-    return compile_steps(*_response_classes(key, version))
+    api, codec = APIS[key], compile_steps(*_response_classes(key, version))
+    return _quick(api.quick).with_writers(codec, version) if api.quick else codec
+
+
+@cache
+def _quick(name: str) -> Any:
+    return import_module(f"service.wire.{name}")
 
 
 def _response_classes(key: int, version: int) -> tuple[type[Any], type[Any]]:
@@ -363,6 +372,16 @@ def decode_request(header: RequestHeader, frame: Buffer, most_elements: int = MA
     with _bounded():
         message = codec.read(Cursor(frame, header.body, most_elements))
     return _upgraded(header, message)
+
+
+def read_request(header: RequestHeader, frame: Buffer, most_elements: int = MAX_ELEMENTS) -> Any:
+    """As `decode_request`, for whoever looks at fields alone: what is read by hand is another class."""
+    api = APIS[header.api_key]
+    read = _quick(api.quick).reader(header.api_version) if api.quick else None
+    if read is None:
+        return decode_request(header, frame, most_elements)
+    with _bounded():
+        return read(Cursor(frame, header.body, most_elements))
 
 
 def decode_request_steps(header: RequestHeader, frame: Buffer) -> Steps:
