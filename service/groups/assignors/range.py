@@ -33,7 +33,7 @@ def assign(spec: GroupSpec) -> Steps[Targets]:
             subscribers[topic] = everybody
     else:
         for member in members:
-            yield len(member.topics) // 10 + 1
+            yield len(member.topics) // 16 + 1
             for topic in member.topics:
                 subscribers[topic].append(member.member_id)
     targets: dict[str, dict[UUID, tuple[int, ...]]] = {member.member_id: {} for member in members}
