@@ -1,14 +1,19 @@
-"""What assignors cost: 1,000 members and 10,000 partitions, with the longest step, which holds the loop."""
+"""What assignors cost: 1,000 members and 10,000 partitions, with the longest turn of the loop."""
 
 from __future__ import annotations
 
+import gc
 import time
+from collections.abc import Callable, Mapping
+from typing import Final
 from uuid import UUID
 
 from bench.measures import Measured
+from service.base.slices import SLICE_US
+from service.broker.garbage import MIDDLE, NEVER, YOUNG
 from service.groups.assignors import range as range_assignor
 from service.groups.assignors import uniform
-from service.groups.assignors.spec import Assignor, Targets, Topic
+from service.groups.assignors.spec import Targets, Topic
 from service.groups.consumer.target import Basis, made
 
 MEMBERS = 1000
@@ -18,50 +23,48 @@ ROUNDS = 5
 
 
 def assignors() -> list[Measured]:
-    """Of each assignor, all of it and its longest step, at its best of some rounds: from nothing, and again
+    """Of each assignor, all of it and its longest turn, at its best of some rounds: from nothing, and again
     after a member has left."""
     figures = []
-    assigned: list[tuple[str, Assignor, bool]] = [
-        ("uniform", uniform.assign, False),
-        ("uniform, mixed subscriptions", uniform.assign, True),
-        ("range", range_assignor.assign, False),
-        ("range, mixed subscriptions", range_assignor.assign, True),
-    ]
-    for name, _, is_mixed in assigned:
-        fresh = [_stepped(name.split(",")[0], is_mixed, {}, 0) for _ in range(ROUNDS)]
-        targets = fresh[0][2]
-        again = [_stepped(name.split(",")[0], is_mixed, targets, 1) for _ in range(ROUNDS)]
-        for what, found in (("", fresh), (", one has left", again)):
-            figures += [
-                Measured(
-                    f"{name}{what}: targets and their records", "ms", 300, min(f[0] for f in found) * 1e3
-                ),
-                Measured(f"{name}{what}: longest step", "ms", 10, min(f[1] for f in found) * 1e3),
-            ]
+    gc.set_threshold(YOUNG, MIDDLE, NEVER)  # as a node does
+    for name in (uniform.NAME, range_assignor.NAME):
+        for kind in SUBSCRIPTIONS:
+            fresh = [_stepped(name, kind, {}, 0) for _ in range(ROUNDS)]
+            again = [_stepped(name, kind, fresh[0][2], 1) for _ in range(ROUNDS)]
+            for what, found in ((f"{name}, {kind}", fresh), (f"{name}, {kind}, one has left", again)):
+                figures += [
+                    Measured(f"{what}: targets, records", "ms", 300, min(f[0] for f in found) * 1e3),
+                    Measured(f"{what}: longest turn", "ms", 10, min(f[1] for f in found) * 1e3),
+                ]
     return figures
 
 
-def subscriptions(is_mixed: bool, gone: int) -> dict[str, tuple[str | None, frozenset[str]]]:
-    """Everybody to everything; or everybody to its own hundred topics of the thousand."""
-    names = [f"topic-{number:04}" for number in range(TOPICS)]
-    everything = frozenset(names)
-    found = {}
-    for member in range(gone, MEMBERS):
-        own = frozenset(names[(member * 7 + step * 9) % TOPICS] for step in range(100))
-        found[f"member-{member:04}"] = (None, own if is_mixed else everything)
-    return found
+SUBSCRIPTIONS: Final[Mapping[str, Callable[[int, list[str]], list[str]]]] = {
+    "all to everything": lambda member, names: names,
+    "each to its own hundred": lambda member, names: [
+        names[(member * 7 + n * 9) % TOPICS] for n in range(100)
+    ],
+    "half to everything, half to half": lambda member, names: names if member % 2 else names[: TOPICS // 2],
+    "each to all but one": lambda member, names: names[:member] + names[member + 1 :],
+}
+"""What each member is subscribed to."""
 
 
-def _stepped(name: str, is_mixed: bool, targets: Targets, gone: int) -> tuple[float, float, Targets]:
+def _stepped(name: str, kind: str, targets: Targets, gone: int) -> tuple[float, float, Targets]:
     topics = {f"topic-{number:04}": Topic(UUID(int=number + 1), PARTITIONS) for number in range(TOPICS)}
-    steps = made(Basis("g", 1, name, subscriptions(is_mixed, gone), topics, targets))
+    names, of = sorted(topics), SUBSCRIPTIONS[kind]
+    subscriptions: dict[str, tuple[str | None, frozenset[str]]] = {
+        f"member-{member:04}": (None, frozenset(of(member, names))) for member in range(gone, MEMBERS)
+    }
+    steps = made(Basis("g", 1, name, subscriptions, topics, targets))
     began = before = time.perf_counter()
-    longest = 0.0
+    longest, left_us = 0.0, SLICE_US
     while True:
         try:
-            next(steps)
+            left_us -= next(steps)
         except StopIteration as e:
             now = time.perf_counter()
             return now - began, max(longest, now - before), e.value.targets
-        now = time.perf_counter()
-        longest, before = max(longest, now - before), now
+        if left_us < 0:
+            now = time.perf_counter()
+            longest, before, left_us = max(longest, now - before), now, SLICE_US

@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -255,8 +256,8 @@ class _Consumer(_Member):
             request = module.ConsumerGroupHeartbeatRequest(
                 group_id=_GROUP, member_id=member_id, member_epoch=epoch, topic_partitions=owned
             )
-            answer = await self.heartbeat(request, lambda one, at=epoch: _is_quiet(one, at))
+            answer = await self.heartbeat(request, partial(_is_quiet, epoch))
 
 
-def _is_quiet(response: Any, epoch: int) -> bool:
+def _is_quiet(epoch: int, response: Any) -> bool:
     return bool(response.error_code == 0 and response.assignment is None and response.member_epoch == epoch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Final
 
 _MIN: Final = -(1 << 31)
@@ -21,7 +22,11 @@ def string_hash(text: str) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
+@lru_cache(maxsize=4096)
 def partition_of(text: str, count: int) -> int:
-    """Which of `count` partitions `text` belongs to (Kafka `Utils.abs`: the least number becomes 0)."""
+    """Which of `count` partitions `text` belongs to (Kafka `Utils.abs`: the least number becomes 0).
+
+    The same groups are asked about again and again.
+    """
     value = string_hash(text)
     return (0 if value == _MIN else abs(value)) % count

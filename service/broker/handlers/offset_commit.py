@@ -91,4 +91,5 @@ def pieces(request: Any, at_once: int) -> Iterator[Any]:
 
 def _with(message: Any, **fields: Any) -> Any:
     """A message that was read by hand is a tuple."""
-    return message._replace(**fields) if isinstance(message, tuple) else replace(message, **fields)
+    change = getattr(message, "_replace", None)
+    return replace(message, **fields) if change is None else change(**fields)

@@ -84,4 +84,6 @@ def spec_of(
             lists[subscribed] = indexes
         yield 3 + len(subscribed) // 100
         members.append(MemberSpec(member_id, instance_id, indexes, targets.get(member_id, NO_TARGET)))
-    return GroupSpec(members, [topics[name] for name in names], len(set(lists.values())) <= 1)
+    first = members[0].topics if members else ()
+    same = all(indexes == first for indexes in lists.values())
+    return GroupSpec(members, [topics[name] for name in names], same)
