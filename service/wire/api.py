@@ -24,7 +24,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -127,6 +127,8 @@ class Api(NamedTuple):
     """older responses are written as they are, of what `downgrade_response` makes of the canonical one"""
     upgrade_response: Callable[[Any, int], Any] | None = None
     ignorable: frozenset[str] = frozenset()
+    is_repeated: bool = False
+    """clients send the same request again and again: a small one is read once"""
     quick: str = ""
     """module of `service.wire` with readers of requests and writers of responses that are made by hand, to
     stand for compiled ones; loaded at its first use"""
@@ -173,7 +175,7 @@ APIS: dict[int, Api] = {
             downgrade_response=shapes.no_protocol_is_empty,
             ignorable=frozenset({"rebalance_timeout", "group_instance_id", "reason"}),
         ),
-        _api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4),
+        _api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4, is_repeated=True),
         _api(
             ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4,
             own_shape_before=shapes.LEAVE_MEMBERS, own_response_before=shapes.LEAVE_MEMBERS,
@@ -210,7 +212,7 @@ APIS: dict[int, Api] = {
         _api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, canonical="features"),
         _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
         _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
-        _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0),
+        _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0, is_repeated=True),
         _api(ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0),
         _api(
             ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0,
@@ -221,6 +223,8 @@ APIS: dict[int, Api] = {
 }  # fmt: skip
 
 _HEADER = struct.Struct(">hhih")
+_REPEATED_BYTES = 200
+"""Body of a request that is kept; so it has no more array elements than may be read in one go, either."""
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _CORRELATION_AND_ERROR = struct.Struct(">ih")
 _UNSUPPORTED_VERSION = 35
@@ -377,11 +381,19 @@ def decode_request(header: RequestHeader, frame: Buffer, most_elements: int = MA
 def read_request(header: RequestHeader, frame: Buffer, most_elements: int = MAX_ELEMENTS) -> Any:
     """As `decode_request`, for whoever looks at fields alone: what is read by hand is another class."""
     api = APIS[header.api_key]
+    if api.is_repeated and len(frame) - header.body <= min(_REPEATED_BYTES, most_elements):
+        return _read_again(header.api_key, header.api_version, bytes(frame[header.body :]))
     read = _quick(api.quick).reader(header.api_version) if api.quick else None
     if read is None:
         return decode_request(header, frame, most_elements)
     with _bounded():
         return read(Cursor(frame, header.body, most_elements))
+
+
+@lru_cache(maxsize=2048)
+def _read_again(key: int, version: int, body: bytes) -> Any:
+    """A message cannot be changed, so whoever sends the same bytes again gets the same one."""
+    return decode_request(RequestHeader(key, version, 0, "", 0), body)
 
 
 def decode_request_steps(header: RequestHeader, frame: Buffer) -> Steps:
@@ -452,9 +464,18 @@ def _head(key: int, version: int) -> bytearray:
 
 def _frame_response(key: int, version: int, correlation_id: int, message: Any) -> bytearray:
     out = _head(key, version)
-    _response_codec(key, version).write(out, _downgrade_response(key, version, message))
+    if APIS[key].is_repeated and getattr(message, "assignment", None) is None:
+        out += _written_again(key, version, message)
+    else:
+        _response_codec(key, version).write(out, _downgrade_response(key, version, message))
     _SIZE_AND_CORRELATION.pack_into(out, 0, len(out) - 4, correlation_id)
     return out
+
+
+@lru_cache(maxsize=2048)
+def _written_again(key: int, version: int, message: Any) -> bytes:
+    """Who is told nothing new is told the same again and again."""
+    return bytes(encode_response(key, version, message))
 
 
 def unsupported_api_versions_frame(header: RequestHeader) -> bytearray:
