@@ -28,9 +28,9 @@ from bench.assigning import assignors
 from bench.innocent import Innocent
 from bench.measures import Measured
 from bench.peers import Cpu, Peer, firn, kafka, kafka_is_here
-from bench.settling import settle
+from bench.settling import longest_turn, settle
 from tests.support.clients import Admin
-from tests.support.processes import Node, wait_until
+from tests.support.processes import Node, free_port, wait_until
 from tests.support.wire import RawConnection, connect_all, decode_response, schema
 
 NAMES = ("commits", "positions", "settle", "assignors", "compaction")
@@ -200,7 +200,8 @@ def commit_frames(bootstrap: str, count: int, frame: Callable[[int, int], bytes]
 
 def positions(folder: Path, groups: int) -> list[Measured]:
     """A node full of positions, which is killed and started."""
-    node = Node(folder)
+    http = f"127.0.0.1:{free_port()}"
+    node = Node(folder, {"firn.http.listener": http})
     try:
         node.start()
         prepare(node.bootstrap, [f"group-{number}" for number in range(200)])
@@ -230,6 +231,7 @@ def positions(folder: Path, groups: int) -> list[Measured]:
             Measured("p99 of it at other times", "ms", None, quiet * 1e3),
             Measured("rise of its p99", "ms", 5, (loading - quiet) * 1e3),
             Measured("resident memory after the load", "MB", None, node.rss_bytes() / 1e6),
+            longest_turn(http, "since that start"),
         ]
     finally:
         node.close()

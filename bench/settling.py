@@ -8,8 +8,11 @@ of KIP-848 heartbeat as often as they are told, and at once when what they own h
 from __future__ import annotations
 
 import asyncio
+import json
 import struct
+import sys
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable
 from datetime import timedelta
@@ -27,6 +30,7 @@ from service.groups.protocol import (
     encode_subscription,
 )
 from tests.support.clients import Admin
+from tests.support.processes import free_port
 from tests.support.wire import RawConnection, decode_response, encode_request, schema
 
 PARTITIONS_EACH: Final = 2
@@ -46,12 +50,23 @@ _SETTINGS: Final = {
 
 def settle(folder: Path, protocol: str, members: int) -> list[Measured]:
     """Time until all have their partitions, from the first join on; CPU of their heartbeats afterwards."""
-    with firn(folder, None, **_SETTINGS) as peer:
+    http = f"127.0.0.1:{free_port()}"
+    with firn(folder, None, **_SETTINGS, **{"firn.http.listener": http}) as peer:
         Admin(peer.bootstrap).create(_TOPIC, members * PARTITIONS_EACH)
         with RawConnection(peer.bootstrap) as connection:
             connection.call(schema(_FIND, 4).FindCoordinatorRequest(key_type=0, coordinator_keys=(_GROUP,)))
         time.sleep(1)
-        return asyncio.run(_Crowd(peer.bootstrap, peer.pid, protocol, members).measure())
+        figures = asyncio.run(_Crowd(peer.bootstrap, peer.pid, protocol, members).measure())
+        return [*figures, longest_turn(http, f"{members} members ({protocol})")]
+
+
+def longest_turn(http: str, when: str) -> Measured:
+    """Of the node's loop since it started, from its own books; says on stderr who held it."""
+    with urllib.request.urlopen(f"http://{http}/turns", timeout=30) as answer:
+        longest = json.load(answer)["longest"]
+    for one in longest[:3]:
+        print(f"{when}: {one['took_ms']:.0f} ms: {one['who']}", file=sys.stderr)
+    return Measured(f"{when}: longest turn", "ms", 50, longest[0]["took_ms"] if longest else 0)
 
 
 class _Crowd:
