@@ -68,7 +68,7 @@ def main() -> int:
         if "assignors" in names:
             _show("Firn", assignors())
         if "compaction" in names:
-            _show("Firn", compaction(folder / "compaction", arguments.commits))
+            _show("Firn", compaction(folder / "compaction"))
     return 0
 
 
@@ -260,8 +260,10 @@ def _wait_for_all(node: Node, groups: int) -> None:
 # The log under steady commits.
 
 
-def compaction(folder: Path, commits: int, segment_bytes: int = 1 << 20) -> list[Measured]:
-    """One partition, so that its cleaner has most to do; the same 500 positions over and over."""
+def compaction(folder: Path, seconds: float = 40, segment_bytes: int = 1 << 20) -> list[Measured]:
+    """One partition, so that its cleaner has most to do; the same 500 positions over and over, 5,000 a
+    second, so that there is a new segment every three seconds.
+    """
     settings = {
         "offsets.topic.num.partitions": "1",
         "offsets.topic.segment.bytes": str(segment_bytes),
@@ -271,19 +273,15 @@ def compaction(folder: Path, commits: int, segment_bytes: int = 1 << 20) -> list
     try:
         node.start()
         prepare(node.bootstrap, ["group-0"])
-        largest = 0
-        for _ in range(20):
-            commit(node.bootstrap, commits // 20)
-            largest = max(largest, _log_bytes(node.data / f"{OFFSETS}-0"))
-        wait_until("the cleaner", lambda: _log_bytes(node.data / f"{OFFSETS}-0") < 3 * segment_bytes, 60)
-        at_rest = _log_bytes(node.data / f"{OFFSETS}-0")
-        written = commits * POSITIONS * 80
+        log, largest, rounds = node.data / f"{OFFSETS}-0", 0, int(seconds * 2)
+        began = time.monotonic()
+        for number in range(rounds):
+            commit(node.bootstrap, 250)
+            largest = max(largest, _log_bytes(log))
+            time.sleep(max(began + (number + 1) / 2 - time.monotonic(), 0))
         return [
-            Measured("bytes written to one partition, about", "MB", None, written / 1e6),
-            Measured(
-                "most that its log was, under steady commits", "segments", None, largest / segment_bytes
-            ),
-            Measured("what it is afterwards", "segments", 2, at_rest / segment_bytes),
+            Measured("offset records written to one partition", "1000", None, rounds * 250 * POSITIONS / 1e3),
+            Measured("most that its log was, steady commits", "segments", 2, largest / segment_bytes),
         ]
     finally:
         node.close()

@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Shard)
 R = TypeVar("R")
 
-_LOADS_AT_ONCE: Final = 2
-"""Each holds a block of its log in memory."""
+_LOADS_AT_ONCE: Final = 1
+"""Each holds a block of its log in memory, and takes the interpreter: two would not be done sooner."""
 _RESULT_US: Final = 1000
 """To decide about what long work has found, and to replay that."""
 

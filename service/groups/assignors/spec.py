@@ -9,6 +9,7 @@ Source: Apache Kafka ``ConsumerGroupPartitionAssignor``, ``GroupSpec``, ``Member
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from itertools import compress
 from typing import NamedTuple, TypeAlias
@@ -52,13 +53,14 @@ Targets: TypeAlias = Mapping[str, Target]
 Assignor: TypeAlias = Callable[[GroupSpec], Steps[Targets]]
 
 
-def _indexes(
-    subscribed: frozenset[str], names: Sequence[str], index_of: Mapping[str, int]
-) -> tuple[int, ...]:
-    """Where the subscribed names stand in `names`; of many names, those are looked through in order."""
+def _indexes(subscribed: frozenset[str], names: Sequence[str], index_of: Mapping[str, int]) -> array[int]:
+    """Where the subscribed names stand in `names`; of many names, those are looked through in order.
+
+    An array, as there may be a million of them: the collector of garbage does not look into it.
+    """
     if len(subscribed) * 5 < len(names):
-        return tuple(sorted(index_of[name] for name in subscribed if name in index_of))
-    return tuple(compress(range(len(names)), map(subscribed.__contains__, names)))
+        return array("I", sorted(index_of[name] for name in subscribed if name in index_of))
+    return array("I", compress(range(len(names)), map(subscribed.__contains__, names)))
 
 
 def spec_of(
@@ -73,7 +75,7 @@ def spec_of(
     names = sorted(topics)
     yield len(names)
     index_of = {name: index for index, name in enumerate(names)}
-    lists: dict[frozenset[str], tuple[int, ...]] = {}
+    lists: dict[frozenset[str], Sequence[int]] = {}
     members = []
     for member_id in sorted(subscriptions):
         instance_id, subscribed = subscriptions[member_id]

@@ -14,6 +14,7 @@ Source: Apache Kafka ``UniformHeterogeneousAssignmentBuilder``, which has 1 to 3
 
 from __future__ import annotations
 
+from array import array
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 from uuid import UUID
@@ -43,7 +44,8 @@ class _Work:
 
     def __init__(self, spec: GroupSpec) -> None:
         self.spec = spec
-        self.subscribers: list[list[int]] = [[] for _ in spec.topics]
+        self.subscribers = [array("I") for _ in spec.topics]
+        """arrays, which the collector of garbage does not look into: there may be a million of them"""
         self.held: list[dict[int, list[int]]] = [{} for _ in spec.topics]
         """partitions by member, of each topic"""
         self.homes: list[dict[int, int]] = [{} for _ in spec.topics]
