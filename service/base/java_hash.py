@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Final
 
 _MIN: Final = -(1 << 31)
+_KEPT_CHARS: Final = 250
 
 
 def string_hash(text: str) -> int:
@@ -22,11 +23,15 @@ def string_hash(text: str) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-@lru_cache(maxsize=4096)
 def partition_of(text: str, count: int) -> int:
-    """Which of `count` partitions `text` belongs to (Kafka `Utils.abs`: the least number becomes 0).
+    """Which of `count` partitions `text` belongs to (Kafka `Utils.abs`: the least number becomes 0)."""
+    return _kept(text, count) if len(text) <= _KEPT_CHARS else _partition_of(text, count)
 
-    The same groups are asked about again and again.
-    """
+
+def _partition_of(text: str, count: int) -> int:
     value = string_hash(text)
     return (0 if value == _MIN else abs(value)) % count
+
+
+_kept: Final = lru_cache(maxsize=4096)(_partition_of)
+"""The same groups are asked about again and again."""

@@ -88,8 +88,9 @@ class GroupShard:
         self.modern = modern(self)
         self._warn = warn
         self._unknown_types: set[int] = set()
-        self._offsets_of: tuple[bytes, str] = (b"no key begins so", "")
-        """what the key of the last position that was replayed begins with, and its group"""
+        self._offsets_of: tuple[bytes | tuple[()], str] = ((), "")
+        """what the key of the last position that was replayed begins with, and its group; first that no key
+        begins so"""
 
     @property
     def journal(self) -> Journal:

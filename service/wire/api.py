@@ -464,12 +464,21 @@ def _head(key: int, version: int) -> bytearray:
 
 def _frame_response(key: int, version: int, correlation_id: int, message: Any) -> bytearray:
     out = _head(key, version)
-    if APIS[key].is_repeated and getattr(message, "assignment", None) is None:
+    if APIS[key].is_repeated and _is_brief(message):
         out += _written_again(key, version, message)
     else:
         _response_codec(key, version).write(out, _downgrade_response(key, version, message))
     _SIZE_AND_CORRELATION.pack_into(out, 0, len(out) - 4, correlation_id)
     return out
+
+
+def _is_brief(message: Any) -> bool:
+    """The answer to a heartbeat that tells nothing, of somebody with an ordinary id: it may be kept."""
+    return (
+        getattr(message, "assignment", None) is None
+        and getattr(message, "error_message", None) is None
+        and len(getattr(message, "member_id", None) or "") <= _REPEATED_BYTES
+    )
 
 
 @lru_cache(maxsize=2048)
