@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Final
 
 _MIN: Final = -(1 << 31)
+_KEPT_CHARS: Final = 250
 
 
 def string_hash(text: str) -> int:
@@ -23,5 +25,13 @@ def string_hash(text: str) -> int:
 
 def partition_of(text: str, count: int) -> int:
     """Which of `count` partitions `text` belongs to (Kafka `Utils.abs`: the least number becomes 0)."""
+    return _kept(text, count) if len(text) <= _KEPT_CHARS else _partition_of(text, count)
+
+
+def _partition_of(text: str, count: int) -> int:
     value = string_hash(text)
     return (0 if value == _MIN else abs(value)) % count
+
+
+_kept: Final = lru_cache(maxsize=4096)(_partition_of)
+"""The same groups are asked about again and again."""

@@ -90,7 +90,10 @@ class Journal:
         changes = self._changes
         while changes and changes[0].offset < offset:
             change = changes.popleft()
-            change.timeline._commit(change)
+            if change.later is None:
+                change.timeline._forget(change)
+            else:
+                change.timeline._commit(change, change.later)
 
     def revert_to(self, offset: int) -> None:
         """Undo what the records at `offset` and later have changed; none of them may be committed."""
@@ -101,14 +104,6 @@ class Journal:
             change = changes.pop()
             change.timeline._revert(change)
         self._offset = min(self._offset, offset)
-
-    def _add(self, timeline: Timeline[Any, Any], key: object, old: object) -> _Change | None:
-        """The memory of a change, unless it is committed with the record that makes it."""
-        if self._offset < self._committed:
-            return None
-        change = _Change(self._offset, timeline, key, old)
-        self._changes.append(change)
-        return change
 
 
 class Timeline(Generic[K, V]):
@@ -158,7 +153,9 @@ class Timeline(Generic[K, V]):
         old = self._values.get(key, _MISSING)
         if old is value:
             return
-        self._remember(key, old)
+        journal = self._journal
+        if journal._offset >= journal._committed:
+            self._remember(key, old)
         self._values[key] = value
 
     def __delitem__(self, key: K) -> None:
@@ -219,9 +216,11 @@ class Timeline(Generic[K, V]):
     # For the journal.
 
     def _remember(self, key: K, old: object) -> None:
-        change = self._journal._add(self, key, old)
-        if change is None:
-            return
+        journal = self._journal
+        if journal._offset < journal._committed:
+            return  # it is committed with the record that makes it
+        change = _Change(journal._offset, self, key, old)
+        journal._changes.append(change)
         if self._oldest is None:
             self._oldest = {}
         first = self._oldest.setdefault(key, change)
@@ -230,15 +229,11 @@ class Timeline(Generic[K, V]):
             first.last.later = change
             first.last = change
 
-    def _commit(self, change: _Change) -> None:
-        """`change` is the oldest of its key."""
+    def _commit(self, change: _Change, later: _Change) -> None:
+        """`change` is the oldest of its key, `later` the next."""
         assert self._oldest is not None
-        later = change.later
-        if later is not None:
-            later.earlier, later.last = None, change.last
-            self._oldest[change.key] = later  # type: ignore[index]
-            return
-        self._forget(change)
+        later.earlier, later.last = None, change.last
+        self._oldest[change.key] = later  # type: ignore[index]
 
     def _revert(self, change: _Change) -> None:
         """`change` is the newest of its key."""

@@ -7,7 +7,9 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final, ParamSpec, TypeVar
 from uuid import UUID
 
@@ -151,6 +153,10 @@ class Broker:
     async def search_thread(self, call: Callable[[], T]) -> T:
         """Look for a record. The searches of all clients stand in one line, beside nobody's records."""
         return await self.loop.run_in_executor(self._search_pool, call)
+
+    async def load(self, module: str) -> ModuleType:
+        """Code that is needed from now on: it is loaded on a thread, as that takes long."""
+        return await self._logs.on_thread(import_module, module)
 
     def close(self) -> None:
         """No more work on threads; what is under way ends for nobody."""

@@ -10,7 +10,8 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -31,33 +32,24 @@ from service.coordinator.ports import Topic
 from service.coordinator.runtime import Runtime, State
 from service.coordinator.shard import Decide, Look
 from service.groups.config import GroupsConfig
-from service.groups.consumer.groups import ConsumerGroups
 from service.groups.consumer_config import ConsumerConfig, MigrationPolicy
 from service.groups.metrics import GroupMetrics
-from service.groups.requests import Client
-from service.groups.shard import GroupShard
 from service.hot.manager import LogManager
 from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.features import GROUP_VERSION
 from service.metadata.image import MetadataImage
-from service.network.exchange import RequestContext
 from service.records.batch import Codec
+
+if TYPE_CHECKING:
+    from service.groups.shard import GroupShard
 
 _log = logging.getLogger(__name__)
 
+_ROOMS: Final = "service.broker.group_shards"
+"""What has to be loaded before a shard can be made: a node without groups does without it."""
+
 R = TypeVar("R")
-
-
-def client_of(context: RequestContext) -> Client:
-    """Who asks, as groups note it."""
-    return Client(context.client_id, f"/{context.client_host}", context.api_version)
-
-
-def consumer_groups_of(shard: GroupShard) -> ConsumerGroups:
-    """The groups of KIP-848 in a shard that this node has made."""
-    assert isinstance(shard.modern, ConsumerGroups)
-    return shard.modern
 
 
 class ImageTopics:
@@ -108,6 +100,8 @@ class GroupCoordinators:
         self._image = image
         self._replicas = replicas
         self._settings: _Settings | None = None
+        self._load: Callable[[str], Awaitable[Any]] = lambda name: logs.on_thread(import_module, name)
+        self._rooms: Any = None
         self.runtime: Runtime[GroupShard] = Runtime(
             OFFSETS,
             self._make_shard,
@@ -115,6 +109,7 @@ class GroupCoordinators:
             world.clock,
             timers,
             lambda: self._now().runtime,
+            prepare=self._load_rooms,
         )
 
     async def close(self) -> None:
@@ -161,24 +156,23 @@ class GroupCoordinators:
             )
         return self._settings
 
+    async def _load_rooms(self) -> None:
+        if self._rooms is None:
+            self._rooms = await self._load(_ROOMS)
+
     def _make_shard(self, partition: int) -> GroupShard:
-        return GroupShard(
+        assert self._rooms is not None
+        shard: GroupShard = self._rooms.make_shard(
             partition,
             self.topics,
             self.config,
+            self.consumer_config,
+            lambda group_id: self._image().config(ResourceType.GROUP, group_id),
             self.metrics,
-            lambda shard: ConsumerGroups(
-                shard.journal,
-                shard.groups,
-                self.topics,
-                shard.classic,
-                self.consumer_config,
-                lambda group_id: self._image().config(ResourceType.GROUP, group_id),
-                self.metrics,
-                self.new_uuid,
-            ),
+            self.new_uuid,
             _log.warning,
         )
+        return shard
 
     @property
     def serves_consumer_groups(self) -> bool:

@@ -8,56 +8,43 @@ anything else is a bug that the server logs with the peer's address before it cl
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from kio.schema.errors import ErrorCode
 
+from service.base.errors import InvariantError
 from service.base.printable import printable
 from service.base.slices import Slice
 from service.broker.broker import Broker
 from service.broker.handlers import (
     alter_configs,
     api_versions,
-    consumer_group_describe,
-    consumer_group_heartbeat,
     create_partitions,
     create_topics,
-    delete_groups,
     delete_records,
     delete_topics,
     describe_cluster,
     describe_configs,
-    describe_groups,
     describe_log_dirs,
     describe_producers,
     describe_topic_partitions,
     fetch,
-    find_coordinator,
-    heartbeat,
     incremental_alter_configs,
     init_producer_id,
-    join_group,
-    leave_group,
     list_config_resources,
-    list_groups,
     list_offsets,
     metadata,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
     offset_for_leader_epoch,
     produce,
-    sync_group,
-    update_features,
 )
 from service.network.exchange import RequestContext, Response
 from service.wire.api import (
     ApiKey,
     RequestHeader,
-    decode_request,
     decode_request_steps,
     is_served,
     parse_request_header,
+    read_request,
     response_frame,
     response_steps,
     unsupported_api_versions_frame,
@@ -81,14 +68,20 @@ COUNTED_ERRORS: Final = 1000
 """Topics or resources of an answer that are looked at for an error."""
 
 
+def _is_not_loaded(broker: Broker, context: RequestContext, request: Any) -> NoReturn:
+    raise InvariantError(f"the code of API {context.api_key} is not loaded")
+
+
 class Served(NamedTuple):
     """Who answers an API on the broker's listeners. `parse`: by hand, and so is the answer; in steps what has
-    many elements.
+    many elements. `late`: the module of `handlers` with what stands here, which the first request loads: a
+    node without groups does without their code.
     """
 
-    handle: Handler
+    handle: Handler = _is_not_loaded
     parse: Parse | None = None
     parse_steps: ParseSteps | None = None
+    late: str = ""
 
 
 BROKER_APIS: Final[dict[int, Served]] = {
@@ -96,15 +89,15 @@ BROKER_APIS: Final[dict[int, Served]] = {
     ApiKey.FETCH: Served(fetch.handle, parse_fetch, parse_fetch_steps),
     ApiKey.LIST_OFFSETS: Served(list_offsets.handle),
     ApiKey.METADATA: Served(metadata.handle),
-    ApiKey.OFFSET_COMMIT: Served(offset_commit.handle),
-    ApiKey.OFFSET_FETCH: Served(offset_fetch.handle),
-    ApiKey.FIND_COORDINATOR: Served(find_coordinator.handle),
-    ApiKey.JOIN_GROUP: Served(join_group.handle),
-    ApiKey.HEARTBEAT: Served(heartbeat.handle),
-    ApiKey.LEAVE_GROUP: Served(leave_group.handle),
-    ApiKey.SYNC_GROUP: Served(sync_group.handle),
-    ApiKey.DESCRIBE_GROUPS: Served(describe_groups.handle),
-    ApiKey.LIST_GROUPS: Served(list_groups.handle),
+    ApiKey.OFFSET_COMMIT: Served(late="offset_commit"),
+    ApiKey.OFFSET_FETCH: Served(late="offset_fetch"),
+    ApiKey.FIND_COORDINATOR: Served(late="find_coordinator"),
+    ApiKey.JOIN_GROUP: Served(late="join_group"),
+    ApiKey.HEARTBEAT: Served(late="heartbeat"),
+    ApiKey.LEAVE_GROUP: Served(late="leave_group"),
+    ApiKey.SYNC_GROUP: Served(late="sync_group"),
+    ApiKey.DESCRIBE_GROUPS: Served(late="describe_groups"),
+    ApiKey.LIST_GROUPS: Served(late="list_groups"),
     ApiKey.API_VERSIONS: Served(api_versions.handle),
     ApiKey.CREATE_TOPICS: Served(create_topics.handle),
     ApiKey.DELETE_TOPICS: Served(delete_topics.handle),
@@ -115,14 +108,14 @@ BROKER_APIS: Final[dict[int, Served]] = {
     ApiKey.ALTER_CONFIGS: Served(alter_configs.handle),
     ApiKey.DESCRIBE_LOG_DIRS: Served(describe_log_dirs.handle),
     ApiKey.CREATE_PARTITIONS: Served(create_partitions.handle),
-    ApiKey.DELETE_GROUPS: Served(delete_groups.handle),
+    ApiKey.DELETE_GROUPS: Served(late="delete_groups"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(incremental_alter_configs.handle),
-    ApiKey.OFFSET_DELETE: Served(offset_delete.handle),
-    ApiKey.UPDATE_FEATURES: Served(update_features.handle),
+    ApiKey.OFFSET_DELETE: Served(late="offset_delete"),
+    ApiKey.UPDATE_FEATURES: Served(late="update_features"),
     ApiKey.DESCRIBE_CLUSTER: Served(describe_cluster.handle),
     ApiKey.DESCRIBE_PRODUCERS: Served(describe_producers.handle),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(consumer_group_heartbeat.handle),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Served(consumer_group_describe.handle),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(late="consumer_group_heartbeat"),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Served(late="consumer_group_describe"),
     ApiKey.LIST_CONFIG_RESOURCES: Served(list_config_resources.handle),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(describe_topic_partitions.handle),
 }
@@ -134,7 +127,7 @@ class Dispatcher:
 
     def __init__(self, broker: Broker, apis: Mapping[int, Served] = BROKER_APIS) -> None:
         self._broker = broker
-        self._apis = apis
+        self._apis = dict(apis)
 
     def __call__(
         self, context: RequestContext, frame: memoryview
@@ -151,9 +144,11 @@ class Dispatcher:
                 by_hand: Response | Awaitable[Response | None] | None
                 by_hand = served.handle(self._broker, context, request)
                 return by_hand
+            if served.late:
+                return self._once_loaded(context, header.api_key, frame)
             if not is_served(header):
                 return Response([unsupported_api_versions_frame(header)])
-            request = decode_request(header, frame, AT_ONCE_ELEMENTS)
+            request = read_request(header, frame, AT_ONCE_ELEMENTS)
         except ManyElements:
             return self._in_slices(context, header, frame, served)
         answer = served.handle(self._broker, context, request)
@@ -161,6 +156,15 @@ class Dispatcher:
             return self._later(header, answer)
         self._count_errors(header.api_key, answer)
         return Response([response_frame(header, answer)])
+
+    async def _once_loaded(self, context: RequestContext, api_key: int, frame: memoryview) -> Response | None:
+        """As a call, for the first request whose code is not there yet: it is loaded on a thread."""
+        served = self._apis[api_key]
+        if served.late:
+            module = await self._broker.load(f"service.broker.handlers.{served.late}")
+            self._apis[api_key] = Served(module.handle)
+        answer = self(context, frame)
+        return await answer if isinstance(answer, Awaitable) else answer
 
     async def _in_slices(
         self, context: RequestContext, header: RequestHeader, frame: memoryview, served: Served

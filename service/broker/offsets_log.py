@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
 from service.base.clock import Clock
 from service.base.errors import CorruptionError, StorageError
@@ -18,6 +19,9 @@ from service.partition.partition import Partition
 from service.records.batch import HEADER_SIZE, size_at
 
 _log = logging.getLogger(__name__)
+
+_PIECE_BYTES: Final = 64 << 10
+"""Some milliseconds of decoding, where batches are small."""
 
 
 class CoordinatorLog:
@@ -84,8 +88,19 @@ class CoordinatorLog:
             self._flushing = None
 
     async def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
-        parts = self._partition.read_to_end(offset, max_bytes).parts
-        return await self._logs.on_thread(_batches, parts)
+        """A piece at a time: the loop gives the interpreter away with each call of a socket, and beside a
+        thread that decodes for long everybody's requests wait for it each time.
+        """
+        found: list[StoredBatch] = []
+        for part in self._partition.read_to_end(offset, max_bytes).parts:
+            data, ends = await self._logs.on_thread(_cut, part)
+            start = 0
+            for end in ends:
+                found += await self._logs.on_thread(batches_of, data[start:end])
+                start = end
+            if start < len(data):
+                break
+        return found
 
 
 class CoordinatorLogs:
@@ -103,26 +118,23 @@ class CoordinatorLogs:
         return self._make(found)
 
 
-def _batches(parts: tuple[FileSlice | Buffer, ...]) -> list[StoredBatch]:
-    """The whole batches in what was read, which may end within one."""
-    found: list[StoredBatch] = []
-    for part in parts:
-        data = memoryview(part.read() if isinstance(part, FileSlice) else part)
-        end = _whole(data)
-        found += batches_of(data[:end])
-        if end < len(data):
-            break
-    return found
-
-
-def _whole(data: memoryview) -> int:
-    """How many bytes the whole batches at the beginning are. `CorruptionError` where there is none."""
-    end = 0
+def _cut(part: FileSlice | Buffer) -> tuple[memoryview, list[int]]:
+    """What was read, which may end within a batch, and where pieces of its whole batches end.
+    `CorruptionError` where it does not begin with one.
+    """
+    data = memoryview(part.read() if isinstance(part, FileSlice) else part)
+    ends: list[int] = []
+    start = end = 0
     while end + HEADER_SIZE <= len(data):
         size = size_at(data[end:])
         if end + size > len(data):
             break
         end += size
-    if not end and len(data):
+        if end - start >= _PIECE_BYTES:
+            ends.append(end)
+            start = end
+    if start < end:
+        ends.append(end)
+    if not ends and len(data):
         raise CorruptionError("the read does not begin with a whole batch")
-    return end
+    return data, ends

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 from uuid import UUID
@@ -31,8 +31,8 @@ _log = logging.getLogger(__name__)
 S = TypeVar("S", bound=Shard)
 R = TypeVar("R")
 
-_LOADS_AT_ONCE: Final = 2
-"""Each holds a block of its log in memory."""
+_LOADS_AT_ONCE: Final = 1
+"""Each holds a block of its log in memory, and takes the interpreter: two would not be done sooner."""
 _RESULT_US: Final = 1000
 """To decide about what long work has found, and to replay that."""
 
@@ -87,10 +87,13 @@ class Runtime(Generic[S]):
         timers: Timers,
         settings: Callable[[], RuntimeSettings],
         metrics: RuntimeMetrics | None = None,
+        prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
+        """`prepare` is waited for before a shard is made: it may load the code of one."""
         self.topic = topic
         self.metrics = metrics or RuntimeMetrics()
         self._make_shard = make_shard
+        self._prepare = prepare
         self._logs = logs
         self._clock = clock
         self._settings = settings
@@ -216,6 +219,8 @@ class Runtime(Generic[S]):
         try:
             async with self._loads:
                 began_ms = self._clock.monotonic_ms()
+                if self._prepare is not None:
+                    await self._prepare()
                 log = self._logs.find(led.partition)
                 shard = self._make_shard(led.partition)
                 if not await load(

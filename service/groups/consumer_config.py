@@ -79,9 +79,11 @@ class ConsumerConfig(NamedTuple):
 
     def effective(self, key: str, settings: Mapping[str, str]) -> int:
         """What is used for a group with these settings."""
-        default, least, most = self.bounds(key)
-        value = settings.get(key)
-        return default if value is None else min(max(int(value), least), most)
+        value = settings.get(key) if settings else None
+        if value is None:  # as for most groups, at each of their heartbeats
+            return int(getattr(self, _FIELDS[key]))
+        _, least, most = self.bounds(key)
+        return min(max(int(value), least), most)
 
     def check(self) -> None:
         """Raises ConfigError where the broker's own values contradict each other."""
@@ -100,6 +102,11 @@ class ConsumerConfig(NamedTuple):
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ConfigError(f"group.{HEARTBEAT_INTERVAL} must be less than group.{SESSION_TIMEOUT}")
 
+
+_FIELDS: Final = {
+    key: key.removeprefix("consumer.").replace(".", "_")
+    for key in (SESSION_TIMEOUT, HEARTBEAT_INTERVAL, ASSIGNMENT_INTERVAL)
+}
 
 GROUP_KEYS: Final = (SESSION_TIMEOUT, HEARTBEAT_INTERVAL, ASSIGNMENT_INTERVAL)
 """What a GROUP resource can have; all are integers of 32 bits."""

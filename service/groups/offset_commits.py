@@ -8,6 +8,7 @@ What needs the topics alone comes first and is told apart here (`known_commit`, 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from itertools import chain, islice
 from typing import Any, Final, NamedTuple
 
@@ -138,10 +139,12 @@ def commit(
     elif epoch >= 0:
         raise RequestError(ErrorCode.group_id_not_found if version >= 9 else ErrorCode.illegal_generation)
     expire_ms = NO_TIMESTAMP if request.retention_time == -1 else now_ms + request.retention_time
+    is_short = expire_ms == NO_TIMESTAMP
     writes: list[Record] = []
     answers: list[CommittedTopic] = []
     for topic in request.topics:
         prefix = records.offset_key_prefix(request.group_id, topic.name)
+        end = records.offset_value_end(now_ms, topic.topic_id)
         told: list[CommittedPartition] = []
         for partition in topic.partitions:
             index = partition.partition_index
@@ -151,18 +154,23 @@ def commit(
                 continue
             if check is not None:
                 check(topic.name, topic.topic_id, index)
-            told.append(CommittedPartition(index))
-            value = OffsetValue(
-                partition.committed_offset,
-                partition.committed_leader_epoch,
-                metadata,
-                now_ms,
-                expire_ms,
-                topic.topic_id,
-            )
-            writes.append(Record(prefix + index.to_bytes(4, "big"), records.offset_value(value)))
+            told.append(_taken(index))
+            offset, leader_epoch = partition.committed_offset, partition.committed_leader_epoch
+            if is_short and not metadata:
+                raw = records.short_offset_value(offset, leader_epoch, end)
+            else:
+                raw = records.offset_value(
+                    OffsetValue(offset, leader_epoch, metadata, now_ms, expire_ms, topic.topic_id)
+                )
+            writes.append(Record(prefix + index.to_bytes(4, "big"), raw))
         answers.append(CommittedTopic(topic.name, topic.topic_id, tuple(told)))
     return Commit(tuple(writes), OffsetCommitResponse(tuple(answers)))
+
+
+@lru_cache(maxsize=1 << 10)
+def _taken(partition: int) -> CommittedPartition:
+    """The answer for a position that is written."""
+    return CommittedPartition(partition)
 
 
 def _is_too_large(metadata: str, config: GroupsConfig) -> bool:

@@ -34,6 +34,8 @@ Place: TypeAlias = tuple[str, int]
 
 _ROW = struct.Struct(">qiqqq16s")
 _NEWEST_HEAD = struct.Struct(">hqi")
+_SHORT = struct.Struct(">hqiBq3s16s")
+"""The newest version without metadata and with the topic's id."""
 _COMMIT_TIME = struct.Struct(">q")
 _RECORD_OFFSET = struct.Struct(">q")
 _RECORD_OFFSET_AT: Final = 28
@@ -64,6 +66,10 @@ def _row(value: bytes, record_offset: int) -> bytes:
     """A value of type 0 or 1, packed; what coordinators write by the thousand is not decoded first. Raises
     `CorruptionError`.
     """
+    if len(value) == _SHORT.size:
+        version, offset, leader_epoch, metadata_end, commit_ms, tag, raw_id = _SHORT.unpack(value)
+        if version == NEWEST_OFFSET_VERSION and metadata_end == 1 and tag == _ID_TAG:
+            return _ROW.pack(offset, leader_epoch, commit_ms, NO_TIMESTAMP, record_offset, raw_id)
     size = len(value) - _NEWEST_HEAD.size
     if size >= 10 and value[1] == NEWEST_OFFSET_VERSION and value[0] == 0:
         _, offset, leader_epoch = _NEWEST_HEAD.unpack_from(value)

@@ -259,6 +259,19 @@ def offset_value(value: OffsetValue) -> bytes:
     return head + p.uvarint(len(metadata) + 1) + metadata + _I64.pack(value.commit_ms) + tags
 
 
+def offset_value_end(commit_ms: int, topic_id: UUID | None) -> bytes:
+    """What the values of all positions without metadata that are committed together end with
+    (`short_offset_value`).
+    """
+    tags = b"\x00" if topic_id is None else b"\x01\x00\x10" + topic_id.bytes
+    return b"\x01" + _I64.pack(commit_ms) + tags
+
+
+def short_offset_value(offset: int, leader_epoch: int, end: bytes) -> bytes:
+    """As `offset_value`, of a position without metadata that does not expire by itself."""
+    return _OFFSET_HEAD.pack(NEWEST_OFFSET_VERSION, offset, leader_epoch) + end
+
+
 def encode_group(key: GroupKey, value: GroupValue) -> Record:
     """The record of a group's state. Raises `ValueError` for a string that it cannot carry."""
     out = bytearray(_I16.pack(WRITTEN_GROUP_VERSION))

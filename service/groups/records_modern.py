@@ -30,6 +30,7 @@ from service.coordinator.shard import Record
 from service.wire.errors import MalformedMessage
 from service.wire.primitives import (
     Cursor,
+    uuid_from_bytes,
     write_compact_bytes,
     write_compact_string,
     write_nullable_compact_string,
@@ -39,6 +40,8 @@ from service.wire.primitives import (
 from service.wire.schema import Codec, compile_steps
 
 VALUE_VERSION: Final = 0
+_ONE_PARTITION = struct.Struct(">16sBiB")
+"""topic id, compact count, partition, tags"""
 
 Partitions: TypeAlias = Mapping[UUID, tuple[int, ...]]
 """Partitions by topic id, in order of their numbers."""
@@ -235,8 +238,13 @@ def decode_key(key: bytes) -> ModernKey | None:
     kind = KEY_TYPES.get(int.from_bytes(key[:2], "big", signed=True))
     if kind is None:
         return None
-    cursor = Cursor(key, 2)
     try:
+        group_end = 4 + int.from_bytes(key[2:4], "big", signed=True)
+        if len(kind._fields) == 2 and 4 <= group_end <= len(key) - 2:
+            end = group_end + 2 + int.from_bytes(key[group_end : group_end + 2], "big", signed=True)
+            if group_end + 2 <= end <= len(key):
+                return kind(*[str(key[4:group_end], "utf-8"), str(key[group_end + 2 : end], "utf-8")])
+        cursor = Cursor(key, 2)
         return kind(*[cursor.string() for _ in kind._fields])
     except (MalformedMessage, struct.error, UnicodeDecodeError) as e:
         raise CorruptionError(f"a key of {kind.__name__} does not parse: {e}") from e
@@ -301,8 +309,16 @@ def _read_classic(cursor: Cursor) -> ClassicMemberMetadata:
 
 
 def _read_target(cursor: Cursor) -> TargetValue:
-    partitions = {}
+    partitions: dict[UUID, tuple[int, ...]] = {}
+    data = cursor.data
     for _ in range(cursor.count(True, 18)):
+        at = cursor.position
+        if at + _ONE_PARTITION.size <= cursor.end:
+            raw_id, count, partition, tags = _ONE_PARTITION.unpack_from(data, at)
+            if count == 2 and not tags:  # as in most targets of a group of many members
+                partitions[uuid_from_bytes(raw_id)] = (partition,)
+                cursor.position = at + _ONE_PARTITION.size
+                continue
         topic_id = cursor.uuid()
         partitions[topic_id] = tuple(sorted(set(_read_int32s(cursor))))
         cursor.skip_tagged_fields()

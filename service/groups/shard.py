@@ -88,6 +88,9 @@ class GroupShard:
         self.modern = modern(self)
         self._warn = warn
         self._unknown_types: set[int] = set()
+        self._offsets_of: tuple[bytes | tuple[()], str] = ((), "")
+        """what the key of the last position that was replayed begins with, and its group; first that no key
+        begins so"""
 
     @property
     def journal(self) -> Journal:
@@ -98,21 +101,26 @@ class GroupShard:
     def replay(
         self, offset: int, key: bytes, value: bytes | None, producer_id: int = -1, producer_epoch: int = -1
     ) -> None:
-        kind = records.record_type(key)
-        if kind in (records.OFFSET_COMMIT, records.LEGACY_OFFSET_COMMIT):
-            self._replay_offset(offset, key, value, producer_id)
-        elif kind == records.GROUP_METADATA:
+        prefix, group_id = self._offsets_of
+        if not key.startswith(prefix):
+            kind = records.record_type(key)
+            if kind not in (records.OFFSET_COMMIT, records.LEGACY_OFFSET_COMMIT):
+                self._replay_other(offset, kind, key, value)
+                return
+            group_id, rest = records.split_offset_key(key)
+            prefix = key[: len(key) - len(rest)]
+            self._offsets_of = prefix, group_id
+        self.offsets.replay(offset, group_id, key[len(prefix) :], value, producer_id)
+        if value is not None and group_id not in self.groups:
+            self.groups[group_id] = EMPTY_GROUP
+
+    def _replay_other(self, offset: int, kind: int, key: bytes, value: bytes | None) -> None:
+        if kind == records.GROUP_METADATA:
             self._replay_group(key, value)
         elif not self.modern.replay(offset, kind, key, value) and kind not in self._unknown_types:
             self._unknown_types.add(kind)
             where = f"__consumer_offsets-{self.partition}"
             self._warn(f"{where}: records of type {kind}, from offset {offset} on, are unknown and skipped")
-
-    def _replay_offset(self, offset: int, key: bytes, value: bytes | None, producer_id: int) -> None:
-        group_id, rest = records.split_offset_key(key)
-        self.offsets.replay(offset, group_id, rest, value, producer_id)
-        if value is not None and group_id not in self.groups:
-            self.groups[group_id] = EMPTY_GROUP
 
     def _replay_group(self, key: bytes, value: bytes | None) -> None:
         group_id = records.decode_group_key(key).group

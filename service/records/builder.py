@@ -160,14 +160,19 @@ class BatchBuilder:
             self._base_timestamp = timestamp
         self._max_timestamp = max(self._max_timestamp, timestamp)
         head = b"\x00" + varint(timestamp - self._base_timestamp)
-        size = 0
+        size, small = 0, _SMALL
         for key, value in records:
+            key_size = len(key)
+            at = small[delta] if delta < _FEW else varint(delta)
+            key_head = small[key_size] if key_size < _FEW else varint(key_size)
             if value is None:
-                body = b"".join((head, varint(delta), varint(len(key)), key, b"\x01\x00"))
+                body = b"".join((head, at, key_head, key, b"\x01\x00"))
             else:
-                parts = (head, varint(delta), varint(len(key)), key, varint(len(value)), value, b"\x00")
-                body = b"".join(parts)
-            record = varint(len(body)) + body
+                value_size = len(value)
+                value_head = small[value_size] if value_size < _FEW else varint(value_size)
+                body = b"".join((head, at, key_head, key, value_head, value, b"\x00"))
+            body_size = len(body)
+            record = (small[body_size] if body_size < _FEW else varint(body_size)) + body
             append(record)
             size += len(record)
             delta += 1

@@ -24,13 +24,12 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import IntEnum
-from functools import cache
+from functools import cache, lru_cache
 from importlib import import_module
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from service.base.types import Buffer
-from service.wire import features, frames, metadata, offsets, shapes
+from service.wire import frames, shapes
 from service.wire.errors import MalformedMessage, UnsupportedRequest
 from service.wire.primitives import MAX_ELEMENTS, Cursor, Encoded, Sink, write_nullable_string
 from service.wire.schema import (
@@ -117,8 +116,8 @@ class Api(NamedTuple):
     flexible_from: int
     advertised_min: int
     by_hand_before: int = 0
-    canonical: ModuleType | None = None
-    """where the canonical messages are, if not in kio"""
+    canonical: str = ""
+    """module of `service.wire` with the canonical messages, if they are not kio's; loaded at its first use"""
     own_shape_before: int = 0
     """older versions are not mapped by field, but read as they are and upgraded"""
     upgrade: Callable[[Any, int], Any] | None = None
@@ -128,6 +127,11 @@ class Api(NamedTuple):
     """older responses are written as they are, of what `downgrade_response` makes of the canonical one"""
     upgrade_response: Callable[[Any, int], Any] | None = None
     ignorable: frozenset[str] = frozenset()
+    is_repeated: bool = False
+    """clients send the same request again and again: a small one is read once"""
+    quick: str = ""
+    """module of `service.wire` with readers of requests and writers of responses that are made by hand, to
+    stand for compiled ones; loaded at its first use"""
 
 
 def _api(
@@ -145,14 +149,15 @@ APIS: dict[int, Api] = {
         _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6, ignorable=frozenset({"timeout"})),
         _api(
             ApiKey.METADATA, "Metadata", 0, 13, 9,
-            canonical=metadata, upgrade=shapes.all_topics_is_null, downgrade=shapes.all_topics_is_empty,
+            canonical="metadata", upgrade=shapes.all_topics_is_null, downgrade=shapes.all_topics_is_empty,
         ),
         _api(
             ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 10, 8,
-            canonical=offsets, ignorable=frozenset({"retention_time", "group_instance_id"}),
+            canonical="offsets", ignorable=frozenset({"retention_time", "group_instance_id"}),
+            quick="offset_commits",
         ),
         _api(
-            ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6, canonical=offsets,
+            ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6, canonical="offsets",
             own_shape_before=shapes.FETCH_GROUPS, own_response_before=shapes.FETCH_GROUPS,
             upgrade=shapes.groups_of_group, downgrade=shapes.group_of_groups,
             downgrade_response=shapes.fetched_of_groups, upgrade_response=shapes.groups_of_fetched,
@@ -170,7 +175,7 @@ APIS: dict[int, Api] = {
             downgrade_response=shapes.no_protocol_is_empty,
             ignorable=frozenset({"rebalance_timeout", "group_instance_id", "reason"}),
         ),
-        _api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4),
+        _api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4, is_repeated=True),
         _api(
             ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4,
             own_shape_before=shapes.LEAVE_MEMBERS, own_response_before=shapes.LEAVE_MEMBERS,
@@ -204,10 +209,10 @@ APIS: dict[int, Api] = {
         _api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
         _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
         _api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, 1),
-        _api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, canonical=features),
+        _api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, canonical="features"),
         _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
         _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
-        _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0),
+        _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0, is_repeated=True),
         _api(ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0),
         _api(
             ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0,
@@ -218,6 +223,8 @@ APIS: dict[int, Api] = {
 }  # fmt: skip
 
 _HEADER = struct.Struct(">hhih")
+_REPEATED_BYTES = 200
+"""Body of a request that is kept; so it has no more array elements than may be read in one go, either."""
 _SIZE_AND_CORRELATION = struct.Struct(">ii")
 _CORRELATION_AND_ERROR = struct.Struct(">ih")
 _UNSUPPORTED_VERSION = 35
@@ -308,8 +315,8 @@ def response_module(key: int) -> Any:
 
 
 def _canonical_module(api: Api, version: int, kind: str) -> Any:
-    if api.canonical is not None and version == api.max_version:
-        return api.canonical
+    if api.canonical and version == api.max_version:
+        return import_module(f"service.wire.{api.canonical}")
     return _module(api, version, kind)
 
 
@@ -324,7 +331,13 @@ def _request_codec(key: int, version: int, canonical_version: int) -> Codec:
 
 @cache
 def _response_codec(key: int, version: int) -> Codec:
-    return compile_steps(*_response_classes(key, version))
+    api, codec = APIS[key], compile_steps(*_response_classes(key, version))
+    return _quick(api.quick).with_writers(codec, version) if api.quick else codec
+
+
+@cache
+def _quick(name: str) -> Any:
+    return import_module(f"service.wire.{name}")
 
 
 def _response_classes(key: int, version: int) -> tuple[type[Any], type[Any]]:
@@ -363,6 +376,24 @@ def decode_request(header: RequestHeader, frame: Buffer, most_elements: int = MA
     with _bounded():
         message = codec.read(Cursor(frame, header.body, most_elements))
     return _upgraded(header, message)
+
+
+def read_request(header: RequestHeader, frame: Buffer, most_elements: int = MAX_ELEMENTS) -> Any:
+    """As `decode_request`, for whoever looks at fields alone: what is read by hand is another class."""
+    api = APIS[header.api_key]
+    if api.is_repeated and len(frame) - header.body <= min(_REPEATED_BYTES, most_elements):
+        return _read_again(header.api_key, header.api_version, bytes(frame[header.body :]))
+    read = _quick(api.quick).reader(header.api_version) if api.quick else None
+    if read is None:
+        return decode_request(header, frame, most_elements)
+    with _bounded():
+        return read(Cursor(frame, header.body, most_elements))
+
+
+@lru_cache(maxsize=2048)
+def _read_again(key: int, version: int, body: bytes) -> Any:
+    """A message cannot be changed, so whoever sends the same bytes again gets the same one."""
+    return decode_request(RequestHeader(key, version, 0, "", 0), body)
 
 
 def decode_request_steps(header: RequestHeader, frame: Buffer) -> Steps:
@@ -433,9 +464,27 @@ def _head(key: int, version: int) -> bytearray:
 
 def _frame_response(key: int, version: int, correlation_id: int, message: Any) -> bytearray:
     out = _head(key, version)
-    _response_codec(key, version).write(out, _downgrade_response(key, version, message))
+    if APIS[key].is_repeated and _is_brief(message):
+        out += _written_again(key, version, message)
+    else:
+        _response_codec(key, version).write(out, _downgrade_response(key, version, message))
     _SIZE_AND_CORRELATION.pack_into(out, 0, len(out) - 4, correlation_id)
     return out
+
+
+def _is_brief(message: Any) -> bool:
+    """The answer to a heartbeat that tells nothing, of somebody with an ordinary id: it may be kept."""
+    return (
+        getattr(message, "assignment", None) is None
+        and getattr(message, "error_message", None) is None
+        and len(getattr(message, "member_id", None) or "") <= _REPEATED_BYTES
+    )
+
+
+@lru_cache(maxsize=2048)
+def _written_again(key: int, version: int, message: Any) -> bytes:
+    """Who is told nothing new is told the same again and again."""
+    return bytes(encode_response(key, version, message))
 
 
 def unsupported_api_versions_frame(header: RequestHeader) -> bytearray:

@@ -21,8 +21,6 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from service.wire import offsets
-
 DELETE_TOPICS_BY_ID = 6
 FIND_COORDINATORS = 4
 FETCH_GROUPS = 8
@@ -33,6 +31,11 @@ _FETCH_HAS_ERROR = 2
 
 def _kio(package: str, version: int, kind: str) -> Any:
     return import_module(f"kio.schema.{package}.v{version}.{kind}")
+
+
+def _offsets() -> Any:
+    """The canonical messages of OffsetFetch, loaded at their first use."""
+    return import_module("service.wire.offsets")
 
 
 # Metadata
@@ -146,11 +149,11 @@ def groups_of_group(message: Any, version: int) -> Any:
     topics = None
     if message.topics is not None:
         topics = tuple(
-            offsets.OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes)
+            _offsets().OffsetFetchRequestTopics(name=one.name, partition_indexes=one.partition_indexes)
             for one in message.topics
         )
-    return offsets.OffsetFetchRequest(
-        groups=(offsets.OffsetFetchRequestGroup(group_id=message.group_id, topics=topics),),
+    return _offsets().OffsetFetchRequest(
+        groups=(_offsets().OffsetFetchRequestGroup(group_id=message.group_id, topics=topics),),
         require_stable=getattr(message, "require_stable", False),
     )
 
@@ -211,13 +214,13 @@ def groups_of_fetched(message: Any, version: int) -> Any:
     if version >= FETCH_GROUPS:
         return message
     partition = _kio("offset_fetch", 10, "response").OffsetFetchResponsePartitions
-    return offsets.OffsetFetchResponse(
+    return _offsets().OffsetFetchResponse(
         throttle_time=getattr(message, "throttle_time", timedelta(0)),
         groups=(
-            offsets.OffsetFetchResponseGroup(
+            _offsets().OffsetFetchResponseGroup(
                 group_id="",
                 topics=tuple(
-                    offsets.OffsetFetchResponseTopics(
+                    _offsets().OffsetFetchResponseTopics(
                         name=topic.name,
                         partitions=tuple(
                             partition(

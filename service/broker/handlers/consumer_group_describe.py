@@ -12,7 +12,7 @@ from service.base.errors import RequestError
 from service.base.slices import in_slices
 from service.base.steps import Steps
 from service.broker.broker import GROUP_OPERATIONS, NO_THROTTLE, Broker
-from service.broker.coordinators import consumer_groups_of
+from service.broker.group_shards import consumer_groups_of
 from service.groups.consumer.requests import DescribedConsumerGroup
 from service.groups.requests import refused_group_id
 from service.network.exchange import RequestContext

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.broker.broker import Broker
-from service.broker.coordinators import client_of, consumer_groups_of
+from service.broker.group_shards import client_of, consumer_groups_of
 from service.groups.consumer.requests import ConsumerGroupHeartbeatResponse
 from service.network.exchange import RequestContext
 

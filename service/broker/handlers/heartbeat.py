@@ -9,7 +9,7 @@ from kio.schema.heartbeat.v4.request import HeartbeatRequest
 
 from service.base.errors import RequestError
 from service.broker.broker import Broker
-from service.broker.coordinators import client_of
+from service.broker.group_shards import client_of
 from service.groups.requests import HeartbeatResponse, refused_group_id
 from service.network.exchange import RequestContext
 

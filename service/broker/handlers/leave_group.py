@@ -11,7 +11,7 @@ from kio.schema.errors import ErrorCode
 from kio.schema.leave_group.v5.request import LeaveGroupRequest
 
 from service.broker.broker import Broker
-from service.broker.coordinators import client_of
+from service.broker.group_shards import client_of
 from service.groups.requests import Client, LeaveGroupResponse, LeftMember, refused_group_id
 from service.network.exchange import RequestContext
 

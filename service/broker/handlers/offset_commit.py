@@ -77,13 +77,19 @@ def pieces(request: Any, at_once: int) -> Iterator[Any]:
         at = 0
         while True:
             taken = topic.partitions[at : at + max(room - 1, 1)]
-            topics.append(replace(topic, partitions=taken))
+            topics.append(_with(topic, partitions=taken))
             at += len(taken)
             room -= len(taken) + 1
             if room <= 1:
-                yield replace(request, topics=tuple(topics))
+                yield _with(request, topics=tuple(topics))
                 topics, room = [], at_once
             if at >= len(topic.partitions):
                 break
     if topics:
-        yield replace(request, topics=tuple(topics))
+        yield _with(request, topics=tuple(topics))
+
+
+def _with(message: Any, **fields: Any) -> Any:
+    """A message that was read by hand is a tuple."""
+    change = getattr(message, "_replace", None)
+    return replace(message, **fields) if change is None else change(**fields)

@@ -9,6 +9,7 @@ Source: Apache Kafka ``RangeAssignor``.
 
 from __future__ import annotations
 
+from array import array
 from uuid import UUID
 
 from service.base.steps import Steps
@@ -26,26 +27,26 @@ def _place(member: MemberSpec) -> tuple[bool, str]:
 def assign(spec: GroupSpec) -> Steps[Targets]:
     """The ranges of every member."""
     members = sorted(spec.members, key=_place)
-    subscribers: list[list[str]] = [[] for _ in spec.topics]
+    subscribers = [array("I") for _ in spec.topics]  # which the collector of garbage does not look into
     if spec.same_topics and members:
-        everybody = [member.member_id for member in members]
+        everybody = array("I", range(len(members)))
         for topic in members[0].topics:
             subscribers[topic] = everybody
     else:
-        for member in members:
-            yield len(member.topics) // 10 + 1
+        for index, member in enumerate(members):
+            yield len(member.topics) // 16 + 1
             for topic in member.topics:
-                subscribers[topic].append(member.member_id)
+                subscribers[topic].append(index)
     targets: dict[str, dict[UUID, tuple[int, ...]]] = {member.member_id: {} for member in members}
-    for (topic_id, partitions), member_ids in zip(spec.topics, subscribers, strict=True):
-        if not member_ids:
+    for (topic_id, partitions), indexes in zip(spec.topics, subscribers, strict=True):
+        if not indexes:
             continue
-        quota, extra = divmod(partitions, len(member_ids))
-        taking = member_ids if quota else member_ids[:extra]
+        quota, extra = divmod(partitions, len(indexes))
+        taking = indexes if quota else indexes[:extra]
         yield len(taking) // 2 + partitions // 20 + 1
         start = 0
-        for place, member_id in enumerate(taking):
+        for place, index in enumerate(taking):
             stop = start + quota + (place < extra)
-            targets[member_id][topic_id] = tuple(range(start, stop))
+            targets[members[index].member_id][topic_id] = tuple(range(start, stop))
             start = stop
     return targets

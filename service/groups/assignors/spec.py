@@ -9,7 +9,9 @@ Source: Apache Kafka ``ConsumerGroupPartitionAssignor``, ``GroupSpec``, ``Member
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -51,6 +53,16 @@ Targets: TypeAlias = Mapping[str, Target]
 Assignor: TypeAlias = Callable[[GroupSpec], Steps[Targets]]
 
 
+def _indexes(subscribed: frozenset[str], names: Sequence[str], index_of: Mapping[str, int]) -> array[int]:
+    """Where the subscribed names stand in `names`; of many names, those are looked through in order.
+
+    An array, as there may be a million of them: the collector of garbage does not look into it.
+    """
+    if len(subscribed) * 5 < len(names):
+        return array("I", sorted(index_of[name] for name in subscribed if name in index_of))
+    return array("I", compress(range(len(names)), map(subscribed.__contains__, names)))
+
+
 def spec_of(
     subscriptions: Mapping[str, tuple[str | None, frozenset[str]]],
     topics: Mapping[str, Topic],
@@ -63,15 +75,17 @@ def spec_of(
     names = sorted(topics)
     yield len(names)
     index_of = {name: index for index, name in enumerate(names)}
-    lists: dict[frozenset[str], tuple[int, ...]] = {}
+    lists: dict[frozenset[str], Sequence[int]] = {}
     members = []
     for member_id in sorted(subscriptions):
         instance_id, subscribed = subscriptions[member_id]
         indexes = lists.get(subscribed)
         if indexes is None:
-            yield len(subscribed)
-            indexes = tuple(sorted(index_of[name] for name in subscribed if name in index_of))
+            yield min(len(subscribed) // 4, len(names) // 20) + 1
+            indexes = _indexes(subscribed, names, index_of)
             lists[subscribed] = indexes
-        yield 2
+        yield 3 + len(subscribed) // 100
         members.append(MemberSpec(member_id, instance_id, indexes, targets.get(member_id, NO_TARGET)))
-    return GroupSpec(members, [topics[name] for name in names], len(set(lists.values())) <= 1)
+    first = members[0].topics if members else ()
+    same = all(indexes == first for indexes in lists.values())
+    return GroupSpec(members, [topics[name] for name in names], same)

@@ -14,6 +14,7 @@ Source: Apache Kafka ``UniformHeterogeneousAssignmentBuilder``, which has 1 to 3
 
 from __future__ import annotations
 
+from array import array
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import Final
 from uuid import UUID
@@ -43,7 +44,8 @@ class _Work:
 
     def __init__(self, spec: GroupSpec) -> None:
         self.spec = spec
-        self.subscribers: list[list[int]] = [[] for _ in spec.topics]
+        self.subscribers = [array("I") for _ in spec.topics]
+        """arrays, which the collector of garbage does not look into: there may be a million of them"""
         self.held: list[dict[int, list[int]]] = [{} for _ in spec.topics]
         """partitions by member, of each topic"""
         self.homes: list[dict[int, int]] = [{} for _ in spec.topics]
@@ -54,7 +56,7 @@ class _Work:
 
     def count_subscribers(self) -> Steps[None]:
         for index, member in enumerate(self.spec.members):
-            yield len(member.topics) // 10 + 1
+            yield len(member.topics) // 16 + 1
             for topic in member.topics:
                 self.subscribers[topic].append(index)
         topics, subscribers = self.spec.topics, self.subscribers
@@ -69,7 +71,7 @@ class _Work:
         for index, member in enumerate(self.spec.members):
             subscribed: set[int] | None = None
             for topic_id, numbers in member.target.items():
-                yield len(numbers) // 4 + 2
+                yield len(numbers) // 4 + 4
                 topic = index_of.get(topic_id, _NOBODY)
                 if topic == _NOBODY:
                     continue
@@ -85,37 +87,47 @@ class _Work:
                     self.load[index] += len(kept)
 
     def give_the_rest(self) -> Steps[None]:
-        load = self.load
+        load, members = self.load, len(self.spec.members)
+        ranks = [count * members + index for index, count in enumerate(load)]
+        """load and index of each member in one number, so that most of what follows is done by C code"""
         for topic in self.order:
             homes, held = self.homes[topic], self.held[topic]
             yield self.spec.topics[topic].partitions // 8 + 1
             rest = [n for n in range(self.spec.topics[topic].partitions) if n not in homes]
             if not rest:
                 continue
-            yield len(self.subscribers[topic]) // 2 + len(rest)
-            least = [(load[index], index) for index in self.subscribers[topic]]
+            yield len(self.subscribers[topic]) // 12 + len(rest)
+            least = list(map(ranks.__getitem__, self.subscribers[topic]))
             heapify(least)
             for number in rest:
-                count, index = least[0]
+                index = least[0] % members
                 held.setdefault(index, []).append(number)
-                load[index] = count + 1
-                heapreplace(least, (count + 1, index))
+                load[index] += 1
+                ranks[index] += members
+                heapreplace(least, ranks[index])
 
     def balance(self) -> Steps[None]:
         for _ in range(_MOST_ROUNDS):
             moved = 0
+            # No move makes the least load less.
+            least = min(self.load, default=0)
             for topic in self.order:
-                yield len(self.subscribers[topic]) // 8 + len(self.held[topic]) // 8 + 1
-                moved += yield from self._balance_topic(topic)
+                yield len(self.held[topic]) // 16 + 3
+                moved += yield from self._balance_topic(topic, least)
             if not moved:
                 return
 
-    def _balance_topic(self, topic: int) -> Steps[int]:
-        """How many partitions went to a member with at least two less than their owner."""
+    def _balance_topic(self, topic: int, least_load: int) -> Steps[int]:
+        """How many partitions went to a member with at least two less than their owner. Nobody has less than
+        `least_load`."""
         load, held = self.load, self.held[topic]
         if not held:
             return 0
-        if max(map(load.__getitem__, held)) - min(map(load.__getitem__, self.subscribers[topic])) < 2:
+        most_load = max(map(load.__getitem__, held))
+        if most_load - least_load < 2:
+            return 0
+        yield len(self.subscribers[topic]) // 16
+        if most_load - min(map(load.__getitem__, self.subscribers[topic])) < 2:
             return 0
         yield len(self.subscribers[topic]) // 2 + len(held) // 2
         least = [(load[index], index) for index in self.subscribers[topic]]
@@ -151,7 +163,7 @@ class _Work:
             homes = self.homes[topic]
             if not homes:
                 continue
-            yield len(homes) // 4 + 1
+            yield len(homes) // 2 + 1
             for index, numbers in self.held[topic].items():
                 for number in numbers:
                     home = homes.get(number, index)
@@ -182,7 +194,7 @@ class _Work:
     def targets(self) -> Steps[Targets]:
         targets: list[dict[UUID, tuple[int, ...]]] = [{} for _ in self.spec.members]
         for topic, held in enumerate(self.held):
-            yield self.spec.topics[topic].partitions // 4 + 1
+            yield self.spec.topics[topic].partitions + 1
             topic_id = self.spec.topics[topic].topic_id
             for index, numbers in held.items():
                 targets[index][topic_id] = tuple(sorted(numbers))

@@ -89,6 +89,12 @@ def _updated(member: Member, request: Any, client: Client) -> Member:
     """The member with what the request says; null is what did not change. Whoever sends it is not classic."""
     timeout_ms = rebalance_timeout_ms(request)
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
+    if (
+        names is regex is request.instance_id is request.rack_id is request.server_assignor is None
+        and timeout_ms == UNCHANGED_MS
+        and (member.client_id, member.client_host, member.classic) == (client.client_id, client.host, None)
+    ):
+        return member
     return member._replace(
         instance_id=member.instance_id if request.instance_id is None else request.instance_id,
         rack_id=member.rack_id if request.rack_id is None else request.rack_id,

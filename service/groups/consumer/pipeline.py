@@ -9,7 +9,7 @@ Source: Apache Kafka ``GroupMetadataManager.consumerGroupHeartbeat``, ``classicG
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from service.base.steps import at_once
@@ -46,10 +46,15 @@ class Changed(NamedTuple):
     bumps: bool
 
 
+_UNCHANGED: Final = Changed(False, False)
+
+
 def write_subscription(
     context: Context, group: ConsumerGroup, old: Member, new: Member, now_ms: int, out: Writing
 ) -> Changed:
     """The member's record, if it is another one, and what its regular expression asks for."""
+    if new is old and not group.regex_members:
+        return _UNCHANGED
     if new != old:
         out.records.append(member_record(group.group_id, new.member_id, new.subscription()))
     names_changed = new.topics != old.topics

@@ -8,6 +8,7 @@ Source: Apache Kafka ``TargetAssignmentBuilder``, ``GroupMetadataManager.maybeUp
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
@@ -96,11 +97,12 @@ def basis(
             if before in targets:
                 targets[changed.member_id] = targets.pop(before)
     subscriptions = _subscriptions(group, members.items())
+    # Of very many members it would take long to look at everybody's; that nobody is subscribed to some of
+    # these any more does no harm.
     known: dict[str, Topic] = {}
-    for names in dict.fromkeys(names for _, names in subscriptions.values()):
-        for name in names:
-            if name not in known and (topic := topics.by_name(name)) is not None:
-                known[name] = Topic(topic.topic_id, topic.partitions)
+    for name in chain(group.subscribed, group.topics_of(changed) if changed is not None else ()):
+        if name not in known and (topic := topics.by_name(name)) is not None:
+            known[name] = Topic(topic.topic_id, topic.partitions)
     return Basis(
         group.group_id, epoch, preferred_assignor(members.values(), assignors), subscriptions, known, targets
     )
@@ -120,7 +122,7 @@ def made(base: Basis) -> Steps[Made]:
     for member in spec.members:
         target = targets.get(member.member_id, NO_PARTITIONS)
         if target != base.targets.get(member.member_id):
-            yield 4 + sum(map(len, target.values())) // 10
+            yield 6 + 2 * len(target) + sum(map(len, target.values())) // 10
             records.append(target_record(base.group_id, member.member_id, target))
     return Made(base.epoch, targets, tuple(records), base.subscriptions)
 

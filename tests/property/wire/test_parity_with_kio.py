@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -26,12 +26,15 @@ from service.wire.api import (
     encode_request,
     encode_response,
     has_flexible_response_header,
+    millis,
     parse_request_header,
+    read_request,
     request_module,
     response_frame,
     response_module,
     response_steps,
 )
+from service.wire.errors import MalformedMessage
 from tests.property.wire.schema_strategies import entities, kio_bytes, project
 
 HOT = (ApiKey.PRODUCE, ApiKey.FETCH)
@@ -70,6 +73,37 @@ def test_requests_decode_as_kio_reads_them(key: int, version: int, data: st.Data
         assert decoded.topics is None
     else:
         assert project(decoded, entity) == message
+
+
+READ_ELSEWISE = [
+    pytest.param(api.key, version, id=f"{api.name}-v{version}")
+    for api in APIS.values()
+    if api.quick or api.is_repeated
+    for version in range(api.min_version, api.max_version + 1)
+]
+
+
+@pytest.mark.parametrize(("key", "version"), READ_ELSEWISE)
+@FEW
+@given(data=st.data())
+def test_requests_that_are_read_by_hand_or_once_say_the_same(
+    key: int, version: int, data: st.DataObject
+) -> None:
+    frame = memoryview(kio_bytes(data.draw(entities(load_request_schema(key, version)))))
+    decoded, read = decode_request(_head(key, version), frame), read_request(_head(key, version), frame)
+    assert _plain(read, decoded) == _plain(decoded, decoded)
+    for size in range(0, len(frame), max(len(frame) // 20, 1)):
+        with pytest.raises(MalformedMessage):
+            read_request(_head(key, version), frame[:size])
+
+
+def _plain(message: Any, like: Any) -> Any:
+    """The fields that `like` has, as dictionaries and lists; durations in ms, null metadata as it is."""
+    if is_dataclass(like):
+        return {one.name: _plain(getattr(message, one.name), getattr(like, one.name)) for one in fields(like)}
+    if isinstance(like, tuple):
+        return [_plain(one, other) for one, other in zip(message, like, strict=True)]
+    return millis(message) if isinstance(like, timedelta) else message
 
 
 @pytest.mark.parametrize(("key", "version"), VERSIONS)

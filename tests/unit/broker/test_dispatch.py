@@ -14,7 +14,7 @@ FOLDER = Path(handlers.__file__).parent
 
 def test_each_api_has_one_row_on_the_wire_and_one_in_the_broker() -> None:
     assert set(BROKER_APIS) == set(APIS)
-    assert len({row.handle for row in BROKER_APIS.values()}) == len(APIS)
+    assert len({(row.handle, row.late) for row in BROKER_APIS.values()}) == len(APIS)
 
 
 def test_no_handler_knows_the_controller_itself() -> None:

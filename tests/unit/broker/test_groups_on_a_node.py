@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.wire.api import ApiKey, request_module
-from tests.support.processes import wait_until
+from tests.support.processes import PYTHON, REPOSITORY, wait_until
 from tests.unit.broker.conftest import NodeThread, Talk
 
 
@@ -222,3 +223,14 @@ def test_who_waits_for_a_generation_does_not_hold_up_the_end(node: NodeThread, t
     joining.join()
     # Who is cut off, as what does not finish in time is, has no answer.
     assert [one.error_code.name for one in answers] == ["member_id_required", "not_coordinator"]
+
+
+def test_a_node_without_groups_does_not_load_their_code() -> None:
+    code = (
+        "import sys; import service.cli.server, service.broker.node; "
+        "rooms = ('service.groups.shard', 'service.groups.records', 'service.wire.offsets', "
+        "'kio.schema.join_group', 'kio.schema.offset_commit', 'kio.schema.consumer_group_heartbeat'); "
+        "print([name for name in rooms if name in sys.modules])"
+    )
+    found = subprocess.run([PYTHON, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert found.stdout.strip() == "[]"

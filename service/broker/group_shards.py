@@ -1,0 +1,53 @@
+"""Shards of groups as this node makes them, and who asks them: loaded with the first group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from service.coordinator.ports import TopicsView
+from service.groups.config import GroupsConfig
+from service.groups.consumer.groups import ConsumerGroups
+from service.groups.consumer_config import ConsumerConfig, GroupSettings
+from service.groups.metrics import GroupMetrics
+from service.groups.requests import Client
+from service.groups.shard import GroupShard
+from service.network.exchange import RequestContext
+
+
+def make_shard(
+    partition: int,
+    topics: TopicsView,
+    config: Callable[[], GroupsConfig],
+    consumer_config: Callable[[], ConsumerConfig],
+    settings_of: GroupSettings,
+    metrics: GroupMetrics,
+    new_uuid: Callable[[], UUID],
+    warn: Callable[[str], None],
+) -> GroupShard:
+    """An empty one, with groups of both kinds."""
+
+    def modern(shard: GroupShard) -> ConsumerGroups:
+        return ConsumerGroups(
+            shard.journal,
+            shard.groups,
+            topics,
+            shard.classic,
+            consumer_config,
+            settings_of,
+            metrics,
+            new_uuid,
+        )
+
+    return GroupShard(partition, topics, config, metrics, modern, warn)
+
+
+def client_of(context: RequestContext) -> Client:
+    """Who asks, as groups note it."""
+    return Client(context.client_id, f"/{context.client_host}", context.api_version)
+
+
+def consumer_groups_of(shard: GroupShard) -> ConsumerGroups:
+    """The groups of KIP-848 in a shard that this node has made."""
+    assert isinstance(shard.modern, ConsumerGroups)
+    return shard.modern
