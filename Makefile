@@ -4,6 +4,9 @@ PYTHON ?=
 BIN := .venv/bin
 # Tests are compiled once, and not anew by every run, whatever the surroundings say; and not beside the sources.
 PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/bytecode $(BIN)/python -m pytest
+# Most tests wait for something most of the time: three at once are not too many for two cores. JOBS=0: one by one, here.
+JOBS ?= 3
+AT_ONCE := -n $(JOBS) --dist loadfile
 
 .DEFAULT_GOAL := help
 .PHONY: help install kernel demo test test-unit test-process test-clients test-million test-cluster test-browser console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
@@ -28,31 +31,31 @@ kernel: .venv/.installed ## Build the per-record kernel again
 demo: install ## Two minutes: produce real data, watch it settle into S3, read it all back (STAY=1 leaves it up, with addresses)
 	@STAY="$(STAY)" $(BIN)/python -m demo
 
-test: install ## Every test: the pure ones first, then real clients, then crashes and bad input
-	$(PYTEST) tests/test_tidy.py tests/unit tests/property tests/golden tests/contract
-	$(PYTEST) tests/simulation
-	$(PYTEST) tests/process
-	$(PYTEST) tests/clients
-	$(PYTEST) tests/cluster -m "not soak"
-	$(PYTEST) tests/browser
+test: install ## Every test: the pure ones first, then real clients, then crashes and bad input (JOBS=n at once)
+	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/property tests/golden tests/contract
+	$(PYTEST) $(AT_ONCE) tests/simulation
+	$(PYTEST) $(AT_ONCE) tests/process
+	$(PYTEST) $(AT_ONCE) tests/clients
+	$(PYTEST) $(AT_ONCE) tests/cluster -m "not soak"
+	$(PYTEST) $(AT_ONCE) tests/browser
 
 test-unit: install ## Unit and golden tests (half a minute)
-	$(PYTEST) tests/test_tidy.py tests/unit tests/golden
+	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/golden
 
 test-process: install ## What takes processes of their own: the command, the compiler, Apache Kafka's own dump tool
-	$(PYTEST) tests/process
+	$(PYTEST) $(AT_ONCE) tests/process
 
 test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node
-	$(PYTEST) tests/clients
+	$(PYTEST) $(AT_ONCE) tests/clients
 
 test-million: install ## kafka-producer-perf-test and its like with a million records
 	FIRN_TEST_RECORDS=1000000 $(PYTEST) tests/clients/test_perf_tools.py
 
 test-cluster: install ## Bad input, kill -9 and a failing object store against one node
-	$(PYTEST) tests/cluster -m "not soak"
+	$(PYTEST) $(AT_ONCE) tests/cluster -m "not soak"
 
 test-browser: install ## The console in a real Chromium (apt-get install chromium-headless-shell)
-	$(PYTEST) tests/browser
+	$(PYTEST) $(AT_ONCE) tests/browser
 
 console-shots: install ## Screenshots of the console for docs/ and README, of a node that this starts and fills
 	@$(BIN)/python -m tests.browser.shots

@@ -150,7 +150,7 @@ class FileHandle:
     knows where it is, and opens it again when the cache let it go.
     """
 
-    __slots__ = ("_cache", "_file", "_pinned", "path", "size")
+    __slots__ = ("_cache", "_file", "_pinned", "_retired", "path", "size")
 
     def __init__(self, path: Path, size: int, cache: FileCache) -> None:
         self.path = path
@@ -158,6 +158,7 @@ class FileHandle:
         self._cache = cache
         self._file: weakref.ref[SegmentFile] | None = None
         self._pinned: SegmentFile | None = None
+        self._retired = False
 
     @property
     def disk(self) -> Disk:
@@ -170,6 +171,8 @@ class FileHandle:
             return pinned
         file = self.peek()
         self._cache.keep(file)
+        if self._retired:  # looked at last: `retire` on another thread says so first, and forgets then
+            self._cache.forget(file)
         return file
 
     def peek(self) -> SegmentFile:
@@ -232,3 +235,8 @@ class FileHandle:
         if file is not None:
             self._cache.forget(file)
         self._pinned = self._file = None
+
+    def retire(self) -> None:
+        """As `drop`, for good: whoever still reads the file opens it for as long as that takes."""
+        self._retired = True
+        self.drop()

@@ -593,8 +593,8 @@ class Segment:
             handle.drop()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Let go of all files, for good."""
         self._writing = None
         self._is_active = False
         for handle in self.handles:
-            handle.drop()
+            handle.retire()

@@ -23,7 +23,11 @@ from tests.support.wire import RawConnection, produce_request
 KAFKA_STORAGE_ERROR = 56
 MIB = 1 << 20
 TIERED = {"remote_storage_enable": "true", "segment_bytes": str(MIB)}
-LADDER = {"firn.disk.reserve.bytes": str(MIB), "firn.disk.check.interval.ms": "50"}
+LADDER = {
+    "firn.disk.watermarks.enable": "true",
+    "firn.disk.reserve.bytes": str(MIB),
+    "firn.disk.check.interval.ms": "50",
+}
 
 
 @pytest.fixture
@@ -264,6 +268,7 @@ def test_records_without_a_bucket_leave_room_for_the_metadata_log(
     node = start_node(
         **{
             "log.dirs": str(disk / "data"),
+            "firn.disk.watermarks.enable": "true",
             "firn.disk.reserve.bytes": str(8 * MIB),
             "firn.disk.throttle.max.ms": "1",
         }

@@ -81,6 +81,7 @@ class Node:
         self.settings = {
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
             "log.dirs": str(folder / "data"),
+            "firn.disk.watermarks.enable": "false",  # how full this machine's disk is decides nothing
             **(settings or {}),
         }
         self.env = {**os.environ, **(env or {})}

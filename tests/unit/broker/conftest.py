@@ -40,6 +40,7 @@ class NodeThread:
         self.settings = {
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "log.dirs": str(directory),
+            "firn.disk.watermarks.enable": "false",  # how full this machine's disk is decides nothing
             **BRISK,
             **{key.replace("_", "."): value for key, value in settings.items()},
         }

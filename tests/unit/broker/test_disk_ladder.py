@@ -108,7 +108,11 @@ def climb(
     def make(**settings: str) -> Ladder:
         bucket = tmp_path / "bucket"
         bucket.mkdir()
-        usual = {"firn_disk_check_interval_ms": "50", "firn_disk_throttle_max_ms": "40"}
+        usual = {
+            "firn_disk_watermarks_enable": "true",
+            "firn_disk_check_interval_ms": "50",
+            "firn_disk_throttle_max_ms": "40",
+        }
         url = f"file://{bucket}"
         node = start(make_world(SystemClock(), disk), firn_remote_url=url, **{**usual, **settings})
         ladders.append(Ladder(node, disk, bucket))

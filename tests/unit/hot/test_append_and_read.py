@@ -143,6 +143,21 @@ def test_sealed_segments_hold_no_descriptors_beyond_the_cache(tmp_path: Path) ->
     assert len(os.listdir("/proc/self/fd")) <= before + 8 + 3
 
 
+def test_who_reads_a_segment_that_went_leaves_no_descriptor_behind(tmp_path: Path) -> None:
+    """A search by time, say: the files are there for `file.delete.delay.ms` yet, and may be read."""
+    files = FileCache(SystemDisk(), 8)
+    log = open_log(tmp_path, segment_bytes=120, files=files)
+    for _ in range(5):
+        log.append(batch(1), 0, START_MS)
+    log.flush()
+    read = next(iter(log.state.segments))
+    log.advance_log_start(2)
+    before = len(os.listdir("/proc/self/fd"))
+    for handle in read.handles:
+        assert handle.get().pread(1, 0) is not None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_segments_that_wait_for_their_copy_hold_no_descriptors_beyond_the_cache(tmp_path: Path) -> None:
     files = FileCache(SystemDisk(), 8)
     log = open_log(tmp_path, segment_bytes=120, files=files)

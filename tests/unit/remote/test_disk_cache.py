@@ -109,11 +109,13 @@ def test_what_is_damaged_on_disk_is_fetched_again(harm: Any, world: WithDisk) ->
     before = world.downloads()
     assert world.read_all() == world.archive.log
     assert world.downloads() > before
-    for _ in range(3):  # what was in memory the first time is found damaged later
+    for _ in range(10):  # what was in memory the first time is found damaged later
+        again = world.downloads()
         assert world.read_all() == world.archive.log
-    again = world.downloads()
-    assert world.read_all() == world.archive.log
-    assert world.downloads() == again, "it is kept anew"
+        if world.downloads() == again:
+            break
+    else:
+        pytest.fail("it is not kept anew")
 
 
 @pytest.mark.parametrize(
