@@ -168,7 +168,7 @@ def test_a_log_that_is_cut_beneath_its_cleaning_is_dirty_from_there_on(tmp_path:
         dirt = dirt_of(log)
         assert dirt is not None
         one = Cleaning(
-            log, io, log.state.world, CleanerSettings, Throttle(log.state.world.clock), lambda _: True
+            log, io, io, log.state.world, CleanerSettings, Throttle(log.state.world.clock), lambda _: True
         )
         with contextlib.suppress(Aborted):
             await one.run(dirt)
@@ -293,7 +293,7 @@ def looked_after(log: LocalLog, owner: Any, until: Callable[[Cleaner, HotMetrics
 
     async def main() -> None:
         io = LogIo(log.state.world.threads, 1)
-        cleaner = owner.cleaner = Cleaner(io, log.state.world, owner, metrics)
+        cleaner = owner.cleaner = Cleaner(io, io, log.state.world, owner, metrics)
         cleaner.configured(log)
         work = asyncio.create_task(
             cleaner.run(lambda: CleanerSettings(backoff_ms=1), lambda one: one.log_end_offset)
@@ -375,7 +375,7 @@ def test_looking_at_many_segments_takes_many_turns(tmp_path: Path) -> None:
         nonlocal most, seen
         io = LogIo(again.state.world.threads, 1)
         owner = Keeping()
-        cleaner = Cleaner(io, again.state.world, owner, HotMetrics())
+        cleaner = Cleaner(io, io, again.state.world, owner, HotMetrics())
         cleaner.configured(again)
         cleaner._stable_offset = lambda one: one.log_end_offset
         seen = disk.calls["pread"]
