@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import math
+import mmap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +135,48 @@ def test_doubtful_indexes_are_left_alone_within_the_swap(tmp_path: Path, at: str
         assert segment.find(segment.base_offset) is not None
         assert segment.log.path.with_suffix(".index").stat().st_size == segment.index_bytes
     assert not {path.suffix for path in log.dir.iterdir()} & {".cleaned", ".swap"}
+
+
+class Watching(LogIo):
+    """Threads that tell which memory they have given back, once a job with it was done."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.given_back = 0
+
+    def run(self, job: Any, *args: object) -> Any:
+        def watched() -> Any:
+            memories = [one for one in args if isinstance(one, mmap.mmap)]
+            assert not any(one.closed for one in memories)
+            found = job(*args)
+            self.given_back += sum(one.closed for one in memories)
+            return found
+
+        return super().run(watched)
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_the_memory_of_the_keys_is_given_back_on_a_thread_and_not_on_the_loop(
+    tmp_path: Path, aborted: bool
+) -> None:
+    log = filled(tmp_path)
+    log.flush()
+
+    async def main() -> None:
+        world = log.state.world
+        io, cleaner_io = LogIo(world.threads, 1), Watching(world.threads, 1)
+        dirt = dirt_of(log)
+        assert dirt is not None
+        one = Cleaning(log, io, cleaner_io, world, CleanerSettings, Throttle(world.clock), lambda _: True)
+        if aborted:
+            one.aborted.set()
+        with pytest.raises(Aborted) if aborted else contextlib.nullcontext():
+            await one.run(dirt)
+        assert cleaner_io.given_back == 1
+        await cleaner_io.finish()
+        await io.finish()
+
+    asyncio.run(main())
 
 
 class Cutting(LogIo):
