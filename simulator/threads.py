@@ -57,7 +57,7 @@ class SimThreads:
 
     # The port
 
-    def pool(self, name: str, size: int) -> Executor:
+    def pool(self, name: str, size: int, *, nice: int = 0) -> Executor:
         return Pool(self, name, size)
 
     def lock(self) -> Lock:

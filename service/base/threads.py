@@ -6,6 +6,9 @@ to a pool made here, and what threads share is guarded by locks made here.
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +17,8 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, ParamSpec, Protocol, TypeVar
+
+_log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,8 +53,11 @@ class Condition(Lock, Protocol):
 class Threads(Protocol):
     """Where the threads of a node come from."""
 
-    def pool(self, name: str, size: int) -> Executor:
-        """At most `size` threads, named by `name`, made as they are needed; its owner shuts the pool down."""
+    def pool(self, name: str, size: int, *, nice: int = 0) -> Executor:
+        """At most `size` threads, named by `name`, made as they are needed; its owner shuts the pool down.
+
+        `nice`: so much lower than the others' is their priority (Linux; elsewhere a thread has none).
+        """
 
     def lock(self) -> Lock:
         """A new lock."""
@@ -64,8 +72,8 @@ class Threads(Protocol):
 class SystemThreads:
     """The threads of this machine."""
 
-    def pool(self, name: str, size: int) -> Executor:
-        return ThreadPool(name, size)
+    def pool(self, name: str, size: int, *, nice: int = 0) -> Executor:
+        return ThreadPool(name, size, nice)
 
     def lock(self) -> Lock:
         return threading.Lock()
@@ -84,9 +92,10 @@ class ThreadPool(Executor):
     everything down, and must not wait for it. Whoever needs his work done waits in `shutdown`.
     """
 
-    def __init__(self, name: str, size: int) -> None:
+    def __init__(self, name: str, size: int, nice: int = 0) -> None:
         self._name = name
         self._size = size
+        self._nice = nice
         self._lock = threading.Lock()
         self._idle = threading.Semaphore(0)
         self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
@@ -107,6 +116,8 @@ class ThreadPool(Executor):
         return future
 
     def _serve(self) -> None:
+        if self._nice:
+            _be_nice(self._nice)
         while True:
             try:
                 item = self._work.get_nowait()
@@ -143,3 +154,14 @@ class ThreadPool(Executor):
         if wait:
             for thread in self._threads:
                 thread.join()
+
+
+def _be_nice(by: int) -> None:
+    """Lower the priority of the calling thread. That needs no right, but a sandbox may refuse it."""
+    if sys.platform != "linux":
+        return  # it would be the whole process's
+    thread = threading.get_native_id()
+    try:
+        os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + by)
+    except OSError as e:
+        _log.warning("%s keeps its priority: %s", threading.current_thread().name, e)

@@ -1,4 +1,4 @@
-"""The `log-io` threads of a log manager: work goes there in groups, and few of them at a time.
+"""The threads of a log manager, `log-io` and `log-cleaner`: work goes there in groups, few of them at a time.
 
 A job for each of ten thousand logs would fill the pool's queue, and who asks for one flush then would wait
 for all of them. So long work is cut into groups, of which no more are handed over than there are threads.
@@ -21,11 +21,12 @@ R = TypeVar("R")
 
 
 class LogIo:
-    """The pool. Owned by the loop."""
+    """One pool. Owned by the loop."""
 
-    def __init__(self, threads: Threads, size: int) -> None:
+    def __init__(self, threads: Threads, size: int, name: str = "log-io", *, nice: int = 0) -> None:
+        """`nice`: as `Threads.pool`."""
         self.size = size
-        self._pool = threads.pool("log-io", size)
+        self._pool = threads.pool(name, size, nice=nice)
         self._running: set[Future[Any]] = set()
 
     def run(self, job: Callable[..., R], *args: object) -> asyncio.Future[R]:

@@ -31,7 +31,7 @@ from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot import names, producer_expiry
 from service.hot.checkpoints import AllOffsets, Checkpoints, Name, OffsetTable, Rounds
-from service.hot.cleaning.cleaner import Cleaner
+from service.hot.cleaning.cleaner import CLEANER_NICE, Cleaner
 from service.hot.directories import LogDirs
 from service.hot.files import FileCache
 from service.hot.flusher import Flusher
@@ -104,7 +104,8 @@ class LogManager:
         self._io = LogIo(world.threads, io_threads)
         self._flusher = Flusher(self._io, world.clock, self, self.metrics)
         self._removals = Removals(self._io, world.disk)
-        self.cleaner = Cleaner(self._io, world, self, self.metrics)
+        self._cleaner_io = LogIo(world.threads, io_threads, "log-cleaner", nice=CLEANER_NICE)
+        self.cleaner = Cleaner(self._io, self._cleaner_io, world, self, self.metrics)
         self._offsets = OffsetTable()
         self._counts: Counter[LogDir] = Counter()
 
@@ -577,6 +578,7 @@ class LogManager:
                 offsets = self._take_offsets()
                 await self._io.run(self._mark_clean, offsets, broker_epoch, unclean | self._dirs.failed)
         finally:
+            await self._cleaner_io.finish()
             await self._io.finish()
             self._dirs.close()
 

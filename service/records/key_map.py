@@ -115,6 +115,10 @@ class KeyMap:
         self._state[MapState.LATEST] = header.last_offset
         return 0
 
+    def release(self) -> None:
+        """Let go of the memory: the map is of no use any more."""
+        self.table.release()
+
     def reached(self, end_offset: int) -> None:
         """There are no more records below `end_offset`."""
         self._state[MapState.LATEST] = max(self.latest, end_offset - 1)

@@ -24,6 +24,8 @@ from service.hot.metrics import HotMetrics
 
 _log = logging.getLogger(__name__)
 
+CLEANER_NICE: Final = 10
+"""A tenth of a processor that others want, too: they need not wait until a long slice of time is over."""
 _LOOK_US: Final = 20
 _SEGMENT_US: Final = 1
 _READ_US: Final = 60
@@ -52,8 +54,10 @@ class Owner(Protocol):
 class Cleaner:
     """Compacts the logs of a node."""
 
-    def __init__(self, io: LogIo, world: World, owner: Owner, metrics: HotMetrics) -> None:
+    def __init__(self, io: LogIo, cleaner_io: LogIo, world: World, owner: Owner, metrics: HotMetrics) -> None:
+        """`cleaner_io`: threads for what takes long; `io` for what others may have to wait for."""
         self._io = io
+        self._cleaner_io = cleaner_io
         self._world = world
         self._clock = world.clock
         self._owner = owner
@@ -124,7 +128,9 @@ class Cleaner:
                 task.cancel()
 
     def _cleaning_of(self, log: LocalLog) -> Cleaning:
-        return Cleaning(log, self._io, self._world, self._settings, self._throttle, self._owner.is_here)
+        return Cleaning(
+            log, self._io, self._cleaner_io, self._world, self._settings, self._throttle, self._owner.is_here
+        )
 
     async def _back_off(self) -> None:
         """Until the settings, which may change meanwhile, say that it is time to look again."""

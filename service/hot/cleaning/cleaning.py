@@ -1,7 +1,8 @@
 """One cleaning of one log, from the map of its keys to the last segment that is replaced.
 
-Owned by the loop; what reads and writes is done on `log-io` threads a few megabytes at a time, so that
-flushes come between, and waits there for nothing: throttling is done here.
+Owned by the loop; what reads and writes is done on `log-cleaner` threads a few megabytes at a time, and waits
+there for nothing: throttling is done here. They leave the processor to whoever serves clients. Replacing
+segments is `log-io`'s: the log may have to wait for it.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Cleaning:
         self,
         log: LocalLog,
         io: LogIo,
+        cleaner_io: LogIo,
         world: World,
         settings: Callable[[], CleanerSettings],
         throttle: Throttle,
@@ -93,6 +95,7 @@ class Cleaning:
         self.over = asyncio.Event()
         self.counts = Counts()
         self._io = io
+        self._cleaner_io = cleaner_io
         self._world = world
         self._settings = settings
         self._throttle = throttle
@@ -128,11 +131,23 @@ class Cleaning:
         memory = _memory(memory_for(dirt.first_uncleanable - dirt.first_dirty, most, settings.load_factor))
         secret = self._world.random.randbytes(_SECRET_BYTES)
         keys = KeyMap(memoryview(memory), secret, settings.load_factor)
-        await self._drive(
-            map_keys(
-                all_now[first:end], all_now[end:], dirt.first_dirty, dirt.first_uncleanable, keys, sizes
-            ),
+        work = map_keys(
+            all_now[first:end], all_now[end:], dirt.first_dirty, dirt.first_uncleanable, keys, sizes
         )
+        try:
+            await self._drive(work)
+            end_offset, utilization = await self._copy(keys, sizes), keys.utilization
+        except asyncio.CancelledError:
+            raise  # the node ends, and a thread may be at it still
+        except BaseException:
+            await self._cleaner_io.run(_free, keys, memory)
+            raise
+        await self._cleaner_io.run(_free, keys, memory)
+        return end_offset, utilization
+
+    async def _copy(self, keys: KeyMap, sizes: Sizes) -> int:
+        """Copy and replace the segments whose keys are in the map; the offset up to which that is."""
+        log, all_now = self.log, self._segments
         end_offset = keys.latest + 1
         config, now_ms = log.config, self._world.clock.now_ms()
         fates = Transactions()
@@ -148,7 +163,7 @@ class Cleaning:
         if self._is_cut:
             raise Aborted
         log.state.cleaned_offset = end_offset
-        return end_offset, keys.utilization
+        return end_offset
 
     def _check(self) -> None:
         """`Aborted`, or `LogOffline`, where the log is not to be touched any more."""
@@ -163,14 +178,14 @@ class Cleaning:
                 self._check()
                 rate = self._settings().max_bytes_per_second
                 step = max(min(_STEP_BYTES, int(min(rate * _STEP_S, _MOST_RATE))), 1)
-                done, is_over = await self._io.run(_advance, work, step)
+                done, is_over = await self._cleaner_io.run(_advance, work, step)
                 await self._wait(done, rate)
                 if is_over:
                     return
         except asyncio.CancelledError:
             raise  # the node ends: the next start removes what is there
         except BaseException:
-            await self._io.run(work.close)
+            await self._cleaner_io.run(work.close)
             raise
 
     async def _wait(self, done: int, rate: float) -> None:
@@ -216,6 +231,12 @@ def _memory(size: int) -> mmap.mmap:
         return mmap.mmap(-1, size)
     except OSError as e:
         raise StorageError(f"no memory for the keys of a log, {size} bytes: {e}") from e
+
+
+def _free(keys: KeyMap, memory: mmap.mmap) -> None:
+    """On a thread: the system takes 30 ms for 128 MB, which the loop would spend where the last name goes."""
+    keys.release()
+    memory.close()
 
 
 def _last_batches(producers: Mapping[int, ProducerEntry]) -> LastBatches:

@@ -1,4 +1,4 @@
-"""The work of one cleaning, for a `log-io` thread: each step yields the bytes that it has read or written.
+"""The work of one cleaning, for a thread of its pool: each step yields the bytes it has read or written.
 
 Two walks: the keys of the dirty part go into a map, then segments are copied, group by group, without the
 records that a later one has replaced. What is written is looked at as what is read is, checksums included,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -32,6 +33,17 @@ def test_threads_are_made_as_they_are_needed() -> None:
             pool.submit(int).result()
             wait([pool.submit(int)])
         assert sum(one.name.startswith("few_") for one in threading.enumerate()) <= 3
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
+def test_the_threads_of_a_nice_pool_have_a_lower_priority_and_nobody_else_has() -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    before = priority()
+    with SystemThreads().pool("nice", 2, nice=3) as pool, SystemThreads().pool("usual", 2) as other:
+        assert pool.submit(priority).result() == min(before + 3, 19)
+        assert other.submit(priority).result() == priority() == before
 
 
 def test_a_shutdown_waits_for_what_runs_and_may_cancel_what_does_not() -> None:

@@ -56,8 +56,8 @@ class GatedThreads:
         self.arrived = threading.Semaphore(0)
         self.open = threading.Event()
 
-    def pool(self, name: str, size: int) -> Executor:
-        pool = self._inner.pool(name, size)
+    def pool(self, name: str, size: int, *, nice: int = 0) -> Executor:
+        pool = self._inner.pool(name, size, nice=nice)
         return Gate(pool, self) if name == self._gated else pool
 
     def lock(self) -> Lock:

@@ -56,7 +56,13 @@ def clean(log: LocalLog, settings: CleanerSettings | None = None) -> bool:
             while left is not None:
                 throttle = Throttle(log.state.world.clock)
                 one = Cleaning(
-                    log, io, log.state.world, lambda: settings or CleanerSettings(), throttle, lambda _: True
+                    log,
+                    io,
+                    io,
+                    log.state.world,
+                    lambda: settings or CleanerSettings(),
+                    throttle,
+                    lambda _: True,
                 )
                 await one.run(left)
                 left = dirt_of(log)

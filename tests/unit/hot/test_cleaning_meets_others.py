@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import math
+import mmap
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -136,6 +137,48 @@ def test_doubtful_indexes_are_left_alone_within_the_swap(tmp_path: Path, at: str
     assert not {path.suffix for path in log.dir.iterdir()} & {".cleaned", ".swap"}
 
 
+class Watching(LogIo):
+    """Threads that tell which memory they have given back, once a job with it was done."""
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.given_back = 0
+
+    def run(self, job: Any, *args: object) -> Any:
+        def watched() -> Any:
+            memories = [one for one in args if isinstance(one, mmap.mmap)]
+            assert not any(one.closed for one in memories)
+            found = job(*args)
+            self.given_back += sum(one.closed for one in memories)
+            return found
+
+        return super().run(watched)
+
+
+@pytest.mark.parametrize("aborted", [False, True])
+def test_the_memory_of_the_keys_is_given_back_on_a_thread_and_not_on_the_loop(
+    tmp_path: Path, aborted: bool
+) -> None:
+    log = filled(tmp_path)
+    log.flush()
+
+    async def main() -> None:
+        world = log.state.world
+        io, cleaner_io = LogIo(world.threads, 1), Watching(world.threads, 1)
+        dirt = dirt_of(log)
+        assert dirt is not None
+        one = Cleaning(log, io, cleaner_io, world, CleanerSettings, Throttle(world.clock), lambda _: True)
+        if aborted:
+            one.aborted.set()
+        with pytest.raises(Aborted) if aborted else contextlib.nullcontext():
+            await one.run(dirt)
+        assert cleaner_io.given_back == 1
+        await cleaner_io.finish()
+        await io.finish()
+
+    asyncio.run(main())
+
+
 class Cutting(LogIo):
     """Threads after whose last swap a log is cut before anybody comes to see it."""
 
@@ -168,7 +211,7 @@ def test_a_log_that_is_cut_beneath_its_cleaning_is_dirty_from_there_on(tmp_path:
         dirt = dirt_of(log)
         assert dirt is not None
         one = Cleaning(
-            log, io, log.state.world, CleanerSettings, Throttle(log.state.world.clock), lambda _: True
+            log, io, io, log.state.world, CleanerSettings, Throttle(log.state.world.clock), lambda _: True
         )
         with contextlib.suppress(Aborted):
             await one.run(dirt)
@@ -293,7 +336,7 @@ def looked_after(log: LocalLog, owner: Any, until: Callable[[Cleaner, HotMetrics
 
     async def main() -> None:
         io = LogIo(log.state.world.threads, 1)
-        cleaner = owner.cleaner = Cleaner(io, log.state.world, owner, metrics)
+        cleaner = owner.cleaner = Cleaner(io, io, log.state.world, owner, metrics)
         cleaner.configured(log)
         work = asyncio.create_task(
             cleaner.run(lambda: CleanerSettings(backoff_ms=1), lambda one: one.log_end_offset)
@@ -375,7 +418,7 @@ def test_looking_at_many_segments_takes_many_turns(tmp_path: Path) -> None:
         nonlocal most, seen
         io = LogIo(again.state.world.threads, 1)
         owner = Keeping()
-        cleaner = Cleaner(io, again.state.world, owner, HotMetrics())
+        cleaner = Cleaner(io, io, again.state.world, owner, HotMetrics())
         cleaner.configured(again)
         cleaner._stable_offset = lambda one: one.log_end_offset
         seen = disk.calls["pread"]

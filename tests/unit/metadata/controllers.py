@@ -82,7 +82,7 @@ class PoolOf(SystemThreads):
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
-    def pool(self, name: str, size: int) -> Executor:
+    def pool(self, name: str, size: int, *, nice: int = 0) -> Executor:
         return self._executor
 
 
