@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 from uuid import UUID
 
 from service.base.disk import DiskError, MissingFile, Space
@@ -56,7 +56,6 @@ _ADOPT_US: Final = 5
 LogKey = tuple[UUID, int]
 """(topic id, partition)"""
 
-R = TypeVar("R")
 IsNew = Callable[[TopicIdPartition], bool]
 
 Made = LocalLog | StorageError | CorruptionError
@@ -102,6 +101,7 @@ class LogManager:
         self._removing: asyncio.Task[None] | None = None
         self._dirs = LogDirs(log_dirs, world)
         self._io = LogIo(world.threads, io_threads)
+        self.on_thread = self._io.run  # for others: a read that is not small
         self._flusher = Flusher(self._io, world.clock, self, self.metrics)
         self._removals = Removals(self._io, world.disk)
         self._cleaner_io = LogIo(world.threads, io_threads, "log-cleaner", nice=CLEANER_NICE)
@@ -456,10 +456,6 @@ class LogManager:
         Callers that come together share an fsync. `StorageError` where the disk refuses or the log is gone.
         """
         await self._flusher.flush(log)
-
-    def on_thread(self, job: Callable[..., R], *args: object) -> asyncio.Future[R]:
-        """Have a `log-io` thread do it: a read that is not small."""
-        return self._io.run(job, *args)
 
     def _take_directories_offline(self) -> None:
         """Let go of what lies in directories that have failed since we looked last."""
