@@ -34,7 +34,19 @@ def talk(node: NodeThread) -> Iterator[Talk]:
     with node.client() as client:
         talk = Talk(client)
         talk(ApiKey.FIND_COORDINATOR, "FindCoordinatorRequest", key_type=0, coordinator_keys=("a",))
+        wait_until("both partitions to be loaded", lambda: is_loaded(talk))
         yield talk
+
+
+def is_loaded(talk: Talk) -> bool:
+    """Whether each partition of the offsets topic knows that there is no such group."""
+    described = talk(
+        ApiKey.DESCRIBE_GROUPS,
+        "DescribeGroupsRequest",
+        groups=tuple("abcdefgh"),
+        include_authorized_operations=False,
+    ).groups
+    return {one.error_code for one in described} == {ErrorCode.group_id_not_found}
 
 
 def commit(talk: Talk, topics: dict[Any, range], group: str = "g") -> dict[Any, dict[int, ErrorCode]]:
