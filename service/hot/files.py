@@ -210,6 +210,8 @@ class FileHandle:
         file, self._pinned = self._pinned, None
         if file is not None:
             self._cache.keep(file)
+            if self._retired:
+                self._cache.forget(file)
 
     def resize(self, size: int) -> None:
         """Note how many bytes are valid now."""
