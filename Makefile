@@ -33,7 +33,7 @@ demo: install ## Two minutes: produce real data, watch it settle into S3, read i
 
 test: install ## Every test: the pure ones first, then real clients, then crashes and bad input (JOBS=n at once)
 	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/property tests/golden tests/contract
-	$(PYTEST) $(AT_ONCE) tests/simulation
+	$(PYTEST) -n $(JOBS) --dist worksteal tests/simulation
 	$(PYTEST) $(AT_ONCE) tests/process
 	$(PYTEST) $(AT_ONCE) tests/clients
 	$(PYTEST) $(AT_ONCE) tests/cluster -m "not soak"
