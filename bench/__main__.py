@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bench import load, measures
 from bench.measures import Measured
+from bench.parts import parts_of
 from bench.peers import Peer, firn, kafka, kafka_is_here
 from tests.support.stores import Store, moto_server, new_bucket, versitygw_binary, versitygw_server
 
@@ -29,9 +30,7 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=100_000, help="produce requests a round")
     parser.add_argument("--megabytes", type=int, default=500, help="size of the topics that are read")
     arguments = parser.parse_args()
-    names = arguments.names or list(NAMES)
-    if unknown := set(names) - set(NAMES):
-        parser.error(f"nothing is called {', '.join(sorted(unknown))}")
+    names = parts_of(parser, arguments.names, NAMES)
     if arguments.kafka and not kafka_is_here():
         parser.error("Apache Kafka's jars are not here: make fetch-tools")
     figures: Figures = {}

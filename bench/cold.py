@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import load
+from bench.parts import parts_of
 from bench.peers import Cpu, FirnPeer, firn, rss_mb
 from service.base.world import system_world
 from service.remote.stores.obstore_store import open_store
@@ -349,9 +350,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="rounds of rates (default: 3)")
     parser.add_argument("--megabytes", type=int, default=1024, help="size of the archive (default: 1024)")
     arguments = parser.parse_args()
-    parts = arguments.parts or list(PARTS)
-    if unknown := set(parts) - set(PARTS):
-        parser.error(f"nothing is called {', '.join(sorted(unknown))}")
+    parts = parts_of(parser, arguments.parts, PARTS)
     if versitygw_binary() is None and set(parts) != {"trips"}:
         parser.error("versitygw is not here: make fetch-tools")
     with tempfile.TemporaryDirectory(prefix="firn-bench-") as name, contextlib.ExitStack() as stack:

@@ -27,6 +27,7 @@ from bench import load
 from bench.assigning import assignors
 from bench.innocent import Innocent
 from bench.measures import Measured
+from bench.parts import parts_of
 from bench.peers import Cpu, Peer, firn, kafka, kafka_is_here
 from bench.settling import longest_turn, settle
 from tests.support.clients import Admin
@@ -51,9 +52,7 @@ def main() -> int:
     parser.add_argument("--groups", type=int, default=100_000, help="with positions (default: 100000)")
     parser.add_argument("--members", type=int, default=500, help="that settle (default: 500)")
     arguments = parser.parse_args()
-    names = arguments.names or list(NAMES)
-    if unknown := set(names) - set(NAMES):
-        parser.error(f"nothing is called {', '.join(sorted(unknown))}")
+    names = parts_of(parser, arguments.names, NAMES)
     if arguments.kafka and not kafka_is_here():
         parser.error("Apache Kafka's jars are not here: make fetch-tools")
     with tempfile.TemporaryDirectory(prefix="firn-groups-") as name:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from bench import load
 from bench.measures import Measured
+from bench.parts import parts_of
 from tests.support.batches import batch
 from tests.support.processes import Node, wait_until
 from tests.support.wire import end_offset
@@ -35,9 +36,7 @@ def main() -> int:
     parser.add_argument("--gigabytes", type=float, default=5, help="of near (default: 5)")
     parser.add_argument("--small-gigabytes", type=float, default=1, help="of small (default: 1)")
     arguments = parser.parse_args()
-    names = arguments.names or list(NAMES)
-    if unknown := set(names) - set(NAMES):
-        parser.error(f"nothing is called {', '.join(sorted(unknown))}")
+    names = parts_of(parser, arguments.names, NAMES)
     with tempfile.TemporaryDirectory(prefix="firn-restart-") as name:
         if "near" in names:
             _show(near(Path(name) / "near", arguments.gigabytes))

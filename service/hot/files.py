@@ -170,10 +170,13 @@ class FileHandle:
         if pinned is not None:
             return pinned
         file = self.peek()
+        self._keep(file)
+        return file
+
+    def _keep(self, file: SegmentFile) -> None:
         self._cache.keep(file)
         if self._retired:  # looked at last: `retire` on another thread says so first, and forgets then
             self._cache.forget(file)
-        return file
 
     def peek(self) -> SegmentFile:
         """The file, as `get`, but neither opened nor kept by this call."""
@@ -209,9 +212,7 @@ class FileHandle:
         """Leave it to the cache from now on. Safe from any thread."""
         file, self._pinned = self._pinned, None
         if file is not None:
-            self._cache.keep(file)
-            if self._retired:
-                self._cache.forget(file)
+            self._keep(file)
 
     def resize(self, size: int) -> None:
         """Note how many bytes are valid now."""

@@ -254,6 +254,20 @@ def field(label: str, control: Markup) -> Markup:
     return el("label", el("span", label), control, class_="field")
 
 
+def search_form(path: str, label: str, wanted: str, longest: int, *hidden: Child) -> Markup:
+    """Asks `path` for what holds the text `wanted`, of at most `longest` characters."""
+    return el(
+        "form",
+        *hidden,
+        field(label, el("input", type="search", name="q", value=wanted, maxlength=longest, data_search=True)),
+        el("button", "Find", type="submit"),
+        method="get",
+        action=path,
+        class_="row-form",
+        role="search",
+    )
+
+
 def select(name: str, chosen: str, options: Sequence[tuple[str, str]]) -> Markup:
     return el(
         "select",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from service.console.web import words
-from service.console.web.frame import Column, Context, badge, choices, empty, failed, field, page, table
+from service.console.web.frame import Column, Context, badge, choices, empty, failed, page, search_form, table
 from service.console.web.markup import Child, Markup, el
 from service.network.told import ConfigEntry
 
@@ -79,22 +79,13 @@ def _tools(found: Configuration) -> Markup:
         )
     )  # fmt: skip
     parts.append(
-        el(
-            "form",
+        search_form(
+            "/configuration", "Holds", found.wanted, 100,
             el("input", type="hidden", name="topic", value=found.topic) if found.topic is not None else None,
             el("input", type="hidden", name="node", value=found.node) if found.node is not None else None,
             el("input", type="hidden", name="set", value="1") if found.only_set else None,
-            field(
-                "Holds",
-                el("input", type="search", name="q", value=found.wanted, maxlength=100, data_search=True),
-            ),
-            el("button", "Find", type="submit"),
-            method="get",
-            action="/configuration",
-            class_="row-form",
-            role="search",
         )
-    )
+    )  # fmt: skip
     return el("div", parts, class_="tools")
 
 

@@ -12,11 +12,11 @@ from service.console.web.frame import (
     badge,
     empty,
     failed,
-    field,
     live,
     notice,
     page,
     pager,
+    search_form,
     table,
 )
 from service.console.web.markup import Child, Markup, el, link
@@ -64,7 +64,7 @@ def render(context: Context, found: Groups) -> str:
         context,
         "Groups",
         "/groups",
-        _search(found),
+        search_form("/groups", "Id holds", found.wanted, 249),
         live(
             "groups",
             problems,
@@ -75,21 +75,6 @@ def render(context: Context, found: Groups) -> str:
         pager("/groups", found.number, found.number < pages, pages, q=found.wanted),
         lead=f"{words.count(found.total)} groups"
         + (f", {words.count(found.matching)} match" if found.wanted else ""),
-    )
-
-
-def _search(found: Groups) -> Markup:
-    return el(
-        "form",
-        field(
-            "Id holds",
-            el("input", type="search", name="q", value=found.wanted, maxlength=249, data_search=True),
-        ),
-        el("button", "Find", type="submit"),
-        method="get",
-        action="/groups",
-        class_="row-form",
-        role="search",
     )
 
 

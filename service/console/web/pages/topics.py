@@ -13,14 +13,14 @@ from service.console.web.frame import (
     code,
     empty,
     failed,
-    field,
     live,
     notice,
     page,
     pager,
+    search_form,
     table,
 )
-from service.console.web.markup import Child, Markup, el, link
+from service.console.web.markup import Child, el, link
 from service.console.web.survey import TopicSum
 from service.console.web.topic_rows import TopicRow
 
@@ -65,7 +65,7 @@ def render(context: Context, found: Topics) -> str:
         context,
         "Topics",
         "/topics",
-        _search(found),
+        search_form("/topics", "Name holds", found.wanted, 249),
         live(
             "topics",
             table(_COLUMNS, [_row(found, one) for one in found.rows], caption="Topics")
@@ -75,21 +75,6 @@ def render(context: Context, found: Topics) -> str:
         pager("/topics", found.number, found.number < pages, pages, q=found.wanted),
         lead=f"{words.count(found.total)} topics"
         + (f", {words.count(found.matching)} match" if found.wanted else ""),
-    )
-
-
-def _search(found: Topics) -> Markup:
-    return el(
-        "form",
-        field(
-            "Name holds",
-            el("input", type="search", name="q", value=found.wanted, maxlength=249, data_search=True),
-        ),
-        el("button", "Find", type="submit"),
-        method="get",
-        action="/topics",
-        class_="row-form",
-        role="search",
     )
 
 
