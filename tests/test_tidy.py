@@ -11,6 +11,7 @@ import importlib
 import re
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -22,13 +23,17 @@ MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted(SERVICE.rglob("*.py"))
 }
-TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
-
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Module
 
 
+@cache
+def trees() -> dict[str, ast.Module]:
+    """Every module read: by the worker that runs these tests, not by each that collects them."""
+    return {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
+
+
 def docstring(name: str) -> str:
-    return ast.get_docstring(TREES[name]) or ""
+    return ast.get_docstring(trees()[name]) or ""
 
 
 def first_line(name: str) -> str:
@@ -48,7 +53,6 @@ def imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
 
 # -- pure modules
 
-PURE = {name for name in MODULES if first_line(name).endswith("[P]")}
 IMPURE = {
     "asyncio", "boto3", "botocore", "concurrent", "fcntl", "glob", "http", "logging", "mmap",
     "multiprocessing", "obstore", "os", "queue", "random", "resource", "secrets", "select", "selectors",
@@ -58,14 +62,19 @@ PURE_NAMES = {"uuid": {"UUID"}, "pathlib": {"Path", "PurePath"}}
 """Of modules that are partly pure, the names that are."""
 
 
+@cache
+def pure() -> set[str]:
+    return {name for name in MODULES if first_line(name).endswith("[P]")}
+
+
 def test_pure_modules_import_nothing_that_is_not() -> None:
     found = set()
-    for name in PURE:
-        for module, what in imports(TREES[name]):
+    for name in pure():
+        for module, what in imports(trees()[name]):
             if module.startswith("service"):
                 target = f"{module}.{what}" if f"{module}.{what}" in MODULES else module
                 own = MODULES[target].name == "__init__.py"
-                if target not in PURE and not own:
+                if target not in pure() and not own:
                     found.add((name, target))
             elif module in PURE_NAMES:
                 if what not in PURE_NAMES[module]:
@@ -77,7 +86,7 @@ def test_pure_modules_import_nothing_that_is_not() -> None:
 
 def test_the_mark_of_a_pure_module_ends_its_first_line() -> None:
     marked = {name for name in MODULES if "[P]" in docstring(name).partition("\n\n")[0]}
-    assert marked == PURE
+    assert marked == pure()
 
 
 def test_pure_modules_ask_no_file_system() -> None:
@@ -95,8 +104,8 @@ def test_pure_modules_ask_no_file_system() -> None:
     }
     found = {
         (name, node.attr)
-        for name in PURE
-        for node in ast.walk(TREES[name])
+        for name in pure()
+        for node in ast.walk(trees()[name])
         if isinstance(node, ast.Attribute) and node.attr in asking
     }
     assert not found
@@ -118,7 +127,7 @@ def test_modules_and_functions_are_small(folder: str) -> None:
         if "import cython\n" in text:
             continue  # compiled loops, in which a call costs more than a line
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for node in ast.walk(TREES.get(name) or ast.parse(text)):
+        for node in ast.walk(trees().get(name) or ast.parse(text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 if lines > MOST_LINES_OF_A_FUNCTION:
@@ -134,7 +143,7 @@ WHOLE = re.compile(r"""[.:?!]["`)]*( \[P\])?$""")
 def test_docstrings_begin_with_whole_sentences() -> None:
     """The first line of a module, the first paragraph of anything in it."""
     found = []
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         for node in ast.walk(tree):
             if not isinstance(node, Definition):
                 continue
@@ -280,7 +289,7 @@ def doors_of(tree: ast.Module) -> set[str]:
 
 def test_the_world_comes_by_constructor() -> None:
     found = {}
-    for name, tree in TREES.items():
+    for name, tree in trees().items():
         room = name.partition(".")[2].partition(".")[0]
         if name == COMPOSES_A_NODE or is_a_program(tree):
             continue

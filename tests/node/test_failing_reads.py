@@ -13,13 +13,13 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import SystemClock
 from service.network.client import Client
 from service.wire.api import ApiKey, request_module
+from tests.node.conftest import NodeThread, Talk
+from tests.node.test_fetch import DAY, list_offset, values
+from tests.node.test_topics_and_configs import metadata
 from tests.support.batches import batch
 from tests.support.fault_disk import FaultDisk
 from tests.support.processes import wait_until
 from tests.support.world import make_world
-from tests.unit.broker.conftest import NodeThread, Talk
-from tests.unit.broker.test_fetch import DAY, list_offset, values
-from tests.unit.broker.test_topics_and_configs import metadata
 
 SMALL, LARGE = 200, 30_000
 

@@ -12,8 +12,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.wire.api import ApiKey, request_module
+from tests.node.conftest import NodeThread, Talk
 from tests.support.processes import PYTHON, REPOSITORY, wait_until
-from tests.unit.broker.conftest import NodeThread, Talk
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from service.base.slices import Slice
 from service.broker.fetch_pass import Pass
 from service.records.decode import iter_records
 from service.wire.api import ApiKey, request_module
+from tests.node.conftest import NodeThread, Talk
 from tests.support.processes import wait_until
-from tests.unit.broker.conftest import NodeThread, Talk
 
 DAY = 1_700_000_000_000
 

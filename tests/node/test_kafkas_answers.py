@@ -11,10 +11,10 @@ from kio.schema.errors import ErrorCode
 
 from service.metadata.controller.requests import ResourceType
 from service.wire.api import ApiKey, request_module
+from tests.node.conftest import NodeThread, Talk
+from tests.node.test_topics_and_configs import alter
 from tests.support.batches import batch
 from tests.support.wire import RawConnection, end_offset, schema
-from tests.unit.broker.conftest import NodeThread, Talk
-from tests.unit.broker.test_topics_and_configs import alter
 
 BROKER = int(ResourceType.BROKER)
 SET, APPEND = 0, 2

@@ -8,10 +8,10 @@ from pathlib import Path
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
+from tests.node.conftest import NodeThread, Talk
+from tests.node.test_fetch import list_offset, values
+from tests.node.test_topics_and_configs import alter
 from tests.support.processes import wait_until
-from tests.unit.broker.conftest import NodeThread, Talk
-from tests.unit.broker.test_fetch import list_offset, values
-from tests.unit.broker.test_topics_and_configs import alter
 
 NOW_MS = SystemClock().now_ms()
 UNLIMITED = str((1 << 63) - 1)

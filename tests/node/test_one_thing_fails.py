@@ -17,11 +17,11 @@ from service.base.clock import SystemClock
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.hot.names import CLUSTER_METADATA_DIR
 from service.wire.api import ApiKey, request_module
+from tests.node.conftest import NodeThread, Talk
+from tests.node.test_topics_and_configs import metadata
 from tests.support.fault_disk import FaultDisk
 from tests.support.processes import wait_until
 from tests.support.world import make_world
-from tests.unit.broker.conftest import NodeThread, Talk
-from tests.unit.broker.test_topics_and_configs import metadata
 
 Start = Callable[..., NodeThread]
 NOW = 1_700_000_000_000

@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.wire.api import ApiKey, request_module
-from tests.unit.broker.conftest import NodeThread, Talk
+from tests.node.conftest import NodeThread, Talk
 
 BROKER = 4
 GROUP = 32

@@ -21,13 +21,13 @@ from service.remote.format.keys import HeadKey
 from service.remote.reading.object_reader import open_head, open_named
 from service.remote.stores.obstore_store import open_store
 from service.wire.api import ApiKey, request_module
+from tests.node.conftest import NodeThread, Talk
+from tests.node.test_fetch import list_offset
+from tests.node.test_work_budget import GatedThreads
 from tests.support.fault_disk import FaultDisk
 from tests.support.processes import copy_as_crashed, wait_until
-from tests.unit.broker.conftest import NodeThread, Talk
-from tests.unit.broker.test_fetch import list_offset
 from tests.unit.broker.test_held_appends import fill as fill_log
 from tests.unit.broker.test_held_appends import local, partition
-from tests.unit.broker.test_work_budget import GatedThreads
 
 __all__ = ["local"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from service.wire.api import ApiKey, request_module
-from tests.unit.broker.conftest import NodeThread, Talk
+from tests.node.conftest import NodeThread, Talk
 
 
 def metadata(talk: Talk, *names: str, create: bool = False, ids: tuple[uuid.UUID, ...] = ()) -> Any:

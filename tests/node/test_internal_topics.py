@@ -11,8 +11,8 @@ from kio.schema.errors import ErrorCode
 
 from service.network.client import Client
 from service.wire.api import ApiKey, request_module
+from tests.node.conftest import NodeThread, Talk
 from tests.support.wire import RawConnection, schema
-from tests.unit.broker.conftest import NodeThread, Talk
 
 OFFSETS = "__consumer_offsets"
 

@@ -29,7 +29,7 @@ from infra.boot.firn_boot.package import download, unpack
 from infra.boot.firn_boot.steps import everything
 from infra.boot.firn_boot.volume import step_mount
 from service.base.properties import parse_properties
-from tests.unit.infra.model_machine import ModelMachine, Volume, package
+from tests.support.model_machine import ModelMachine, Volume, package
 
 TAR = package()
 SHA = hashlib.sha256(TAR).hexdigest()

@@ -11,8 +11,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
 from service.wire.api import ApiKey, request_module
-from tests.unit.broker.conftest import NodeThread, Talk
-from tests.unit.broker.test_topics_and_configs import metadata
+from tests.node.conftest import NodeThread, Talk
+from tests.node.test_topics_and_configs import metadata
 
 OK = ErrorCode.none
 NOW_MS = SystemClock().now_ms()

@@ -21,8 +21,8 @@ from service.records.batch import Codec, compute_crc
 from service.records.builder import build_batch
 from service.records.decode import iter_records
 from service.wire.api import ApiKey, decode_response, encode_request, request_module
+from tests.node.conftest import NodeThread, Talk
 from tests.support.world import make_world
-from tests.unit.broker.conftest import NodeThread, Talk
 
 NOW_MS = SystemClock().now_ms()
 MIB = 1 << 20

@@ -14,10 +14,10 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import SystemClock
 from service.base.world import system_world
 from service.wire.api import ApiKey, request_module
+from tests.node.conftest import NodeThread, Talk
+from tests.node.test_epochs_and_producers import PRODUCER, send
 from tests.support.fault_disk import FaultDisk
 from tests.support.wire import RawConnection, schema
-from tests.unit.broker.conftest import NodeThread, Talk
-from tests.unit.broker.test_epochs_and_producers import PRODUCER, send
 
 OK = ErrorCode.none
 NOW_MS = SystemClock().now_ms()

@@ -18,11 +18,11 @@ from service.base.health import Check, State
 from service.hot.watermarks import Step
 from service.records.builder import BatchBuilder
 from service.wire.api import ApiKey, request_module
+from tests.node.conftest import NodeThread, Talk
+from tests.node.test_one_thing_fails import alter
 from tests.support.processes import wait_until
 from tests.support.roomy_disk import RoomyDisk
 from tests.support.world import make_world
-from tests.unit.broker.conftest import NodeThread, Talk
-from tests.unit.broker.test_one_thing_fails import alter
 
 NOW = 1_700_000_000_000
 STORAGE_ERROR = ErrorCode.kafka_storage_error

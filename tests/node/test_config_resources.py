@@ -10,8 +10,8 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.wire.api import ApiKey, request_module
-from tests.unit.broker.conftest import Talk
-from tests.unit.broker.test_topics_and_configs import alter, described
+from tests.node.conftest import Talk
+from tests.node.test_topics_and_configs import alter, described
 
 OK = ErrorCode.none
 INVALID = ErrorCode.invalid_request
