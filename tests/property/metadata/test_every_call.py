@@ -17,10 +17,10 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import ManualClock
 from service.base.errors import FirnError
 from service.metadata.controller.requests import CreateTopic, DeleteTopic
+from tests.property.metadata.test_damage import WithoutDevice
 from tests.support.fault_disk import FaultDisk
 from tests.support.world import make_world
 from tests.unit.metadata.controllers import LoneController, catalog_commit, join, make_controller
-from tests.unit.metadata.test_damage import WithoutDevice
 from tests.unit.metadata.test_recovery import image_of
 
 SNAPSHOT_BYTES = 700
