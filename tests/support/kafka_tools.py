@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from tests.support.processes import REPOSITORY
 from tests.support.requirements import KAFKA_LIBS
 
 RUNNER = REPOSITORY / "tests" / "java" / "kafka"
+ARCHIVER = REPOSITORY / "tests" / "java" / "archive"
+
+
+@cache
+def environment() -> dict[str, str]:
+    """What tools run with. Who asks first, of all workers, has the archive of their classes made."""
+    env = {**os.environ, "KAFKA_LIBS": str(KAFKA_LIBS)}
+    archive = KAFKA_LIBS.parent / "classes.jsa"
+    try:
+        with archive.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not archive.exists():
+                subprocess.run([ARCHIVER], env=env, capture_output=True, check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"tools start slowly, without {archive}: {error}")
+    return env
 
 
 def run_tool(
@@ -22,7 +40,7 @@ def run_tool(
         capture_output=True,
         timeout=seconds,
         check=False,
-        env={**os.environ, "KAFKA_LIBS": str(KAFKA_LIBS)},
+        env=environment(),
     )
 
 
