@@ -7,9 +7,11 @@ PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/byte
 # Most tests wait for something most of the time: three at once are not too many for two cores. JOBS=0: one by one, here.
 JOBS ?= 3
 AT_ONCE := -n $(JOBS) --dist loadfile
+# What waits for servers: a test goes to whoever is free (tests/conftest.py says which stay together).
+ANYWHERE := -n $(JOBS) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-process test-clients test-million test-cluster test-browser console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,27 +34,28 @@ demo: install ## Two minutes: produce real data, watch it settle into S3, read i
 	@STAY="$(STAY)" $(BIN)/python -m demo
 
 test: install ## Every test: the pure ones first, then real clients, then crashes and bad input (JOBS=n at once)
-	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/property tests/golden tests/contract
-	$(PYTEST) -n $(JOBS) --dist worksteal tests/simulation
-	$(PYTEST) $(AT_ONCE) tests/process
-	$(PYTEST) $(AT_ONCE) tests/clients
-	$(PYTEST) $(AT_ONCE) tests/cluster -m "not soak"
+	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/golden
+	$(PYTEST) -n $(JOBS) --dist worksteal tests/property tests/simulation
+	$(PYTEST) $(ANYWHERE) tests/cluster tests/clients tests/process tests/contract tests/node -m "not soak"
 	$(PYTEST) $(AT_ONCE) tests/browser
 
 test-unit: install ## Unit and golden tests (half a minute)
 	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/golden
 
+test-node: install ## Whole nodes, servers and log managers inside the tests' own process (half a minute)
+	$(PYTEST) $(ANYWHERE) tests/node
+
 test-process: install ## What takes processes of their own: the command, the compiler, Apache Kafka's own dump tool
-	$(PYTEST) $(AT_ONCE) tests/process
+	$(PYTEST) $(ANYWHERE) tests/process
 
 test-clients: install ## Ordinary Kafka clients and Apache Kafka's own tools against one node
-	$(PYTEST) $(AT_ONCE) tests/clients
+	$(PYTEST) $(ANYWHERE) tests/clients
 
 test-million: install ## kafka-producer-perf-test and its like with a million records
 	FIRN_TEST_RECORDS=1000000 $(PYTEST) tests/clients/test_perf_tools.py
 
 test-cluster: install ## Bad input, kill -9 and a failing object store against one node
-	$(PYTEST) $(AT_ONCE) tests/cluster -m "not soak"
+	$(PYTEST) $(ANYWHERE) tests/cluster -m "not soak"
 
 test-browser: install ## The console in a real Chromium (apt-get install chromium-headless-shell)
 	$(PYTEST) $(AT_ONCE) tests/browser

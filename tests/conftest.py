@@ -48,6 +48,22 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("patient")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Under `--dist loadgroup` a test goes to whichever worker is free.
+
+    But those that share what their module has started go to one, and so do files of tests/process, of which
+    some share what the machine has: a compiler's cache, LocalStack.
+    """
+    if not getattr(config.option, "loadgroup", False):
+        return
+    for item in items:
+        folder = item.path.parent.name
+        fixtures = item._fixtureinfo.name2fixturedefs.values()  # type: ignore[attr-defined]
+        if folder == "process" or any(found[-1].scope == "module" for found in fixtures):
+            item.add_marker(pytest.mark.xdist_group(f"{folder}/{item.path.stem}"))
+
+
 def pytest_collection_finish() -> None:
     """What was imported stays: the collector need not look at it again and again."""
     gc.collect()
