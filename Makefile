@@ -7,8 +7,8 @@ PYTEST := env PYTHONDONTWRITEBYTECODE= PYTHONPYCACHEPREFIX=$(CURDIR)/.cache/byte
 # Most tests wait for something most of the time: three at once are not too many for two cores. JOBS=0: one by one, here.
 JOBS ?= 3
 AT_ONCE := -n $(JOBS) --dist loadfile
-# What waits for servers: a test goes to whoever is free (tests/conftest.py says which stay together).
-ANYWHERE := -n $(JOBS) --dist loadgroup
+# What waits for servers, one more: a test goes to whoever is free (tests/conftest.py says which stay together).
+ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 1)) --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
