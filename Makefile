@@ -33,7 +33,7 @@ kernel: .venv/.installed ## Build the per-record kernel again
 demo: install ## Two minutes: produce real data, watch it settle into S3, read it all back (STAY=1 leaves it up, with addresses)
 	@STAY="$(STAY)" $(BIN)/python -m demo
 
-test: install ## Every test: the pure ones first, then real clients, then crashes and bad input (JOBS=n at once)
+test: install ## Every test: the pure ones first, then histories, then crashes and real clients (JOBS=n at once)
 	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/golden
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/property tests/simulation
 	$(PYTEST) $(ANYWHERE) tests/cluster tests/clients tests/process tests/contract tests/node -m "not soak"
