@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from random import Random
 
 from kio.schema.errors import ErrorCode
@@ -10,7 +11,16 @@ from kio.schema.errors import ErrorCode
 from simulator.client import Client, NoAnswer
 from simulator.faults import FULL
 from simulator.groups import GroupModel
-from simulator.members import commit, configure, drive, find_coordinator, joined, topic_of
+from simulator.members import (
+    commit,
+    configure,
+    delete_group,
+    delete_positions,
+    drive,
+    find_coordinator,
+    joined,
+    topic_of,
+)
 from simulator.model import TopicModel
 from simulator.world import SimWorld
 
@@ -41,7 +51,7 @@ async def _group(world: SimWorld, random: Random, *kinds: str) -> tuple[GroupMod
 
 
 async def commit_offsets(world: SimWorld, random: Random) -> None:
-    """A few commits of a simple group, one after the other, in the background."""
+    """A few commits of a simple group, one after the other, in the background; or what it has is deleted."""
     found = await _group(world, random, "simple")
     if found is None or found[0].is_busy:
         return
@@ -49,11 +59,26 @@ async def commit_offsets(world: SimWorld, random: Random) -> None:
     if random.random() < 0.2 and FULL not in world.faults.on:
         await _on_a_full_disk(world, group, topic)
         return
+    if group.positions and random.random() < 0.25:
+        await _delete(world, group, random.choice((delete_positions, delete_group)))
+        return
     world.spawn(_commits(world, group, topic, random.choice((1, 2, 6))))
     if random.random() < 0.5:
         await asyncio.sleep(random.random() * 0.05)
     else:
         await world.settle()
+
+
+async def _delete(
+    world: SimWorld, group: GroupModel, delete: Callable[[SimWorld, Client, GroupModel], Awaitable[None]]
+) -> None:
+    client = Client(world.machine.address)
+    group.is_busy = True
+    try:
+        await delete(world, client, group)
+    finally:
+        group.is_busy = False
+        client.close()
 
 
 async def _on_a_full_disk(world: SimWorld, group: GroupModel, topic: TopicModel) -> None:

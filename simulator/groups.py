@@ -46,6 +46,10 @@ class Position:
     refused: dict[int, str] = field(default_factory=dict)
     late: dict[int, int] = field(default_factory=dict)
     """without an answer, each with the process that it was sent to, which may do it late"""
+    gone: int = NOTHING
+    """what was committed up to this one was deleted, and is not there again"""
+    goes_late: int = NOTHING
+    """the process that was told to delete it and did not answer: it may do so late"""
 
     def judge(self, value: int, where: str, run: int) -> None:
         """Whether `value` may be what is committed. Raises `Violation`."""
@@ -53,13 +57,30 @@ class Position:
             raise Violation(f"{where}: {value} is committed, and was refused ({self.refused[value]})")
         if value != NOTHING and value not in self.sent:
             raise Violation(f"{where}: {value} is committed, and was never sent")
-        if value < self.there and value not in self.late:
+        if NOTHING < value <= self.gone and value not in self.late:
+            raise Violation(f"{where}: {value} is committed, and was deleted")
+        is_late = value in self.late or (value == NOTHING and self.goes_late != NOTHING)
+        if value < self.there and not is_late:
             raise Violation(f"{where}: {value} is committed, and {self.there} was before")
         self.there = value
         self.late = {late: of for late, of in self.late.items() if of == run}
+        if self.goes_late != run:
+            self.goes_late = NOTHING
+
+    def deleted(self) -> None:
+        """Its deletion was acknowledged."""
+        self.there = self.answered = NOTHING
+        self.gone = max(self.sent, default=NOTHING)
+
+    def may_be_deleted(self, run: int) -> None:
+        """The process was told to delete it, and did not say that it has."""
+        self.answered, self.goes_late = NOTHING, run
 
     def past_returns(self, value: int) -> None:
-        """The log holds `value`, and perhaps what came after it."""
+        """The log holds `value`, and perhaps what came after it, deletions among it."""
+        if self.gone != NOTHING and value <= self.gone:
+            self.there = self.answered = self.gone = NOTHING
+            return
         self.there = self.answered = min(self.there, value) if value not in self.late else value
 
 
@@ -166,7 +187,10 @@ class Groups:
                 for place, position in group.positions.items():
                     held = durable.get((group.group_id, place.topic, place.partition), NOTHING)
                     kept = self.flushed and not also_answered
-                    position.past_returns(max(held, position.answered) if kept else held)
+                    if not kept:
+                        position.past_returns(held)
+                    elif max(held, position.answered) > position.gone:
+                        position.past_returns(max(held, position.answered))
                 if not self.flushed or also_answered:
                     group.past_returns()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -124,6 +124,54 @@ async def commit(
         elif error not in NOT_NOW:
             position.late.pop(value, None)
             position.refused[value] = error.name
+
+
+async def delete_positions(world: SimWorld, client: Client, group: GroupModel) -> None:
+    """One OffsetDelete of all positions of a group without members."""
+    m = request_module(ApiKey.OFFSET_DELETE)
+    rows = tuple(m.OffsetDeleteRequestPartition(partition_index=place.partition) for place in group.positions)
+    topic = m.OffsetDeleteRequestTopic(name=group.topic, partitions=rows)
+    request = m.OffsetDeleteRequest(group_id=group.group_id, topics=(topic,))
+    run = world.machine.runs
+    try:
+        answer = await client.ask(ApiKey.OFFSET_DELETE, request)
+    except NoAnswer:
+        _deleted(world, group, dict.fromkeys(group.positions), run)
+        return
+    errors = {row.partition_index: row.error_code for topic in answer.topics for row in topic.partitions}
+    whole = answer.error_code if answer.error_code is not ErrorCode.none else None
+    told = {place: whole or errors[place.partition] for place in group.positions}
+    _deleted(world, group, told, run)
+
+
+async def delete_group(world: SimWorld, client: Client, group: GroupModel) -> None:
+    """One DeleteGroups of a group without members: its positions go with it."""
+    m = request_module(ApiKey.DELETE_GROUPS)
+    run = world.machine.runs
+    error: ErrorCode | None = None
+    try:
+        answer = await client.ask(ApiKey.DELETE_GROUPS, m.DeleteGroupsRequest(groups_names=(group.group_id,)))
+        error = answer.results[0].error_code
+    except NoAnswer:
+        pass
+    _deleted(world, group, dict.fromkeys(group.positions, error), run)
+
+
+def _deleted(world: SimWorld, group: GroupModel, told: Mapping[Place, ErrorCode | None], run: int) -> None:
+    """What was said of the deletion of each position; None: nothing. Raises `Violation`."""
+    said = {str(error and error.name) for error in told.values()}
+    world.trace.tell("member", f"{group}: deletes {len(told)} positions: {', '.join(sorted(said))}")
+    for place, error in told.items():
+        position = group.positions[place]
+        if error is None or error in NOT_NOW:
+            position.may_be_deleted(run)
+        elif error is ErrorCode.none:
+            position.deleted()
+        elif error is ErrorCode.group_id_not_found:
+            if not group.excused:
+                position.judge(NOTHING, f"{group}, {place.topic}-{place.partition}", run)
+        elif error is ErrorCode.unknown_server_error or error is ErrorCode.non_empty_group:
+            raise Violation(f"{group}: a deletion is answered {error.name}")
 
 
 async def fetch(world: SimWorld, client: Client, group: GroupModel) -> ErrorCode:
