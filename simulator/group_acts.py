@@ -45,7 +45,7 @@ async def _group(world: SimWorld, random: Random, *kinds: str) -> tuple[GroupMod
     if not world.groups.all:
         await configure(world, flushed=random.random() < 0.5)
     if group not in world.groups.all:
-        world.groups.all.append(group)
+        world.groups.add(group)
     found = topic_of(world, group)
     return None if found is None else (group, found)
 
@@ -160,7 +160,7 @@ async def one_of_each(world: SimWorld, topic: TopicModel, kind: str, members: in
         await configure(world, flushed=True)
     if group is None:
         group = GroupModel(kind, kind, topic.topic_id, topic.name)
-        world.groups.all.append(group)
+        world.groups.add(group)
         for number in range(members):
             joined(Random(number), group)
     if kind == "simple":

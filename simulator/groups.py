@@ -168,6 +168,19 @@ class Groups:
     """whether every acknowledged commit was fsynced before"""
     committed: int = 0
     """how many were sent: the number of the last one"""
+    damaged: dict[int, str] = field(default_factory=dict)
+    """partitions of `__consumer_offsets` in which something rotted, and what"""
+
+    def add(self, group: GroupModel) -> None:
+        group.excused = self.damaged.get(group.partition, "")
+        self.all.append(group)
+
+    def excuse(self, partition: int, why: str) -> None:
+        """What the log of this partition says may be unreadable, also to groups that come later."""
+        self.damaged[partition] = why
+        for group in self.of_partition(partition):
+            group.excused = why
+            group.past_returns()
 
     def of_partition(self, partition: int) -> Iterator[GroupModel]:
         return (group for group in self.all if group.partition == partition)
@@ -175,6 +188,7 @@ class Groups:
     def forget(self) -> None:
         """The topic is gone, by an act."""
         self.all.clear()
+        self.damaged.clear()
         self.flushed = False
 
     def may_lose(self, platter: Platter, log_dirs: Iterable[Path], *, also_answered: bool) -> None:
