@@ -10,14 +10,16 @@ from kio.schema.errors import ErrorCode
 
 from simulator.client import Client, NoAnswer
 from simulator.faults import FULL
-from simulator.groups import GroupModel
+from simulator.groups import GroupModel, Member
 from simulator.members import (
+    AWAY_EPOCH,
     commit,
     configure,
     delete_group,
     delete_positions,
     drive,
     find_coordinator,
+    heartbeat,
     joined,
     topic_of,
 )
@@ -115,7 +117,10 @@ async def join_group(world: SimWorld, random: Random) -> None:
         joined(random, group)
     elif change < 0.75:
         member = random.choice(staying)
-        member.is_leaving, member.owned = True, frozenset()
+        if member.instance_id is not None and member.epoch > 0 and random.random() < 0.6:
+            await _goes_for_a_while(world, group, member)
+        else:
+            member.is_leaving, member.owned = True, frozenset()
     world.tell(f"{group}, {group.kind}: {len(group.members)} members, {group.topic}")
     work = _members(world, group, topic, random.choice((0.0, 2.0, 8.0)))
     if random.random() < 0.3:
@@ -123,6 +128,18 @@ async def join_group(world: SimWorld, random: Random) -> None:
         await asyncio.sleep(random.random() * 0.8)
     else:
         await work
+
+
+async def _goes_for_a_while(world: SimWorld, group: GroupModel, member: Member) -> None:
+    """A static member says so, and is away until the group is driven again."""
+    client = Client(world.machine.address)
+    group.is_busy = True
+    member.epoch = AWAY_EPOCH
+    try:
+        await heartbeat(world, client, group, member)
+    finally:
+        group.is_busy = False
+        client.close()
 
 
 async def _members(world: SimWorld, group: GroupModel, topic: TopicModel, seconds: float) -> None:

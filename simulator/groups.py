@@ -94,6 +94,10 @@ class Member:
     is_doubtful: bool = False
     """whether an answer was lost, so that the coordinator may know more than it does"""
     is_leaving: bool = False
+    instance_id: str | None = None
+    """of a static one, which goes for a while and comes back under another member id"""
+    is_away: bool = False
+    """whether it said so; what it owned is kept for it"""
 
 
 @dataclass
@@ -106,7 +110,7 @@ class GroupModel:
     topic: str
     positions: dict[Place, Position] = field(default_factory=dict)
     members: list[Member] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    left: list[Member] = field(default_factory=list)
     """who has left, and is there again if a past comes back"""
     is_settled: bool = False
     """whether all classic members were told the same generation, and no later round was begun"""
@@ -153,10 +157,24 @@ class GroupModel:
         """What the coordinator knows of members is of before."""
         self.is_settled = False
         self.fixed.clear()
-        self.members += [Member(member_id, is_leaving=True) for member_id in self.left]
+        for member in self.members:
+            if member.instance_id is not None and not member.is_leaving:
+                self.begins_anew(member)
+        self.members += self.left
         self.left.clear()
         for member in self.members:
             member.epoch, member.owned, member.is_doubtful = 0, frozenset(), True
+            member.is_away = False
+
+    def leaves(self, member: Member) -> None:
+        """The coordinator knows that it has left."""
+        self.members.remove(member)
+        self.left.append(Member(member.member_id, is_leaving=True, instance_id=member.instance_id))
+
+    def begins_anew(self, member: Member) -> None:
+        """A static member takes another id. What it owns is kept for it until it hears more."""
+        self.left.append(Member(member.member_id, is_leaving=True, instance_id=member.instance_id))
+        member.member_id, member.epoch, member.is_away = f"{member.member_id}+", 0, False
 
 
 @dataclass
