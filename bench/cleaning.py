@@ -1,10 +1,12 @@
-"""Compaction: `python -m bench.cleaning [--records N] [--keys N] [--kafka] [--rate N [--control]] [--steady SECONDS]`
+"""Compaction: `python -m bench.cleaning [--records N] [--keys N] [--kafka] [--rate N [--control]]`, or
+`[--steady SECONDS]`.
 
 Records of 100 B over some keys, in segments of 100 MB (a tenth where there are fewer) under `delete`; then
 the topic becomes `compact`, and time, CPU and memory count until all of it but the active segment is clean.
 What is left is compared with what must be, record by record. With `--rate` Firn's node has an innocent client
-(`bench.innocent`) before and meanwhile, which costs CPU, too. With `--control` the client's node is another one, with a
-process and a directory of its own, which does nothing else: what the client feels then comes of sharing the machine.
+(`bench.innocent`) before and meanwhile, which costs CPU, too. With `--control` the client's node is another
+one, with a process and a directory of its own, which does nothing else: what the client feels then comes of
+sharing the machine.
 
 With `--steady` all keys are written once and then updated for so long, in segments of a twentieth of what is
 live; what counts is how large the log becomes at most, beside its live bytes. Files that only wait for their

@@ -10,7 +10,14 @@ from typing import Any
 from service.base.disk import SystemDisk
 from service.base.turns import Turns
 from service.hot.files import FileSlice, SegmentFile
-from service.network.sender import TURN_BYTES, Outlet, Sender
+from service.network.sender import (
+    SHARED_S,
+    SHARED_TURN_BYTES,
+    SMALL_SLICE_BYTES,
+    TURN_BYTES,
+    Outlet,
+    Sender,
+)
 
 READERS = 8
 EACH = TURN_BYTES // 2
@@ -18,7 +25,7 @@ SMALL_BUFFER = 64 << 10
 
 
 class SocketTransport(asyncio.Transport):
-    """Only says which socket it is."""
+    """Only says which socket it is, and writes what fits into it."""
 
     def __init__(self, own: socket.socket) -> None:
         super().__init__({"socket": own})
@@ -28,6 +35,9 @@ class SocketTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert self.get_extra_info("socket").send(data) == len(data)
 
 
 class CountedFile(SegmentFile):
@@ -178,6 +188,54 @@ def test_who_finds_room_costs_no_turn_and_each_turn_has_room_anew(tmp_path: Path
             assert outlet.room == TURN_BYTES - SMALL_BUFFER
             outlet.used(TURN_BYTES)
         assert loop.asked == 0
+    finally:
+        sender.close()
+        own.close()
+        other.close()
+        loop.close()
+
+
+class ClockedLoop(CountedLoop):
+    """Its time is what it is told."""
+
+    now = 100.0
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_a_turn_has_less_room_while_somebody_asks_for_little(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(EACH))
+    file = SegmentFile(SystemDisk(), path, EACH)
+    loop, turns = ClockedLoop(), Turns()
+    own, other = socket.socketpair()
+    own.setblocking(False)
+    try:
+        outlet = Outlet(loop, turns)
+        sender = Sender(loop, SocketTransport(own), lambda _: None, lambda: None, outlet)
+
+        def room_of_a_turn() -> int:
+            turns.began = loop.now
+            return outlet.room
+
+        def sent(size: int) -> None:
+            assert sender.send([FileSlice(file, 0, size)])
+            assert other.recv(size, socket.MSG_WAITALL) == bytes(size)
+
+        loop.now += 1
+        assert room_of_a_turn() == TURN_BYTES
+        sent(SMALL_BUFFER)
+        loop.now += SHARED_S / 10
+        assert room_of_a_turn() == TURN_BYTES, "who asks for much is no reason"
+        sent(SMALL_SLICE_BYTES)
+        assert outlet.room == TURN_BYTES, "it holds from the next turn on"
+        loop.now += SHARED_S / 10
+        assert room_of_a_turn() == SHARED_TURN_BYTES
+        loop.now += SHARED_S * 0.9
+        assert room_of_a_turn() == SHARED_TURN_BYTES
+        loop.now += SHARED_S * 0.2
+        assert room_of_a_turn() == TURN_BYTES
     finally:
         sender.close()
         own.close()
