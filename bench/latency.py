@@ -163,7 +163,7 @@ def main() -> int:
             print(_line(row, best), flush=True)
             if row in CONTROLS or row in CONTROLS.values():
                 print(f"{'    before it':<18}{_times(best.before)}", flush=True)
-            if best.turn_s > LONGEST_TURN_S:
+            if best.who:
                 print(f"    held by {best.who[:300]}", flush=True)
             if row != "nothing" and (found := _broken(best, ROWS[row].most_times)):
                 broken[row] = found
