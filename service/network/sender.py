@@ -136,7 +136,9 @@ class Outlet:
     def _ask(self) -> None:
         if not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._next_turn)
+            # What is due comes last in a turn of asyncio's loop, behind what peers have sent meanwhile; what is
+            # to come soon comes first.
+            self._loop.call_later(0, self._next_turn)
 
     def _next_turn(self) -> None:
         self._is_due = False

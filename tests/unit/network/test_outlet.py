@@ -60,6 +60,12 @@ async def _taken(reader: socket.socket, size: int) -> bytes:
     return bytes(taken)
 
 
+async def _the_row_is_served() -> None:
+    """Who waits comes last in the next turn."""
+    for _ in range(2):
+        await asyncio.sleep(0)
+
+
 def test_all_readers_together_are_sent_so_much_in_a_turn_and_each_gets_all_of_it(tmp_path: Path) -> None:
     content = bytes(range(256)) * (EACH // 256)
     path = tmp_path / "file"
@@ -121,10 +127,44 @@ def test_who_is_gone_when_there_is_room_again_is_passed_over(tmp_path: Path) -> 
         assert not gone.send([FileSlice(file, 0, SMALL_BUFFER)])
         assert not stays.send([FileSlice(file, 0, SMALL_BUFFER)])
         gone.close()
-        await asyncio.sleep(0)
+        await _the_row_is_served()
         assert ended == [None]
         assert stays.taken_bytes == SMALL_BUFFER
         assert gone.taken_bytes == 0
+        for pair in pairs:
+            for one in pair:
+                one.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_for_room_comes_behind_what_peers_have_sent_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(EACH))
+    file = SegmentFile(SystemDisk(), path, EACH)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        outlet = Outlet(loop, Turns())
+        outlet.used(TURN_BYTES)
+        pairs = [socket.socketpair() for _ in range(2)]
+        for pair in pairs:
+            for one in pair:
+                one.setblocking(False)
+        (own, _), (heard, asking) = pairs
+        order: list[str] = []
+        sender = Sender(loop, SocketTransport(own), lambda _: order.append("row"), lambda: None, outlet)
+        assert not sender.send([FileSlice(file, 0, SMALL_BUFFER)])
+
+        def hear() -> None:
+            heard.recv(1)
+            order.append("request")
+
+        loop.add_reader(heard, hear)
+        asking.send(b"?")
+        await _the_row_is_served()
+        loop.remove_reader(heard)
+        assert order == ["request", "row"]
         for pair in pairs:
             for one in pair:
                 one.close()
@@ -147,7 +187,7 @@ def test_what_fills_the_kernels_buffer_is_not_what_the_peer_has_taken(tmp_path: 
         sender = Sender(loop, SocketTransport(own), lambda _: None, lambda: None, outlet)
         assert not sender.send([FileSlice(file, 0, TURN_BYTES)])
         assert sender.moved_bytes is None, "it waits for others"
-        await asyncio.sleep(0)
+        await _the_row_is_served()
         filled = sender.taken_bytes
         assert 0 < filled < TURN_BYTES
         assert sender.moved_bytes == 0
