@@ -138,8 +138,8 @@ class Outlet:
     def _ask(self) -> None:
         if not self._is_due:
             self._is_due = True
-            # What is due comes last in a turn of asyncio's loop, behind what peers have sent meanwhile; what is
-            # to come soon comes first.
+            # What is due comes last in a turn of asyncio's loop, behind what peers have sent meanwhile; with
+            # `call_soon` it would come first.
             self._loop.call_later(0, self._next_turn)
 
     def _next_turn(self) -> None:
