@@ -89,8 +89,8 @@ def main() -> int:
             if given.steady:
                 _tell_sizes("Firn", steady(firn, data, given.keys, given.steady, given.updates))
             else:
-                found = measure(firn, data, given.records, given.keys, given.rate, other.bootstrap)
-                _tell("Firn, apart" if given.control else "Firn", found)
+                cleaned = measure(firn, data, given.records, given.keys, given.rate, other.bootstrap)
+                _tell("Firn, apart" if given.control else "Firn", cleaned)
         finally:
             firn.stop()
             if other is not firn:
