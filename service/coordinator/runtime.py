@@ -124,6 +124,13 @@ class Runtime(Generic[S]):
             context.ask(decide, asked)
         return asked
 
+    def active(self, partition: int) -> Context[S] | None:
+        """Where blocks are written (`Context.write_block`), for now; None where `write` would have to say why
+        it cannot.
+        """
+        led = self._led.get(partition)
+        return None if led is None else led.context
+
     def read(self, partition: int, look: Look[S, R]) -> R:
         """What `look` finds in the committed state. `RequestError` as in `write`, and what `look` raises."""
         return look(self._active(partition).shard, self._clock.now_ms())
