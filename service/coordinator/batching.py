@@ -54,7 +54,7 @@ class OpenBatch:
     No decision is cut: what does not fit goes into the next batch, so that a crash leaves all of it or none.
     """
 
-    __slots__ = ("_count", "_parts", "_size", "base_offset", "since_ms")
+    __slots__ = ("_count", "_first_ms", "_parts", "_size", "base_offset", "since_ms")
 
     def __init__(self, base_offset: int, now_ms: int) -> None:
         self.base_offset = base_offset

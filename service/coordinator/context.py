@@ -199,8 +199,9 @@ class Context(Generic[S]):
             batch = OpenBatch(self._next_offset, since_ms)
         if not batch.has_room(block.size, self._log.max_batch_bytes) or not batch.takes_encoded(now_ms):
             return False
-        self._unseen.append((batch.next_offset, block))
+        offset = batch.next_offset
         batch.add_block(block, now_ms)
+        self._unseen.append((offset, block))
         self._open = batch
         if effects:
             self._carry_out(effects)
