@@ -274,12 +274,13 @@ class Context(Generic[S]):
             block.replay(offset, is_committed=False)
 
     def _see_committed(self, committed: int) -> None:
-        """Replay those blocks that are committed."""
-        unseen = self._unseen
-        while unseen and unseen[0][0] + unseen[0][1].count <= committed:
+        """Replay those blocks that are committed, be it a part of the last one."""
+        unseen, at = self._unseen, self.shard.journal.at
+        while unseen and unseen[0][0] < committed:
             offset, block = unseen.popleft()
-            self.shard.journal.at(offset + block.count - 1)
-            block.replay(offset, is_committed=True)
+            last = offset + block.count - 1
+            at(last if last < committed else offset)
+            block.replay(offset, is_committed=last < committed)
 
     def _take(self, decision: Decision[Any], ticket: int | None, timer: Hashable | None) -> None:
         """Write what was decided; what comes of it is told when it is committed."""
