@@ -139,6 +139,11 @@ class Runtime(Generic[S]):
         """Those that are led here, whatever their state."""
         return tuple(self._led)
 
+    @property
+    def is_loading(self) -> bool:
+        """Whether any shard's log is being read."""
+        return any(led.loading is not None for led in self._led.values())
+
     def states(self) -> dict[State, int]:
         """How many partitions are in each state."""
         counts = dict.fromkeys(State, 0)
@@ -236,6 +241,7 @@ class Runtime(Generic[S]):
                     self._settings().load_buffer_bytes,
                     lambda: led.state is State.LOADING,
                     self.metrics,
+                    self._loop.time,
                 ):
                     return
                 context = Context(name, shard, log, led.leader_epoch, self._around, lambda: self._reload(led))
