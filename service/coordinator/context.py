@@ -92,14 +92,15 @@ class Asked(Protocol):
 
 
 class _Timer(Operation):
-    """One of a shard's timers."""
+    """One of a shard's timers. It may go off before `due_ms`, when that was put off since it was set."""
 
-    __slots__ = ("_due", "_name")
+    __slots__ = ("_due", "_name", "due_ms")
 
-    def __init__(self, due: Callable[[Hashable, _Timer], None], name: Hashable) -> None:
+    def __init__(self, due: Callable[[Hashable, _Timer], None], name: Hashable, due_ms: int) -> None:
         super().__init__()
         self._due = due
         self._name = name
+        self.due_ms = due_ms
 
     def happened(self, key: Hashable, amount: int) -> bool:
         return False
@@ -528,10 +529,10 @@ class Context(Generic[S]):
 
     def _be_patient(self, oldest: _Pending) -> None:
         """So long and no longer is the mark waited for."""
-        patience = _Timer(self._ran_out, None)
+        due_ms = oldest.since_ms + self._around.settings().commit_timeout_ms
+        patience = _Timer(self._ran_out, None, due_ms)
         self._patience = patience
-        waited_ms = self._around.monotonic_ms() - oldest.since_ms
-        left_ms = self._around.settings().commit_timeout_ms - waited_ms
+        left_ms = due_ms - self._around.monotonic_ms()
         self._around.timers.watch(patience, (), max(left_ms, 0) / 1000)
 
     def _ran_out(self, name: Hashable, timer: _Timer) -> None:
@@ -553,13 +554,22 @@ class Context(Generic[S]):
         self._wake()
 
     def _schedule(self, name: Hashable, after_ms: int) -> None:
+        """Sessions are put off again and again: that moves no timer, which looks again when it goes off."""
+        due_ms = self._around.monotonic_ms() + max(after_ms, 0)
         before = self._timers.get(name)
         if before is not None:
+            if before.is_waiting and before.due_ms <= due_ms:
+                before.due_ms = due_ms
+                return
             self._around.timers.purgatory.forget(before)
-        timer = self._timers[name] = _Timer(self._due, name)
+        timer = self._timers[name] = _Timer(self._due, name, due_ms)
         self._around.timers.watch(timer, (), max(after_ms, 0) / 1000)
 
     def _due(self, name: Hashable, timer: _Timer) -> None:
+        left_ms = timer.due_ms - self._around.monotonic_ms()
+        if left_ms > 0:
+            self._around.timers.watch(timer, (), left_ms / 1000)
+            return
         self._inbox.append((lambda: self._expired(name, timer), name))
         self._wake()
 
