@@ -16,8 +16,8 @@ _RECORD_US: Final = 3
 _SIZE_SHIFT: Final = 5
 """32 bytes of a value are a microsecond: an assignment of thousands of partitions is one record."""
 _SLICE_S: Final = SLICE_US / 1e6
-"""A slice ends by the clock, too, for what records cost is not known before they are replayed. Where the clock
-stands still, as in a simulation, the estimates above end it.
+"""A slice ends by the clock, too, for what records cost is not known before they are replayed. Where the
+clock stands still, as in a simulation, the estimates above end it.
 """
 
 
@@ -29,8 +29,8 @@ async def load(
     metrics: RuntimeMetrics,
     now: Callable[[], float],
 ) -> bool:
-    """Replay all of `log`, up to its end; False where the shard was no longer wanted before that. `now` is the
-    loop's clock, in seconds.
+    """Replay all of `log`, up to its end; False where the shard was no longer wanted before that. `now` is
+    the loop's clock, in seconds.
 
     Raises `CorruptionError`, which says where, `StorageError` and `RequestError`.
     """

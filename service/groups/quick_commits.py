@@ -1,9 +1,9 @@
 """OffsetCommit of the plain case, from the request's bytes to its records and its answer. [P]
 
 Nearly all commits are alike: a simple group's, or a member's with the right generation or epoch, of
-partitions that exist, and everything is taken. Those are decided here without an object for each partition. Whatever is
-not plain is left to `offset_commits`, which alone decides what is refused; what is taken here has the same
-records, the same answer and the same effects as there, byte for byte.
+partitions that exist, and everything is taken. Those are decided here without an object for each partition.
+Whatever is not plain is left to `offset_commits`, which alone decides what is refused; what is taken here has
+the same records, the same answer and the same effects as there, byte for byte.
 
 >>> read(memoryview(b"no request"), 0, 9) is None
 True

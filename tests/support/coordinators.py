@@ -60,7 +60,7 @@ class ModelLog:
             self.listener(offset)
 
     def truncate(self, offset: int) -> None:
-        """Another leader did not have what lies there; whole batches go, but none that the mark has reached."""
+        """Another leader did not have what lies there; whole batches go, none that the mark has reached."""
         assert offset >= self.high_watermark
         while self.batches:
             [last] = iter_headers(self.batches[-1])
