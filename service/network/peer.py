@@ -323,16 +323,16 @@ class Peer(asyncio.BufferedProtocol):
         return True
 
     def _kept(self, promise: Promise) -> None:
-        """Within somebody else's work: the next request is taken in a step of its own."""
+        """Within somebody else's work: where a request is next, or the end, that is for a step of its own."""
+        if self._connection.arrived_bytes or self._eof or self._shared.stopping or self._pausing:
+            self._shared.loop.call_soon(self._kept_before_more, promise)
+        else:
+            self._pending = None
+            self._answered(promise)
+
+    def _kept_before_more(self, promise: Promise) -> None:
         self._pending = None
         if self._answered(promise) and self._connection.state is READING:
-            shared = self._shared
-            if self._connection.arrived_bytes or self._eof or shared.stopping or self._pausing:
-                shared.loop.call_soon(self._next_if_reading)
-
-    def _next_if_reading(self) -> None:
-        """Unless the connection has ended, or was served, since."""
-        if self._connection.state is READING and not self._transport.is_closing():
             self._next()
 
     def _sent(self, error: Exception | None) -> None:
