@@ -44,7 +44,7 @@ class Block(Protocol):
 
 
 class _Encoded(NamedTuple):
-    count: int
+    amount: int
     records: Buffer
 
 
@@ -95,7 +95,7 @@ class OpenBatch:
             self._first_ms = now_ms
         encoded = _Encoded(block.count, block.encode(self.next_offset, self._count, now_ms - self._first_ms))
         self._parts.append((now_ms, (), encoded))
-        self._count += encoded.count
+        self._count += encoded.amount
         self._size += block.size
 
     def build(self, codec: Codec, producer: Producer | None = None) -> bytearray:
@@ -112,7 +112,7 @@ class OpenBatch:
             if encoded is None:
                 builder.add_all(now_ms, records)
             else:
-                builder.add_encoded(now_ms, encoded.count, encoded.records)
+                builder.add_encoded(now_ms, encoded.amount, encoded.records)
         return builder.build()
 
 

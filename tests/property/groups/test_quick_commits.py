@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.coordinator.batching import OpenBatch, size_of
-from service.coordinator.shard import Decision
+from service.coordinator.shard import LATER, Decision
 from service.groups import quick_commits
 from service.groups.offset_commits import known_commit
 from service.groups.shard import GroupShard
@@ -124,6 +124,7 @@ def ordinary(
         decision = of.shard.commit_offsets(known.request, version, now_ms)
     except (RequestError, WireError, ManyElements):
         return None
+    assert decision.response is not LATER
     if write:
         of.world.leader.ask(lambda shard, ticket, now: decision)
     return decision, bytes(response_frame(header, known.answer(decision.response)))
