@@ -12,7 +12,8 @@ from service.coordinator.ports import PartitionLog
 from service.coordinator.records import StoredBatch
 from service.coordinator.shard import Shard
 
-_RECORD_US: Final = 3
+_RECORD_US: Final = 4
+_MARKER_US: Final = 20
 _SIZE_SHIFT: Final = 5
 """32 bytes of a value are a microsecond: an assignment of thousands of partitions is one record."""
 _SLICE_S: Final = SLICE_US / 1e6
@@ -47,6 +48,10 @@ async def load(
         pace.begin()
         for batch in batches:
             if batch.marker is not None:
+                if pace.is_over(_MARKER_US):
+                    await pace.next_turn()
+                    if not is_wanted():
+                        return False
                 journal.at(batch.base_offset)
                 shard.replay_marker(batch.producer_id, batch.producer_epoch, batch.marker)
             elif not await pace.replay(batch, offset):
@@ -71,10 +76,10 @@ class _Pace:
 
     async def replay(self, batch: StoredBatch, from_offset: int) -> bool:
         """Replay the batch from `from_offset` on; False where nobody wants it any more."""
-        replay, at, now, piece = self._shard.replay, self._shard.journal.at, self._now, self._piece
+        replay, at = self._shard.replay, self._shard.journal.at
         producer_id, producer_epoch = batch.producer_id, batch.producer_epoch
         for offset, key, value in batch.records(from_offset):
-            if piece.charge(_RECORD_US + (len(value or b"") >> _SIZE_SHIFT)) or now() > self._until_s:
+            if self.is_over(_RECORD_US + (len(value or b"") >> _SIZE_SHIFT)):
                 await self.next_turn()
                 if not self._is_wanted():
                     return False
@@ -84,6 +89,10 @@ class _Pace:
             except CorruptionError as e:
                 raise CorruptionError(f"the record at offset {offset} does not parse: {e}") from e
         return True
+
+    def is_over(self, work_us: int) -> bool:
+        """Whether a record that takes so long is for the next turn."""
+        return self._piece.charge(work_us) or self._now() > self._until_s
 
     def begin(self) -> None:
         """In a turn that has just begun."""
