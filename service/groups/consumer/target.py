@@ -70,8 +70,10 @@ class Made(NamedTuple):
 
 
 def is_due(target_ms: int, interval_ms: int, now_ms: int) -> bool:
-    """Whether new targets may be made: at once when there are none yet, or nobody knows since when."""
-    return target_ms == 0 or interval_ms == 0 or now_ms >= target_ms + interval_ms
+    """Whether new targets may be made: at once when there are none yet, or nobody knows since when, as with a
+    clock that was set back.
+    """
+    return target_ms == 0 or interval_ms == 0 or not target_ms <= now_ms < target_ms + interval_ms
 
 
 def preferred_assignor(members: Iterable[Member], assignors: tuple[str, ...]) -> str:
