@@ -10,9 +10,8 @@ from service.base.errors import ConfigError
 from service.config.docs import markdown
 from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.settings import BrokerConfig, LogConfig, topic_config, validate_topic_change
-from service.config.tables import BROKER_KEYS, TOPIC_KEYS
+from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
-from service.config.tables.refused import refusal
 
 ROOT = Path(__file__).parents[3]
 PLAIN = BrokerConfig.from_properties({})
@@ -171,11 +170,12 @@ def test_every_key_of_a_node_reaches_it() -> None:
         ),
         (
             {"controller.quorum.voters": "1@a:9093,1@b:9093"},
-            "controller.quorum.voters: this node is named twice",
+            "controller.quorum.voters: node 1 is named twice",
         ),
         (
             {"controller.quorum.voters": "localhost"},
-            "controller.quorum.voters: expected id@host:port, found 'localhost'",
+            "Invalid configuration value for controller.quorum.voters. "
+            "Each entry should be in the form `{id}@{host}:{port}`.",
         ),
     ],
 )
@@ -325,7 +325,7 @@ class TestListeners:
                 {"controller.listener.names": "CONTROLLER"},
                 "must only contain values appearing in the 'listeners'",
             ),
-            ({"controller.listener.names": "PLAINTEXT"}, "at least one broker listener"),
+            ({"controller.listener.names": "PLAINTEXT"}, "at least one broker advertised listener"),
         ],
     )
     def test_listeners_that_cannot_be_are_refused(self, properties: dict[str, str], reason: str) -> None:
