@@ -14,8 +14,8 @@ from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.keys import to_text
 from service.config.listeners import Address
-from service.config.settings import BrokerConfig
 from service.config.served import SEVERAL_NODES
+from service.config.settings import BrokerConfig
 from service.config.tables import BROKER_KEYS, MEMBER_KEYS
 from service.config.tables.cluster import CLUSTER
 from service.config.tables.refused import REASONS
