@@ -59,6 +59,8 @@ RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 
+_RESERVED_IDS: Final = 100
+
 MAX_SMALL_BYTES: Final = 1 << 20
 """More than any of these small files has; a larger one is not what its name says."""
 
@@ -96,6 +98,12 @@ def decode_uuid(text: str) -> UUID:
         return UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
     except (binascii.Error, ValueError):
         raise ValueError(f"not an id: {text!r}") from None
+
+
+def is_reserved(directory_id: UUID) -> bool:
+    """Whether the id stands for something else than a directory (Kafka ``DirectoryId.reserved``)."""
+    high, low = divmod(directory_id.int, 1 << 64)
+    return not high and (low < _RESERVED_IDS or low >= 1 << 63)
 
 
 def random_id(world: World) -> UUID:
@@ -139,7 +147,7 @@ class LogDir:
         known = read_meta(self.disk, self.path)
         if known is None:
             known = MetaProperties(cluster_id, node_id, random_id(self._world))
-            _write_meta(self.disk, self.path, known)
+            write_meta(self.disk, self.path, known)
         if known.node_id != node_id:
             raise ConfigError(f"node.id: {self.path} belongs to node {known.node_id}, not {node_id}")
         if known.cluster_id != cluster_id:
@@ -278,7 +286,8 @@ def _check_meta(file: Path, text: str) -> None:
         )
 
 
-def _write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
+def write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
+    """Write meta.properties, as Kafka's with a checksum behind; it is on disk when this returns."""
     lines = (
         "version=1",
         f"cluster.id={meta.cluster_id}",
