@@ -1,4 +1,4 @@
-"""`firn format`, `firn random-uuid`: directories made ready for a node before it starts, as by Kafka's tool."""
+"""`firn format`, `firn random-uuid`: directories made ready before a node starts, as Kafka's tool does."""
 
 from __future__ import annotations
 
