@@ -66,15 +66,15 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
         "firn format": Page(
             (
                 (
-                    "firn format -c server.properties -t $(firn random-uuid)",
-                    "a node that is alone, or the first of several whose settings name the voters",
+                    "firn format -c server.properties -t 4L6g3nShT-eMCtK--X86sw",
+                    "a node whose settings name the voters, with an id that all nodes get",
                 ),
                 (
-                    "firn format -c server.properties -t 4L6g3nShT-eMCtK--X86sw --standalone",
+                    "firn format -c server.properties -t 4L6g3nShT-eMCtK--X86sw -s",
                     "a quorum of one that can be grown",
                 ),
                 (
-                    "firn format -c server.properties -t 4L6g3nShT-eMCtK--X86sw --no-initial-controllers",
+                    "firn format -c server.properties -t 4L6g3nShT-eMCtK--X86sw -N",
                     "a node that joins it",
                 ),
             ),

@@ -59,10 +59,11 @@ class LogDirs:
 
     def claim(self, cluster_id: str, node_id: int) -> list[MetaProperties]:
         """As `LogManager.claim`."""
-        claimed = {}
+        claimed: dict[Path, MetaProperties] = {}
         for home in tuple(self.in_use):
             try:
-                claimed[home.path] = home.claim(cluster_id, node_id)
+                taken = {meta.directory_id for meta in claimed.values()}
+                claimed[home.path] = home.claim(cluster_id, node_id, taken)
             except DiskError as e:
                 self.leave_out(home, e)
         check_directory_ids(claimed)

@@ -22,7 +22,7 @@ import binascii
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -106,11 +106,12 @@ def is_reserved(directory_id: UUID) -> bool:
     return not high and (low < _RESERVED_IDS or low >= 1 << 63)
 
 
-def random_id(world: World) -> UUID:
-    """A random id whose text does not begin with a dash (it would look like an option to the tools)."""
+def random_id(world: World, taken: Collection[UUID] = ()) -> UUID:
+    """A random id that is none of `taken`, and whose text does not begin with a dash (it would look like an
+    option to the tools)."""
     while True:
         value = world.new_uuid()
-        if not encode_uuid(value).startswith("-"):
+        if value not in taken and not encode_uuid(value).startswith("-"):
             return value
 
 
@@ -140,13 +141,13 @@ class LogDir:
             fd, self._lock_fd = self._lock_fd, -1
             self.disk.close(fd)
 
-    def claim(self, cluster_id: str, node_id: int) -> MetaProperties:
-        """Write meta.properties where it is missing;
+    def claim(self, cluster_id: str, node_id: int, taken: Collection[UUID] = ()) -> MetaProperties:
+        """Write meta.properties where it is missing, with an id that is none of `taken`;
         `ConfigError` if the directory is another node's or cluster's.
         """
         known = read_meta(self.disk, self.path)
         if known is None:
-            known = MetaProperties(cluster_id, node_id, random_id(self._world))
+            known = MetaProperties(cluster_id, node_id, random_id(self._world, taken))
             write_meta(self.disk, self.path, known)
         if known.node_id != node_id:
             raise ConfigError(f"node.id: {self.path} belongs to node {known.node_id}, not {node_id}")

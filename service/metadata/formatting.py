@@ -8,11 +8,12 @@ behind is formatted again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from service.base.disk import Disk, MissingFile
 from service.base.errors import ConfigError, StorageError
@@ -183,18 +184,22 @@ def format_directories(world: World, order: Order, say: Callable[[str], None]) -
     say(f"Bootstrap metadata: {shown}")
     for path in sorted(found.empty):
         _check_has_no_log(disk, path)
+    taken = {one.directory_id for one in (*found.formatted.values(), *order.initial_controllers)}
     for path in sorted(found.empty):
-        _format(world, order, path, say)
+        taken.add(_format(world, order, path, taken, say))
 
 
-def _format(world: World, order: Order, path: Path, say: Callable[[str], None]) -> None:
+def _format(
+    world: World, order: Order, path: Path, taken: Collection[UUID], say: Callable[[str], None]
+) -> UUID:
+    """Format one directory; returns its id, none of `taken` where it is not a voter's."""
     own = next((one for one in order.initial_controllers if one.node_id == order.node_id), None)
     is_metadata = path == order.metadata_directory
     kind = "data directory"
     if is_metadata:
         dynamic = "dynamic " if order.initial_controllers else ""
         kind = f"{dynamic}metadata {'voter ' if own is not None else ''}directory"
-    directory_id = own.directory_id if own is not None and is_metadata else random_id(world)
+    directory_id = own.directory_id if own is not None and is_metadata else random_id(world, taken)
     home = LogDir(path, world)
     try:
         say(f"Formatting {kind} {path} with {METADATA_VERSION} {RELEASE_NAME}.")
@@ -205,6 +210,7 @@ def _format(world: World, order: Order, path: Path, say: Callable[[str], None]) 
         write_meta(world.disk, path, MetaProperties(order.cluster_id, order.node_id, directory_id))
     finally:
         home.close()
+    return directory_id
 
 
 def _write_first_voters(disk: Disk, path: Path, order: Order, now_ms: int) -> None:
