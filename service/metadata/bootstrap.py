@@ -249,6 +249,6 @@ def encode_first_voters(
 
 def _encoded(message: object) -> bytes:
     buffer = io.BytesIO()
-    writer: Any = entity_writer(type(message))  # type: ignore[type-var]
+    writer: Any = entity_writer(type(message))
     writer(buffer, message)
     return buffer.getvalue()

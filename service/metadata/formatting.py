@@ -184,7 +184,8 @@ def format_directories(world: World, order: Order, say: Callable[[str], None]) -
     say(f"Bootstrap metadata: {shown}")
     for path in sorted(found.empty):
         _check_has_no_log(disk, path)
-    taken = {one.directory_id for one in (*found.formatted.values(), *order.initial_controllers)}
+    taken = {meta.directory_id for meta in found.formatted.values()}
+    taken.update(one.directory_id for one in order.initial_controllers)
     for path in sorted(found.empty):
         taken.add(_format(world, order, path, taken, say))
 

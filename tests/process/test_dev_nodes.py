@@ -99,8 +99,7 @@ def running(children: Sequence[Child], folder: Path, patience_s: float = 20) -> 
         started = supervisor.children() if supervisor.process.poll() is None else []
     finally:
         end(supervisor.process)
-        for pid in started:
-            wait_until(f"process {pid} to end", lambda pid=pid: not is_alive(pid))
+        wait_until("the children to end", lambda: not any(map(is_alive, started)))
 
 
 READY = "ready: nodes 1, 2, 3 on 127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"
