@@ -12,11 +12,13 @@ from service.base.disk import SystemDisk
 from service.cli.main import main
 from service.config.cluster import ClusterConfig
 from service.hot.ensemble import load_ensemble
-from service.hot.log_dir import decode_uuid
+from service.hot.log_dir import decode_uuid, encode_uuid
+from service.metadata.bootstrap import parse_initial_controllers
 from service.metadata.features import supported_features
 from service.metadata.formatting import check_formatted
 from tests.support.kafka_tools import RUNNER, run_tool, tool
 from tests.support.processes import Node, child, free_port, wait_until
+from tests.support.quorums import Cluster, Program
 from tests.support.requirements import KAFKA_LIBS, need_kafka_tools
 
 CLUSTER_ID = "4L6g3nShT-eMCtK--X86sw"
@@ -198,3 +200,22 @@ def test_the_command_says_what_it_did(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == (
         f"Formatting dynamic metadata voter directory {tmp_path}/data with metadata.version 4.3-IV0."
     )
+
+
+def test_a_quorum_of_kafka_nodes_forms_on_what_firn_laid_out_and_formatted(tmp_path: Path) -> None:
+    need_kafka_tools()
+    kafka = dict.fromkeys((1, 2, 3), Program.KAFKA)
+    with Cluster(tmp_path, nodes=3, controllers=2, programs=kafka) as cluster:
+        cluster.start(seconds=90)
+        quorum = (QUORUM_TOOL, "--bootstrap-server", cluster.bootstrap, "describe")
+        status = tool(*quorum, "--status")
+        assert f"ClusterId:              {cluster.plan.cluster_id}" in status
+        voters = parse_initial_controllers(cluster.plan.initial_controllers)
+        assert len(voters) == 2
+        (told,) = (line for line in status.splitlines() if line.startswith("CurrentVoters:"))
+        for voter in voters:
+            assert encode_uuid(voter.directory_id) in told
+            assert f"CONTROLLER://{voter.host}:{voter.port}" in told
+        replication = tool(*quorum, "--replication")
+        roles = [line.split()[-1] for line in replication.splitlines()[1:] if line.strip()]
+        assert sorted(roles) == ["Follower", "Leader", "Observer"]
