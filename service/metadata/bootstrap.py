@@ -12,6 +12,7 @@ header (KIP-853). Sources: Apache Kafka ``BootstrapDirectory``, ``BootstrapMetad
 from __future__ import annotations
 
 import io
+import logging
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -34,8 +35,10 @@ from service.hot.log_dir import MAX_SMALL_BYTES, decode_uuid, encode_uuid, is_re
 from service.metadata.batches import ControlType, decode_batches, encode_batch, encode_control_batch
 from service.metadata.frames import Frame, UnknownRecord, newest
 from service.metadata.image import METADATA_VERSION, FeatureRange
-from service.metadata.records import FeatureLevelRecord
+from service.metadata.records import FeatureLevelRecord, MetadataRecord
 from service.records.builder import BatchBuilder
+
+_logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "bootstrap.checkpoint"
 KRAFT_VERSION: Final = "kraft.version"
@@ -210,6 +213,26 @@ def read_bootstrap(disk: Disk, directory: Path) -> tuple[Frame, ...] | None:
         return None
     except CorruptionError as e:
         raise CorruptionError(f"{path}: {e}") from e
+
+
+def first_records(
+    disk: Disk, directory: Path, features: Iterable[FeatureRange]
+) -> tuple[MetadataRecord, ...] | None:
+    """What the controller writes into an empty log, as the metadata directory says; None where it does not.
+
+    Raises as `read_bootstrap`. Features that are not served here are left out, and said so.
+    """
+    frames = read_bootstrap(disk, directory)
+    if frames is None:
+        return None
+    taken, left = split_supported(frames, features)
+    if left:
+        _logger.warning(
+            "%s names features that are not served here; they are left at level 0: %s",
+            directory / FILE_NAME,
+            ", ".join(f"{one.name}={one.feature_level}" for one in left),
+        )
+    return tuple(frame.record for frame in taken if not isinstance(frame.record, UnknownRecord))
 
 
 def encode_first_voters(

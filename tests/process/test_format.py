@@ -74,6 +74,7 @@ def test_ids_are_printed_and_none_begins_like_an_option(capsys: pytest.CaptureFi
         (True, ("-I", "1@a:1:x"), "Failed to parse directory ID in dynamic voter string: x"),
         (True, ("-s", "-f", "foo=1"), "Unsupported feature: foo. Supported features are: "),
         (True, ("-s", "-f", "kraft.version=0"), "Cannot set kraft.version to 0 if controller.quorum.voters"),
+        (True, ("-N", "-f", "group.version=0"), "--feature: a node begins with metadata.version=30"),
         (True, ("-N", "-r", "4.2"), "--release-version 4.2: only 4.3, which is metadata.version 30, can be"),
         (
             True,

@@ -10,6 +10,8 @@ from __future__ import annotations
 from itertools import accumulate
 from pathlib import Path
 
+import pytest
+
 from service.base.disk import SystemDisk
 from service.hot.log_dir import MetaProperties, decode_uuid, read_meta
 from service.inspect.formats import dump
@@ -19,12 +21,14 @@ from service.metadata.bootstrap import (
     encode_bootstrap,
     encode_first_voters,
     feature_frames,
+    first_records,
     levels_of,
     parse_initial_controllers,
     read_bootstrap,
     split_supported,
 )
 from service.metadata.features import supported_features
+from service.metadata.records import FeatureLevelRecord
 from service.records.batch import iter_headers
 
 FORMATTED = Path(__file__).parent / "kafka-4.3.1" / "formatted"
@@ -69,6 +73,14 @@ def test_of_its_features_those_that_are_not_served_are_left_out() -> None:
     taken, left = split_supported(frames, supported_features())
     assert levels_of(taken) == {one.name: one.max_level for one in supported_features()}
     assert {"share.version", "streams.version", "transaction.version"} <= {one.name for one in left}
+
+
+def test_a_new_log_begins_with_those_that_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    records = first_records(SystemDisk(), FORMATTED, supported_features())
+    assert records is not None
+    assert {type(one) for one in records} == {FeatureLevelRecord}
+    assert "transaction.version=2" in caplog.text
+    assert first_records(SystemDisk(), tmp_path, supported_features()) is None
 
 
 def test_the_first_voters_are_written_again_byte_for_byte() -> None:
