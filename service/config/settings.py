@@ -81,6 +81,7 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = LONG_MAX
     delete_retention_ms: int = 86_400_000
+    unclean_leader_election_enable: bool = False
 
     @property
     def is_compacted(self) -> bool:

@@ -16,7 +16,7 @@ from service.config.keys import ConfigKey
 from service.config.served import SEVERAL_NODES
 from service.config.tables.checks import S3_SCHEMES, http_url_problem, store_url_problem
 from service.config.tables.cleaner import CLEANER
-from service.config.tables.cluster import CLUSTER
+from service.config.tables.cluster import CLUSTER, CLUSTER_TOPIC
 from service.config.tables.disk import DISK
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 from service.config.tables.log import HOURS_AND_MINUTES, LOG
@@ -57,19 +57,20 @@ def _broker_default(topic_key: ConfigKey) -> ConfigKey:
     )
 
 
-TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in TOPIC})
+_TOPIC: Final = (*TOPIC, *CLUSTER_TOPIC) if SEVERAL_NODES else TOPIC
+TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in _TOPIC})
 
 
-def _node_keys(quorum: Iterable[ConfigKey]) -> Mapping[str, ConfigKey]:
+def _node_keys(quorum: Iterable[ConfigKey], topic: Iterable[ConfigKey]) -> Mapping[str, ConfigKey]:
     tables = (NODE, NETWORK, quorum, LOG, CLEANER, OFFSETS_TOPIC, GROUPS, DISK, REMOTE)
-    defaults = (_broker_default(key) for key in TOPIC if key.synonyms)
+    defaults = (_broker_default(key) for key in topic if key.synonyms)
     every = (*chain.from_iterable(tables), *defaults, *HOURS_AND_MINUTES)
     return MappingProxyType({key.name: key for key in every})
 
 
-MEMBER_KEYS: Final = _node_keys(CLUSTER)
+MEMBER_KEYS: Final = _node_keys(CLUSTER, (*TOPIC, *CLUSTER_TOPIC))
 """What a node of several takes."""
-BROKER_KEYS: Final = MEMBER_KEYS if SEVERAL_NODES else _node_keys(QUORUM)
+BROKER_KEYS: Final = MEMBER_KEYS if SEVERAL_NODES else _node_keys(QUORUM, TOPIC)
 """What a node takes today."""
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {name: reason for name, reason in REASONS.items() if name not in BROKER_KEYS}

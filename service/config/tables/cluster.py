@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from service.config.tables.columns import BOOLEAN, INT, LIST, LONG, MIB, STRING, WEEK_MS, key
+from service.config.tables.columns import BOOLEAN, INT, LIST, LONG, MIB, STRING, WEEK_MS, key, synonyms_of
 from service.config.tables.quorum import METADATA_LOG
 
 CLUSTER: Final = (
@@ -149,13 +149,17 @@ CLUSTER: Final = (
         at_least=1,
     ),
     key(
-        "unclean.leader.election.enable", BOOLEAN, False,
-        "Whether a replica that may lack records is made leader where no other one is left.",
-        dynamic=True,
-    ),
-    key(
         "unclean.leader.election.interval.ms", LONG, 300_000,
         "How often partitions without a leader are looked at for that.",
         at_least=1, internal=True,
     ),
 )  # fmt: skip
+
+CLUSTER_TOPIC: Final = (
+    key(
+        "unclean.leader.election.enable", BOOLEAN, False,
+        "Whether a replica that may lack records is made leader where no other one is left.",
+        synonyms=synonyms_of("unclean.leader.election.enable"),
+    ),
+)  # fmt: skip
+"""Keys of a topic whose partitions may have several replicas."""

@@ -17,7 +17,7 @@ from service.config.listeners import Address
 from service.config.served import SEVERAL_NODES
 from service.config.settings import BrokerConfig
 from service.config.tables import BROKER_KEYS, MEMBER_KEYS
-from service.config.tables.cluster import CLUSTER
+from service.config.tables.cluster import CLUSTER, CLUSTER_TOPIC
 from service.config.tables.refused import REASONS
 
 ROOT = Path(__file__).parents[3]
@@ -343,7 +343,7 @@ def test_every_key_reaches_the_node() -> None:
     cluster = {field.name for field in dataclasses.fields(ClusterConfig)}
     quorum = {field.name for field in dataclasses.fields(QuorumConfig)}
     broker = {field.name for field in dataclasses.fields(BrokerConfig)}
-    for key in CLUSTER:
+    for key in (*CLUSTER, *CLUSTER_TOPIC):
         field = key.name.removeprefix("firn.").replace(".", "_")
         of_the_quorum = field.removeprefix("controller_").removeprefix("quorum_")
         assert field in cluster | broker or of_the_quorum in quorum, key.name
@@ -353,7 +353,9 @@ def test_every_key_reaches_the_node() -> None:
 def test_keys_that_are_apache_kafkas_have_its_types_and_defaults() -> None:
     text = (ROOT / "tests" / "golden" / "config" / "broker_keys.txt").read_text()
     theirs = {name: (type_, default) for name, type_, default in (r.split(" ", 2) for r in text.splitlines())}
-    ours = {key.name: (key.type.name.lower(), to_text(key.default) or "-") for key in CLUSTER}
+    ours = {
+        key.name: (key.type.name.lower(), to_text(key.default) or "-") for key in (*CLUSTER, *CLUSTER_TOPIC)
+    }
     assert {name for name in ours.keys() & theirs.keys() if theirs[name] != ours[name]} == {
         "controller.quorum.append.linger.ms",  # a flush under way gathers what comes meanwhile
         "process.roles",  # a node can be started without any settings
