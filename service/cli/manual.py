@@ -63,6 +63,24 @@ PAGES: Final[Mapping[str, Page]] = MappingProxyType(
             _AWS,
             "docs/configuration.md has every setting, docs/operations.md how it is run",
         ),
+        "firn format": Page(
+            (
+                (
+                    "firn format -c server.properties -t 4L6g3nShT-eMCtK--X86sw",
+                    "a node whose settings name the voters, with an id that all nodes get",
+                ),
+                (
+                    "firn format -c server.properties -t 4L6g3nShT-eMCtK--X86sw -s",
+                    "a quorum of one that can be grown",
+                ),
+                (
+                    "firn format -c server.properties -t 4L6g3nShT-eMCtK--X86sw -N",
+                    "a node that joins it",
+                ),
+            ),
+            see="docs/operations.md",
+        ),
+        "firn random-uuid": Page((("firn random-uuid", "an id for a cluster or a directory"),)),
         "firn dev": Page(
             (
                 ("firn dev", "a node on 127.0.0.1:9092 and an S3 on a free port"),

@@ -22,6 +22,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     parser.add_argument(
         "config", nargs="?", metavar="CONFIG.properties", help="settings, in Java's .properties syntax"
     )
+    parser.add_argument("--until-eof", action="store_true", help="end when the standard input does")
     add_set_option(parser)
     add_log_level_option(parser)
     parser.set_defaults(run=run)
@@ -60,7 +61,28 @@ def run(args: argparse.Namespace) -> int:
     from service.config.settings import BrokerConfig
 
     properties = load_properties(args.config) if args.config else {}
+    if args.until_eof:
+        _end_at_eof()
     return serve(BrokerConfig.from_properties({**properties, **dict(args.set)}), args.log_level)
+
+
+def _end_at_eof() -> None:
+    """SIGTERM to this process once whoever holds the other end of its standard input has ended, however that
+    came."""
+    import os
+    import signal
+    import sys
+    import threading
+
+    descriptor = sys.stdin.fileno()
+
+    def read() -> None:
+        # Not through sys.stdin: whoever is inside its lock at the end of the process has Python abort.
+        while os.read(descriptor, 1 << 10):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=read, name="stdin", daemon=True).start()
 
 
 def serve(

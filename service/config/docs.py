@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable
 
 from service.config.keys import ConfigKey, to_text
+from service.config.served import SEVERAL_NODES
 from service.config.tables import BROKER_KEYS, REFUSED, TOPIC_KEYS
 from service.config.tables.groups import GROUP
 
@@ -19,7 +20,8 @@ accepted only if it has an effect: an unknown key, or a value that cannot be, st
 its name and the reason, all of them at once. Credentials are never configured here: object storage takes
 them from its environment, S3 from the usual AWS chain.
 
-What differs from Kafka, because one node is all there is:
+"""
+_ALONE = """What differs from Kafka, because one node is all there is:
 - `node.id` defaults to 1, `process.roles` to `broker,controller`; a node is always both.
 - `listeners` defaults to the loopback interface, `log.dir` to `firn-data` in the working directory.
 - Listeners named by `controller.listener.names` are left closed: the controller is spoken to in memory.
@@ -27,15 +29,25 @@ What differs from Kafka, because one node is all there is:
 - Every listener must be advertised.
 - `firn.remote.url` is the switch of tiered storage.
 """
+_SEVERAL = """What differs from Kafka:
+- `node.id` defaults to 1, `process.roles` to `broker,controller`. A node of both roles for which neither
+  `controller.quorum.bootstrap.servers` nor another voter in `controller.quorum.voters` is named is alone:
+  it is its own quorum and needs no listener for the controller.
+- `listeners` defaults to the loopback interface, `log.dir` to `firn-data` in the working directory.
+- Every broker's listener must be advertised.
+- `controller.quorum.append.linger.ms` defaults to 0, not 25.
+- `default.replication.factor` may be 1 only.
+- `firn.remote.url` is the switch of tiered storage.
+"""
 
 
 def markdown() -> str:
     """The whole document."""
-    parts = [_HEAD]
+    parts = [_HEAD, _SEVERAL if SEVERAL_NODES else _ALONE]
     parts.append("## Node\n\nKeys marked * may be altered while the node runs.\n\n")
     parts.append(_table(BROKER_KEYS.values()))
     parts.append("\n## Topic\n\nSet when a topic is created, or later with `kafka-configs --alter`.\n\n")
-    parts.append(_table(key for key in TOPIC_KEYS.values() if not key.internal))
+    parts.append(_table(TOPIC_KEYS.values()))
     parts.append(
         "\n## Group\n\nSet for one consumer group, with `kafka-configs --alter --entity-type groups`.\n\n"
     )
@@ -47,7 +59,8 @@ def markdown() -> str:
 
 def _table(keys: Iterable[ConfigKey]) -> str:
     rows = ["| key | type | default | valid | what it does |\n|---|---|---|---|---|\n"]
-    for key in sorted(keys, key=lambda key: (key.name.startswith("firn."), key.name)):
+    shown_keys = (key for key in keys if not key.internal)
+    for key in sorted(shown_keys, key=lambda key: (key.name.startswith("firn."), key.name)):
         default = to_text(key.default)
         shown = "" if default is None else f"`{default}`" if default else "(empty)"
         valid = key.valid_values()

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final, NamedTuple, TypedDict
+from typing import Final, NamedTuple
 
 from service.base.errors import ConfigError
-from service.config.keys import Value
+from service.config.keys import INT_MAX, Value
 
 _ENTRY: Final = re.compile(r"(.*)://\[?([0-9a-zA-Z\-%._:]*)\]?:(-?[0-9]{1,10})")
-_VOTER: Final = re.compile(r"([0-9]{1,10})@\[?([0-9a-zA-Z\-%._:]+)\]?:([0-9]{1,5})")
+_ADDRESS: Final = re.compile(r"(?:[0-9a-zA-Z\-%._]*://)?\[?([0-9a-zA-Z\-%._:]*)\]?:([0-9]{1,5})")
 PLAINTEXT: Final = "PLAINTEXT"
 _PROTOCOLS: Final = (PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_EVERY_INTERFACE: Final = ("", "0.0.0.0", "::")
 
 
 class Listener(NamedTuple):
@@ -31,43 +32,132 @@ class Listener(NamedTuple):
         return f"{self.name}://{host}:{self.port}"
 
 
-class ListenerFields(TypedDict):
-    listeners: tuple[Listener, ...]
-    advertised_listeners: tuple[Listener, ...]
-    controller_listeners: tuple[Listener, ...]
+class Listeners(NamedTuple):
+    """Where a node listens, and what others are told, by role. `inter_broker`: the listener by which brokers
+    reach each other; `controller_names`: how controllers' listeners are called, here and elsewhere."""
+
+    broker: tuple[Listener, ...]
+    advertised_broker: tuple[Listener, ...]
+    controller: tuple[Listener, ...]
+    advertised_controller: tuple[Listener, ...]
+    controller_names: tuple[str, ...]
+    inter_broker: str
 
 
-def read_listeners(values: Mapping[str, Value]) -> ListenerFields:
-    """The broker's listeners, what clients are told, and the controller's. Raises `ConfigError`."""
+class Address(NamedTuple):
+    """Where a controller is reached."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Voter(NamedTuple):
+    """A voter that the configuration names."""
+
+    node_id: int
+    address: Address
+
+    def __str__(self) -> str:
+        return f"{self.node_id}@{self.address}"
+
+
+def read_listeners(values: Mapping[str, Value], voters: Sequence[Voter], *, is_alone: bool) -> Listeners:
+    """The listeners of a node with the roles, names and maps in `values`. Raises `ConfigError`.
+
+    `is_alone`: nobody else is in the cluster, so nobody has to be reached.
+    """
+    roles = values["process.roles"]
+    names = values["controller.listener.names"]
+    assert isinstance(roles, tuple)
+    assert isinstance(names, tuple)
+    controller_names = tuple(name.upper() for name in names)
+    if len(set(controller_names)) != len(controller_names):
+        raise ConfigError("Configuration 'controller.listener.names' values must not be duplicated.")
     every = _parse_list("listeners", values["listeners"])
-    controllers = values["controller.listener.names"]
-    assert isinstance(controllers, tuple)
-    controller_names = {name.upper() for name in controllers}
-    own = tuple(listener for listener in every if listener.name not in controller_names)
-    _check_names(every, own, controller_names)
-    _check_protocols(own, every, values["listener.security.protocol.map"])
-    return ListenerFields(
-        listeners=own,
-        advertised_listeners=_advertised(own, values["advertised.listeners"]),
-        controller_listeners=tuple(listener for listener in every if listener.name in controller_names),
+    _check_differ(every)
+    controller = tuple(listener for listener in every if listener.name in controller_names)
+    broker = tuple(listener for listener in every if listener.name not in controller_names)
+    if "controller" in roles:
+        _check_controller(controller, broker, controller_names, roles, is_alone=is_alone)
+    else:
+        _check_pure_broker(controller, controller_names)
+    if "broker" in roles and not broker:
+        raise ConfigError(
+            "There must be at least one broker advertised listener. "
+            "Perhaps all listeners appear in controller.listener.names?"
+        )
+    told = values["advertised.listeners"]
+    advertised = None if told is None else _parse_list("advertised.listeners", told)
+    _check_protocols(broker, every, controller_names, values["listener.security.protocol.map"])
+    advertised_broker = _advertised_broker(broker, every, advertised, controller_names)
+    return Listeners(
+        broker,
+        advertised_broker,
+        controller,
+        _advertised_controller(controller, advertised, controller_names, _own(values, voters)),
+        controller_names,
+        _inter_broker(values, roles, advertised_broker, controller_names, is_alone=is_alone),
     )
 
 
-def read_voters(values: Mapping[str, Value]) -> None:
-    """Check `controller.quorum.voters`: nobody but this node. Raises `ConfigError`."""
-    voters = values["controller.quorum.voters"]
-    assert isinstance(voters, tuple)
-    for text in voters:
-        match = _VOTER.fullmatch(text)
-        if match is None:
-            raise ConfigError(f"controller.quorum.voters: expected id@host:port, found {text!r}")
-        if int(match[1]) != values["node.id"]:
+def read_voters(values: Mapping[str, Value]) -> tuple[Voter, ...]:
+    """`controller.quorum.voters`, by id (Kafka `parseVoterConnections`). Raises `ConfigError`."""
+    entries = values["controller.quorum.voters"]
+    assert isinstance(entries, tuple)
+    voters: dict[int, Voter] = {}
+    for entry in entries:
+        voter = _parse_voter(entry)
+        if voter.node_id in voters:
+            raise ConfigError(f"controller.quorum.voters: node {voter.node_id} is named twice")
+        voters[voter.node_id] = voter
+    return tuple(voters[node_id] for node_id in sorted(voters))
+
+
+def read_bootstrap_servers(values: Mapping[str, Value]) -> tuple[Address, ...]:
+    """`controller.quorum.bootstrap.servers`, in the order given. Raises `ConfigError`."""
+    entries = values["controller.quorum.bootstrap.servers"]
+    assert isinstance(entries, tuple)
+    found = []
+    for entry in entries:
+        address = _parse_address(entry)
+        if address is None or not address.host:
             raise ConfigError(
-                f"controller.quorum.voters: {text} is not this node (node.id={values['node.id']}); "
-                "a quorum of several nodes is not supported"
+                f"Failed to parse host name from {entry} for the configuration "
+                'controller.quorum.bootstrap.servers. Each entry should be in the form "{host}:{port}"'
             )
-    if len(voters) > 1:
-        raise ConfigError("controller.quorum.voters: this node is named twice")
+        found.append(address)
+    return tuple(found)
+
+
+def _parse_voter(entry: str) -> Voter:
+    form = "Each entry should be in the form `{id}@{host}:{port}`."
+    node_id, separator, rest = entry.partition("@")
+    if not separator or "@" in rest:
+        raise ConfigError(f"Invalid configuration value for controller.quorum.voters. {form}")
+    if not (node_id.isascii() and node_id.isdigit() and len(node_id) <= 10 and int(node_id) <= INT_MAX):
+        raise ConfigError(f"Failed to parse voter ID as an integer from {node_id}")
+    address = _parse_address(rest)
+    if address is None or not address.host:
+        raise ConfigError(
+            f"Failed to parse host name from entry {entry} for the configuration "
+            f"controller.quorum.voters. {form}"
+        )
+    return Voter(int(node_id), address)
+
+
+def _parse_address(text: str) -> Address | None:
+    """`host:port`, the host in brackets or not; None where it is none (Kafka `Utils.getHost`, `getPort`)."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None or not 0 < int(match[2]) <= 65535:
+        return None
+    return Address(match[1], int(match[2]))
+
+
+def _own(values: Mapping[str, Value], voters: Sequence[Voter]) -> Voter | None:
+    return next((voter for voter in voters if voter.node_id == values["node.id"]), None)
 
 
 def _parse_list(key: str, value: Value) -> tuple[Listener, ...]:
@@ -85,36 +175,90 @@ def _parse_list(key: str, value: Value) -> tuple[Listener, ...]:
     return tuple(result)
 
 
-def _check_names(every: Sequence[Listener], own: Sequence[Listener], controller_names: set[str]) -> None:
+def _check_differ(every: Sequence[Listener]) -> None:
     names = [listener.name for listener in every]
     if len(set(names)) != len(names):
         raise ConfigError("listeners: Each listener must have a different name")
     addresses = [(listener.host, listener.port) for listener in every if listener.port]
     if len(set(addresses)) != len(addresses):
         raise ConfigError("listeners: Each listener must have a different address")
-    if missing := sorted(controller_names - set(names)):
+
+
+def _check_controller(
+    controller: Sequence[Listener],
+    broker: Sequence[Listener],
+    controller_names: Sequence[str],
+    roles: Sequence[str],
+    *,
+    is_alone: bool,
+) -> None:
+    if missing := sorted(set(controller_names) - {listener.name for listener in controller}):
         raise ConfigError(
-            "controller.listener.names must only contain values appearing in the 'listeners' configuration; "
-            f"not there: {', '.join(missing)}"
+            "controller.listener.names must only contain values appearing in the 'listeners' configuration "
+            f"when running the KRaft controller role; not there: {', '.join(missing)}"
         )
-    if not own:
+    if "broker" not in roles and broker:
         raise ConfigError(
-            "There must be at least one broker listener. "
-            "Perhaps all listeners appear in controller.listener.names?"
+            "The listeners config must only contain KRaft controller listeners from "
+            "controller.listener.names when process.roles=controller"
+        )
+    if not controller and not is_alone:
+        raise ConfigError(
+            "controller.listener.names must contain at least one value appearing in the 'listeners' "
+            "configuration when running the KRaft controller role"
         )
 
 
-def _check_protocols(own: Sequence[Listener], every: Sequence[Listener], value: Value) -> None:
+def _check_pure_broker(controller: Sequence[Listener], controller_names: Sequence[str]) -> None:
+    if not controller_names:
+        raise ConfigError(
+            "controller.listener.names must contain at least one value when running KRaft with just the "
+            "broker role"
+        )
+    if controller:
+        raise ConfigError(
+            "controller.listener.names must not contain a value appearing in the 'listeners' configuration "
+            "when running KRaft with just the broker role"
+        )
+
+
+def _check_protocols(
+    broker: Sequence[Listener], every: Sequence[Listener], controller_names: Sequence[str], value: Value
+) -> None:
     if value is None:
-        unknown = [listener.name for listener in own if listener.name != PLAINTEXT]
+        unknown = [listener.name for listener in broker if listener.name != PLAINTEXT]
         if unknown:
             raise ConfigError(
                 f"listeners: No security protocol defined for listener {unknown[0]}; "
                 f"set listener.security.protocol.map={unknown[0]}:PLAINTEXT"
             )
+        if secured := [name for name in controller_names if name in _PROTOCOLS and name != PLAINTEXT]:
+            raise ConfigError(f"controller.listener.names: {secured[0]}: only PLAINTEXT is supported")
         return
+    protocols = _parse_protocols(str(value))
+    for listener in every:
+        protocol = protocols.get(listener.name, "")
+        if not protocol:
+            raise ConfigError(f"listeners: No security protocol defined for listener {listener.name}")
+        if protocol != PLAINTEXT:
+            raise ConfigError(f"listeners: {listener.name} is {protocol}; only PLAINTEXT is supported")
+    for name in controller_names:
+        if name not in protocols:
+            raise ConfigError(
+                f"Controller listener with name {name} defined in controller.listener.names not found in "
+                "listener.security.protocol.map  (an explicit security mapping for each controller listener "
+                "is required if listener.security.protocol.map is non-empty, or if there are security "
+                "protocols other than PLAINTEXT in use)"
+            )
+        if protocols[name] != PLAINTEXT:
+            raise ConfigError(
+                f"controller.listener.names: {name} is {protocols[name]}; only PLAINTEXT is supported"
+            )
+
+
+def _parse_protocols(text: str) -> dict[str, str]:
     protocols: dict[str, str] = {}
-    for entry in str(value).split(","):
+    for entry in text.split(","):
         name, separator, protocol = (part.strip().upper() for part in entry.rpartition(":"))
         if not separator or not name or protocol not in _PROTOCOLS:
             raise ConfigError(
@@ -123,18 +267,18 @@ def _check_protocols(own: Sequence[Listener], every: Sequence[Listener], value: 
         if name in protocols:
             raise ConfigError(f"listener.security.protocol.map: {name} appears twice")
         protocols[name] = protocol
-    for listener in every:
-        protocol = protocols.get(listener.name, "")
-        if not protocol:
-            raise ConfigError(f"listeners: No security protocol defined for listener {listener.name}")
-        if protocol != PLAINTEXT:
-            raise ConfigError(f"listeners: {listener.name} is {protocol}; only PLAINTEXT is supported")
+    return protocols
 
 
-def _advertised(own: tuple[Listener, ...], value: Value) -> tuple[Listener, ...]:
-    advertised = own if value is None else _parse_list("advertised.listeners", value)
+def _advertised_broker(
+    broker: tuple[Listener, ...],
+    every: Sequence[Listener],
+    told: Sequence[Listener] | None,
+    controller_names: Sequence[str],
+) -> tuple[Listener, ...]:
+    advertised = broker if told is None else tuple(one for one in told if one.name not in controller_names)
     names = [listener.name for listener in advertised]
-    known = [listener.name for listener in own]
+    known = [listener.name for listener in broker]
     if hidden := sorted(set(known) - set(names)):
         raise ConfigError(
             f"advertised.listeners: {hidden[0]} of listeners is missing: a client that connects there could "
@@ -143,16 +287,82 @@ def _advertised(own: tuple[Listener, ...], value: Value) -> tuple[Listener, ...]
     if stray := sorted(set(names) - set(known)):
         raise ConfigError(
             "advertised.listeners listener names must be equal to or a subset of the ones defined in "
-            f"listeners. Found {','.join(stray)}. The valid options are {','.join(known)}"
+            f"listeners. Found {','.join(stray)}. The valid options are "
+            f"{','.join(listener.name for listener in every)}"
         )
-    if len(set(names)) != len(names):
-        raise ConfigError("advertised.listeners: Each listener must have a different name")
+    if told is not None:
+        every_name = [listener.name for listener in told]
+        if len(set(every_name)) != len(every_name):
+            raise ConfigError("advertised.listeners: Each listener must have a different name")
     for listener in advertised:
-        if not listener.host and value is None:
-            continue  # the machine's name, which is known where the node runs
-        if listener.host in ("", "0.0.0.0", "::"):
-            raise ConfigError(
-                f"advertised.listeners cannot use the nonroutable meta-address {listener.host or '(empty)'}. "
-                "Use a routable IP address."
-            )
+        if told is not None or listener.host:  # else the machine's name, which is known where the node runs
+            _check_routable(listener)
     return advertised
+
+
+def _advertised_controller(
+    controller: Sequence[Listener],
+    told: Sequence[Listener] | None,
+    controller_names: Sequence[str],
+    own: Voter | None,
+) -> tuple[Listener, ...]:
+    """What other nodes are told of the controller here, the first of `controller.listener.names` first.
+
+    Kafka `KafkaConfig.effectiveAdvertisedControllerListeners`: `advertised.listeners` where it says so; else,
+    for the first, what `controller.quorum.voters` says of this node; else the listener itself, under the
+    machine's name where it is on every interface.
+    """
+    by_name = {listener.name: listener for listener in told or ()}
+    bound = {listener.name: listener for listener in controller}
+    found = []
+    for name in controller_names:
+        if name in by_name and name in bound:
+            _check_routable(by_name[name])
+            found.append(by_name[name])
+        elif name in bound:
+            listener = bound[name]
+            if listener.host in _EVERY_INTERFACE:
+                address = Address("", listener.port)
+                if own is not None and name == controller_names[0]:
+                    address = own.address
+                listener = Listener(name, *address)
+            found.append(listener)
+    return tuple(found)
+
+
+def _check_routable(listener: Listener) -> None:
+    if listener.host in _EVERY_INTERFACE:
+        raise ConfigError(
+            f"advertised.listeners cannot use the nonroutable meta-address {listener.host or '(empty)'}. "
+            "Use a routable IP address."
+        )
+
+
+def _inter_broker(
+    values: Mapping[str, Value],
+    roles: Sequence[str],
+    advertised: Sequence[Listener],
+    controller_names: Sequence[str],
+    *,
+    is_alone: bool,
+) -> str:
+    """The name of the listener that brokers use among themselves; empty on a pure controller that is not told
+    one."""
+    chosen = values["inter.broker.listener.name"]
+    name = PLAINTEXT if chosen is None else str(chosen).upper()
+    if "broker" not in roles:
+        if chosen is not None and name in controller_names:
+            raise ConfigError(
+                "controller.listener.names must not contain an explicitly set inter.broker.listener.name "
+                "configuration value when process.roles=controller"
+            )
+        return "" if chosen is None else name
+    names = [listener.name for listener in advertised]
+    if name in names:
+        return name
+    if chosen is None and is_alone:
+        return names[0]
+    raise ConfigError(
+        "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid "
+        f"options based on currently configured listeners are {','.join(names)}"
+    )

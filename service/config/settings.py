@@ -19,9 +19,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from service.base.errors import ConfigError
-from service.config.keys import LONG_MAX, ConfigKey, Value, did_you_mean, invalid
-from service.config.listeners import Listener, read_listeners, read_voters
-from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
+from service.config.cluster import ClusterConfig, read_cluster
+from service.config.keys import LONG_MAX, Value, did_you_mean, invalid
+from service.config.listeners import Listener
+from service.config.parsing import parse
+from service.config.served import SEVERAL_NODES
+from service.config.tables import BROKER_KEYS, MEMBER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 
 __all__ = [
@@ -37,6 +40,12 @@ __all__ = [
 AS_TOTAL: Final = -2
 """`local.retention.*`: as the total retention."""
 UNLIMITED: Final = -1
+
+_MEMBER_DEFAULTS: Final = {name: key.default for name, key in MEMBER_KEYS.items()}
+_OF_THE_CLUSTER: Final = (
+    "process_roles", "log_dirs", "listeners", "advertised_listeners", "controller_listeners",
+)  # fmt: skip
+"""Fields that both have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,7 @@ class LogConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = LONG_MAX
     delete_retention_ms: int = 86_400_000
+    unclean_leader_election_enable: bool = False
 
     @property
     def is_compacted(self) -> bool:
@@ -114,6 +124,7 @@ class BrokerConfig:
     """
 
     node_id: int
+    cluster: ClusterConfig
     process_roles: tuple[str, ...]
     listeners: tuple[Listener, ...]
     advertised_listeners: tuple[Listener, ...]
@@ -207,7 +218,7 @@ class BrokerConfig:
         own, everyone = dict(dynamic or {}), dict(dynamic_default or {})
         given = {**properties, **everyone, **own}
         problems: list[str] = []
-        values = _parse(given, BROKER_KEYS, "configuration key", problems)
+        values = parse(given, BROKER_KEYS, "configuration key", problems)
         if problems:
             raise ConfigError("\n".join(problems))
         fields = _node_fields(values, problems)
@@ -233,8 +244,14 @@ class BrokerConfig:
         if fixed:
             raise ConfigError(f"Cannot update these configs dynamically: [{', '.join(fixed)}]")
         changed = BrokerConfig.from_properties(self.static, dynamic=broker, dynamic_default=default)
+        cluster = dataclasses.replace(
+            changed.cluster,
+            **{name: getattr(self.cluster, name) for name in ("log_dirs", "metadata_log_dir")},
+            advertised_listeners=self.cluster.advertised_listeners,
+            advertised_controller_listeners=self.cluster.advertised_controller_listeners,
+        )
         return dataclasses.replace(
-            changed, log_dirs=self.log_dirs, advertised_listeners=self.advertised_listeners
+            changed, cluster=cluster, log_dirs=self.log_dirs, advertised_listeners=self.advertised_listeners
         )
 
     def check_cleaner_threads(self, threads: int) -> None:
@@ -259,12 +276,12 @@ class BrokerConfig:
 
         Log directories become absolute; listeners on every interface are advertised by the machine's name.
         """
+        cluster = self.cluster.placed(directory, host)
         return dataclasses.replace(
             self,
-            log_dirs=tuple(directory / path for path in self.log_dirs),
-            advertised_listeners=tuple(
-                one if one.host else one._replace(host=host) for one in self.advertised_listeners
-            ),
+            cluster=cluster,
+            log_dirs=cluster.log_dirs,
+            advertised_listeners=cluster.advertised_listeners,
         )
 
 
@@ -311,32 +328,6 @@ def topic_values(overrides: Mapping[str, str], broker: BrokerConfig) -> dict[str
     return values
 
 
-def _parse(
-    given: Mapping[str, str], keys: Mapping[str, ConfigKey], what: str, problems: list[str]
-) -> dict[str, Value]:
-    values = {key.name: key.default for key in keys.values()}
-    for name, text in given.items():
-        if name not in keys:
-            reason = refusal(name)
-            if reason is None and name in TOPIC_KEYS:
-                reason = (
-                    f"a topic key; its default is set by {TOPIC_KEYS[name].synonyms[0].name}"
-                    if (TOPIC_KEYS[name].synonyms)
-                    else "a topic key; it is set on topics only"
-                )
-            problems.append(
-                f"{name}: refused: {reason}"
-                if reason
-                else f"{name}: unknown {what}{did_you_mean(name, keys)}"
-            )
-            continue
-        try:
-            values[name] = keys[name].parse(text)
-        except ConfigError as e:
-            problems.append(str(e))
-    return values
-
-
 def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, Any]:
     known = {field.name for field in dataclasses.fields(BrokerConfig)}
     fields: dict[str, Any] = {}
@@ -345,26 +336,34 @@ def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, 
         if field in known:
             fields[field] = value
     fields["groups"] = {one.name: values[one.name] for one in (*OFFSETS_TOPIC, *GROUPS)}
-    fields["log_dirs"] = _log_dirs(values, problems)
-    if set(fields["process_roles"]) != {"broker", "controller"}:
-        problems.append("process.roles: a single node is both: broker,controller")
+    if not SEVERAL_NODES:
+        problems.extend(_not_alone(values))
+    if problems:
+        return fields
     try:
-        fields.update(read_listeners(values))
-        read_voters(values)
+        cluster = read_cluster({**_MEMBER_DEFAULTS, **values})
     except ConfigError as e:
         problems.append(str(e))
+    else:
+        fields.update({name: getattr(cluster, name) for name in _OF_THE_CLUSTER}, cluster=cluster)
     return fields
 
 
-def _log_dirs(values: Mapping[str, Value], problems: list[str]) -> tuple[Path, ...]:
-    chosen = values["log.dirs"] if values["log.dirs"] is not None else values["log.dir"]
-    assert isinstance(chosen, tuple)
-    dirs = tuple(Path(text) for text in chosen if text)
-    if not dirs:
-        problems.append("At least one log directory must be defined via log.dirs or log.dir.")
-    if len(set(dirs)) != len(dirs):
-        problems.append("log.dirs: a directory is named twice")
-    return dirs
+def _not_alone(values: Mapping[str, Value]) -> Iterable[str]:
+    """What a node cannot be yet: one of several."""
+    roles, voters = values["process.roles"], values["controller.quorum.voters"]
+    assert isinstance(roles, tuple)
+    assert isinstance(voters, tuple)
+    if set(roles) != {"broker", "controller"}:
+        yield "process.roles: a single node is both: broker,controller"
+    for entry in voters:
+        node_id, separator, _ = entry.partition("@")
+        if separator and node_id.isdecimal() and int(node_id) != values["node.id"]:
+            yield (
+                f"controller.quorum.voters: {entry} is not this node (node.id={values['node.id']}); "
+                "a quorum of several nodes is not supported"
+            )
+            return
 
 
 def _topic_defaults(given: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, Value]:

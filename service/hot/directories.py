@@ -14,6 +14,7 @@ from typing import Final
 from service.base.disk import DiskError
 from service.base.errors import StorageError
 from service.base.world import World
+from service.hot.ensemble import check_directory_ids
 from service.hot.log_dir import LogDir, MetaProperties
 from service.hot.state import LogOffline
 
@@ -58,13 +59,15 @@ class LogDirs:
 
     def claim(self, cluster_id: str, node_id: int) -> list[MetaProperties]:
         """As `LogManager.claim`."""
-        claimed = []
+        claimed: dict[Path, MetaProperties] = {}
         for home in tuple(self.in_use):
             try:
-                claimed.append(home.claim(cluster_id, node_id))
+                taken = {meta.directory_id for meta in claimed.values()}
+                claimed[home.path] = home.claim(cluster_id, node_id, taken)
             except DiskError as e:
                 self.leave_out(home, e)
-        return claimed
+        check_directory_ids(claimed)
+        return list(claimed.values())
 
     def leave_out(self, home: LogDir, error: DiskError) -> None:
         """A directory that fails before anything in it was opened; the first one's failure is raised."""

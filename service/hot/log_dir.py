@@ -22,7 +22,7 @@ import binascii
 import contextlib
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -58,6 +58,8 @@ _ID_CHECKSUM: Final = "\nfirn.crc32c: "
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+
+_RESERVED_IDS: Final = 100
 
 MAX_SMALL_BYTES: Final = 1 << 20
 """More than any of these small files has; a larger one is not what its name says."""
@@ -98,11 +100,18 @@ def decode_uuid(text: str) -> UUID:
         raise ValueError(f"not an id: {text!r}") from None
 
 
-def random_id(world: World) -> UUID:
-    """A random id whose text does not begin with a dash (it would look like an option to the tools)."""
+def is_reserved(directory_id: UUID) -> bool:
+    """Whether the id stands for something else than a directory (Kafka ``DirectoryId.reserved``)."""
+    high, low = divmod(directory_id.int, 1 << 64)
+    return not high and (low < _RESERVED_IDS or low >= 1 << 63)
+
+
+def random_id(world: World, taken: Collection[UUID] = ()) -> UUID:
+    """A random id that is none of `taken`, and whose text does not begin with a dash (it would look like an
+    option to the tools)."""
     while True:
         value = world.new_uuid()
-        if not encode_uuid(value).startswith("-"):
+        if value not in taken and not encode_uuid(value).startswith("-"):
             return value
 
 
@@ -132,14 +141,14 @@ class LogDir:
             fd, self._lock_fd = self._lock_fd, -1
             self.disk.close(fd)
 
-    def claim(self, cluster_id: str, node_id: int) -> MetaProperties:
-        """Write meta.properties where it is missing;
+    def claim(self, cluster_id: str, node_id: int, taken: Collection[UUID] = ()) -> MetaProperties:
+        """Write meta.properties where it is missing, with an id that is none of `taken`;
         `ConfigError` if the directory is another node's or cluster's.
         """
         known = read_meta(self.disk, self.path)
         if known is None:
-            known = MetaProperties(cluster_id, node_id, random_id(self._world))
-            _write_meta(self.disk, self.path, known)
+            known = MetaProperties(cluster_id, node_id, random_id(self._world, taken))
+            write_meta(self.disk, self.path, known)
         if known.node_id != node_id:
             raise ConfigError(f"node.id: {self.path} belongs to node {known.node_id}, not {node_id}")
         if known.cluster_id != cluster_id:
@@ -278,7 +287,8 @@ def _check_meta(file: Path, text: str) -> None:
         )
 
 
-def _write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
+def write_meta(disk: Disk, path: Path, meta: MetaProperties) -> None:
+    """Write meta.properties, as Kafka's with a checksum behind; it is on disk when this returns."""
     lines = (
         "version=1",
         f"cluster.id={meta.cluster_id}",

@@ -21,6 +21,7 @@ _BY_NAME: dict[str, Dumper] = {
     "log-start-offset-checkpoint": small.dump_offsets,
     "replication-offset-checkpoint": small.dump_offsets,
     "meta.properties": small.dump_properties,
+    "bootstrap.checkpoint": metadata.dump_bootstrap,
     "quorum-state": metadata.dump_quorum_state,
     "durable-offset": metadata.dump_durable_offset,
     ".kafka_cleanshutdown": small.dump_json,

@@ -36,6 +36,11 @@ def dump_metadata_snapshot(source: Source) -> Dump:
     return Dump("metadata snapshot", snapshot._asdict(), (("records", _snapshot_rows(source)),))
 
 
+def dump_bootstrap(source: Source) -> Dump:
+    """`bootstrap.checkpoint`: what a formatted directory says that a new log is to begin with."""
+    return Dump("bootstrap metadata", {}, (("records", _snapshot_rows(source)),))
+
+
 def dump_quorum_state(source: Source) -> Dump:
     return Dump("quorum state", decode_state(source.read(MAX_STATE_BYTES))._asdict())
 

@@ -7,25 +7,29 @@ the well-known ones that have none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
 from service.config.keys import ConfigKey
+from service.config.served import SEVERAL_NODES
 from service.config.tables.checks import S3_SCHEMES, http_url_problem, store_url_problem
 from service.config.tables.cleaner import CLEANER
+from service.config.tables.cluster import CLUSTER, CLUSTER_TOPIC
 from service.config.tables.disk import DISK
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 from service.config.tables.log import HOURS_AND_MINUTES, LOG
 from service.config.tables.network import NETWORK
 from service.config.tables.node import NODE
 from service.config.tables.quorum import QUORUM
-from service.config.tables.refused import REFUSED, refusal
+from service.config.tables.refused import REASONS
 from service.config.tables.remote import REMOTE
 from service.config.tables.topic import TOPIC
 
 __all__ = [
     "BROKER_KEYS",
+    "MEMBER_KEYS",
     "REFUSED",
     "S3_SCHEMES",
     "TOPIC_KEYS",
@@ -53,22 +57,30 @@ def _broker_default(topic_key: ConfigKey) -> ConfigKey:
     )
 
 
-TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in TOPIC})
-BROKER_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType(
-    {
-        key.name: key
-        for key in (
-            *NODE,
-            *NETWORK,
-            *QUORUM,
-            *LOG,
-            *CLEANER,
-            *OFFSETS_TOPIC,
-            *GROUPS,
-            *DISK,
-            *REMOTE,
-            *(_broker_default(key) for key in TOPIC if key.synonyms),
-            *HOURS_AND_MINUTES,
-        )
-    }
+_TOPIC: Final = (*TOPIC, *CLUSTER_TOPIC) if SEVERAL_NODES else TOPIC
+TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in _TOPIC})
+
+
+def _node_keys(quorum: Iterable[ConfigKey], topic: Iterable[ConfigKey]) -> Mapping[str, ConfigKey]:
+    tables = (NODE, NETWORK, quorum, LOG, CLEANER, OFFSETS_TOPIC, GROUPS, DISK, REMOTE)
+    defaults = (_broker_default(key) for key in topic if key.synonyms)
+    every = (*chain.from_iterable(tables), *defaults, *HOURS_AND_MINUTES)
+    return MappingProxyType({key.name: key for key in every})
+
+
+MEMBER_KEYS: Final = _node_keys(CLUSTER, (*TOPIC, *CLUSTER_TOPIC))
+"""What a node of several takes."""
+BROKER_KEYS: Final = MEMBER_KEYS if SEVERAL_NODES else _node_keys(QUORUM, TOPIC)
+"""What a node takes today."""
+REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+    {name: reason for name, reason in REASONS.items() if name not in BROKER_KEYS}
 )
+"""Names and prefixes (those with a dot at the end, and the S3 secrets) that people bring from elsewhere."""
+
+
+def refusal(name: str) -> str | None:
+    """Why a well-known key is not accepted, or `None` when it is simply unknown."""
+    for known, reason in REFUSED.items():
+        if name == known or (known.endswith((".", "access", "secret")) and name.startswith(known)):
+            return reason
+    return None

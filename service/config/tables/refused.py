@@ -10,7 +10,7 @@ from service.config.tables.unserved import UNSERVED
 
 _ONE_LOOP: Final = "groups are coordinated on the node's event loop"
 
-REFUSED: Final[Mapping[str, str]] = MappingProxyType(
+REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "broker.id": "use node.id",
         "zookeeper.": "there is no ZooKeeper; metadata is a Raft log",
@@ -40,12 +40,4 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
         **UNSERVED,
     }
 )
-"""Names and prefixes (those with a dot at the end, and the S3 secrets) that people bring from elsewhere."""
-
-
-def refusal(name: str) -> str | None:
-    """Why a well-known key is not accepted, or `None` when it is simply unknown."""
-    for known, reason in REFUSED.items():
-        if name == known or (known.endswith((".", "access", "secret")) and name.startswith(known)):
-            return reason
-    return None
+"""By name or prefix: those that the tables take are no longer refused."""

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 
 from service.base.errors import ConfigError
+from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.docs import markdown
 from service.config.keys import ConfigKey, ConfigType, to_text
 from service.config.settings import BrokerConfig, LogConfig, topic_config, validate_topic_change
-from service.config.tables import BROKER_KEYS, TOPIC_KEYS
+from service.config.tables import BROKER_KEYS, TOPIC_KEYS, refusal
+from service.config.tables.cluster import CLUSTER_TOPIC
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
-from service.config.tables.refused import refusal
 
 ROOT = Path(__file__).parents[3]
 PLAIN = BrokerConfig.from_properties({})
@@ -54,7 +55,8 @@ def test_the_default_of_every_key_is_valid_and_reads_back() -> None:
 
 def test_every_setting_of_a_topic_is_a_key_and_the_other_way_round() -> None:
     fields = {field.name for field in dataclasses.fields(LogConfig)}
-    assert fields == {name.replace(".", "_") for name in TOPIC_KEYS} - {"internal_segment_bytes"}
+    keys = {*TOPIC_KEYS, *(key.name for key in CLUSTER_TOPIC)}
+    assert fields == {name.replace(".", "_") for name in keys} - {"internal_segment_bytes"}
     for name, key in TOPIC_KEYS.items():
         for synonym in key.synonyms:
             assert synonym.name in BROKER_KEYS, name
@@ -62,18 +64,20 @@ def test_every_setting_of_a_topic_is_a_key_and_the_other_way_round() -> None:
 
 def test_every_key_of_a_node_reaches_it() -> None:
     """A key that no field and no topic default comes from would be accepted and ignored."""
-    fields = {field.name for field in dataclasses.fields(BrokerConfig)}
+    fields = {
+        field.name
+        for config in (BrokerConfig, ClusterConfig, QuorumConfig)
+        for field in dataclasses.fields(config)
+    }
     of_topics = {synonym.name for key in TOPIC_KEYS.values() for synonym in key.synonyms}
     of_groups = {key.name for key in (*OFFSETS_TOPIC, *GROUPS)}
     checked_only = {
         "log.dir",
-        "controller.quorum.voters",
-        "controller.listener.names",
         "listener.security.protocol.map",
     }
     for name in BROKER_KEYS:
-        field = name.removeprefix("firn.").replace(".", "_")
-        assert field in fields or name in {*of_topics, *checked_only, *of_groups}, name
+        field = name.removeprefix("controller.quorum.").removeprefix("firn.").removeprefix("quorum.")
+        assert field.replace(".", "_") in fields or name in {*of_topics, *checked_only, *of_groups}, name
 
 
 @pytest.mark.parametrize(
@@ -171,11 +175,12 @@ def test_every_key_of_a_node_reaches_it() -> None:
         ),
         (
             {"controller.quorum.voters": "1@a:9093,1@b:9093"},
-            "controller.quorum.voters: this node is named twice",
+            "controller.quorum.voters: node 1 is named twice",
         ),
         (
             {"controller.quorum.voters": "localhost"},
-            "controller.quorum.voters: expected id@host:port, found 'localhost'",
+            "Invalid configuration value for controller.quorum.voters. "
+            "Each entry should be in the form `{id}@{host}:{port}`.",
         ),
     ],
 )
@@ -325,7 +330,7 @@ class TestListeners:
                 {"controller.listener.names": "CONTROLLER"},
                 "must only contain values appearing in the 'listeners'",
             ),
-            ({"controller.listener.names": "PLAINTEXT"}, "at least one broker listener"),
+            ({"controller.listener.names": "PLAINTEXT"}, "at least one broker advertised listener"),
         ],
     )
     def test_listeners_that_cannot_be_are_refused(self, properties: dict[str, str], reason: str) -> None:
@@ -483,6 +488,7 @@ def test_what_hadoop_calls_s3_is_s3(scheme: str) -> None:
 
 OTHERWISE = {
     "advertised.listeners": "one text, which is taken apart with the listeners",
+    "controller.quorum.append.linger.ms": "a flush that is under way gathers what comes meanwhile",
     "listeners": "as above; and a node listens on loopback until it is told otherwise",
     "listener.security.protocol.map": "every listener speaks PLAINTEXT",
     "log.dir": "below the directory that a node is started in",

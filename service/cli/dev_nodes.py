@@ -1,0 +1,413 @@
+"""Several nodes for `firn dev`: laid out, formatted, and run as child processes that come and go together.
+
+Ports are agreed before the first node starts. The children are in sessions of their own: a Ctrl-C is this
+process's alone, which ends them in order, pure brokers before controllers. Each child's standard input is
+held here, so that it ends (`firn server --until-eof`) even where this process is killed.
+
+A node that dies is named, and the others go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import IO, Final, NamedTuple
+
+from service.base.errors import ConfigError
+from service.base.world import World
+
+HOST: Final = "127.0.0.1"
+PATIENCE_S: Final = 30.0
+"""How long a node may take to end before it is killed."""
+_READY: Final = "ready: "
+_PORTS: Final = range(15_000, 32_000)
+"""Below those that outgoing connections take theirs from."""
+_LINE_BYTES: Final = 1 << 16
+_TAIL_S: Final = 1.0
+
+
+class Child(NamedTuple):
+    """A node to be run. Its command says ``ready: … on HOST:PORT`` once it serves, and ends at SIGTERM."""
+
+    node_id: int
+    command: tuple[str, ...]
+    is_controller: bool = True
+    environ: Mapping[str, str] | None = None
+
+
+class DevNode(NamedTuple):
+    """A node as it is laid out: its settings, by key."""
+
+    node_id: int
+    is_controller: bool
+    settings: dict[str, str]
+
+    def child(self, log_level: str, environ: Mapping[str, str] | None = None) -> Child:
+        """The `firn server` that this node is; its command line shows its ``node.id``."""
+        words = [f"{key}={value}" for key, value in self.settings.items()]
+        options = [word for one in words for word in ("--set", one)]
+        start = (sys.executable, "-m", "service.cli.main", "server", "--until-eof", "--log-level", log_level)
+        return Child(self.node_id, (*start, *options), self.is_controller, environ)
+
+
+class Plan(NamedTuple):
+    """Nodes that make one cluster, and what `firn format` is told of its first voters."""
+
+    nodes: tuple[DevNode, ...]
+    cluster_id: str
+    initial_controllers: str
+
+
+# -- laying out
+
+
+def agree_on_ports(first: int, nodes: int, controllers: int) -> tuple[list[int], list[int]]:
+    """Ports of the nodes, from `first` on or free ones (0), and of the controllers, free ones.
+
+    All are free at once when this returns. Raises `ConfigError` where one from `first` on is not.
+    """
+    if first and first + nodes - 1 > 65535:
+        raise ConfigError(f"--port {first}: {nodes} nodes need as many ports from there on")
+    with contextlib.ExitStack() as held:
+        chosen = [first + i for i in range(nodes)] if first else []
+        for port in chosen:
+            held.enter_context(_bound(port))
+        free = [_free(held) for _ in range(controllers + nodes - len(chosen))]
+        return [*chosen, *free[controllers:]], free[:controllers]
+
+
+def _bound(port: int) -> socket.socket:
+    try:
+        return _bind(port)
+    except OSError as e:
+        raise ConfigError(f"port {port} of {HOST} cannot be listened on: {e.strerror}") from e
+
+
+def _free(held: contextlib.ExitStack) -> int:
+    chance = random.SystemRandom()
+    while True:
+        port = chance.choice(_PORTS)
+        with contextlib.suppress(OSError):
+            held.enter_context(_bind(port))
+            return port
+
+
+def _bind(port: int) -> socket.socket:
+    listener = socket.socket()
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((HOST, port))
+        listener.listen(1)  # else the address could be shared
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def lay_out(
+    nodes: int,
+    controllers: int,
+    ports: tuple[Sequence[int], Sequence[int]],
+    directory: Path,
+    world: World,
+    settings: Mapping[str, str],
+) -> Plan:
+    """`nodes` nodes, the first `controllers` of which are controllers, too; `ports` as `agree_on_ports` gives
+    them. `settings` are for all of them, and weaker than what makes them a cluster."""
+    from service.hot.log_dir import encode_uuid, random_id
+    from service.metadata.bootstrap import InitialController
+
+    if not 1 <= controllers <= nodes:
+        raise ConfigError(f"--controllers {controllers}: from 1 to as many as there are nodes ({nodes})")
+    brokers, quorum = ports
+    voters = [InitialController(i + 1, HOST, port, random_id(world)) for i, port in enumerate(quorum)]
+    bootstrap = ",".join(f"{HOST}:{port}" for port in quorum)
+    laid = []
+    for number, port in enumerate(brokers):
+        is_controller = number < controllers
+        own = f",CONTROLLER://{HOST}:{quorum[number]}" if is_controller else ""
+        laid.append(
+            DevNode(
+                number + 1,
+                is_controller,
+                {
+                    **settings,
+                    "node.id": str(number + 1),
+                    "process.roles": "broker,controller" if is_controller else "broker",
+                    "controller.quorum.bootstrap.servers": bootstrap,
+                    "controller.listener.names": "CONTROLLER",
+                    "listeners": f"PLAINTEXT://{HOST}:{port}{own}",
+                    "log.dirs": str(directory / f"node-{number + 1}"),
+                },
+            )
+        )
+    return Plan(tuple(laid), encode_uuid(random_id(world)), ",".join(map(str, voters)))
+
+
+def format_nodes(plan: Plan, world: World) -> None:
+    """Make the nodes' directories ready: of each controller as a voter, of each broker as it is."""
+    from service.config.cluster import ClusterConfig
+    from service.metadata.bootstrap import parse_initial_controllers
+    from service.metadata.features import supported_features
+    from service.metadata.formatting import Order, effective_levels, format_directories
+
+    levels = effective_levels({}, supported_features(), is_dynamic=True)
+    for node in plan.nodes:
+        cluster = ClusterConfig.from_properties(node.settings)
+        order = Order(
+            plan.cluster_id,
+            node.node_id,
+            cluster.directories,
+            cluster.metadata_log_dir,
+            cluster.controller_listener_names[0],
+            levels,
+            parse_initial_controllers(plan.initial_controllers),
+        )
+        format_directories(world, order, lambda _: None)
+
+
+# -- running
+
+
+class Roster:
+    """Who lives and who is ready, and what to say of it. Pure: it starts and ends nobody. [P]
+
+    >>> roster = Roster([1, 2])
+    >>> roster.said(1, "ready: node 1 on 127.0.0.1:9092"), roster.said(1, "http: http://127.0.0.1:9464")
+    ([], ['node 1: http: http://127.0.0.1:9464'])
+    >>> roster.said(2, "ready: node 2 on 127.0.0.1:9093")
+    ['ready: nodes 1, 2 on 127.0.0.1:9092,127.0.0.1:9093']
+    >>> roster.ended(2, -9)
+    ['node 2 was ended by SIGKILL; node 1 goes on']
+    """
+
+    def __init__(self, node_ids: Iterable[int]) -> None:
+        self._addresses: dict[int, str] = {}
+        self._living = list(node_ids)
+        self._has_said_ready = False
+        self.is_stopping = False
+        self.exit_code = 0
+
+    @property
+    def living(self) -> tuple[int, ...]:
+        return tuple(self._living)
+
+    def said(self, node_id: int, line: str) -> list[str]:
+        """A line of a node's standard output."""
+        if not line.startswith(_READY):
+            return [f"node {node_id}: {line}"]
+        self._addresses[node_id] = line.rpartition(" ")[2]
+        return self._ready()
+
+    def ended(self, node_id: int, code: int) -> list[str]:
+        """A node's process is gone, with an exit code or, negative, by a signal."""
+        self._living.remove(node_id)
+        how = f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with status {code}"
+        if self.is_stopping:
+            if code == 0:
+                return []
+            self.exit_code = 1
+            return [f"node {node_id} {how}"]
+        if not self._living:
+            self.exit_code = 1
+            return [f"node {node_id} {how}; no node is left"]
+        ids = ", ".join(map(str, self._living))
+        rest = f"nodes {ids} go on" if len(self._living) > 1 else f"node {ids} goes on"
+        return [f"node {node_id} {how}; {rest}", *self._ready()]
+
+    def _ready(self) -> list[str]:
+        if self._has_said_ready or self.is_stopping or not set(self._living) <= self._addresses.keys():
+            return []
+        self._has_said_ready = True
+        ids = ", ".join(map(str, self._living))
+        addresses = ",".join(self._addresses[node_id] for node_id in self._living)
+        return [f"{_READY}nodes {ids} on {addresses}"]
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+class _Said(NamedTuple):
+    node_id: int
+    line: str
+
+
+class _Ended(NamedTuple):
+    node_id: int
+    code: int
+
+
+class _Told(NamedTuple):
+    """This process was told to end."""
+
+
+_Event = _Said | _Ended | _Told
+
+
+def run_nodes(
+    children: Sequence[Child],
+    *,
+    say: Callable[[str], None] = lambda line: print(line, flush=True),
+    patience_s: float = PATIENCE_S,
+) -> int:
+    """Run them all until SIGTERM or SIGINT, or until none is left; returns the exit code.
+
+    For the main thread. A second signal kills what still ends. Raises `OSError` where a child cannot be
+    started at all; nothing runs then.
+    """
+    nodes = _Nodes(children, say, patience_s)
+    with _signals(nodes.events):
+        try:
+            nodes.start()
+            return nodes.run()
+        finally:
+            nodes.kill()
+
+
+@contextlib.contextmanager
+def _signals(events: queue.SimpleQueue[_Event]) -> Iterator[None]:
+    def told(number: int, frame: FrameType | None) -> None:
+        events.put(_Told())
+
+    before = {number: signal.signal(number, told) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Nodes:
+    """The children's processes. Threads read what they say and wait for their ends; all else is done by the
+    main thread, which takes their events in turn."""
+
+    def __init__(self, children: Sequence[Child], say: Callable[[str], None], patience_s: float) -> None:
+        self._children = children
+        self._say = say
+        self._patience_s = patience_s
+        self._roster = Roster(child.node_id for child in children)
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._readers: list[threading.Thread] = []
+        self.events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
+
+    def start(self) -> None:
+        for child in self._children:
+            process = subprocess.Popen(
+                child.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=None if child.environ is None else {**os.environ, **child.environ},
+                start_new_session=True,
+            )
+            self._processes[child.node_id] = process
+            assert process.stdout is not None
+            assert process.stderr is not None
+            name = f"node {child.node_id}"
+            self._thread(f"{name} says", self._read, child.node_id, process.stdout)
+            self._thread(f"{name} logs", _pass_on, f"{name}: ".encode(), process.stderr)
+            waiting = threading.Thread(target=self._wait, args=(child.node_id, process), daemon=True)
+            waiting.start()
+
+    def _thread(self, name: str, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+        thread.start()
+        self._readers.append(thread)
+
+    def _read(self, node_id: int, stream: IO[bytes]) -> None:
+        with stream:
+            while line := stream.readline(_LINE_BYTES):
+                self.events.put(_Said(node_id, line.decode("utf-8", "replace").rstrip("\r\n")))
+
+    def _wait(self, node_id: int, process: subprocess.Popen[bytes]) -> None:
+        self.events.put(_Ended(node_id, process.wait()))
+
+    def run(self) -> int:
+        while self._roster.living:
+            if isinstance(event := self.events.get(), _Told):
+                self._stop()
+                break
+            self._take(event)
+        # what they said last may still be on its way; who holds their pipes beside them is not waited for
+        deadline = time.monotonic() + _TAIL_S
+        for reader in self._readers:
+            reader.join(max(0.0, deadline - time.monotonic()))
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._take(self.events.get_nowait())
+        return self._roster.exit_code
+
+    def _take(self, event: _Event) -> None:
+        match event:
+            case _Said(node_id, line):
+                self._tell(self._roster.said(node_id, line))
+            case _Ended(node_id, code):
+                self._tell(self._roster.ended(node_id, code))
+            case _Told():
+                pass  # twice is once, where nobody is left
+
+    def _tell(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            try:
+                self._say(line)
+            except BrokenPipeError:  # whoever read it has enough
+                self.events.put(_Told())
+
+    def _stop(self) -> None:
+        """End all: pure brokers first, while there are controllers to move their leaderships."""
+        self._roster.is_stopping = True
+        for is_controller in (False, True):
+            ids = {one.node_id for one in self._children if one.is_controller is is_controller}
+            self._end(ids)
+
+    def _end(self, ids: set[int]) -> None:
+        for node_id in ids & set(self._roster.living):
+            self._processes[node_id].terminate()
+        deadline = time.monotonic() + self._patience_s
+        killed = False
+        while ids & set(self._roster.living):
+            try:
+                event = self.events.get(timeout=None if killed else max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                event = _Told()
+            if isinstance(event, _Told):
+                killed = True
+                everybody = ids if time.monotonic() >= deadline else self._processes.keys()
+                for node_id in everybody & set(self._roster.living):
+                    self._processes[node_id].kill()
+            else:
+                self._take(event)
+
+    def kill(self) -> None:
+        """Whatever came: no child is left behind."""
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+
+
+def _pass_on(prefix: bytes, stream: IO[bytes]) -> None:
+    """Each line of a child's log, with its name before it."""
+    with stream:
+        while line := stream.readline(_LINE_BYTES):
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it: a node is not to wait for that
+                sys.stderr.buffer.write(prefix + line)
+                sys.stderr.buffer.flush()

@@ -1,0 +1,202 @@
+"""`firn format`, `firn random-uuid`: directories made ready before a node starts, as Kafka's tool does."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from service.cli.server import add_set_option
+
+if TYPE_CHECKING:
+    from service.config.cluster import ClusterConfig
+    from service.metadata.bootstrap import InitialController
+
+_UNROUTABLE = ("", "0.0.0.0", "::")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = subparsers.add_parser(
+        "format",
+        help="make a node's directories ready",
+        description="Format the log directories and the metadata directory of a node, as Apache Kafka's "
+        "kafka-storage does: one of several controllers needs it before its first start. A node that is "
+        "alone formats empty directories by itself, and so does a pure broker.",
+    )
+    parser.add_argument(
+        "-c",
+        "--config",
+        metavar="CONFIG.properties",
+        help="the node's settings, in Java's .properties syntax",
+    )
+    add_set_option(parser)
+    parser.add_argument(
+        "-t", "--cluster-id", required=True, help="the cluster's id, the same on all nodes (firn random-uuid)"
+    )
+    first = parser.add_mutually_exclusive_group()
+    first.add_argument(
+        "-s",
+        "--standalone",
+        action="store_true",
+        help="a dynamic quorum of which this node is the only voter",
+    )
+    first.add_argument(
+        "-I",
+        "--initial-controllers",
+        metavar="ID@HOST:PORT:DIRECTORY-ID,…",
+        help="the voters that a dynamic quorum begins with, the same on all nodes",
+    )
+    first.add_argument(
+        "-N",
+        "--no-initial-controllers",
+        action="store_true",
+        help="a node that begins outside a dynamic quorum that there is",
+    )
+    parser.add_argument(
+        "-f",
+        "--feature",
+        action="append",
+        default=[],
+        type=_feature,
+        metavar="NAME=LEVEL",
+        help="the level that a feature begins with (may be repeated)",
+    )
+    parser.add_argument(
+        "-r",
+        "--release-version",
+        metavar="VERSION",
+        help="the release of Kafka whose records are written: 4.3",
+    )
+    parser.add_argument(
+        "-g",
+        "--ignore-formatted",
+        action="store_true",
+        help="pass over directories that are formatted already",
+    )
+    parser.set_defaults(run=run)
+    ids = subparsers.add_parser(
+        "random-uuid",
+        help="print a new id for a cluster or a directory",
+        description="Print a random id, as a cluster and as a directory of a controller has one.",
+    )
+    ids.set_defaults(run=random_uuid)
+
+
+def random_uuid(args: argparse.Namespace) -> int:
+    from service.base.world import system_world
+    from service.hot.log_dir import encode_uuid, random_id
+
+    print(encode_uuid(random_id(system_world())))
+    return 0
+
+
+def run(args: argparse.Namespace) -> int:
+    import socket
+    from pathlib import Path
+
+    from service.base.errors import ConfigError
+    from service.base.properties_file import load_properties
+    from service.base.world import system_world
+    from service.config.cluster import ClusterConfig
+    from service.config.served import SEVERAL_NODES
+    from service.config.tables.checks import cluster_id_problem
+    from service.metadata.bootstrap import feature_frames, levels_of
+    from service.metadata.features import bootstrap_frames, supported_features
+    from service.metadata.formatting import Order, effective_levels, format_directories
+
+    properties = load_properties(args.config) if args.config else {}
+    cluster = ClusterConfig.from_properties({**properties, **dict(args.set)})
+    if (problem := cluster_id_problem(args.cluster_id)) is not None:
+        raise ConfigError(f"--cluster-id {args.cluster_id}: {problem}")
+    controllers = _initial_controllers(args, cluster)
+    named = bool(controllers) or args.no_initial_controllers
+    is_dynamic = not cluster.quorum.voters and (named or not cluster.is_alone)
+    levels = effective_levels(_asked(args), supported_features(), is_dynamic=is_dynamic)
+    if not SEVERAL_NODES and (before := levels_of(bootstrap_frames())) != levels_of(feature_frames(levels)):
+        shown = ", ".join(f"{name}={level}" for name, level in before.items())
+        raise ConfigError(f"--feature: a node begins with {shown}; other levels cannot be chosen yet")
+    cluster = cluster.placed(Path.cwd(), socket.gethostname())
+    order = Order(
+        cluster_id=args.cluster_id,
+        node_id=cluster.node_id,
+        directories=cluster.directories,
+        metadata_directory=cluster.metadata_log_dir,
+        controller_listener=next(iter(cluster.controller_listener_names), ""),
+        levels=levels,
+        initial_controllers=controllers,
+        ignore_formatted=args.ignore_formatted,
+    )
+    format_directories(system_world(), order, print)
+    return 0
+
+
+def _feature(text: str) -> tuple[str, int]:
+    """`name=level` as a pair; for argparse."""
+    name, equals, level = (part.strip() for part in text.partition("="))
+    if not equals or not name:
+        raise argparse.ArgumentTypeError(f"can't parse feature=level string {text}: equals sign not found")
+    if not (level.isascii() and level.isdigit() and len(level) <= 5 and int(level) < 2**15):
+        raise argparse.ArgumentTypeError(
+            f"can't parse feature=level string {text}: unable to parse {level} as a short"
+        )
+    return name, int(level)
+
+
+def _asked(args: argparse.Namespace) -> dict[str, int]:
+    """The levels that the command line names."""
+    from service.base.errors import ConfigError
+    from service.metadata.formatting import release_level
+    from service.metadata.image import METADATA_VERSION
+
+    asked = dict(args.feature)
+    if args.release_version is None:
+        return asked
+    if METADATA_VERSION in asked:
+        raise ConfigError(
+            f"Use --release-version instead of --feature {METADATA_VERSION}=X to avoid ambiguity."
+        )
+    return {**asked, METADATA_VERSION: release_level(args.release_version)}
+
+
+def _initial_controllers(args: argparse.Namespace, cluster: ClusterConfig) -> tuple[InitialController, ...]:
+    """The voters of a dynamic quorum that the command line asks for; none for a static one, or a stranger."""
+    from service.base.errors import ConfigError
+    from service.metadata.bootstrap import parse_initial_controllers
+
+    if cluster.quorum.voters and (args.standalone or args.initial_controllers is not None):
+        raise ConfigError(
+            "You cannot specify controller.quorum.voters and format the node with --initial-controllers or "
+            "--standalone. If you want to use dynamic quorum, please remove controller.quorum.voters and "
+            "specify controller.quorum.bootstrap.servers instead."
+        )
+    if args.initial_controllers is not None:
+        if not cluster.controller_listener_names:
+            raise ConfigError("--initial-controllers needs controller.listener.names")
+        return parse_initial_controllers(args.initial_controllers)
+    if args.standalone:
+        return (_standalone(cluster),)
+    is_told = bool(cluster.quorum.voters) or cluster.is_alone or args.no_initial_controllers
+    if cluster.is_controller and not is_told:
+        raise ConfigError(
+            "Because controller.quorum.voters is not set on this controller, you must specify one of the "
+            "following: --standalone, --initial-controllers, or --no-initial-controllers."
+        )
+    return ()
+
+
+def _standalone(cluster: ClusterConfig) -> InitialController:
+    from service.base.errors import ConfigError
+    from service.base.world import system_world
+    from service.hot.log_dir import random_id
+    from service.metadata.bootstrap import InitialController
+
+    if not cluster.is_controller:
+        raise ConfigError("You can only use --standalone on a controller.")
+    if not cluster.advertised_controller_listeners:
+        raise ConfigError(
+            "No controller listeners found: name one in controller.listener.names and listeners."
+        )
+    listener = cluster.advertised_controller_listeners[0]
+    if not listener.port:
+        raise ConfigError(f"{listener}: others have to know the port of a controller")
+    host = "localhost" if listener.host in _UNROUTABLE else listener.host
+    return InitialController(cluster.node_id, host, listener.port, random_id(system_world()))

@@ -1,0 +1,277 @@
+"""What a formatted directory says before there is a log: ``bootstrap.checkpoint``, and the first voters.
+
+    bootstrap.checkpoint                          the levels of features that a new log begins with
+    __cluster_metadata-0/0…0-0….checkpoint        kraft.version and the voters, of a dynamic quorum
+
+Both are snapshots in Kafka's form, batches between a header and a footer: the first one's records are those
+that the controller writes into an empty log, the second one has none, but two control records beside its
+header (KIP-853). Sources: Apache Kafka ``BootstrapDirectory``, ``BootstrapMetadata``,
+``Formatter.writeDynamicQuorumSnapshot``. Blocking where it touches files.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from kio.schema.k_raft_version_record.v0.data import KRaftVersionRecord
+from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
+from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
+from kio.schema.types import BrokerId
+from kio.schema.voters_record.v0.data import Endpoint, KRaftVersionFeature, Voter, VotersRecord
+from kio.serial import entity_writer
+from kio.static.primitive import i16, i64, u16
+
+from service.base.disk import Disk, MissingFile
+from service.base.errors import ConfigError, CorruptionError
+from service.base.files import read_file, write_atomically
+from service.base.types import Buffer
+from service.hot.log_dir import MAX_SMALL_BYTES, decode_uuid, encode_uuid, is_reserved
+from service.metadata.batches import ControlType, decode_batches, encode_batch, encode_control_batch
+from service.metadata.frames import Frame, UnknownRecord, newest
+from service.metadata.image import METADATA_VERSION, FeatureRange
+from service.metadata.records import FeatureLevelRecord, MetadataRecord
+from service.records.builder import BatchBuilder
+
+_logger = logging.getLogger(__name__)
+
+FILE_NAME: Final = "bootstrap.checkpoint"
+KRAFT_VERSION: Final = "kraft.version"
+"""Kept in control records of the quorum, and so in no FeatureLevelRecord."""
+MAX_KRAFT_VERSION: Final = 1
+_CONTROL_KEY: Final = struct.Struct(">hh")
+_KRAFT_VERSION_TYPE: Final = 5
+_KRAFT_VOTERS_TYPE: Final = 6
+_MAX_PORT: Final = 65535
+_MAX_ID: Final = 2**31 - 1
+
+
+class InitialController(NamedTuple):
+    """One of the voters that a dynamic quorum begins with."""
+
+    node_id: int
+    host: str
+    port: int
+    directory_id: UUID
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.node_id}@{host}:{self.port}:{encode_uuid(self.directory_id)}"
+
+
+def parse_initial_controllers(text: str) -> tuple[InitialController, ...]:
+    """``id@host:port:directory-id,…``, by id. Raises `ConfigError` (Kafka ``DynamicVoters.parse``).
+
+    >>> [str(one) for one in parse_initial_controllers("2@[::1]:9093:JEXY6aqzQY-32P5TStzaFg")]
+    ['2@[::1]:9093:JEXY6aqzQY-32P5TStzaFg']
+    """
+    controllers: dict[int, InitialController] = {}
+    seen: dict[UUID, int] = {}
+    for entry in filter(None, text.strip().split(",")):
+        controller = _parse_initial_controller(entry.strip())
+        if controller.node_id in controllers:
+            raise ConfigError(f"Node id {controller.node_id} was specified more than once.")
+        other = seen.setdefault(controller.directory_id, controller.node_id)
+        if other != controller.node_id:
+            raise ConfigError(
+                f"Directory ID {encode_uuid(controller.directory_id)} was specified for node {other} and for "
+                f"node {controller.node_id}."
+            )
+        controllers[controller.node_id] = controller
+    if not controllers:
+        raise ConfigError("No voters given.")
+    return tuple(controllers[node_id] for node_id in sorted(controllers))
+
+
+def _parse_initial_controller(entry: str) -> InitialController:
+    node_id, at, rest = entry.partition("@")
+    if not at:
+        raise ConfigError("No @ found in dynamic voter string.")
+    if not _is_number(node_id, _MAX_ID):
+        raise ConfigError(f"Failed to parse node id in dynamic voter string: {entry}")
+    if rest.startswith("["):
+        host, bracket, rest = rest[1:].partition("]")
+        if not bracket:
+            raise ConfigError("Hostname began with left bracket, but no right bracket was found.")
+        if not rest.startswith(":"):
+            raise ConfigError("Port section must start with a colon.")
+        rest = rest[1:]
+    else:
+        host, colon, rest = rest.partition(":")
+        if not colon:
+            raise ConfigError("No colon following hostname could be found.")
+    if not host:
+        raise ConfigError("No hostname found after node id.")
+    port, colon, directory_id = rest.partition(":")
+    if not colon:
+        raise ConfigError("No colon following port could be found.")
+    if not _is_number(port, _MAX_PORT) or not int(port):
+        raise ConfigError(f"Invalid port {port} in dynamic voter string.")
+    try:
+        directory = decode_uuid(directory_id)
+    except ValueError:
+        raise ConfigError(f"Failed to parse directory ID in dynamic voter string: {directory_id}") from None
+    if is_reserved(directory):
+        raise ConfigError(f"Invalid reserved directory ID {directory_id} in dynamic voter string.")
+    return InitialController(int(node_id), host, int(port), directory)
+
+
+def _is_number(text: str, most: int) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= most
+
+
+def feature_frames(levels: Mapping[str, int]) -> tuple[Frame, ...]:
+    """The records that set features to `levels`: ``metadata.version`` first, the others by name; a feature
+    without a record is at level 0."""
+    names = sorted(name for name in levels if name not in (METADATA_VERSION, KRAFT_VERSION))
+    chosen = [METADATA_VERSION, *(name for name in names if levels[name] > 0)]
+    return tuple(newest(FeatureLevelRecord(name=name, feature_level=levels[name])) for name in chosen)
+
+
+def levels_of(frames: Iterable[Frame]) -> dict[str, int]:
+    """The levels that `frames` set features to."""
+    records = (frame.record for frame in frames)
+    return {one.name: one.feature_level for one in records if isinstance(one, FeatureLevelRecord)}
+
+
+def split_supported(
+    frames: Sequence[Frame], features: Iterable[FeatureRange]
+) -> tuple[tuple[Frame, ...], tuple[FeatureLevelRecord, ...]]:
+    """Those of `frames` that this software can begin a log with, and the features that it cannot.
+
+    Apache Kafka formats directories with features that are not served here: they are left at level 0.
+    """
+    ranges = {one.name: one for one in features}
+    taken: list[Frame] = []
+    left: list[FeatureLevelRecord] = []
+    for frame in frames:
+        record = frame.record
+        if isinstance(record, FeatureLevelRecord):
+            known = ranges.get(record.name)
+            if known is None or not known.min_level <= record.feature_level <= known.max_level:
+                left.append(record)
+                continue
+        taken.append(frame)
+    return tuple(taken), tuple(left)
+
+
+def encode_bootstrap(frames: Iterable[Frame], now_ms: int) -> bytes:
+    """The content of ``bootstrap.checkpoint``."""
+    records = tuple(frames)
+    header = SnapshotHeaderRecord(version=i16(0), last_contained_log_timestamp=i64(0))
+    footer = SnapshotFooterRecord(version=i16(0))
+    return b"".join(
+        (
+            encode_control_batch(header, base_offset=0, epoch=0, timestamp_ms=now_ms),
+            encode_batch(records, base_offset=1, epoch=0, timestamp_ms=now_ms),
+            encode_control_batch(footer, base_offset=1 + len(records), epoch=0, timestamp_ms=now_ms),
+        )
+    )
+
+
+def decode_bootstrap(data: Buffer) -> tuple[Frame, ...]:
+    """The records of a ``bootstrap.checkpoint``; `CorruptionError` where it is none, is not whole, or names
+    no ``metadata.version``."""
+    frames: list[Frame] = []
+    seen: list[int] = []
+    for batch in decode_batches(data):
+        if ControlType.SNAPSHOT_FOOTER in seen:
+            raise CorruptionError("a batch follows the footer")
+        seen.extend(record.control_type for record in batch.control)
+        if seen[:1] != [ControlType.SNAPSHOT_HEADER]:
+            raise CorruptionError("it does not begin with a snapshot's header")
+        frames.extend(batch.frames)
+    if seen[-1:] != [ControlType.SNAPSHOT_FOOTER]:
+        raise CorruptionError("it has no footer, so it is not whole")
+    for frame in frames:
+        if isinstance(frame.record, UnknownRecord):
+            raise CorruptionError(f"a record of unknown type {frame.api_key}, version {frame.version}")
+    if METADATA_VERSION not in levels_of(frames):
+        raise CorruptionError(f"No FeatureLevelRecord for {METADATA_VERSION} was found")
+    return tuple(frames)
+
+
+def write_bootstrap(disk: Disk, directory: Path, frames: Iterable[Frame], now_ms: int) -> None:
+    """Write ``bootstrap.checkpoint``; it is on disk when this returns."""
+    write_atomically(disk, directory / FILE_NAME, encode_bootstrap(frames, now_ms))
+
+
+def read_bootstrap(disk: Disk, directory: Path) -> tuple[Frame, ...] | None:
+    """The records that a new log is to begin with; None where the directory does not say.
+
+    `CorruptionError` names the file.
+    """
+    path = directory / FILE_NAME
+    try:
+        return decode_bootstrap(read_file(disk, path, MAX_SMALL_BYTES))
+    except MissingFile:
+        return None
+    except CorruptionError as e:
+        raise CorruptionError(f"{path}: {e}") from e
+
+
+def first_records(
+    disk: Disk, directory: Path, features: Iterable[FeatureRange]
+) -> tuple[MetadataRecord, ...] | None:
+    """What the controller writes into an empty log, as the metadata directory says; None where it does not.
+
+    Raises as `read_bootstrap`. Features that are not served here are left out, and said so.
+    """
+    frames = read_bootstrap(disk, directory)
+    if frames is None:
+        return None
+    taken, left = split_supported(frames, features)
+    if left:
+        _logger.warning(
+            "%s names features that are not served here; they are left at level 0: %s",
+            directory / FILE_NAME,
+            ", ".join(f"{one.name}={one.feature_level}" for one in left),
+        )
+    return tuple(frame.record for frame in taken if not isinstance(frame.record, UnknownRecord))
+
+
+def encode_first_voters(
+    controllers: Iterable[InitialController], listener: str, now_ms: int
+) -> Iterator[bytearray]:
+    """The batches of the snapshot that a dynamic quorum begins with: ``kraft.version`` 1 and its voters.
+
+    `listener`: the first of ``controller.listener.names``, by which they are reached.
+    """
+    voters = VotersRecord(
+        version=i16(0),
+        voters=tuple(
+            Voter(
+                voter_id=BrokerId(one.node_id),
+                voter_directory_id=one.directory_id,
+                endpoints=(Endpoint(name=listener.upper(), host=one.host, port=u16(one.port)),),
+                k_raft_version_feature=KRaftVersionFeature(
+                    min_supported_version=i16(0), max_supported_version=i16(MAX_KRAFT_VERSION)
+                ),
+            )
+            for one in controllers
+        ),
+    )
+    header = SnapshotHeaderRecord(version=i16(0), last_contained_log_timestamp=i64(now_ms))
+    version = KRaftVersionRecord(version=i16(0), k_raft_version=i16(MAX_KRAFT_VERSION))
+    builder = BatchBuilder(0, leader_epoch=0, is_control=True)
+    for control_type, message in (
+        (ControlType.SNAPSHOT_HEADER, header),
+        (_KRAFT_VERSION_TYPE, version),
+        (_KRAFT_VOTERS_TYPE, voters),
+    ):
+        builder.add(now_ms, _CONTROL_KEY.pack(0, control_type), _encoded(message))
+    yield builder.build()
+    footer = SnapshotFooterRecord(version=i16(0))
+    yield encode_control_batch(footer, base_offset=3, epoch=0, timestamp_ms=now_ms)
+
+
+def _encoded(message: object) -> bytes:
+    buffer = io.BytesIO()
+    writer: Any = entity_writer(type(message))
+    writer(buffer, message)
+    return buffer.getvalue()

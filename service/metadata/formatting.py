@@ -1,0 +1,253 @@
+"""Formats a node's directories, as Apache Kafka's ``kafka-storage format`` does, and says who may do without.
+
+Sources: Apache Kafka ``StorageTool``, ``Formatter``, ``KafkaRaftServer.initializeLogDirs``. Blocking.
+
+A directory counts as formatted once ``meta.properties`` is in it, which is written last: what a crash leaves
+behind is formatted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+from uuid import UUID
+
+from service.base.disk import Disk, MissingFile
+from service.base.errors import ConfigError, StorageError
+from service.base.files import make_directory, remove_file
+from service.base.world import World
+from service.config.cluster import ClusterConfig
+from service.hot import names
+from service.hot.ensemble import Ensemble, load_ensemble
+from service.hot.log_dir import LogDir, MetaProperties, random_id, write_meta
+from service.metadata.bootstrap import (
+    KRAFT_VERSION,
+    MAX_KRAFT_VERSION,
+    InitialController,
+    encode_first_voters,
+    feature_frames,
+    write_bootstrap,
+)
+from service.metadata.features import METADATA_VERSION_LEVEL
+from service.metadata.image import METADATA_VERSION, FeatureRange
+from service.metadata.raft.snapshots import SnapshotId, remove_unfinished, write_snapshot
+
+RELEASE: Final = "4.3"
+RELEASE_NAME: Final = "4.3-IV0"
+"""Apache Kafka's names of ``metadata.version`` 30."""
+FIRST_SNAPSHOT: Final = SnapshotId(0, 0)
+
+
+class SelfFormatting(Enum):
+    """When a node formats its empty directories by itself."""
+
+    AT_ONCE = "nobody else votes: nothing that it could have promised is forgotten"
+    BY_THE_QUORUM = "a pure broker promises nothing; its cluster's id is the quorum's"
+    NEVER = "one of several controllers: with an empty disk it would have forgotten what it promised"
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to be formatted, and as what. `levels`: of all features, as `effective_levels` gives them."""
+
+    cluster_id: str
+    node_id: int
+    directories: tuple[Path, ...]
+    metadata_directory: Path
+    controller_listener: str
+    levels: Mapping[str, int]
+    initial_controllers: tuple[InitialController, ...] = ()
+    """none: a static quorum, or a node that begins outside a dynamic one"""
+    ignore_formatted: bool = False
+
+
+def self_formatting(cluster: ClusterConfig) -> SelfFormatting:
+    """Whether a node of this configuration may begin with empty directories without `firn format`."""
+    if not cluster.is_controller:
+        return SelfFormatting.BY_THE_QUORUM
+    voters = [voter.node_id for voter in cluster.quorum.voters]
+    if cluster.is_alone or voters == [cluster.node_id]:
+        return SelfFormatting.AT_ONCE
+    return SelfFormatting.NEVER
+
+
+def check_formatted(cluster: ClusterConfig, found: Ensemble) -> None:
+    """Whether the node may start on what was `found` in its directories. Raises `ConfigError`, or the
+    `StorageError` of the metadata log's directory.
+
+    Directories without ``meta.properties`` remain to be formatted where this returns: with the cluster id of
+    the others, or as `self_formatting` says.
+    """
+    found.verify(None, cluster.node_id)
+    if (failure := found.failed.get(cluster.metadata_log_dir)) is not None:
+        raise failure
+    if cluster.metadata_log_dir not in found.empty or self_formatting(cluster) is not SelfFormatting.NEVER:
+        return
+    raise ConfigError(
+        f"No `meta.properties` found in {cluster.metadata_log_dir}: it is to be formatted by `firn format` "
+        f"first, as this node is {SelfFormatting.NEVER.value}"
+    )
+
+
+def check_metadata_place(disk: Disk, cluster: ClusterConfig) -> None:
+    """`ConfigError` where another directory than ``metadata.log.dir`` holds a metadata log: it was moved in
+    the configuration, and this node would begin with nothing."""
+    for path in cluster.directories:
+        if path != cluster.metadata_log_dir and _holds(disk, path, names.CLUSTER_METADATA_DIR):
+            raise ConfigError(
+                f"Found unexpected metadata location in data directory `{path / names.CLUSTER_METADATA_DIR}` "
+                f"(the configured metadata directory is {cluster.metadata_log_dir})."
+            )
+
+
+def effective_levels(
+    asked: Mapping[str, int], features: Iterable[FeatureRange], *, is_dynamic: bool
+) -> dict[str, int]:
+    """The levels that a new cluster begins with: those `asked` for, else the newest supported.
+
+    `is_dynamic`: the voters are no matter of the configuration. Raises `ConfigError` for an unknown feature,
+    a level that is not supported, and a ``kraft.version`` that does not fit.
+    """
+    ranges = {one.name: one for one in features if one.name != KRAFT_VERSION}
+    levels = {name: one.max_level for name, one in ranges.items()}
+    for name, level in asked.items():
+        if name == KRAFT_VERSION:
+            continue
+        if name not in ranges:
+            known = ", ".join(sorted((KRAFT_VERSION, *(one for one in ranges if one != METADATA_VERSION))))
+            raise ConfigError(f"Unsupported feature: {name}. Supported features are: {known}")
+        if not ranges[name].min_level <= level <= ranges[name].max_level:
+            raise ConfigError(f"No feature:{name} with feature level {level}")
+        levels[name] = level
+    levels[KRAFT_VERSION] = _kraft_version(asked.get(KRAFT_VERSION), is_dynamic=is_dynamic)
+    return levels
+
+
+def _kraft_version(asked: int | None, *, is_dynamic: bool) -> int:
+    if asked is None:
+        return MAX_KRAFT_VERSION if is_dynamic else 0
+    if not 0 <= asked <= MAX_KRAFT_VERSION:
+        raise ConfigError(f"No feature:{KRAFT_VERSION} with feature level {asked}")
+    flags = "one of the flags --standalone, --initial-controllers, or --no-initial-controllers is used"
+    if is_dynamic and asked == 0:
+        raise ConfigError(
+            f"Cannot set kraft.version to 0 if controller.quorum.voters is empty and {flags}. For dynamic "
+            "controllers support, try removing the --feature flag for kraft.version."
+        )
+    if asked and not is_dynamic:
+        raise ConfigError(
+            f"Cannot set kraft.version to {asked} unless controller.quorum.voters is empty and {flags}. For "
+            "dynamic controllers support, try using one of --standalone, --initial-controllers, or "
+            "--no-initial-controllers and removing controller.quorum.voters."
+        )
+    return asked
+
+
+def release_level(release: str) -> int:
+    """``metadata.version`` of a release of Kafka; `ConfigError` for one whose records are not written."""
+    if release in (RELEASE, RELEASE_NAME) or release.startswith(RELEASE + "."):
+        return METADATA_VERSION_LEVEL
+    raise ConfigError(
+        f"--release-version {release}: only {RELEASE}, which is metadata.version {METADATA_VERSION_LEVEL}, "
+        "can be written"
+    )
+
+
+def format_directories(world: World, order: Order, say: Callable[[str], None]) -> None:
+    """Format those of the directories that are not yet; tells each by `say`.
+
+    Raises `ConfigError` where one is, but for ``ignore_formatted``, or belongs elsewhere, or must not be
+    formatted; `StorageError` where one cannot be written or is in use. Directories before it are formatted
+    then, and `ignore_formatted` goes on.
+    """
+    disk = world.disk
+    found = load_ensemble(disk, order.directories)
+    found.verify(order.cluster_id, order.node_id)
+    if found.formatted and not order.ignore_formatted:
+        raise ConfigError(
+            f"Log directory {next(iter(found.formatted))} is already formatted. Use --ignore-formatted to "
+            "ignore this directory and format the others."
+        )
+    for path, error in found.failed.items():
+        if path == order.metadata_directory:
+            raise error
+        say(f"I/O error trying to read log directory {path}. Ignoring... ({error})")
+    if not found.empty:
+        if not found.formatted:
+            raise StorageError("No available log directories to format.")
+        say("All of the log directories are already formatted.")
+        return
+    shown = ", ".join(f"{name}={level}" for name, level in sorted(order.levels.items()))
+    say(f"Bootstrap metadata: {shown}")
+    for path in sorted(found.empty):
+        _check_has_no_log(disk, path)
+    taken = {meta.directory_id for meta in found.formatted.values()}
+    taken.update(one.directory_id for one in order.initial_controllers)
+    for path in sorted(found.empty):
+        taken.add(_format(world, order, path, taken, say))
+
+
+def _format(
+    world: World, order: Order, path: Path, taken: Collection[UUID], say: Callable[[str], None]
+) -> UUID:
+    """Format one directory; returns its id, none of `taken` where it is not a voter's."""
+    own = next((one for one in order.initial_controllers if one.node_id == order.node_id), None)
+    is_metadata = path == order.metadata_directory
+    kind = "data directory"
+    if is_metadata:
+        dynamic = "dynamic " if order.initial_controllers else ""
+        kind = f"{dynamic}metadata {'voter ' if own is not None else ''}directory"
+    directory_id = own.directory_id if own is not None and is_metadata else random_id(world, taken)
+    home = LogDir(path, world)
+    try:
+        say(f"Formatting {kind} {path} with {METADATA_VERSION} {RELEASE_NAME}.")
+        now_ms = world.clock.now_ms()
+        write_bootstrap(world.disk, path, feature_frames(order.levels), now_ms)
+        if is_metadata:
+            _write_first_voters(world.disk, path, order, now_ms)
+        write_meta(world.disk, path, MetaProperties(order.cluster_id, order.node_id, directory_id))
+    finally:
+        home.close()
+    return directory_id
+
+
+def _write_first_voters(disk: Disk, path: Path, order: Order, now_ms: int) -> None:
+    log = path / names.CLUSTER_METADATA_DIR
+    if not order.initial_controllers:
+        # of a dynamic quorum whose formatting did not come to its end
+        remove_file(disk, log / FIRST_SNAPSHOT.file_name)
+        return
+    make_directory(disk, log)
+    remove_unfinished(disk, log)
+    batches = encode_first_voters(order.initial_controllers, order.controller_listener, now_ms)
+    write_snapshot(disk, log, FIRST_SNAPSHOT, batches)
+
+
+def _check_has_no_log(disk: Disk, path: Path) -> None:
+    """`ConfigError` where a directory that lacks ``meta.properties`` holds data all the same: a new identity
+    would make it another replica's."""
+    try:
+        entries = disk.list(path)
+    except MissingFile:
+        return
+    for entry in entries:
+        if entry.name == names.CLUSTER_METADATA_DIR:
+            inside = [one.name for one in disk.list(path / entry.name)]
+            is_new = all(one.startswith(FIRST_SNAPSHOT.file_name) for one in inside)
+        else:
+            is_new = not (entry.is_dir and names.parse_partition_dir(entry.name))
+        if not is_new:
+            raise ConfigError(
+                f"{path} holds {entry.name} and yet no meta.properties: put that file back, or empty the "
+                "directory if its data may go"
+            )
+
+
+def _holds(disk: Disk, path: Path, name: str) -> bool:
+    try:
+        return any(entry.name == name for entry in disk.list(path))
+    except MissingFile:
+        return False

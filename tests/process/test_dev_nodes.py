@@ -1,0 +1,225 @@
+"""Child processes of `firn dev` that come and go together: programs that misbehave, and nodes that do not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from service.cli.dev_nodes import Child, DevNode, agree_on_ports
+from tests.support.processes import REPOSITORY, end, wait_until
+
+GOOD = """
+import signal, sys, threading, os
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+def watch():
+    while os.read(0, 99): pass
+    os._exit(7)
+threading.Thread(target=watch, daemon=True).start()
+print("starting", file=sys.stderr, flush=True)
+print("ready: node ID on 127.0.0.1:ID", flush=True)
+while True: signal.pause()
+"""
+DEAF = GOOD.replace("lambda *_: sys.exit(0)", "lambda *_: None")
+FAILING = "import sys; print('no', file=sys.stderr); sys.exit(3)"
+LATE = "import time; time.sleep(1)\n" + GOOD
+CHATTY = GOOD.replace(
+    "while True: signal.pause()",
+    "import time\nwhile True:\n    print('x' * 999, file=sys.stderr)\n    time.sleep(.001)",
+)
+SLOW_TO_END = GOOD.replace(
+    "lambda *_: sys.exit(0)",
+    "lambda *_: (__import__('time').sleep(.7), print('ended', flush=True), sys.exit(0))",
+)
+
+
+def program(node_id: int, text: str, is_controller: bool = True) -> Child:
+    command = (sys.executable, "-c", textwrap.dedent(text).replace("ID", str(node_id)), f"node.id={node_id}")
+    return Child(node_id, command, is_controller)
+
+
+class Running:
+    """A supervisor in a process of its own, and what it says."""
+
+    def __init__(self, children: Sequence[Child], folder: Path, patience_s: float) -> None:
+        self.log = folder / "log"
+        self.out = folder / "out"
+        plain = [tuple(child) for child in children]
+        code = (
+            "import sys; from service.cli.dev_nodes import Child, run_nodes\n"
+            f"sys.exit(run_nodes([Child(*one) for one in {plain!r}], patience_s={patience_s}))"
+        )
+        with self.out.open("wb") as out, self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", code], cwd=REPOSITORY, stdout=out, stderr=log
+            )
+
+    def lines(self) -> list[str]:
+        return self.out.read_text().splitlines()
+
+    def wait_for(self, line: str) -> None:
+        wait_until(line, lambda: line in self.lines())
+
+    def node(self, node_id: int) -> int:
+        """The process of a node, known by its command line."""
+        (found,) = (pid for pid in self.children() if f"node.id={node_id}" in command_line(pid))
+        return found
+
+    def children(self) -> list[int]:
+        pid = self.process.pid
+        words = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(word) for word in words]
+
+
+def command_line(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@contextmanager
+def running(children: Sequence[Child], folder: Path, patience_s: float = 20) -> Iterator[Running]:
+    supervisor = Running(children, folder, patience_s)
+    started: list[int] = []
+    try:
+        yield supervisor
+        started = supervisor.children() if supervisor.process.poll() is None else []
+    finally:
+        end(supervisor.process)
+        wait_until("the children to end", lambda: not any(map(is_alive, started)))
+
+
+READY = "ready: nodes 1, 2, 3 on 127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_they_are_ready_together_and_end_together(tmp_path: Path, number: signal.Signals) -> None:
+    with running([program(1, GOOD), program(2, LATE), program(3, GOOD)], tmp_path) as supervisor:
+        supervisor.wait_for(READY)
+        started = supervisor.children()
+        assert len(started) == 3
+        supervisor.process.send_signal(number)
+        assert supervisor.process.wait(10) == 0
+        assert not any(map(is_alive, started))
+    assert supervisor.lines() == [READY]
+    assert sorted(supervisor.log.read_text().splitlines()) == [f"node {i}: starting" for i in (1, 2, 3)]
+
+
+def test_one_that_is_killed_is_named_and_the_others_go_on(tmp_path: Path) -> None:
+    with running([program(i, GOOD) for i in (1, 2, 3)], tmp_path) as supervisor:
+        supervisor.wait_for(READY)
+        os.kill(supervisor.node(2), signal.SIGKILL)
+        supervisor.wait_for("node 2 was ended by SIGKILL; nodes 1, 3 go on")
+        assert len(supervisor.children()) == 2
+        supervisor.process.terminate()
+        assert supervisor.process.wait(10) == 0
+
+
+def test_one_that_cannot_start_is_named_and_the_others_are_ready(tmp_path: Path) -> None:
+    with running([program(1, GOOD), program(2, FAILING), program(3, GOOD)], tmp_path) as supervisor:
+        supervisor.wait_for("node 2 ended with status 3; nodes 1, 3 go on")
+        supervisor.wait_for("ready: nodes 1, 3 on 127.0.0.1:1,127.0.0.1:3")
+        assert "node 2: no" in supervisor.log.read_text().splitlines()
+
+
+def test_where_none_is_left_it_ends(tmp_path: Path) -> None:
+    with running([program(1, FAILING), program(2, FAILING)], tmp_path) as supervisor:
+        assert supervisor.process.wait(10) == 1
+    assert supervisor.lines()[-1].endswith("ended with status 3; no node is left")
+
+
+def test_one_that_does_not_listen_is_killed_in_the_end(tmp_path: Path) -> None:
+    with running([program(1, GOOD), program(2, DEAF)], tmp_path, patience_s=0.5) as supervisor:
+        supervisor.wait_for("ready: nodes 1, 2 on 127.0.0.1:1,127.0.0.1:2")
+        started = supervisor.children()
+        supervisor.process.terminate()
+        assert supervisor.process.wait(10) == 1
+        assert not any(map(is_alive, started))
+    assert supervisor.lines()[-1] == "node 2 was ended by SIGKILL"
+
+
+def test_a_second_signal_does_not_wait(tmp_path: Path) -> None:
+    with running([program(1, DEAF), program(2, DEAF, is_controller=False)], tmp_path) as supervisor:
+        supervisor.wait_for("ready: nodes 1, 2 on 127.0.0.1:1,127.0.0.1:2")
+        supervisor.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        assert supervisor.process.poll() is None
+        supervisor.process.send_signal(signal.SIGINT)
+        assert supervisor.process.wait(5) == 1
+
+
+def test_controllers_end_after_the_brokers(tmp_path: Path) -> None:
+    children = [program(1, SLOW_TO_END), program(2, SLOW_TO_END, is_controller=False)]
+    with running(children, tmp_path) as supervisor:
+        supervisor.wait_for("ready: nodes 1, 2 on 127.0.0.1:1,127.0.0.1:2")
+        supervisor.process.terminate()
+        supervisor.wait_for("node 2: ended")
+        assert "node 1: ended" not in supervisor.lines()
+        assert supervisor.process.wait(10) == 0
+    assert supervisor.lines()[-2:] == ["node 2: ended", "node 1: ended"]
+
+
+def test_no_child_outlives_it_even_when_it_is_killed(tmp_path: Path) -> None:
+    with running([program(1, GOOD), program(2, DEAF), program(3, CHATTY)], tmp_path) as supervisor:
+        supervisor.wait_for(READY)
+        started = supervisor.children()
+        supervisor.process.kill()
+        supervisor.process.wait()
+        wait_until("the children to end", lambda: not any(map(is_alive, started)))
+
+
+def test_told_to_end_before_anybody_is_ready_it_does(tmp_path: Path) -> None:
+    with running([program(1, LATE), program(2, LATE)], tmp_path) as supervisor:
+        wait_until("the children", lambda: len(supervisor.children()) == 2)
+        supervisor.process.terminate()
+        assert supervisor.process.wait(10) in (0, 1)  # before they have a handler the signal ends them
+    assert not [line for line in supervisor.lines() if line.startswith("ready")]
+
+
+def test_real_nodes_come_and_go(tmp_path: Path) -> None:
+    """Each alone, for now: they show that a node is a child as it is meant."""
+    ports, _ = agree_on_ports(0, 2, 0)
+    nodes = [
+        DevNode(
+            i,
+            True,
+            {
+                "node.id": str(i),
+                "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+                "log.dirs": str(tmp_path / f"node-{i}"),
+            },
+        )
+        for i, port in enumerate(ports, 1)
+    ]
+    addresses = ",".join(f"127.0.0.1:{port}" for port in ports)
+    children = [node.child("info", {"PYTHONPATH": str(REPOSITORY)}) for node in nodes]
+    with running(children, tmp_path) as supervisor:
+        supervisor.wait_for(f"ready: nodes 1, 2 on {addresses}")
+        os.kill(supervisor.node(2), signal.SIGKILL)
+        supervisor.wait_for("node 2 was ended by SIGKILL; node 1 goes on")
+        supervisor.process.terminate()
+        assert supervisor.process.wait(20) == 0
+    assert (tmp_path / "node-1" / ".kafka_cleanshutdown").exists()
+    assert not (tmp_path / "node-2" / ".kafka_cleanshutdown").exists()
+    with running(children, tmp_path) as supervisor:
+        supervisor.wait_for(f"ready: nodes 1, 2 on {addresses}")
+        started = supervisor.children()
+        supervisor.process.kill()
+        supervisor.process.wait()
+        wait_until("the nodes to end", lambda: not any(map(is_alive, started)))
+    # cleanly: they noticed that their standard input ended
+    assert (tmp_path / "node-1" / ".kafka_cleanshutdown").exists()
+    assert (tmp_path / "node-2" / ".kafka_cleanshutdown").exists()
