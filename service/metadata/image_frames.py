@@ -39,7 +39,12 @@ _NO_BROKER = -1
 
 
 def image_frames(image: MetadataImage) -> Iterator[Frame]:
-    """Frames that make `image` out of nothing."""
+    """Frames that make `image` out of nothing.
+
+    `ValueError` where a transaction is open at its end, as that would be lost: see `MetadataImage.settled`.
+    """
+    if image.transaction is not None:
+        raise ValueError("no snapshot of an image whose last transaction is open")
     return map(newest, _records(image))
 
 
