@@ -440,6 +440,14 @@ class MetadataDelta:
             features=_features(record.features),
         )
 
+    def forget_controllers(self, node_ids: Iterable[int]) -> None:
+        """They are not in the snapshot that replaces the log; no record takes a controller away."""
+        for node_id in node_ids:
+            self._controllers = (
+                dict(self.image.controllers) if self._controllers is None else self._controllers
+            )
+            self._controllers.pop(node_id, None)
+
     # -- transactions
 
     def _begin(self, record: BeginTransactionRecord) -> None:

@@ -168,8 +168,9 @@ def take_offline(
 
 def unregister_broker(
     image: MetadataImage, broker_id: int, *, settings: ElectionSettings = _USUAL
-) -> Steps[Decision[None]]:
-    """The broker is gone for good, and so is its id until somebody registers it again.
+) -> Steps[Decision[int]]:
+    """The broker is gone for good, and so is its id until somebody registers it again. The answer is the
+    epoch of the process that it was.
 
     Raises `RequestError` BROKER_ID_NOT_REGISTERED.
     """
@@ -182,7 +183,7 @@ def unregister_broker(
     partitions = image.index.partitions(has_member(broker_id))
     frames = yield from _newest((yield from changes_in_steps(elections, partitions)))
     gone = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
-    return Decision((*frames, newest(gone)), None, is_atomic=False)
+    return Decision((*frames, newest(gone)), broker.epoch, is_atomic=False)
 
 
 def register_controller(image: MetadataImage, request: RegisterController) -> Decision[None]:
