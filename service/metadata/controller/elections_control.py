@@ -76,7 +76,9 @@ class Elections:
         self._able = {
             broker.id: broker
             for broker in image.brokers.values()
-            if (broker.is_active or broker.id == joining) and broker.id not in self._gone
+            if (not broker.fenced or broker.id == joining)
+            and not broker.in_controlled_shutdown
+            and broker.id not in self._gone
         }
         self._rules: dict[UUID, ElectionRules] = {}
         self._state: PartitionImage | None = None
