@@ -6,6 +6,7 @@ Source: Apache Kafka ``ActivationRecordsGenerator``.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.requests import ResourceType
@@ -21,7 +22,7 @@ from service.metadata.records import (
     MetadataRecord,
 )
 
-MIN_ISR = "min.insync.replicas"
+MIN_ISR: Final = "min.insync.replicas"
 
 
 def activate(

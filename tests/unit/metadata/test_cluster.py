@@ -163,10 +163,13 @@ def test_registrations_that_are_refused(request_: RegisterBroker, code: ErrorCod
 def test_a_process_that_was_replaced_changes_nothing(broker_id: int, epoch: int, code: ErrorCode) -> None:
     cluster = Cluster()
     cluster.join(1)
-    for refuse in (fence_broker, unfence_broker, allocate_producer_ids):
+    for refuse in (fence_broker, unfence_broker):
         with pytest.raises(RequestError) as refused:
             cluster.apply(refuse(cluster.image, broker_id, epoch))
         assert refused.value.code is code
+    with pytest.raises(RequestError) as refused:
+        allocate_producer_ids(cluster.image, broker_id, epoch)
+    assert refused.value.code is ErrorCode.stale_broker_epoch
 
 
 def brokers(*racks: str | None, fenced: tuple[int, ...] = ()) -> list[BrokerImage]:

@@ -189,8 +189,8 @@ def test_an_idle_controller_keeps_the_log_moving_and_sleeps_otherwise(tmp_path: 
     asyncio.run(scenario())
 
 
-def beat(broker_id: int, epoch: int, offset: int, **wants: bool) -> BrokerHeartbeat:
-    return BrokerHeartbeat(broker_id, epoch, offset, **wants)
+def beat(broker_id: int, epoch: int, offset: int, *, wants_shut_down: bool = False) -> BrokerHeartbeat:
+    return BrokerHeartbeat(broker_id, epoch, offset, wants_shut_down=wants_shut_down)
 
 
 def test_a_broker_is_unfenced_once_it_has_seen_its_registration_and_fenced_when_it_falls_silent(
