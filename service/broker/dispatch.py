@@ -7,6 +7,7 @@ anything else is a bug that the server logs with the peer's address before it cl
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Final, NamedTuple, NoReturn
 
@@ -37,7 +38,7 @@ from service.broker.handlers import (
     offset_for_leader_epoch,
     produce,
 )
-from service.network.exchange import RequestContext, Response
+from service.network.exchange import Answer, Later, Promise, RequestContext, Response
 from service.wire.api import (
     ApiKey,
     RequestHeader,
@@ -54,6 +55,7 @@ from service.wire.primitives import ManyElements
 from service.wire.produce import parse_produce, parse_produce_steps
 
 Handler = Callable[[Broker, RequestContext, Any], Any]
+Quick = Callable[[Broker, RequestHeader, memoryview], Response | Promise | None]
 Parse = Callable[[int, memoryview, int, int], Any]
 ParseSteps = Callable[[int, memoryview, int], Generator[None, None, Any]]
 
@@ -75,13 +77,15 @@ def _is_not_loaded(broker: Broker, context: RequestContext, request: Any) -> NoR
 class Served(NamedTuple):
     """Who answers an API on the broker's listeners. `parse`: by hand, and so is the answer; in steps what has
     many elements. `late`: the module of `handlers` with what stands here, which the first request loads: a
-    node without groups does without their code.
+    node without groups does without their code. `quick` answers ordinary requests from their bytes, without a
+    message or a task; None for those that `handle` is for.
     """
 
     handle: Handler = _is_not_loaded
     parse: Parse | None = None
     parse_steps: ParseSteps | None = None
     late: str = ""
+    quick: Quick | None = None
 
 
 BROKER_APIS: Final[dict[int, Served]] = {
@@ -129,14 +133,16 @@ class Dispatcher:
         self._broker = broker
         self._apis = dict(apis)
 
-    def __call__(
-        self, context: RequestContext, frame: memoryview
-    ) -> Response | Awaitable[Response | None] | None:
+    def __call__(self, context: RequestContext, frame: memoryview) -> Answer | Later:
         """Raises `WireError` for what is not a request that this node serves."""
         header = parse_request_header(frame)
         context.api_key, context.api_version = header.api_key, header.api_version
         context.correlation_id, context.client_id = header.correlation_id, header.client_id
         served = self._apis[header.api_key]
+        if served.quick is not None:
+            at_once = served.quick(self._broker, header, frame)
+            if at_once is not None:
+                return at_once
         parse = served.parse
         try:
             if parse is not None:
@@ -162,8 +168,14 @@ class Dispatcher:
         served = self._apis[api_key]
         if served.late:
             module = await self._broker.load(f"service.broker.handlers.{served.late}")
-            self._apis[api_key] = Served(module.handle)
+            self._apis[api_key] = Served(module.handle, quick=getattr(module, "quick", None))
         answer = self(context, frame)
+        if isinstance(answer, Promise):
+            promised: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
+            answer.when_done(lambda promise: None if promised.done() else promised.set_result(None))
+            if not answer.done():
+                await promised
+            return answer.result()
         return await answer if isinstance(answer, Awaitable) else answer
 
     async def _in_slices(
