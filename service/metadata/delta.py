@@ -114,7 +114,11 @@ class MetadataDelta:
 
     def replay(self, record: MetadataRecord | UnknownRecord) -> None:
         """Apply one record. Raises `CorruptionError` where it makes no sense here."""
-        at_once(self._replay(record))
+        apply = _APPLY.get(type(record))
+        if apply is not None and self._transaction is None:
+            apply(self, record)
+        else:
+            at_once(self._replay(record))
 
     def _replay(self, record: MetadataRecord | UnknownRecord) -> Steps[None]:
         """Apply one record: one step, but for the end of a transaction, which applies all of it."""
