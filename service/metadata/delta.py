@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, Final
 from uuid import UUID
 
@@ -15,22 +16,27 @@ from service.base.errors import CorruptionError
 from service.base.steps import Steps, at_once
 from service.metadata.frames import UnknownRecord
 from service.metadata.image import (
+    KRAFT_VERSION,
     BrokerImage,
     ConfigResource,
     ControllerImage,
     EndpointImage,
     FeatureRange,
     MetadataImage,
+    OpenTransaction,
     PartitionImage,
     TopicImage,
     collision_key,
 )
+from service.metadata.partition_index import Shelf, shelves
 from service.metadata.persistent import REMOVED, PartitionMap, Removed
 from service.metadata.records import (
     LEADER_UNCHANGED,
+    REFUSED_TYPES,
     AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
@@ -56,6 +62,7 @@ ZERO_UUID: Final = UUID(int=0)
 REPLAY_US: Final = 8
 TOPIC_US: Final = 4
 NAME_US: Final = 2
+SHELVES_US: Final = 6
 
 
 @dataclass(slots=True)
@@ -71,16 +78,17 @@ class _TopicChange:
 class MetadataDelta:
     """Changes on top of `image`, gathered by `replay` and turned into the next image by `build`.
 
-    The public attributes tell listeners where to look; the values are in the two images.
+    The public attributes tell listeners where to look; the values are in the two images. Records of a
+    metadata transaction change nothing before it ends; if that is not in this delta, the image takes them
+    along (`MetadataImage.transaction`) and the delta of the batch that ends it shows them all.
     """
 
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
-        self._in_transaction = False
-        self._forget()
-
-    def _forget(self) -> None:
-        """Back to the image, as if nothing had been replayed."""
+        self._transaction = image.transaction
+        self._run: list[MetadataRecord] = []
+        """what of the open transaction is of this delta"""
+        self._kraft_version = image.kraft_version
         self.configs: set[ConfigResource] = set()
         self.brokers: set[int] = set()
         self.remote: set[tuple[UUID, int]] = set()
@@ -107,9 +115,27 @@ class MetadataDelta:
     def replay(self, record: MetadataRecord | UnknownRecord) -> None:
         """Apply one record. Raises `CorruptionError` where it makes no sense here."""
         apply = _APPLY.get(type(record))
-        if apply is None:
-            raise CorruptionError(f"metadata record of unknown type: {record!r:.200}")
-        apply(self, record)
+        if apply is not None and self._transaction is None:
+            apply(self, record)
+        else:
+            at_once(self._replay(record))
+
+    def _replay(self, record: MetadataRecord | UnknownRecord) -> Steps[None]:
+        """Apply one record: one step, but for the end of a transaction, which applies all of it."""
+        apply = _APPLY.get(type(record))
+        if apply is not None and self._transaction is None:
+            yield REPLAY_US
+            apply(self, record)
+        elif isinstance(record, EndTransactionRecord):
+            yield from self._end()
+        elif isinstance(record, AbortTransactionRecord):
+            self._close()
+        elif isinstance(record, BeginTransactionRecord):
+            self._begin(record)
+        elif apply is not None and not isinstance(record, UnknownRecord):
+            self._run.append(record)
+        else:
+            raise CorruptionError(_refusal(record))
 
     def replay_all(self, records: Iterable[MetadataRecord | UnknownRecord]) -> MetadataDelta:
         for record in records:
@@ -119,9 +145,12 @@ class MetadataDelta:
     def replay_in_steps(self, records: Iterable[MetadataRecord | UnknownRecord]) -> Steps[MetadataDelta]:
         """As `replay_all`."""
         for record in records:
-            yield REPLAY_US
-            self.replay(record)
+            yield from self._replay(record)
         return self
+
+    def set_kraft_version(self, level: int) -> None:
+        """The log's control records say so."""
+        self._kraft_version = level
 
     def build(self, offset: int, epoch: int, timestamp_ms: int) -> MetadataImage:
         """The image up to and including `offset`."""
@@ -129,8 +158,6 @@ class MetadataDelta:
 
     def build_in_steps(self, offset: int, epoch: int, timestamp_ms: int) -> Steps[MetadataImage]:
         """As `build`."""
-        if self._in_transaction:
-            raise CorruptionError("a metadata transaction does not end in the batch that began it")
         image = self.image
         changed: dict[UUID, TopicImage | Removed] = {}
         for topic_id, change in self._topics.items():
@@ -143,6 +170,7 @@ class MetadataDelta:
         changed.update(dict.fromkeys(self.deleted_topics, REMOVED))
         configs = {k: v or REMOVED for k, v in self._config_values.items()}
         collisions = yield from self._collisions()
+        toggles = yield from self._toggles()
         return MetadataImage(
             offset=offset,
             epoch=epoch,
@@ -157,7 +185,34 @@ class MetadataDelta:
             next_producer_id=self._next_producer_id,
             remote=(yield from image.remote.with_changes_in_steps(self._remote)),
             tombstones=(yield from image.tombstones.with_changes_in_steps(self._tombstones)),
+            index=(yield from image.index.toggled_in_steps(toggles)),
+            kraft_version=self._kraft_version,
+            transaction=self._still_open(),
         )
+
+    def _still_open(self) -> OpenTransaction | None:
+        if self._transaction is None or not self._run:
+            return self._transaction
+        return self._transaction._replace(runs=(*self._transaction.runs, tuple(self._run)))
+
+    def _toggles(self) -> Steps[dict[Shelf, dict[UUID, list[int]]]]:
+        """Which partitions go to which shelves of the index, or leave them."""
+        toggles: dict[Shelf, dict[UUID, list[int]]] = {}
+
+        def toggle(topic_id: UUID, partition: int, before: set[Shelf], after: set[Shelf]) -> None:
+            for shelf in before ^ after:
+                toggles.setdefault(shelf, {}).setdefault(topic_id, []).append(partition)
+
+        for topic_id, change in self._topics.items():
+            for number, partition in change.partitions.items():
+                yield SHELVES_US
+                old = change.before.get(number)
+                toggle(topic_id, number, _shelves(old) if old is not None else set(), _shelves(partition))
+        for topic_id, topic in self.deleted_topics.items():
+            for number, partition in topic.partitions.items():
+                yield SHELVES_US
+                toggle(topic_id, number, _shelves(partition), set())
+        return toggles
 
     def _collisions(self) -> Steps[dict[str, tuple[str, ...] | Removed]]:
         changes: dict[str, set[str]] = {}
@@ -209,28 +264,41 @@ class MetadataDelta:
         )
 
     def _partition_change(self, record: PartitionChangeRecord) -> None:
-        """Naming a leader, even the same one, starts a leader epoch; any change starts a partition epoch."""
         change = self._change(record.topic_id)
         old = change.partition(record.partition_id)
         if old is None:
             raise CorruptionError(
                 f"metadata record for {change.name}-{record.partition_id}, which is not there"
             )
-        led = record.leader != LEADER_UNCHANGED
-        state = record.leader_recovery_state
-        change.partitions[record.partition_id] = PartitionImage(
-            replicas=_or(record.replicas, old.replicas),
-            isr=_or(record.isr, old.isr),
-            leader=record.leader if led else old.leader,
-            leader_epoch=old.leader_epoch + led,
-            partition_epoch=old.partition_epoch + 1,
-            directories=old.directories if record.directories is None else _ids(record.directories),
-            removing_replicas=_or(record.removing_replicas, old.removing_replicas),
-            adding_replicas=_or(record.adding_replicas, old.adding_replicas),
-            leader_recovery_state=old.leader_recovery_state if state < 0 else state,
-            eligible_leader_replicas=_or(record.eligible_leader_replicas, old.eligible_leader_replicas),
-            last_known_elr=_or(record.last_known_elr, old.last_known_elr),
-        )
+        change.partitions[record.partition_id] = changed_partition(old, record)
+
+    def _clear_elr(self, record: ClearElrRecord) -> None:
+        """As one change of each partition that has any (Apache Kafka ``removeTopicElrs``)."""
+        if record.topic_name:
+            topic_id = self._created.get(record.topic_name)
+            known = self.image.topics_by_name.get(record.topic_name)
+            if topic_id is None and known is not None and known.id not in self.deleted_topics:
+                topic_id = known.id
+            if topic_id is None:
+                raise CorruptionError(f"metadata record for topic {record.topic_name!r}, which is not there")
+            self._clear_elr_of(topic_id)
+            return
+        alive = [topic_id for topic_id in self.image.topics_by_id if topic_id not in self.deleted_topics]
+        for topic_id in dict.fromkeys([*alive, *self._topics]):
+            self._clear_elr_of(topic_id)
+
+    def _clear_elr_of(self, topic_id: UUID) -> None:
+        change = self._topics.get(topic_id)
+        topic = self.image.topics_by_id.get(topic_id)
+        before = change.before if change is not None else topic.partitions if topic is not None else ()
+        for number in dict.fromkeys([*before, *(change.partitions if change is not None else ())]):
+            partition = self._topics[topic_id].partition(number) if change else before[number]
+            if partition is not None and (partition.eligible_leader_replicas or partition.last_known_elr):
+                self._change(topic_id).partitions[number] = partition._replace(
+                    partition_epoch=partition.partition_epoch + 1,
+                    eligible_leader_replicas=(),
+                    last_known_elr=(),
+                )
 
     def _remove_topic(self, record: RemoveTopicRecord) -> None:
         change = self._change(record.topic_id)
@@ -301,6 +369,8 @@ class MetadataDelta:
             self.configs.add(resource)
 
     def _feature_level(self, record: FeatureLevelRecord) -> None:
+        if record.name == KRAFT_VERSION:
+            return  # what counts are the log's control records (KAFKA-18979)
         features = dict(self.image.features) if self._features is None else self._features
         if record.feature_level:
             features[record.name] = record.feature_level
@@ -374,21 +444,34 @@ class MetadataDelta:
             features=_features(record.features),
         )
 
-    # -- transactions: within one batch, which is all that a controller of ours writes
+    def forget_controllers(self, node_ids: Iterable[int]) -> None:
+        """They are not in the snapshot that replaces the log; no record takes a controller away."""
+        for node_id in node_ids:
+            self._controllers = (
+                dict(self.image.controllers) if self._controllers is None else self._controllers
+            )
+            self._controllers.pop(node_id, None)
+
+    # -- transactions
 
     def _begin(self, record: BeginTransactionRecord) -> None:
-        if self._in_transaction:
+        if self._transaction is not None:
             raise CorruptionError("a metadata transaction begins inside another")
-        self._in_transaction = True
+        self._transaction = OpenTransaction(record.name, (), self.image)
 
-    def _end(self, record: EndTransactionRecord) -> None:
-        if not self._in_transaction:
+    def _close(self) -> list[MetadataRecord]:
+        """The records of the open transaction, which is open no longer."""
+        if self._transaction is None:
             raise CorruptionError("a metadata transaction ends that never began")
-        self._in_transaction = False
+        records = [*chain.from_iterable(self._transaction.runs), *self._run]
+        self._transaction = None
+        self._run = []
+        return records
 
-    def _abort(self, record: AbortTransactionRecord) -> None:
-        self._end(EndTransactionRecord())
-        self._forget()
+    def _end(self) -> Steps[None]:
+        for record in self._close():
+            yield REPLAY_US
+            _APPLY[type(record)](self, record)
 
     def _nothing(self, record: NoOpRecord) -> None:
         """A no-op only moves the offset."""
@@ -413,11 +496,42 @@ _APPLY: Final[Mapping[type[Any], Callable[[MetadataDelta, Any], None]]] = {
     UnfenceBrokerRecord: MetadataDelta._unfence_broker,
     BrokerRegistrationChangeRecord: MetadataDelta._change_registration,
     RegisterControllerRecord: MetadataDelta._register_controller,
-    BeginTransactionRecord: MetadataDelta._begin,
-    EndTransactionRecord: MetadataDelta._end,
-    AbortTransactionRecord: MetadataDelta._abort,
+    ClearElrRecord: MetadataDelta._clear_elr,
     NoOpRecord: MetadataDelta._nothing,
 }
+
+
+def changed_partition(old: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
+    """The partition after the change.
+
+    Naming a leader, even the same one, starts a leader epoch; any change starts a partition epoch.
+    """
+    led = record.leader != LEADER_UNCHANGED
+    state = record.leader_recovery_state
+    return PartitionImage(
+        replicas=_or(record.replicas, old.replicas),
+        isr=_or(record.isr, old.isr),
+        leader=record.leader if led else old.leader,
+        leader_epoch=old.leader_epoch + led,
+        partition_epoch=old.partition_epoch + 1,
+        directories=old.directories if record.directories is None else _ids(record.directories),
+        removing_replicas=_or(record.removing_replicas, old.removing_replicas),
+        adding_replicas=_or(record.adding_replicas, old.adding_replicas),
+        leader_recovery_state=old.leader_recovery_state if state < 0 else state,
+        eligible_leader_replicas=_or(record.eligible_leader_replicas, old.eligible_leader_replicas),
+        last_known_elr=_or(record.last_known_elr, old.last_known_elr),
+    )
+
+
+def _refusal(record: MetadataRecord | UnknownRecord) -> str:
+    name = REFUSED_TYPES.get(record.api_key) if isinstance(record, UnknownRecord) else None
+    if name is not None:
+        return f"metadata record of a type that is not served here: {name}: {record!r:.200}"
+    return f"metadata record of unknown type: {record!r:.200}"
+
+
+def _shelves(one: PartitionImage) -> set[Shelf]:
+    return shelves(one.replicas, one.isr, one.eligible_leader_replicas, one.leader, one.directories)
 
 
 def _or(new: tuple[int, ...] | None, old: tuple[int, ...]) -> tuple[int, ...]:

@@ -14,21 +14,27 @@ from uuid import UUID
 
 from service.metadata.controller.requests import Endpoint
 from service.metadata.frames import Frame, newest
-from service.metadata.image import METADATA_VERSION, FeatureRange
+from service.metadata.image import KRAFT_VERSION, METADATA_VERSION, FeatureRange
 from service.metadata.records import (
     BeginTransactionRecord,
     ControllerEndpoint,
     ControllerFeature,
     EndTransactionRecord,
     FeatureLevelRecord,
+    MetadataRecord,
     RegisterControllerRecord,
 )
 
 METADATA_VERSION_LEVEL: Final = 30
 """Kafka 4.3"""
+ELR_VERSION: Final = "eligible.leader.replicas.version"
+"""At 1: replicas that left an ISR which became too small may still be elected (KIP-966)"""
+CATALOG_VERSION: Final = "firn.catalog.version"
+"""At 1: the log may hold the records of the remote catalog, which no other software reads"""
 GROUP_VERSION: Final = "group.version"
 GROUP_VERSION_LEVEL: Final = 1
 """Both protocols of groups"""
+BOOTSTRAP: Final = "Bootstrap records"
 _LOWEST_LEVEL: Final = 30
 """The records' layouts of older levels are not written."""
 
@@ -41,23 +47,41 @@ def supported_features() -> tuple[FeatureRange, ...]:
     )
 
 
+def cluster_features() -> tuple[FeatureRange, ...]:
+    """What a node of several supports beyond; by name."""
+    beyond = (
+        FeatureRange(ELR_VERSION, 0, 1),
+        FeatureRange(CATALOG_VERSION, 0, 1),
+        FeatureRange(KRAFT_VERSION, 0, 1),
+    )
+    return tuple(sorted((*supported_features(), *beyond)))
+
+
 def bootstrap_frames() -> tuple[Frame, ...]:
     """First records of a new metadata log."""
-    return tuple(
-        map(
-            newest,
-            (
-                BeginTransactionRecord(name="Bootstrap records"),
-                FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL),
-                FeatureLevelRecord(name=GROUP_VERSION, feature_level=GROUP_VERSION_LEVEL),
-                EndTransactionRecord(),
-            ),
-        )
+    records = (
+        BeginTransactionRecord(name=BOOTSTRAP),
+        *bootstrap_records(),
+        EndTransactionRecord(),
+    )
+    return tuple(map(newest, records))
+
+
+def bootstrap_records() -> tuple[MetadataRecord, ...]:
+    """What a new cluster of one node is set to."""
+    return (
+        FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_VERSION_LEVEL),
+        FeatureLevelRecord(name=GROUP_VERSION, feature_level=GROUP_VERSION_LEVEL),
     )
 
 
-def controller_frame(node_id: int, incarnation_id: UUID, endpoints: Iterable[Endpoint]) -> Frame:
-    """How a controller process makes itself known."""
+def controller_frame(
+    node_id: int,
+    incarnation_id: UUID,
+    endpoints: Iterable[Endpoint],
+    features: Iterable[FeatureRange] | None = None,
+) -> Frame:
+    """How a controller process makes itself known. `features`: what it supports, if not this software's."""
     return newest(
         RegisterControllerRecord(
             controller_id=node_id,
@@ -68,7 +92,7 @@ def controller_frame(node_id: int, incarnation_id: UUID, endpoints: Iterable[End
                 ControllerFeature(
                     name=f.name, min_supported_version=f.min_level, max_supported_version=f.max_level
                 )
-                for f in supported_features()
+                for f in (supported_features() if features is None else features)
             ),
         )
     )

@@ -15,11 +15,11 @@ from __future__ import annotations
 import io
 from typing import Any, Final, NamedTuple
 
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
+from kio.serial import entity_writer
 
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
+from service.metadata.entities import read_entity
 from service.metadata.records import RECORD_TYPES, MetadataRecord
 
 FRAME_VERSION: Final = 1
@@ -79,11 +79,7 @@ def decode_frame(data: Buffer) -> Frame:
     body = memoryview(data)[position:]
     if record_type is None or version not in record_type.VERSIONS:
         return Frame(UnknownRecord(api_key, bytes(body)), version)
-    reader: Any = entity_reader(record_type)
-    try:
-        record, consumed = reader(body, 0)
-    except (SerialError, ValueError, TypeError) as e:
-        raise CorruptionError(f"metadata record of type {api_key}: {type(e).__name__}: {e}") from e
+    record, consumed = read_entity(record_type, body, f"metadata record of type {api_key}")
     if consumed != len(body):
         raise CorruptionError(f"metadata record of type {api_key}: {len(body) - consumed} bytes too many")
     return Frame(record, version)

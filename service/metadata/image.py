@@ -7,16 +7,18 @@ An image shares what did not change with the one before it, so holding a few of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from service.base.types import NO_TIMESTAMP
+from service.metadata.partition_index import PartitionIndex
 from service.metadata.persistent import PartitionMap, PersistentMap
-from service.metadata.records import NO_LEADER
+from service.metadata.records import NO_LEADER, MetadataRecord
 from service.remote.catalog import CatalogEntry, Tombstone
 
 METADATA_VERSION: Final = "metadata.version"
+KRAFT_VERSION: Final = "kraft.version"
 
 
 class PartitionImage(NamedTuple):
@@ -93,6 +95,17 @@ class ControllerImage(NamedTuple):
     features: tuple[FeatureRange, ...]
 
 
+class OpenTransaction(NamedTuple):
+    """A metadata transaction whose end was not read yet: nothing of it counts.
+
+    `runs` are its records, a tuple for each batch; `before` is the image up to the batch in which it began.
+    """
+
+    name: str | None
+    runs: tuple[tuple[MetadataRecord, ...], ...]
+    before: MetadataImage
+
+
 ConfigResource = tuple[int, str]
 """(resource type, resource name), as `ConfigRecord` has them"""
 
@@ -117,6 +130,20 @@ class MetadataImage:
     remote: PersistentMap[tuple[UUID, int], CatalogEntry] = field(default_factory=PersistentMap)
     tombstones: PersistentMap[UUID, Tombstone] = field(default_factory=PersistentMap)
     """deleted topics that may still have objects in the bucket"""
+    index: PartitionIndex = field(default_factory=PartitionIndex)
+    kraft_version: int = 0
+    """level of the feature of that name; told by control records of the log, not by records of metadata"""
+    transaction: OpenTransaction | None = None
+    """what was begun and did not end yet; all else here is as if it had not begun"""
+
+    @property
+    def settled(self) -> MetadataImage:
+        """The newest image of which a snapshot can be made: no transaction is open at its end."""
+        return self if self.transaction is None else self.transaction.before
+
+    def with_kraft_version(self, level: int) -> MetadataImage:
+        """This image under another ``kraft.version``."""
+        return replace(self, kraft_version=level)
 
     def partition(self, topic_id: UUID, partition: int) -> PartitionImage | None:
         """One partition, or None where the topic or the partition is not there."""

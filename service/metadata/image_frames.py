@@ -39,15 +39,20 @@ _NO_BROKER = -1
 
 
 def image_frames(image: MetadataImage) -> Iterator[Frame]:
-    """Frames that make `image` out of nothing."""
+    """Frames that make `image` out of nothing.
+
+    `ValueError` where a transaction is open at its end, as that would be lost: see `MetadataImage.settled`.
+    """
+    if image.transaction is not None:
+        raise ValueError("no snapshot of an image whose last transaction is open")
     return map(newest, _records(image))
 
 
 def _records(image: MetadataImage) -> Iterator[MetadataRecord]:
     for name in sorted(image.features, key=lambda feature: (feature != METADATA_VERSION, feature)):
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])
-    yield from (_broker(image.brokers[broker_id]) for broker_id in sorted(image.brokers))
-    yield from (_controller(image.controllers[node_id]) for node_id in sorted(image.controllers))
+    yield from (broker_record(image.brokers[broker_id]) for broker_id in sorted(image.brokers))
+    yield from (controller_record(image.controllers[node_id]) for node_id in sorted(image.controllers))
     for name in sorted(image.topics_by_name):
         yield from _topic(image.topics_by_name[name])
     for resource_type, resource_name in sorted(image.configs):
@@ -68,10 +73,11 @@ def _records(image: MetadataImage) -> Iterator[MetadataRecord]:
 def _topic(topic: TopicImage) -> Iterator[MetadataRecord]:
     yield TopicRecord(name=topic.name, topic_id=topic.id)
     for partition_id, partition in topic.partitions.items():
-        yield _partition(topic, partition_id, partition)
+        yield partition_record(topic, partition_id, partition)
 
 
-def _partition(topic: TopicImage, partition_id: int, partition: PartitionImage) -> PartitionRecord:
+def partition_record(topic: TopicImage, partition_id: int, partition: PartitionImage) -> PartitionRecord:
+    """The record of one partition as it is."""
     return PartitionRecord(
         partition_id=partition_id,
         topic_id=topic.id,
@@ -89,7 +95,8 @@ def _partition(topic: TopicImage, partition_id: int, partition: PartitionImage) 
     )
 
 
-def _broker(broker: BrokerImage) -> RegisterBrokerRecord:
+def broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
+    """The record of one registered broker as it is."""
     return RegisterBrokerRecord(
         broker_id=broker.id,
         incarnation_id=broker.incarnation_id,
@@ -107,7 +114,8 @@ def _broker(broker: BrokerImage) -> RegisterBrokerRecord:
     )
 
 
-def _controller(controller: ControllerImage) -> RegisterControllerRecord:
+def controller_record(controller: ControllerImage) -> RegisterControllerRecord:
+    """The record of one registered controller."""
     return RegisterControllerRecord(
         controller_id=controller.id,
         incarnation_id=controller.incarnation_id,

@@ -17,7 +17,7 @@ from kio.static.constants import EntityType
 from kio.static.primitive import i16
 
 FIRST_OWN_ID: Final = 20_000
-"""Kafka numbers its record types from 0 and stands at 27; the frame allows up to 32,767."""
+"""Kafka numbers its record types from 0 and stands at 28; the frame allows up to 32,767."""
 
 NO_LEADER: Final = -1
 LEADER_UNCHANGED: Final = -2
@@ -295,6 +295,14 @@ class RegisterControllerRecord(MetadataRecord):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClearElrRecord(MetadataRecord):
+    """Eligible leaders and last known ones of a topic's partitions are forgotten; '' means every topic's."""
+
+    API_KEY: ClassVar[int] = 28
+    topic_name: str = field(metadata={"kafka_type": "string"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteLogRecord(MetadataRecord):
     """Firn's: one partition's entry in the remote catalog, as a whole (`tiering.catalog.CatalogEntry`)."""
 
@@ -349,9 +357,21 @@ RECORD_TYPES: Final[dict[int, type[MetadataRecord]]] = {
         EndTransactionRecord,
         AbortTransactionRecord,
         RegisterControllerRecord,
+        ClearElrRecord,
         RemoteLogRecord,
         TombstoneRecord,
         RemoveTombstoneRecord,
     )
 }
 """Every record type that this software reads and writes, by its id."""
+
+REFUSED_TYPES: Final[dict[int, str]] = {
+    10: "DelegationTokenRecord",
+    11: "UserScramCredentialRecord",
+    14: "ClientQuotaRecord",
+    18: "AccessControlEntryRecord",
+    19: "RemoveAccessControlEntryRecord",
+    22: "RemoveUserScramCredentialRecord",
+    26: "RemoveDelegationTokenRecord",
+}
+"""Kafka's record types of what is not served here (security, quotas): the image refuses them by name."""

@@ -8,19 +8,39 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.metadata.controller.activation import has_catalog
+from service.metadata.controller.cluster_control import check_same_process
 from service.metadata.controller.decision import Decision, decided
-from service.metadata.controller.requests import ResourceType
+from service.metadata.controller.requests import CatalogSender, ResourceType
+from service.metadata.features import CATALOG_VERSION
 from service.metadata.frames import newest
 from service.metadata.image import MetadataImage
-from service.metadata.records import RemoteLogRecord, RemoveTombstoneRecord
+from service.metadata.records import NoOpRecord, RemoteLogRecord, RemoveTombstoneRecord
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, decide_commit
 
 
-def commit_catalog(image: MetadataImage, commits: Sequence[CatalogCommit]) -> Decision[list[CatalogResult]]:
+def commit_catalog(
+    image: MetadataImage,
+    commits: Sequence[CatalogCommit],
+    *,
+    sender: CatalogSender | None = None,
+    needs_level: bool = False,
+) -> Decision[list[CatalogResult]]:
     """Decide each commit, in order; a later one for the same partition sees what an earlier one did.
 
-    Raises `RequestError` INVALID_REQUEST for an entry that no chain can have; nothing is written then.
+    `sender` is the broker process that leads the partitions, None for this one: a partition that another
+    leads is FENCED. No commits at all from a sender are a barrier: a record that means nothing is written,
+    and when it counts, so does all before it. `needs_level`: only where the feature's level allows it.
+
+    Raises `RequestError`, and nothing is written: STALE_BROKER_EPOCH for a process that was replaced,
+    UNSUPPORTED_VERSION below that level, INVALID_REQUEST for an entry that no chain can have.
     """
+    if sender is not None:
+        check_same_process(image, *sender)
+        if not commits:
+            return Decision((newest(NoOpRecord()),), [])
+    if needs_level and not has_catalog(image):
+        raise RequestError(ErrorCode.unsupported_version, f"The cluster's level of {CATALOG_VERSION} is 0.")
     entries: dict[tuple[UUID, int], CatalogEntry] = {}
     records = []
     results = []
@@ -28,6 +48,9 @@ def commit_catalog(image: MetadataImage, commits: Sequence[CatalogCommit]) -> De
         partition = image.partition(tip.topic_id, tip.partition)
         if partition is None:
             results.append(CatalogResult.UNKNOWN_PARTITION)
+            continue
+        if sender is not None and partition.leader != sender.broker_id:
+            results.append(CatalogResult.FENCED)
             continue
         key = (tip.topic_id, tip.partition)
         current = entries.get(key) or image.remote.get(key)
@@ -65,8 +88,15 @@ def remote_log_record(topic_id: UUID, partition: int, entry: CatalogEntry) -> Re
     return RemoteLogRecord(topic_id=topic_id, partition_id=partition, **entry._asdict())
 
 
-def forget_topics(image: MetadataImage, topic_ids: Iterable[UUID]) -> Decision[None]:
-    """Take tombstones away; an id that has none was forgotten before, and is passed over."""
+def forget_topics(
+    image: MetadataImage, topic_ids: Iterable[UUID], *, sender: CatalogSender | None = None
+) -> Decision[None]:
+    """Take tombstones away; an id that has none was forgotten before, and is passed over.
+
+    Raises `RequestError` STALE_BROKER_EPOCH for a `sender` that was replaced.
+    """
+    if sender is not None:
+        check_same_process(image, *sender)
     known = dict.fromkeys(topic_id for topic_id in topic_ids if topic_id in image.tombstones)
     frames = tuple(newest(RemoveTombstoneRecord(topic_id=topic_id)) for topic_id in known)
     return Decision(frames, None, is_atomic=False)

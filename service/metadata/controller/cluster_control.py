@@ -1,80 +1,206 @@
-"""Brokers that come and go, and who leads meanwhile. [P]
+"""Brokers and controllers that come and go. [P]
 
-Source: Apache Kafka ``ClusterControlManager``, ``ReplicationControlManager.generateLeaderAndIsrUpdates``;
-without eligible leader replicas (KIP-966), whose feature level this cluster keeps at 0: the last in-sync
-replica stays in the ISR when its broker is fenced, and leads again when the broker is back.
+Source: Apache Kafka ``ClusterControlManager``, ``ReplicationControlManager`` (``handleBrokerFenced`` and
+those beside it). Whatever it costs is steps, as a broker may have ten thousand partitions; a decision of many
+records may be cut into several batches, so that the record that others go by stands last, or first where it
+makes brokers able to lead.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Sequence
 from typing import Final
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.metadata.controller.decision import Decision
-from service.metadata.controller.requests import RegisterBroker
+from service.base.steps import Steps
+from service.metadata.controller.decision import NEWEST_US, Decision
+from service.metadata.controller.elections_control import Elections, ElectionSettings, changes_in_steps
+from service.metadata.controller.requests import RegisterBroker, RegisterController
 from service.metadata.features import supported_features
 from service.metadata.frames import Frame, newest
-from service.metadata.image import BrokerImage, MetadataImage, PartitionImage
+from service.metadata.image import (
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    BrokerImage,
+    FeatureRange,
+    MetadataImage,
+)
+from service.metadata.partition_index import NO_LEADER_SHELF, has_member, lies_in
 from service.metadata.records import (
     FENCE,
-    NO_LEADER,
     UNFENCE,
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
+    ControllerEndpoint,
+    ControllerFeature,
     PartitionChangeRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
+    UnregisterBrokerRecord,
 )
 
 _RESERVED_DIRECTORY_IDS: Final = 100
 """Directory ids below this number mean something else (Kafka ``DirectoryId``: unassigned, lost …)."""
+_IN_CONTROLLED_SHUTDOWN: Final = 1
+_USUAL: Final = ElectionSettings()
 
 
 def register_broker(
-    image: MetadataImage, request: RegisterBroker, *, cluster_id: str, next_offset: int, has_session: bool
-) -> Decision[int]:
+    image: MetadataImage,
+    request: RegisterBroker,
+    *,
+    cluster_id: str,
+    next_offset: int,
+    has_session: bool,
+    settings: ElectionSettings = _USUAL,
+) -> Steps[Decision[int]]:
     """Register a broker process; the answer is its epoch. It starts fenced and leads nothing.
 
     `has_session`: a process with this id is known to be alive. `next_offset`: where the records will go.
-    Raises `RequestError`: INCONSISTENT_CLUSTER_ID, DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION.
+    A process that follows one which was not stopped cleanly takes it out of every ISR and, with eligible
+    leader replicas, out of those too. Raises `RequestError`: INCONSISTENT_CLUSTER_ID,
+    DUPLICATE_BROKER_REGISTRATION, INVALID_REGISTRATION, UNSUPPORTED_VERSION, BROKER_ID_NOT_REGISTERED.
     """
     existing = image.brokers.get(request.broker_id)
+    features = supported_features() if request.features is None else request.features
     _check_registration(image, request, cluster_id, existing, has_session)
+    _check_features(image, features)
     if existing is not None and existing.incarnation_id == request.incarnation_id:
-        return Decision(
-            (newest(_registration(request, existing.epoch, fenced=existing.fenced)),), existing.epoch
-        )
-    frames: list[Frame] = []
-    if existing is not None and not existing.fenced:
-        frames += _fencing(image, existing)
+        again = _registration(request, features, existing.epoch, existing)
+        return Decision((newest(again),), existing.epoch)
+    records = yield from _shutdown(image, request, existing, settings)
+    frames = yield from _newest(records)
     epoch = next_offset + len(frames)
-    frames.append(newest(_registration(request, epoch, fenced=True)))
+    frames.append(newest(_registration(request, features, epoch, None)))
     return Decision(tuple(frames), epoch, is_atomic=False)
 
 
-def unfence_broker(image: MetadataImage, broker_id: int, broker_epoch: int) -> Decision[None]:
-    """The broker has caught up: it leads again what has no leader and is in sync with it."""
+def _shutdown(
+    image: MetadataImage, request: RegisterBroker, existing: BrokerImage | None, settings: ElectionSettings
+) -> Steps[list[PartitionChangeRecord]]:
+    """What ends with the process that had this id before."""
+    broker_id = request.broker_id
+    is_clean = existing is not None and existing.epoch == request.previous_epoch
+    elections = Elections(image, settings)
+    if elections.is_elr_enabled and not is_clean:
+        elections = Elections(image, settings, unclean=broker_id)
+        return (yield from changes_in_steps(elections, image.index.partitions(has_member(broker_id))))
+    if existing is None or existing.fenced:
+        return []  # leads nothing, and is in an ISR only as its last member
+    return (yield from _leave_isrs(image, broker_id, settings))
+
+
+def _leave_isrs(
+    image: MetadataImage, broker_id: int, settings: ElectionSettings
+) -> Steps[list[PartitionChangeRecord]]:
+    return (
+        yield from changes_in_steps(
+            Elections(image, settings, without=broker_id),
+            image.index.partitions(has_member(broker_id)),
+            lambda state: broker_id in state.isr,
+        )
+    )
+
+
+def unfence_broker(
+    image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = _USUAL
+) -> Steps[Decision[None]]:
+    """The broker has caught up: it leads again what has no leader and it may lead."""
     broker = check_epoch(image, broker_id, broker_epoch)
     if not broker.fenced:
         return Decision((), None)
-    frames = [_change_fencing(broker, UNFENCE)]
-    for topic_id, partition, state in _partitions(image):
-        if not state.has_leader and broker_id in state.isr:
-            change = PartitionChangeRecord(topic_id=topic_id, partition_id=partition, leader=broker_id)
-            frames.append(newest(change))
-    return Decision(tuple(frames), None, is_atomic=False)
+    elections = Elections(image, settings, joining=broker_id)
+    records = yield from changes_in_steps(elections, image.index.partitions(NO_LEADER_SHELF))
+    changes = yield from _newest(records)
+    return Decision((_change_fencing(broker, UNFENCE), *changes), None, is_atomic=False)
 
 
-def fence_broker(image: MetadataImage, broker_id: int, broker_epoch: int) -> Decision[None]:
+def fence_broker(
+    image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = _USUAL
+) -> Steps[Decision[None]]:
     """The broker stops or is lost: others lead what it led, where there are any in sync."""
     broker = check_epoch(image, broker_id, broker_epoch)
     if broker.fenced:
         return Decision((), None)
-    return Decision(tuple(_fencing(image, broker)), None, is_atomic=False)
+    frames = yield from _newest((yield from _leave_isrs(image, broker_id, settings)))
+    return Decision((*frames, _change_fencing(broker, FENCE)), None, is_atomic=False)
+
+
+def move_away(
+    image: MetadataImage, broker_id: int, broker_epoch: int, *, settings: ElectionSettings = _USUAL
+) -> Steps[Decision[None]]:
+    """The broker is about to stop: its leaderships move while it still serves (controlled shutdown)."""
+    broker = check_epoch(image, broker_id, broker_epoch)
+    frames = yield from _newest((yield from _leave_isrs(image, broker_id, settings)))
+    if not broker.in_controlled_shutdown:
+        change = BrokerRegistrationChangeRecord(
+            broker_id=broker_id, broker_epoch=broker_epoch, in_controlled_shutdown=_IN_CONTROLLED_SHUTDOWN
+        )
+        frames.insert(0, Frame(change, 1))
+    return Decision(tuple(frames), None, is_atomic=False)
+
+
+def take_offline(
+    image: MetadataImage,
+    broker_id: int,
+    directories: Collection[UUID],
+    *,
+    settings: ElectionSettings = _USUAL,
+) -> Steps[Decision[None]]:
+    """Directories of the broker's failed: what lies there is led by others, and not in sync any more."""
+    broker = image.brokers[broker_id]
+    gone = [directory for directory in broker.log_dirs if directory in directories]
+    if not gone:
+        return Decision((), None)
+    elections = Elections(image, settings, without=broker_id)
+    frames: list[Frame] = []
+    for directory in gone:
+        partitions = image.index.partitions(lies_in(directory))
+        frames += yield from _newest((yield from changes_in_steps(elections, partitions)))
+    left = tuple(directory for directory in broker.log_dirs if directory not in gone)
+    change = BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, log_dirs=left)
+    return Decision((*frames, Frame(change, 2)), None, is_atomic=False)
+
+
+def unregister_broker(
+    image: MetadataImage, broker_id: int, *, settings: ElectionSettings = _USUAL
+) -> Steps[Decision[int]]:
+    """The broker is gone for good, and so is its id until somebody registers it again. The answer is the
+    epoch of the process that it was.
+
+    Raises `RequestError` BROKER_ID_NOT_REGISTERED.
+    """
+    broker = image.brokers.get(broker_id)
+    if broker is None:
+        raise RequestError(
+            ErrorCode.broker_id_not_registered, f"Broker ID {broker_id} is not currently registered"
+        )
+    elections = Elections(image, settings, without=broker_id)
+    partitions = image.index.partitions(has_member(broker_id))
+    frames = yield from _newest((yield from changes_in_steps(elections, partitions)))
+    gone = UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=broker.epoch)
+    return Decision((*frames, newest(gone)), broker.epoch, is_atomic=False)
+
+
+def register_controller(image: MetadataImage, request: RegisterController) -> Decision[None]:
+    """A controller process makes itself known; what it registered as before is over."""
+    record = RegisterControllerRecord(
+        controller_id=request.node_id,
+        incarnation_id=request.incarnation_id,
+        zk_migration_ready=False,
+        end_points=tuple(ControllerEndpoint(**endpoint._asdict()) for endpoint in request.endpoints),
+        features=tuple(
+            ControllerFeature(
+                name=f.name, min_supported_version=f.min_level, max_supported_version=f.max_level
+            )
+            for f in request.features
+        ),
+    )
+    return Decision((newest(record),), None)
 
 
 def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
@@ -93,6 +219,15 @@ def check_epoch(image: MetadataImage, broker_id: int, broker_epoch: int) -> Brok
     return broker
 
 
+def check_same_process(image: MetadataImage, broker_id: int, broker_epoch: int) -> BrokerImage:
+    """As `check_epoch`; who is not registered is stale, too (Kafka's ``checkBrokerEpoch``)."""
+    if broker_id not in image.brokers:
+        raise RequestError(
+            ErrorCode.stale_broker_epoch, f"No broker registration found for broker id {broker_id}"
+        )
+    return check_epoch(image, broker_id, broker_epoch)
+
+
 def _check_registration(
     image: MetadataImage,
     request: RegisterBroker,
@@ -107,7 +242,13 @@ def _check_registration(
         )
     if existing is not None and has_session and existing.incarnation_id != request.incarnation_id:
         raise RequestError(
-            ErrorCode.duplicate_broker_registration, "Another broker is registered with that broker id."
+            ErrorCode.duplicate_broker_registration,
+            "Another broker is registered with that broker id. If the broker was recently restarted this "
+            "should self-resolve once the heartbeat manager expires the broker's session.",
+        )
+    if request.is_migrating_zk_broker:
+        raise RequestError(
+            ErrorCode.broker_id_not_registered, "Controller does not support registering ZK brokers."
         )
     if not request.log_dirs:
         raise _invalid("No directories specified in request")
@@ -120,13 +261,45 @@ def _check_registration(
         if taken and broker.id != request.broker_id:
             directory = min(taken)
             raise _invalid(f"Broker {broker.id} is already registered with directory {directory}")
+    if request.cordoned_log_dirs:
+        raise _invalid(
+            "Cordoned log directories are not supported: replicas are not moved between directories"
+        )
+
+
+def _check_features(image: MetadataImage, features: Sequence[FeatureRange]) -> None:
+    """What is finalized lies within what the broker supports; a feature that it does not name is 0 to 0."""
+    finalized = {**image.features, KRAFT_VERSION: image.kraft_version}
+    named = {feature.name: feature for feature in features}
+    for feature in features:
+        _check_level(feature, finalized.get(feature.name, 0))
+    if METADATA_VERSION not in named and METADATA_VERSION in finalized:
+        raise _invalid(f"Request features do not contain '{METADATA_VERSION}'")
+    for name in sorted(finalized):
+        if name not in named and finalized[name]:
+            _check_level(FeatureRange(name, 0, 0), finalized[name])
+
+
+def _check_level(feature: FeatureRange, level: int) -> None:
+    if level == 0 and feature.name == METADATA_VERSION:
+        return  # an image of nothing, which has no level yet
+    if not feature.min_level <= level <= feature.max_level:
+        raise RequestError(
+            ErrorCode.unsupported_version,
+            f"Unable to register because the broker does not support finalized version {level} of "
+            f"{feature.name}. The broker wants a version between {feature.min_level} and "
+            f"{feature.max_level}, inclusive.",
+        )
 
 
 def _invalid(message: str) -> RequestError:
     return RequestError(ErrorCode.invalid_registration, message)
 
 
-def _registration(request: RegisterBroker, epoch: int, *, fenced: bool) -> RegisterBrokerRecord:
+def _registration(
+    request: RegisterBroker, features: Sequence[FeatureRange], epoch: int, existing: BrokerImage | None
+) -> RegisterBrokerRecord:
+    """`existing`: of the same process, which registers again."""
     return RegisterBrokerRecord(
         broker_id=request.broker_id,
         incarnation_id=request.incarnation_id,
@@ -137,10 +310,11 @@ def _registration(request: RegisterBroker, epoch: int, *, fenced: bool) -> Regis
         ),
         features=tuple(
             BrokerFeature(name=f.name, min_supported_version=f.min_level, max_supported_version=f.max_level)
-            for f in supported_features()
+            for f in features
         ),
         rack=request.rack,
-        fenced=fenced,
+        fenced=existing is None or existing.fenced,
+        in_controlled_shutdown=existing is not None and existing.in_controlled_shutdown,
         log_dirs=request.log_dirs,
     )
 
@@ -151,31 +325,9 @@ def _change_fencing(broker: BrokerImage, fenced: int) -> Frame:
     return Frame(change, 0)
 
 
-def _fencing(image: MetadataImage, broker: BrokerImage) -> list[Frame]:
-    frames = [
-        newest(_without(image.brokers, broker.id, topic_id, partition, state))
-        for topic_id, partition, state in _partitions(image)
-        if broker.id in state.isr
-    ]
-    frames.append(_change_fencing(broker, FENCE))
+def _newest(records: Sequence[PartitionChangeRecord]) -> Steps[list[Frame]]:
+    frames = []
+    for record in records:
+        yield NEWEST_US
+        frames.append(newest(record))
     return frames
-
-
-def _without(
-    brokers: Mapping[int, BrokerImage], broker_id: int, topic_id: UUID, partition: int, state: PartitionImage
-) -> PartitionChangeRecord:
-    others = tuple(b for b in state.isr if b != broker_id)
-    if state.leader != broker_id:
-        return PartitionChangeRecord(topic_id=topic_id, partition_id=partition, isr=others)
-    able = (b for b in state.replicas if b in others and b in brokers and brokers[b].is_active)
-    return PartitionChangeRecord(
-        topic_id=topic_id, partition_id=partition, leader=next(able, NO_LEADER), isr=others or None
-    )
-
-
-def _partitions(image: MetadataImage) -> Iterator[tuple[UUID, int, PartitionImage]]:
-    """All partitions in an order that every process sees alike."""
-    for name in sorted(image.topics_by_name):
-        topic = image.topics_by_name[name]
-        for partition, state in topic.partitions.items():
-            yield topic.id, partition, state

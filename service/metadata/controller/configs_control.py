@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import ConfigError, RequestError
 from service.base.steps import Steps, at_once
+from service.metadata.controller.activation import MIN_ISR
 from service.metadata.controller.decision import EXCESSIVE, Decision, decided_in_steps
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
@@ -22,8 +23,9 @@ from service.metadata.controller.requests import (
     ResourceType,
 )
 from service.metadata.controller.topic_names import what_is_wrong_with
+from service.metadata.features import ELR_VERSION
 from service.metadata.image import MetadataImage
-from service.metadata.records import ConfigRecord
+from service.metadata.records import ClearElrRecord, ConfigRecord
 
 RESOURCE_US: Final = 60
 CHANGE_US: Final = 10
@@ -62,7 +64,31 @@ def incremental_alter_configs(
         except RequestError as e:
             error, message = e.code, e.message
         results.append(AlterResourceResult(resource.resource_type, resource.resource_name, error, message))
-    return (yield from decided_in_steps(() if validate_only else records, results))
+    all_records = [*records, *_cleared(image, records)]
+    return (yield from decided_in_steps(() if validate_only else all_records, results))
+
+
+def _cleared(image: MetadataImage, records: Sequence[ConfigRecord]) -> Iterator[ClearElrRecord]:
+    """Who may be elected was found by the ``min.insync.replicas`` that held until now."""
+    if image.features.get(ELR_VERSION, 0) > 0:
+        for record in records:
+            if record.name == MIN_ISR:
+                is_topic = record.resource_type == ResourceType.TOPIC
+                yield ClearElrRecord(topic_name=record.resource_name if is_topic else "")
+
+
+def _check_min_isr(image: MetadataImage, record: ConfigRecord) -> None:
+    """With eligible leader replicas all brokers go by the cluster's number: `RequestError` INVALID_CONFIG."""
+    if record.name != MIN_ISR or record.resource_type != ResourceType.BROKER:
+        return
+    if image.features.get(ELR_VERSION, 0) == 0:
+        return
+    if record.resource_name:
+        reason = f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled."
+        raise RequestError(ErrorCode.invalid_config, reason)
+    if record.value is None:
+        reason = f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled."
+        raise RequestError(ErrorCode.invalid_config, reason)
 
 
 def alter_configs(
@@ -113,6 +139,8 @@ def _alter_resource(
                     resource_type=kind, resource_name=resource.resource_name, name=change.name, value=new
                 )
             )
+    for record in records:
+        _check_min_isr(image, record)
     yield from validate_in_steps(image, rules, kind, resource.resource_name, values)
     _check_existence(image, kind, resource.resource_name)
     return records

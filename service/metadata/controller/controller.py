@@ -1,23 +1,19 @@
 """The controller's shell: each request is decided, proposed to the publisher, and answered once it counts.
 
-Owned by the event loop. Decisions are made one after the other. Each looks at the newest image, committed or
-not, and is applied to it before the next one: so of two requests for one name exactly one wins, though both
-wait for the same fsync. A large one is made in slices, and those behind it wait. Answers see committed
-metadata only. The log, and the committed image, are the publisher's.
+Owned by the event loop. Every voter of the quorum has one; it decides while its node leads, from `claim` to
+`renounce` or `stop` (`controller/turns.py`): so of two requests for one name exactly one wins, though both
+wait for the same fsync. Answers see committed metadata only. The log, and the committed image, are the
+publisher's. What is due as time passes is asked for by `next_deadline_ms` and done by `tick`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
 
-from kio.schema.errors import ErrorCode
-
-from service.base.errors import RequestError
-from service.base.slices import Slice
 from service.base.steps import Steps
 from service.base.world import World
 from service.metadata.controller import (
@@ -25,17 +21,41 @@ from service.metadata.controller import (
     catalog_control,
     cluster_control,
     configs_control,
+    directories_control,
+    elections_control,
     features_control,
+    isr_control,
     partitions_control,
     producer_ids_control,
     topics_control,
 )
+from service.metadata.controller.activation import activate, gates_catalog
+from service.metadata.controller.broker_sessions import (
+    BrokerControl,
+    ConnectionLost,
+    Fencing,
+    Gone,
+    Heard,
+    Registered,
+    SessionTimes,
+)
+from service.metadata.controller.cluster_control import check_epoch
 from service.metadata.controller.decision import Decision
-from service.metadata.controller.features_control import FeatureUpdate
+from service.metadata.controller.elections_control import ElectionSettings
+from service.metadata.controller.features_control import FeatureUpdate, KRaftUpgrade
+from service.metadata.controller.heartbeat_control import HeartbeatOutcome, process_heartbeat
+from service.metadata.controller.overseer import Overseer, ProbeBroker, note_failure
+from service.metadata.controller.periodic import ChoreTimes
 from service.metadata.controller.requests import (
-    MAX_RECORDS_PER_OPERATION,
+    AlterPartition,
+    AlterPartitionResult,
     AlterResource,
     AlterResourceResult,
+    AssignReplica,
+    AssignReplicaResult,
+    BrokerHeartbeat,
+    BrokerHeartbeatReply,
+    CatalogSender,
     ConfigRules,
     CreatePartitions,
     CreatePartitionsResult,
@@ -43,15 +63,21 @@ from service.metadata.controller.requests import (
     CreateTopicResult,
     DeleteTopic,
     DeleteTopicResult,
+    ElectionResult,
+    ElectLeaders,
     Endpoint,
     PartitionLimit,
     ProducerIdBlock,
     RegisterBroker,
+    RegisterController,
     TopicDefaults,
 )
-from service.metadata.features import bootstrap_frames, controller_frame
-from service.metadata.image import MetadataImage
+from service.metadata.controller.turns import Decide, Turns, not_controller
+from service.metadata.features import bootstrap_records, controller_frame, supported_features
+from service.metadata.image import FeatureRange, MetadataImage
+from service.metadata.partition_index import leads
 from service.metadata.publisher import Publisher
+from service.metadata.records import MetadataRecord
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
 
 R = TypeVar("R")
@@ -59,7 +85,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class ControllerOptions:
-    """Whose controller this is."""
+    """Whose controller this is, and what its cluster is set to."""
 
     node_id: int
     cluster_id: str
@@ -68,29 +94,52 @@ class ControllerOptions:
     """where this controller is reached"""
     partition_limit: PartitionLimit | None = None
     """how many partitions there may be; None: no bound is known"""
+    bootstrap: tuple[MetadataRecord, ...] = field(default_factory=bootstrap_records)
+    """what a log begins with that is empty"""
+    supported: tuple[FeatureRange, ...] = field(default_factory=supported_features)
+    """feature levels; where ``firn.catalog.version`` is among them, the remote catalog needs its level"""
+    voters: tuple[int, ...] = ()
+    """controllers that must have registered before a feature's level changes"""
+    elections: ElectionSettings = field(default_factory=ElectionSettings)
+    sessions: SessionTimes = field(default_factory=SessionTimes)
+    chores: ChoreTimes = field(default_factory=ChoreTimes)
 
 
 class Controller:
-    """The cluster's controller, on the node that leads the metadata quorum. Is a `tiering.catalog.Catalog`.
+    """The cluster's controller, on a node that may lead the metadata quorum. Is a `tiering.catalog.Catalog`.
 
-    Every coroutine raises `RequestError` where the request as a whole is refused (NOT_CONTROLLER once
-    stopped) and `StorageError` where the metadata log cannot be written: what became of the change is then
-    unknown.
+    Every coroutine raises `RequestError` where the request as a whole is refused (NOT_CONTROLLER while this
+    node does not lead, and once it does no longer whatever it proposed) and `StorageError` where the metadata
+    log cannot be written: what became of the change is then unknown. `deadline_ms`, on the monotonic clock:
+    what is not decided by then is not decided (REQUEST_TIMED_OUT).
     """
 
     def __init__(
-        self, options: ControllerOptions, publisher: Publisher, world: World, config_rules: ConfigRules
+        self,
+        options: ControllerOptions,
+        publisher: Publisher,
+        world: World,
+        config_rules: ConfigRules,
+        *,
+        probe: ProbeBroker | None = None,
+        upgrade_kraft: KRaftUpgrade | None = None,
     ) -> None:
         self._options = options
         self._publisher = publisher
         self._clock = world.clock
         self._new_uuid = world.new_uuid
         self._rules = config_rules
-        self._latest: MetadataImage | None = None
-        """the newest image, committed or not; None while this node does not decide"""
-        self._turn = asyncio.Lock()
-        """whose decision is being made"""
-        self._sessions: set[int] = set()
+        self._upgrade_kraft = upgrade_kraft
+        self._incarnation_id: UUID | None = None
+        self._turns = Turns(publisher, self._clock, lambda: self._overseer.wrote())
+        self._overseer = Overseer(
+            self._turns,
+            self._clock,
+            sessions=options.sessions,
+            chores=options.chores,
+            elections=options.elections,
+            probe=probe,
+        )
 
     @property
     def image(self) -> MetadataImage:
@@ -102,30 +151,92 @@ class Controller:
         """The controller's epoch; 0 before `start`."""
         return self._publisher.epoch
 
+    @property
+    def is_active(self) -> bool:
+        """Whether requests are decided here now."""
+        return self._turns.is_open
+
     # -- life
 
     async def start(self) -> None:
-        """Take over: from the committed image on, with a registration of this process. Start the publisher
-        before, stop it after.
+        """Take over, on a node that leads: see `claim`. Start the publisher before, stop it after.
 
         Raises `StorageError` where the metadata log fails.
         """
-        self._latest = self._publisher.image
-        registration = controller_frame(self._options.node_id, self._new_uuid(), self._options.listeners)
-        await self._run(lambda image: Decision(() if image.features else bootstrap_frames(), None))
-        await self._run(lambda _: Decision((registration,), None))
+        await self.claim(self._publisher.epoch)
+
+    def claim(self, epoch: int) -> asyncio.Task[None]:
+        """This node leads the quorum in `epoch`, and its image holds all up to the beginning of that epoch.
+
+        Requests are decided from the moment that what the controller before left is put in order. The task
+        is for who wants to wait for that, and for the registration of this process; it raises `RequestError`
+        NOT_CONTROLLER where leadership is lost before, and `StorageError`.
+        """
+        self._turns.begin(epoch)
+        self._overseer.claimed(self._publisher.image, self._options.node_id)
+        task = asyncio.get_running_loop().create_task(self._activate(), name="controller-activation")
+        task.add_done_callback(note_failure)
+        return task
+
+    async def _activate(self) -> None:
+        options = self._options
+        await self._turns.run(
+            lambda image: activate(
+                image,
+                options.bootstrap,
+                min_isr=options.elections.min_isr,
+                supported=options.supported,
+            ),
+            activating=True,
+        )
+        if self._incarnation_id is None:
+            self._incarnation_id = self._new_uuid()
+        incarnation_id = self._incarnation_id
+        frame = controller_frame(options.node_id, incarnation_id, options.listeners, options.supported)
+
+        def register(image: MetadataImage) -> Decision[None]:
+            known = image.controllers.get(options.node_id)
+            is_known = known is not None and known.incarnation_id == incarnation_id
+            return Decision(() if is_known else (frame,), None)
+
+        await self._decide(register)
+
+    def renounce(self) -> None:
+        """This node leads no longer: what is not committed is forgotten, and who waits for it is told
+        NOT_CONTROLLER. Nothing is due any more."""
+        self._turns.lose()
+        self._overseer.renounced()
 
     def stop(self) -> None:
         """Decide nothing more: requests from now on get NOT_CONTROLLER. What was proposed may still count."""
-        self._latest = None
+        self._turns.stop()
+        self._overseer.renounced()
+
+    # -- time
+
+    @property
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do, on the monotonic clock; very far while nothing is due."""
+        return self._overseer.next_deadline_ms
+
+    async def tick(self) -> None:
+        """Do what is due, one after the other; leadership that is lost meanwhile ends it.
+
+        Raises `StorageError` where the metadata log fails.
+        """
+        await self._overseer.tick()
 
     # -- requests
 
     async def create_topics(
-        self, requests: Sequence[CreateTopic], *, validate_only: bool = False
+        self,
+        requests: Sequence[CreateTopic],
+        *,
+        validate_only: bool = False,
+        deadline_ms: int | None = None,
     ) -> list[CreateTopicResult]:
         """Create topics; see `topics_control.create_topics` for the order of the answers."""
-        return await self._run(
+        return await self._decide(
             lambda image: topics_control.create_topics(
                 image,
                 requests,
@@ -134,23 +245,33 @@ class Controller:
                 new_uuid=self._new_uuid,
                 limit=self._options.partition_limit,
                 validate_only=validate_only,
-            )
+            ),
+            deadline_ms,
         )
 
     async def create_partitions(
-        self, requests: Sequence[CreatePartitions], *, validate_only: bool = False
+        self,
+        requests: Sequence[CreatePartitions],
+        *,
+        validate_only: bool = False,
+        deadline_ms: int | None = None,
     ) -> list[CreatePartitionsResult]:
         """Have topics grow; see `partitions_control.create_partitions` for the order of the answers."""
-        return await self._run(
+        return await self._decide(
             lambda image: partitions_control.create_partitions(
                 image, requests, limit=self._options.partition_limit, validate_only=validate_only
-            )
+            ),
+            deadline_ms,
         )
 
-    async def delete_topics(self, requests: Sequence[DeleteTopic]) -> list[DeleteTopicResult]:
+    async def delete_topics(
+        self, requests: Sequence[DeleteTopic], *, deadline_ms: int | None = None
+    ) -> list[DeleteTopicResult]:
         """Delete topics by name or id; the answers are in no particular order."""
         now_ms = self._clock.now_ms()
-        return await self._run(lambda image: topics_control.delete_topics(image, requests, now_ms=now_ms))
+        return await self._decide(
+            lambda image: topics_control.delete_topics(image, requests, now_ms=now_ms), deadline_ms
+        )
 
     async def incremental_alter_configs(
         self,
@@ -160,7 +281,7 @@ class Controller:
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]:
         """Change configurations; `via_broker` is the broker to which the client spoke."""
-        return await self._run(
+        return await self._decide(
             lambda image: configs_control.incremental_alter_configs(
                 image, resources, self._rules, validate_only=validate_only, via_broker=via_broker
             )
@@ -174,7 +295,7 @@ class Controller:
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]:
         """As `incremental_alter_configs`; what is set of a resource and not named is deleted."""
-        return await self._run(
+        return await self._decide(
             lambda image: configs_control.alter_configs(
                 image, resources, self._rules, validate_only=validate_only, via_broker=via_broker
             )
@@ -182,45 +303,177 @@ class Controller:
 
     async def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
         """Have the cluster's features go to other levels, all of them or none."""
-        node_id = self._options.node_id
-        await self._run(
+        options = self._options
+        await self._decide(
             lambda image: features_control.update_features(
-                image, updates, node_id=node_id, validate_only=validate_only
+                image,
+                updates,
+                node_id=options.node_id,
+                validate_only=validate_only,
+                supported=options.supported,
+                voters=options.voters,
+                min_isr=options.elections.min_isr,
+                upgrade_kraft=self._upgrade_kraft,
             )
         )
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
         """A block of producer ids that nobody else will ever get."""
-        return await self._run(
+        return await self._decide(
             lambda image: producer_ids_control.allocate_producer_ids(image, broker_id, broker_epoch)
         )
 
-    async def register_broker(self, request: RegisterBroker) -> int:
-        """Register a broker process; returns its epoch. It is fenced until `unfence_broker`."""
-        epoch = await self._run(
-            lambda image: cluster_control.register_broker(
+    # -- brokers
+
+    async def register_broker(self, request: RegisterBroker, *, deadline_ms: int | None = None) -> int:
+        """Register a broker process; returns its epoch. It is fenced until it is unfenced."""
+
+        def decide(image: MetadataImage) -> Steps[Decision[int]]:
+            existing = image.brokers.get(request.broker_id)
+            return cluster_control.register_broker(
                 image,
                 request,
                 cluster_id=self._options.cluster_id,
                 next_offset=self._publisher.next_offset,
-                has_session=request.broker_id in self._sessions,
+                has_session=existing is not None and self._overseer.is_alive(existing.id, existing.epoch),
+                settings=self._options.elections,
             )
-        )
-        self._sessions.add(request.broker_id)
-        return epoch
+
+        def decided(epoch: int, offset: int) -> None:
+            self._overseer.tell(Registered(request.broker_id, epoch))
+
+        return (await self._turns.run(decide, deadline_ms=deadline_ms, decided=decided))[0]
+
+    async def heartbeat(
+        self, request: BrokerHeartbeat, *, deadline_ms: int | None = None
+    ) -> BrokerHeartbeatReply:
+        """A broker lives, and becomes what it wants to be where it may.
+
+        That it lives is noted at once, however long the decision waits for its turn.
+        """
+        broker_id, broker_epoch = request.broker_id, request.broker_epoch
+        if not self._turns.is_open:
+            raise not_controller()
+        known = self._turns.latest.brokers.get(broker_id)
+        if known is not None and known.epoch == broker_epoch:
+            self._overseer.tell(Heard(broker_id, broker_epoch, request.metadata_offset))
+
+        def decide(image: MetadataImage) -> Steps[Decision[HeartbeatOutcome]]:
+            broker = check_epoch(image, broker_id, broker_epoch)
+            current, following = self._overseer.next_state(
+                request,
+                is_fenced=broker.fenced,
+                leads=image.index.has_any(leads(broker_id)),
+                registered_at=broker.epoch,
+            )
+            return process_heartbeat(image, request, current, following, self._options.elections)
+
+        def decided(outcome: HeartbeatOutcome, offset: int) -> None:
+            if outcome.next is BrokerControl.CONTROLLED_SHUTDOWN:
+                self._overseer.moved_away(broker_id, broker_epoch, offset)
+            elif outcome.next is BrokerControl.SHUTDOWN_NOW:
+                self._overseer.tell(Gone(broker_id, broker_epoch))
+            elif outcome.next is not outcome.current:
+                is_unfenced = outcome.next is BrokerControl.UNFENCED
+                self._overseer.tell(Fencing(broker_id, broker_epoch, is_unfenced))
+
+        outcome, _ = await self._turns.run(decide, deadline_ms=deadline_ms, decided=decided)
+        return outcome.reply
 
     async def unfence_broker(self, broker_id: int, broker_epoch: int) -> None:
         """The broker serves from now on: it leads what has no leader, in a new leader epoch each."""
-        await self._run(lambda image: cluster_control.unfence_broker(image, broker_id, broker_epoch))
+
+        def decided(_: None, offset: int) -> None:
+            self._overseer.tell(Heard(broker_id, broker_epoch))
+            self._overseer.tell(Fencing(broker_id, broker_epoch, True))
+
+        settings = self._options.elections
+        await self._turns.run(
+            lambda image: cluster_control.unfence_broker(image, broker_id, broker_epoch, settings=settings),
+            decided=decided,
+        )
 
     async def fence_broker(self, broker_id: int, broker_epoch: int) -> None:
         """The broker stops: it leads nothing any more, and another process may take its id."""
-        await self._run(lambda image: cluster_control.fence_broker(image, broker_id, broker_epoch))
-        self._sessions.discard(broker_id)
+        settings = self._options.elections
+        await self._turns.run(
+            lambda image: cluster_control.fence_broker(image, broker_id, broker_epoch, settings=settings),
+            decided=lambda _, offset: self._overseer.tell(Gone(broker_id, broker_epoch)),
+        )
+
+    async def unregister_broker(self, broker_id: int, *, deadline_ms: int | None = None) -> None:
+        """Forget a broker that will not come back; BROKER_ID_NOT_REGISTERED where there is none."""
+        await self._turns.run(
+            lambda image: cluster_control.unregister_broker(
+                image, broker_id, settings=self._options.elections
+            ),
+            deadline_ms=deadline_ms,
+            decided=lambda epoch, offset: self._overseer.tell(Gone(broker_id, epoch)),
+        )
+
+    async def register_controller(self, request: RegisterController) -> None:
+        """Another controller makes itself known."""
+        await self._decide(lambda image: cluster_control.register_controller(image, request))
+
+    def connection_lost(self, broker_id: int, broker_epoch: int) -> None:
+        """The connection broke over which that broker process sent its heartbeats."""
+        if self._turns.is_open:
+            self._overseer.act(ConnectionLost(broker_id, broker_epoch))
+
+    # -- partitions
+
+    async def alter_partitions(
+        self, broker_id: int, broker_epoch: int, requests: Sequence[AlterPartition]
+    ) -> list[AlterPartitionResult]:
+        """Leaders have other sets of replicas in sync."""
+        settings = self._options.elections
+        return await self._decide(
+            lambda image: isr_control.alter_partitions(image, broker_id, broker_epoch, requests, settings)
+        )
+
+    async def elect_leaders(
+        self, request: ElectLeaders, *, deadline_ms: int | None = None
+    ) -> list[ElectionResult]:
+        """Elect as an operator asks for."""
+        settings = self._options.elections
+        return await self._decide(
+            lambda image: elections_control.elect_leaders(image, request, settings), deadline_ms
+        )
+
+    async def assign_replicas(
+        self, broker_id: int, broker_epoch: int, requests: Sequence[AssignReplica]
+    ) -> list[AssignReplicaResult]:
+        """A broker tells in which directories its replicas lie."""
+        settings = self._options.elections
+        return await self._decide(
+            lambda image: directories_control.assign_replicas(
+                image, broker_id, broker_epoch, requests, settings
+            )
+        )
+
+    # -- the remote catalog
 
     async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
         """Compare-and-set of remote catalog entries, all of a call in one batch."""
-        return await self._run(lambda image: catalog_control.commit_catalog(image, commits))
+        return await self._decide(
+            lambda image: catalog_control.commit_catalog(
+                image, commits, needs_level=gates_catalog(self._options.supported)
+            )
+        )
+
+    async def commit_from(
+        self, sender: CatalogSender, commits: Sequence[CatalogCommit], *, deadline_ms: int | None = None
+    ) -> tuple[list[CatalogResult], int]:
+        """As `commit`, for another node's broker; with the offset up to which the answer holds.
+
+        Without commits it is a barrier: whatever was committed before is in the log below that offset.
+        """
+        return await self._turns.run(
+            lambda image: catalog_control.commit_catalog(
+                image, commits, sender=sender, needs_level=gates_catalog(self._options.supported)
+            ),
+            deadline_ms=deadline_ms,
+        )
 
     def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
         """The committed remote catalog entry of a partition."""
@@ -230,9 +483,11 @@ class Controller:
         """Deleted topics that may still have objects in the bucket, as committed."""
         return self.image.tombstones
 
-    async def forget_topics(self, topic_ids: Collection[UUID]) -> None:
-        """Take away the tombstones of topics whose last object is gone."""
-        await self._run(lambda image: catalog_control.forget_topics(image, topic_ids))
+    async def forget_topics(
+        self, topic_ids: Collection[UUID], *, sender: CatalogSender | None = None
+    ) -> None:
+        """Take away the tombstones of topics whose last object is gone. `sender`: another node's broker."""
+        await self._decide(lambda image: catalog_control.forget_topics(image, topic_ids, sender=sender))
 
     async def adopt(
         self,
@@ -242,7 +497,7 @@ class Controller:
         last_producer_id: int,
     ) -> adoption_control.Adoption:
         """Take over what the archive says that the metadata lacks, on an operator's order."""
-        return await self._run(
+        return await self._decide(
             lambda image: adoption_control.adopt(
                 image, topics, lost, node_id=self._options.node_id, last_producer_id=last_producer_id
             )
@@ -250,23 +505,7 @@ class Controller:
 
     # -- deciding, proposing, waiting
 
-    async def _run(self, decide: Callable[[MetadataImage], Decision[R] | Steps[Decision[R]]]) -> R:
-        """Decide and propose in one's turn, in which nobody else does; then wait until it counts.
-
-        An answer that writes nothing waits too: it may rest on a change that is not committed yet.
-        """
-        async with self._turn:
-            image = self._latest
-            if image is None:
-                raise RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")
-            piece, decided = Slice(), decide(image)
-            decision = decided if isinstance(decided, Decision) else await piece.go_on(decided)
-            frames = decision.frames
-            step = len(frames) if decision.is_atomic else MAX_RECORDS_PER_OPERATION
-            for start in range(0, len(frames), step or 1):
-                before = image
-                image = await piece.go_on(self._publisher.propose(frames[start : start + step], before))
-                if self._latest is before:  # the controller has not stopped meanwhile
-                    self._latest = image
-        await self._publisher.committed(image.offset)
-        return decision.response
+    async def _decide(self, decide: Decide[R], deadline_ms: int | None = None) -> R:
+        """What `decide` answers, in its turn, once that counts."""
+        answer, _ = await self._turns.run(decide, deadline_ms=deadline_ms)
+        return answer

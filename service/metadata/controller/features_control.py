@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.metadata.controller.activation import MIN_ISR, cluster_min_isr
 from service.metadata.controller.decision import Decision, decided
-from service.metadata.features import supported_features
-from service.metadata.image import FeatureRange, MetadataImage
-from service.metadata.records import FeatureLevelRecord
+from service.metadata.controller.requests import ResourceType
+from service.metadata.features import CATALOG_VERSION, ELR_VERSION, supported_features
+from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
+from service.metadata.records import ConfigRecord, FeatureLevelRecord, MetadataRecord, NoOpRecord
 
 _NOT_SUPPORTED: Final = FeatureRange("", 0, 0)
 
@@ -36,42 +38,103 @@ class FeatureUpdate(NamedTuple):
     upgrade_type: int = UpgradeType.UPGRADE
 
 
+class KRaftUpgrade(Protocol):
+    """The quorum's own feature level, which lies in control records and not in the metadata."""
+
+    def __call__(self, level: int, *, validate_only: bool) -> None:
+        """Have ``kraft.version`` go to `level`. Raises `RequestError`, or `ValueError` with the reason why
+        the level cannot be."""
+
+
+class Electorate(NamedTuple):
+    """Who has to support a level: this controller with what it supports, and the quorum's other voters."""
+
+    node_id: int
+    supported: tuple[FeatureRange, ...]
+    voters: tuple[int, ...] = ()
+
+
 def update_features(
-    image: MetadataImage, updates: Sequence[FeatureUpdate], *, node_id: int, validate_only: bool = False
+    image: MetadataImage,
+    updates: Sequence[FeatureUpdate],
+    *,
+    node_id: int,
+    validate_only: bool = False,
+    supported: tuple[FeatureRange, ...] | None = None,
+    voters: tuple[int, ...] = (),
+    min_isr: int = 1,
+    upgrade_kraft: KRaftUpgrade | None = None,
 ) -> Decision[None]:
     """Change all of them, or none. Raises `RequestError` INVALID_UPDATE_VERSION, which names the first that
-    cannot be.
+    cannot be, or what `upgrade_kraft` raises.
+
+    `min_isr`: this node's ``min.insync.replicas``, the cluster's once eligible leader replicas are on.
     """
+    electorate = Electorate(node_id, supported_features() if supported is None else supported, voters)
     by_name = {update.name: update for update in updates}  # of several the last counts
-    records = []
+    records: list[MetadataRecord] = []
     for update in by_name.values():
-        why = _why_not(image, update, node_id)
+        why = _why_not(image, update, electorate)
         if why is not None:
             raise RequestError(ErrorCode.invalid_update_version, why)
-        records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
+        if update.name != KRAFT_VERSION:
+            records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
+    elr = by_name.get(ELR_VERSION)
+    if elr is not None and elr.level > 0:
+        records = [*_one_min_isr(image, min_isr), *records]
+    kraft = by_name.get(KRAFT_VERSION)
+    if kraft is not None and kraft.upgrade_type == UpgradeType.UPGRADE:
+        records.append(_upgraded(kraft, upgrade_kraft, validate_only))
     return decided(() if validate_only else records, None)
 
 
-def _why_not(image: MetadataImage, update: FeatureUpdate, node_id: int) -> str | None:
-    reason = _reason(image, update, node_id)
-    if reason is None:
-        return None
+def _upgraded(update: FeatureUpdate, upgrade_kraft: KRaftUpgrade | None, validate_only: bool) -> NoOpRecord:
+    """The quorum's level is raised beside the metadata; the record is what the asker waits for."""
+    if upgrade_kraft is None:
+        what = "This node's metadata quorum does not change its level."
+        raise RequestError(ErrorCode.invalid_update_version, _invalid(update, what))
+    try:
+        upgrade_kraft(update.level, validate_only=validate_only)
+    except ValueError as e:
+        raise RequestError(ErrorCode.invalid_update_version, _invalid(update, str(e))) from e
+    return NoOpRecord()
+
+
+def _one_min_isr(image: MetadataImage, min_isr: int) -> Iterable[MetadataRecord]:
+    """``min.insync.replicas`` is the cluster's and no broker's own: what may be elected hangs on it."""
+    kind = int(ResourceType.BROKER)
+    if MIN_ISR not in image.config(kind, ""):
+        yield cluster_min_isr(min_isr)
+    for resource_type, name in sorted(image.configs):
+        if resource_type == kind and name and MIN_ISR in image.config(kind, name):
+            yield ConfigRecord(resource_type=kind, resource_name=name, name=MIN_ISR, value=None)
+
+
+def _why_not(image: MetadataImage, update: FeatureUpdate, electorate: Electorate) -> str | None:
+    reason = _reason(image, update, electorate)
+    return None if reason is None else _invalid(update, reason)
+
+
+def _invalid(update: FeatureUpdate, reason: str) -> str:
     return f"Invalid update version {update.level} for feature {update.name}. {reason}"
 
 
-def _reason(image: MetadataImage, update: FeatureUpdate, node_id: int) -> str | None:
+def _reason(image: MetadataImage, update: FeatureUpdate, electorate: Electorate) -> str | None:
     name, level, kind = update
     if kind not in UPGRADE_TYPES:
         return "The controller does not support the given upgrade type."
     if level < 0:
         return "A feature version cannot be less than 0."
-    for what, ranges in _nodes(image, node_id):
+    for what, ranges in _nodes(image, electorate):
         known = ranges.get(name, _NOT_SUPPORTED)
         if not known.min_level <= level <= known.max_level:
             if known.max_level == 0:
                 return f"{what} does not support this feature."
             return f"{what} only supports versions {known.min_level}-{known.max_level}"
-    current = image.features.get(name, 0)
+    for voter in electorate.voters:
+        if voter != electorate.node_id and voter not in image.controllers:
+            return f"controller {voter} has not registered, and may not support this feature"
+    current = image.kraft_version if name == KRAFT_VERSION else image.features.get(name, 0)
     if level < current and kind == UpgradeType.UPGRADE:
         return (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or "
@@ -79,12 +142,17 @@ def _reason(image: MetadataImage, update: FeatureUpdate, node_id: int) -> str | 
         )
     if level > current and kind != UpgradeType.UPGRADE:
         return "Can't downgrade to a newer version."
+    if level < current and name == KRAFT_VERSION:
+        return "Can't downgrade the version of this feature."
+    if level < current and name == CATALOG_VERSION and (image.remote or image.tombstones):
+        return "The log holds entries of the remote catalog, which the lower level does not allow."
     return None
 
 
-def _nodes(image: MetadataImage, node_id: int) -> Iterable[tuple[str, Mapping[str, FeatureRange]]]:
+def _nodes(image: MetadataImage, electorate: Electorate) -> Iterable[tuple[str, Mapping[str, FeatureRange]]]:
     """Who has to support a level: this controller first, then brokers, then the other controllers."""
-    yield f"Local controller {node_id}", {one.name: one for one in supported_features()}
+    node_id = electorate.node_id
+    yield f"Local controller {node_id}", {one.name: one for one in electorate.supported}
     for broker in image.brokers.values():
         if broker.id == node_id:
             continue  # this process: what it registered as before is over

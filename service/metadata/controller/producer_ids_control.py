@@ -7,7 +7,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.metadata.controller.cluster_control import check_epoch
+from service.metadata.controller.cluster_control import check_same_process
 from service.metadata.controller.decision import Decision, decided
 from service.metadata.controller.requests import PRODUCER_ID_BLOCK_SIZE, ProducerIdBlock
 from service.metadata.image import MetadataImage
@@ -19,8 +19,11 @@ _MAX_PRODUCER_ID: Final = 2**63 - 1
 def allocate_producer_ids(
     image: MetadataImage, broker_id: int, broker_epoch: int
 ) -> Decision[ProducerIdBlock]:
-    """The next 1000 ids, for this broker alone. Raises `RequestError` for a process that was replaced."""
-    check_epoch(image, broker_id, broker_epoch)
+    """The next 1000 ids, for this broker alone.
+
+    Raises `RequestError` STALE_BROKER_EPOCH for a process that was replaced, or never was.
+    """
+    check_same_process(image, broker_id, broker_epoch)
     first = image.next_producer_id
     if first > _MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
         raise RequestError(ErrorCode.unknown_server_error, "All producer ids are given away.")

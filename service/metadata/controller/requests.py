@@ -16,7 +16,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.steps import Steps
-from service.metadata.image import MetadataImage
+from service.metadata.image import FeatureRange, MetadataImage
 
 ZERO_UUID = UUID(int=0)
 MAX_RECORDS_PER_OPERATION = 10_000
@@ -129,7 +129,11 @@ class Endpoint(NamedTuple):
 
 
 class RegisterBroker(NamedTuple):
-    """A broker process that starts. A new process brings a new `incarnation_id`."""
+    """A broker process that starts. A new process brings a new `incarnation_id`.
+
+    `features`: what it supports, None where it is of this software. `previous_epoch`: under which it was
+    stopped cleanly, -1 where it does not know. `cordoned_log_dirs` is refused unless empty.
+    """
 
     broker_id: int
     incarnation_id: UUID
@@ -138,6 +142,112 @@ class RegisterBroker(NamedTuple):
     rack: str | None = None
     log_dirs: tuple[UUID, ...] = ()
     """``directory.id`` of every log dir (meta.properties)"""
+    features: tuple[FeatureRange, ...] | None = None
+    previous_epoch: int = -1
+    is_migrating_zk_broker: bool = False
+    cordoned_log_dirs: tuple[UUID, ...] = ()
+
+
+class RegisterController(NamedTuple):
+    """A controller process that starts."""
+
+    node_id: int
+    incarnation_id: UUID
+    endpoints: tuple[Endpoint, ...]
+    features: tuple[FeatureRange, ...]
+
+
+class BrokerHeartbeat(NamedTuple):
+    """A broker is alive, has applied the metadata up to `metadata_offset`, and wants to be such and such."""
+
+    broker_id: int
+    broker_epoch: int
+    metadata_offset: int
+    wants_fence: bool = False
+    wants_shut_down: bool = False
+    offline_log_dirs: tuple[UUID, ...] = ()
+
+
+class BrokerHeartbeatReply(NamedTuple):
+    """What the broker is from now on."""
+
+    is_caught_up: bool
+    is_fenced: bool
+    should_shut_down: bool
+
+
+class BrokerState(NamedTuple):
+    """A member of an ISR, and the epoch of its process as its leader knows it; -1: it does not."""
+
+    broker_id: int
+    broker_epoch: int = -1
+
+
+class AlterPartition(NamedTuple):
+    """A leader has another ISR for a partition."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[BrokerState, ...]
+    recovery: int = 0
+
+
+class AlterPartitionResult(NamedTuple):
+    """What the partition is now; nothing of it counts where `error` is set."""
+
+    topic_id: UUID
+    partition: int
+    error: ErrorCode
+    leader: int = -1
+    leader_epoch: int = -1
+    isr: tuple[int, ...] = ()
+    recovery: int = 0
+    partition_epoch: int = -1
+
+
+class ElectionType(IntEnum):
+    """Kafka's ``ElectionType``."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+class ElectLeaders(NamedTuple):
+    """`election_type` is the number on the wire; `partitions` are (topic, index), None means all."""
+
+    election_type: int
+    partitions: tuple[tuple[str, int], ...] | None
+
+
+class ElectionResult(NamedTuple):
+    topic: str
+    partition: int
+    error: ErrorCode
+    message: str | None = None
+
+
+class AssignReplica(NamedTuple):
+    """A broker has its replica of a partition in `directory`."""
+
+    directory: UUID
+    topic_id: UUID
+    partition: int
+
+
+class AssignReplicaResult(NamedTuple):
+    directory: UUID
+    topic_id: UUID
+    partition: int
+    error: ErrorCode
+
+
+class CatalogSender(NamedTuple):
+    """Who commits to the remote catalog: a broker process."""
+
+    broker_id: int
+    broker_epoch: int
 
 
 class ProducerIdBlock(NamedTuple):

@@ -110,19 +110,24 @@ class History:
                 resources = [AlterResource(kind, resource, (change,))]
                 return at_once(incremental_alter_configs(image, resources, AnyConfig()))
             case ("register", broker):
-                return register_broker(
-                    image,
-                    registration(broker),
-                    cluster_id=CLUSTER_ID,
-                    next_offset=image.offset + 1,
-                    has_session=False,
+                return at_once(
+                    register_broker(
+                        image,
+                        registration(broker),
+                        cluster_id=CLUSTER_ID,
+                        next_offset=image.offset + 1,
+                        has_session=False,
+                    )
                 )
             case ("catalog", name, partition):
                 return self.commit_next(name, partition)
             case (what, broker):
                 epoch = image.brokers[broker].epoch if broker in image.brokers else -1
-                decisions = {"fence": fence_broker, "unfence": unfence_broker}
-                return decisions.get(what, allocate_producer_ids)(image, broker, epoch)
+                if what == "fence":
+                    return at_once(fence_broker(image, broker, epoch))
+                if what == "unfence":
+                    return at_once(unfence_broker(image, broker, epoch))
+                return allocate_producer_ids(image, broker, epoch)
         raise AssertionError(step)
 
     def commit_next(self, name: str, partition: int) -> Decision[Any]:

@@ -9,7 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.base.steps import at_once
+from service.base.steps import Steps, at_once
 from service.metadata.controller.cluster_control import fence_broker, register_broker, unfence_broker
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.placement import CannotPlace, place_replicas
@@ -29,7 +29,8 @@ class Cluster:
     def __init__(self) -> None:
         self.image = MetadataImage()
 
-    def apply(self, decision: Decision[Any]) -> Any:
+    def apply(self, decision: Decision[Any] | Steps[Decision[Any]]) -> Any:
+        decision = decision if isinstance(decision, Decision) else at_once(decision)
         delta = MetadataDelta(self.image).replay_all(frame.record for frame in decision.frames)
         self.image = delta.build(self.image.offset + len(decision.frames), 1, 0)
         return decision.response
@@ -63,7 +64,7 @@ class Cluster:
         decide = create_topics(
             self.image, [request], defaults=TopicDefaults(), rules=AnyConfig(), new_uuid=lambda: TOPIC_ID
         )
-        self.apply(at_once(decide))
+        self.apply(decide)
 
     @property
     def partition(self) -> PartitionImage:
@@ -77,8 +78,10 @@ def test_the_epoch_of_a_broker_is_the_offset_of_its_registration() -> None:
     assert cluster.register(registration(1)) == 0
     cluster.unfence(1)
     assert cluster.image.offset == 1
-    # one record fences the process before it, then comes its successor's
-    assert cluster.register(registration(1)) == 3
+    cluster.create((1,))
+    # one record takes its partition from the process before it, then comes its successor's
+    offset = cluster.image.offset
+    assert cluster.register(registration(1)) == offset + 2
 
 
 def test_a_sole_replica_loses_its_leader_with_the_broker_and_gets_it_back() -> None:
@@ -122,7 +125,7 @@ def test_fencing_twice_writes_nothing() -> None:
     cluster = Cluster()
     cluster.join(1)
     cluster.fence(1)
-    assert fence_broker(cluster.image, 1, cluster.image.brokers[1].epoch).frames == ()
+    assert at_once(fence_broker(cluster.image, 1, cluster.image.brokers[1].epoch)).frames == ()
 
 
 def test_the_same_process_may_register_again_and_keeps_its_epoch() -> None:
@@ -160,10 +163,13 @@ def test_registrations_that_are_refused(request_: RegisterBroker, code: ErrorCod
 def test_a_process_that_was_replaced_changes_nothing(broker_id: int, epoch: int, code: ErrorCode) -> None:
     cluster = Cluster()
     cluster.join(1)
-    for refuse in (fence_broker, unfence_broker, allocate_producer_ids):
+    for refuse in (fence_broker, unfence_broker):
         with pytest.raises(RequestError) as refused:
-            refuse(cluster.image, broker_id, epoch)
+            cluster.apply(refuse(cluster.image, broker_id, epoch))
         assert refused.value.code is code
+    with pytest.raises(RequestError) as refused:
+        allocate_producer_ids(cluster.image, broker_id, epoch)
+    assert refused.value.code is ErrorCode.stale_broker_epoch
 
 
 def brokers(*racks: str | None, fenced: tuple[int, ...] = ()) -> list[BrokerImage]:

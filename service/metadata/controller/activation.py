@@ -1,0 +1,69 @@
+"""What a controller writes first when it takes over. [P]
+
+Source: Apache Kafka ``ActivationRecordsGenerator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from service.metadata.controller.decision import Decision
+from service.metadata.controller.requests import ResourceType
+from service.metadata.features import BOOTSTRAP, CATALOG_VERSION, ELR_VERSION
+from service.metadata.frames import newest
+from service.metadata.image import FeatureRange, MetadataImage
+from service.metadata.records import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+)
+
+MIN_ISR: Final = "min.insync.replicas"
+
+
+def activate(
+    image: MetadataImage,
+    bootstrap: Sequence[MetadataRecord],
+    *,
+    min_isr: int,
+    supported: Collection[FeatureRange],
+) -> Decision[None]:
+    """Close what the controller before left open; what a new cluster begins with where the log is empty.
+
+    `bootstrap` are a new cluster's records; `min_isr` is this node's ``min.insync.replicas``, which becomes
+    the cluster's where eligible leader replicas are on: they need one number that all go by. A log that has
+    entries of the remote catalog gets the feature level that says so.
+    """
+    records: list[MetadataRecord] = []
+    if image.transaction is not None:
+        records.append(AbortTransactionRecord(reason="Controller failover"))
+    if not image.features:
+        records += [BeginTransactionRecord(name=BOOTSTRAP), *bootstrap]
+        levels = {one.name: one.feature_level for one in bootstrap if isinstance(one, FeatureLevelRecord)}
+        if levels.get(ELR_VERSION, 0) > 0:
+            records.append(cluster_min_isr(min_isr))
+        records.append(EndTransactionRecord())
+    elif gates_catalog(supported) and (image.remote or image.tombstones) and not has_catalog(image):
+        records.append(FeatureLevelRecord(name=CATALOG_VERSION, feature_level=1))
+    return Decision(tuple(map(newest, records)), None)
+
+
+def cluster_min_isr(min_isr: int) -> ConfigRecord:
+    """The record that makes it the cluster's."""
+    return ConfigRecord(
+        resource_type=int(ResourceType.BROKER), resource_name="", name=MIN_ISR, value=str(min_isr)
+    )
+
+
+def gates_catalog(supported: Collection[FeatureRange]) -> bool:
+    """Whether records of the remote catalog are written under a feature level only."""
+    return any(feature.name == CATALOG_VERSION for feature in supported)
+
+
+def has_catalog(image: MetadataImage) -> bool:
+    """Whether the cluster's level lets the remote catalog be written."""
+    return image.features.get(CATALOG_VERSION, 0) > 0

@@ -1,0 +1,362 @@
+"""Which brokers live, and what each is to be next. [P]
+
+Source: Apache Kafka ``BrokerHeartbeatManager``, ``BrokerHeartbeatTracker``; the rest is ours.
+
+What a broker *is* (fenced, unfenced) stands in the metadata; what is kept here is when it was heard of last,
+which metadata it has, and since when it shuts down. Nothing of it outlives a controller: sessions begin anew
+when it is claimed. Events are given to `handle` with the time; what must be done is returned. Whoever drives
+it asks `next_deadline_ms` and gives `Tick` then.
+
+*Dead, not slow.* A broker whose heartbeat connection broke, or that was not heard of within two intervals of
+the activation, is suspected: its address is tried, and three refusals (nobody listens there) within the time
+of ``firn.broker.refused.fence.ms`` fence it without waiting for its session. What times out proves nothing,
+and ends the suspicion, as a heartbeat does. A broker that was unfenced a moment ago is not suspected before a
+while: one that comes and goes would be elected and fenced in circles.
+
+>>> sessions = BrokerSessions(SessionTimes())
+>>> sessions.handle(Heard(1, 7, metadata_offset=9), 0)
+[]
+>>> sessions.handle(Tick(), 9_001)
+[Expired(broker_id=1, broker_epoch=7)]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from service.metadata.controller.requests import BrokerHeartbeat
+
+NEVER: Final = 1 << 62
+REFUSALS: Final = 3
+LOOKS_PER_TIMEOUT: Final = 8
+"""How often within a session's timeout stale ones are looked for"""
+
+
+class BrokerControl(Enum):
+    """What a broker is, and may be next; which moves there are is said in `BrokerSessions.next_state`."""
+
+    FENCED = "fenced"
+    UNFENCED = "unfenced"
+    CONTROLLED_SHUTDOWN = "controlled shutdown"
+    SHUTDOWN_NOW = "shutdown now"
+
+
+class ProbeOutcome(Enum):
+    """What came of trying a broker's address."""
+
+    OPEN = "open"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+    """timed out, or failed otherwise: proves nothing"""
+
+
+class SessionTimes(NamedTuple):
+    """Kafka's keys but for the last two: ``firn.broker.refused.fence.ms`` (-1: never), and how long a broker
+    is unfenced at least before a refusal counts."""
+
+    session_timeout_ms: int = 9_000
+    heartbeat_interval_ms: int = 2_000
+    refused_fence_ms: int = 1_000
+    least_unfenced_ms: int = 5_000
+
+
+class Known(NamedTuple):
+    """A broker that the metadata holds when the controller is claimed. `is_local`: of this process, which
+    needs no session before its first heartbeat: what had its id before is dead."""
+
+    broker_id: int
+    broker_epoch: int
+    is_fenced: bool
+    is_local: bool = False
+
+
+class Registered(NamedTuple):
+    """A broker process took an id; whatever had it before is over. A session begins when it is heard of."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class Heard(NamedTuple):
+    """A heartbeat of a broker process, which has applied the metadata up to there."""
+
+    broker_id: int
+    broker_epoch: int
+    metadata_offset: int = -1
+
+
+class Fencing(NamedTuple):
+    """It was decided that the broker is unfenced, or fenced."""
+
+    broker_id: int
+    broker_epoch: int
+    is_unfenced: bool
+
+
+class Gone(NamedTuple):
+    """The process has stopped, or was unregistered: its session is over."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class ConnectionLost(NamedTuple):
+    """The connection broke over which the broker's heartbeats came."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class Probed(NamedTuple):
+    broker_id: int
+    broker_epoch: int
+    outcome: ProbeOutcome
+
+
+class Tick(NamedTuple):
+    """Time has passed."""
+
+
+Event = Known | Registered | Heard | Fencing | Gone | ConnectionLost | Probed | Tick
+
+
+class Expired(NamedTuple):
+    """Fence it, if it is not: nothing was heard of it, or nobody listens at its address any more."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class Probe(NamedTuple):
+    """Try the broker's address, and tell what came of it."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+Effect = Expired | Probe
+
+
+@dataclass(slots=True)
+class _Session:
+    broker_epoch: int
+    heard_ms: int | None = None
+    """None: no session, though perhaps registered"""
+    metadata_offset: int = -1
+    shutdown_offset: int = -1
+    is_unfenced: bool = False
+    silent_since_ms: int | None = None
+    """since the controller was claimed nothing was heard"""
+    suspected_ms: int | None = None
+    refusals: int = 0
+    probe_ms: int = NEVER
+    """when to try its address next"""
+
+
+class BrokerSessions:
+    """The sessions of one controller, owned by the loop it runs on."""
+
+    def __init__(self, times: SessionTimes) -> None:
+        self._times = times
+        self._sessions: dict[int, _Session] = {}
+        self._unfenced_ms: dict[int, int] = {}
+        self._looked_ms = -NEVER
+
+    # -- what is known
+
+    def is_alive(self, broker_id: int, broker_epoch: int, now_ms: int) -> bool:
+        """Whether a process with this id and epoch was heard of within its session's timeout."""
+        session = self._sessions.get(broker_id)
+        return (
+            session is not None
+            and session.broker_epoch == broker_epoch
+            and session.heard_ms is not None
+            and not self._is_stale(session.heard_ms, now_ms)
+        )
+
+    def next_state(
+        self, heartbeat: BrokerHeartbeat, *, is_fenced: bool, leads: bool, registered_at: int
+    ) -> tuple[BrokerControl, BrokerControl]:
+        """What the broker is, and what it is to be.
+
+        `leads`: there is a partition that it leads; `registered_at`: the offset of its registration, which it
+        must have seen before it serves.
+        """
+        session = self._sessions.get(heartbeat.broker_id)
+        current = BrokerControl.FENCED if is_fenced else BrokerControl.UNFENCED
+        if not is_fenced and session is not None and session.shutdown_offset >= 0:
+            current = BrokerControl.CONTROLLED_SHUTDOWN
+        if current is BrokerControl.FENCED:
+            if heartbeat.wants_shut_down:
+                return current, BrokerControl.SHUTDOWN_NOW
+            may_serve = not heartbeat.wants_fence and heartbeat.metadata_offset >= registered_at
+            return current, BrokerControl.UNFENCED if may_serve else BrokerControl.FENCED
+        if current is BrokerControl.UNFENCED:
+            if heartbeat.wants_fence:
+                stops = heartbeat.wants_shut_down
+                return current, BrokerControl.SHUTDOWN_NOW if stops else BrokerControl.FENCED
+            if not heartbeat.wants_shut_down:
+                return current, BrokerControl.UNFENCED
+            return current, BrokerControl.CONTROLLED_SHUTDOWN if leads else BrokerControl.SHUTDOWN_NOW
+        if leads or (session is not None and session.shutdown_offset > self.lowest_active_offset()):
+            return current, BrokerControl.CONTROLLED_SHUTDOWN
+        return current, BrokerControl.SHUTDOWN_NOW
+
+    def lowest_active_offset(self) -> int:
+        """Up to where every broker that serves has the metadata; very far where none does."""
+        return min(
+            (
+                session.metadata_offset
+                for session in self._sessions.values()
+                if session.is_unfenced and session.shutdown_offset < 0
+            ),
+            default=NEVER,
+        )
+
+    def moved_away(self, broker_id: int, broker_epoch: int, offset: int) -> None:
+        """The broker is in controlled shutdown; up to `offset` it is written who leads instead of it."""
+        session = self._of(broker_id, broker_epoch)
+        if session is not None and session.shutdown_offset < 0:
+            session.shutdown_offset = offset
+
+    @property
+    def next_deadline_ms(self) -> int:
+        """When a `Tick` has something to do; `NEVER` where there is nothing to wait for."""
+        deadline = NEVER
+        for session in self._sessions.values():
+            deadline = min(deadline, session.probe_ms)
+            if session.silent_since_ms is not None:
+                deadline = min(deadline, self._silent_until(session))
+            if session.heard_ms is not None:
+                stale_ms = session.heard_ms + self._times.session_timeout_ms + 1
+                looked = self._looked_ms + self._times.session_timeout_ms // LOOKS_PER_TIMEOUT
+                deadline = min(deadline, max(stale_ms, looked))
+        return deadline
+
+    # -- events
+
+    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+        """What must be done about `event`."""
+        match event:
+            case Tick():
+                return self._tick(now_ms)
+            case Known():
+                self._know(event, now_ms)
+            case Registered(broker_id, broker_epoch):
+                if self._of(broker_id, broker_epoch) is None:
+                    self._sessions[broker_id] = _Session(broker_epoch)
+            case Heard():
+                self._hear(event, now_ms)
+            case Fencing():
+                self._fencing(event, now_ms)
+            case Gone(broker_id, broker_epoch):
+                if self._of(broker_id, broker_epoch) is not None:
+                    del self._sessions[broker_id]
+            case ConnectionLost(broker_id, broker_epoch):
+                if (lost := self._of(broker_id, broker_epoch)) is not None and lost.is_unfenced:
+                    return self._suspect(broker_id, lost, now_ms)
+            case Probed():
+                return self._probed(event, now_ms)
+        return []
+
+    def _know(self, event: Known, now_ms: int) -> None:
+        session = _Session(event.broker_epoch, is_unfenced=not event.is_fenced)
+        if not event.is_fenced and not event.is_local:
+            session.heard_ms = session.silent_since_ms = now_ms
+        self._sessions[event.broker_id] = session
+
+    def _hear(self, event: Heard, now_ms: int) -> None:
+        session = self._of(event.broker_id, event.broker_epoch)
+        if session is None:
+            session = self._sessions[event.broker_id] = _Session(event.broker_epoch)
+        session.heard_ms = now_ms
+        session.silent_since_ms = None
+        session.metadata_offset = max(session.metadata_offset, event.metadata_offset)
+        _trust(session)
+
+    def _fencing(self, event: Fencing, now_ms: int) -> None:
+        if event.is_unfenced:
+            self._unfenced_ms[event.broker_id] = now_ms
+        session = self._of(event.broker_id, event.broker_epoch)
+        if session is not None:
+            session.is_unfenced = event.is_unfenced
+            if not event.is_unfenced:  # which ends its controlled shutdown
+                session.shutdown_offset = -1
+                _trust(session)
+
+    def _tick(self, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for broker_id in sorted(self._sessions):
+            session = self._sessions[broker_id]
+            if session.silent_since_ms is not None and now_ms >= self._silent_until(session):
+                session.silent_since_ms = None
+                effects += self._suspect(broker_id, session, now_ms)
+            if now_ms >= session.probe_ms:
+                session.probe_ms = NEVER
+                effects.append(Probe(broker_id, session.broker_epoch))
+        if now_ms >= self._looked_ms + self._times.session_timeout_ms // LOOKS_PER_TIMEOUT:
+            self._looked_ms = now_ms
+            effects += self._expire_one(now_ms)
+        return effects
+
+    def _expire_one(self, now_ms: int) -> list[Effect]:
+        """One at a time, the longest silent first: what follows from it is seen by the next."""
+        stale = [
+            (session.heard_ms, broker_id)
+            for broker_id, session in self._sessions.items()
+            if session.heard_ms is not None and self._is_stale(session.heard_ms, now_ms)
+        ]
+        if not stale:
+            return []
+        broker_id = min(stale)[1]
+        session = self._sessions[broker_id]
+        session.heard_ms = session.silent_since_ms = None
+        _trust(session)
+        return [Expired(broker_id, session.broker_epoch)]
+
+    def _suspect(self, broker_id: int, session: _Session, now_ms: int) -> list[Effect]:
+        if self._times.refused_fence_ms < 0 or session.suspected_ms is not None:
+            return []
+        began_ms = max(now_ms, self._unfenced_ms.get(broker_id, -NEVER) + self._times.least_unfenced_ms)
+        session.suspected_ms, session.refusals = began_ms, 0
+        if began_ms > now_ms:
+            session.probe_ms = began_ms
+            return []
+        return [Probe(broker_id, session.broker_epoch)]
+
+    def _probed(self, event: Probed, now_ms: int) -> list[Effect]:
+        session = self._of(event.broker_id, event.broker_epoch)
+        if session is None or session.suspected_ms is None:
+            return []
+        if event.outcome is not ProbeOutcome.REFUSED:
+            _trust(session)
+            return []
+        if session.refusals and now_ms - session.suspected_ms > self._times.refused_fence_ms:
+            # These refusals lie too far apart: the count begins with this one.
+            session.suspected_ms, session.refusals = now_ms, 0
+        session.refusals += 1
+        if session.refusals < REFUSALS:
+            session.probe_ms = now_ms + self._times.refused_fence_ms // REFUSALS
+            return []
+        session.heard_ms = None
+        _trust(session)
+        return [Expired(event.broker_id, session.broker_epoch)]
+
+    # -- what it is made of
+
+    def _of(self, broker_id: int, broker_epoch: int) -> _Session | None:
+        session = self._sessions.get(broker_id)
+        return session if session is not None and session.broker_epoch == broker_epoch else None
+
+    def _is_stale(self, heard_ms: int, now_ms: int) -> bool:
+        return heard_ms + self._times.session_timeout_ms < now_ms
+
+    def _silent_until(self, session: _Session) -> int:
+        return (session.silent_since_ms or 0) + 2 * self._times.heartbeat_interval_ms
+
+
+def _trust(session: _Session) -> None:
+    """The broker is not suspected any more."""
+    session.suspected_ms, session.refusals, session.probe_ms = None, 0, NEVER

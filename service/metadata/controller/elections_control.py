@@ -1,0 +1,287 @@
+"""Leaders that move: as brokers come and go, as somebody asks, and as time passes. [P]
+
+Source: Apache Kafka ``ReplicationControlManager``: ``generateLeaderAndIsrUpdates``, ``electLeaders``,
+``maybeBalancePartitionLeaders``, ``maybeElectUncleanLeaders``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.steps import Steps
+from service.metadata.controller.decision import EXCESSIVE, Decision
+from service.metadata.controller.partition_change import (
+    Election,
+    ElectionRules,
+    Wanted,
+    change_partition,
+)
+from service.metadata.controller.requests import (
+    MAX_RECORDS_PER_OPERATION,
+    ElectionResult,
+    ElectionType,
+    ElectLeaders,
+    ResourceType,
+)
+from service.metadata.features import ELR_VERSION
+from service.metadata.frames import newest
+from service.metadata.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
+from service.metadata.partition_index import NO_LEADER_SHELF, NOT_PREFERRED_SHELF
+from service.metadata.records import PartitionChangeRecord
+
+CHANGE_US: Final = 15
+LOOK_US: Final = 2
+MOST_ELECTIONS: Final = 1000
+"""Elections of one round of what is done from time to time (Kafka's ``maxElectionsPerImbalance``)"""
+_LOST_DIRECTORY: Final = 2
+_NOBODY: Final = -1
+
+
+class ElectionSettings(NamedTuple):
+    """What holds where no topic says otherwise, and whose own overrides count."""
+
+    node_id: int = -1
+    min_isr: int = 1
+    """``min.insync.replicas``"""
+    allows_unclean: bool = False
+    """``unclean.leader.election.enable``"""
+    checks_directories: bool = False
+    """Whether a replica in a directory that its broker did not register cannot lead"""
+
+
+class Elections:
+    """The rules and the electorate of one image, looked up once each. For one decision."""
+
+    def __init__(
+        self,
+        image: MetadataImage,
+        settings: ElectionSettings,
+        *,
+        without: int = _NOBODY,
+        joining: int = _NOBODY,
+        unclean: int = _NOBODY,
+    ) -> None:
+        """`without` leaves every ISR and leads nothing; `joining` may lead though it is fenced yet; `unclean`
+        leaves ISR and ELR, as it may have lost what it had."""
+        self.image = image
+        self.is_elr_enabled = image.features.get(ELR_VERSION, 0) > 0
+        self._settings = settings
+        self._gone = {without, unclean}
+        self._unclean = () if unclean == _NOBODY else (unclean,)
+        self._able = {
+            broker.id: broker
+            for broker in image.brokers.values()
+            if (not broker.fenced or broker.id == joining)
+            and not broker.in_controlled_shutdown
+            and broker.id not in self._gone
+        }
+        self._rules: dict[UUID, ElectionRules] = {}
+        self._state: PartitionImage | None = None
+
+    def rules(self, topic: TopicImage) -> ElectionRules:
+        """What holds for the topic's partitions."""
+        rules = self._rules.get(topic.id)
+        if rules is None:
+            factor = len(topic.partitions[0].replicas) if topic.partitions else 1
+            rules = self._rules[topic.id] = ElectionRules(
+                min_isr=min(self._min_isr(topic.name), factor),
+                is_elr_enabled=self.is_elr_enabled,
+                allows_unclean=self._allows_unclean(topic.name),
+            )
+        return rules
+
+    def _min_isr(self, topic: str) -> int:
+        value = self._setting(topic, "min.insync.replicas")
+        return int(value) if value is not None and value.strip().isdecimal() else self._settings.min_isr
+
+    def _allows_unclean(self, topic: str) -> bool:
+        value = self._setting(topic, "unclean.leader.election.enable")
+        return self._settings.allows_unclean if value is None else value.strip().lower() == "true"
+
+    def _setting(self, topic: str, key: str) -> str | None:
+        """The topic's override, this controller's own, or the cluster's; None where nothing is set."""
+        for kind, name in (
+            (ResourceType.TOPIC, topic),
+            (ResourceType.BROKER, str(self._settings.node_id)),
+            (ResourceType.BROKER, ""),
+        ):
+            value = self.image.config(kind, name).get(key)
+            if value is not None:
+                return value
+        return None
+
+    def change(
+        self,
+        topic: TopicImage,
+        partition_id: int,
+        state: PartitionImage,
+        *,
+        election: Election | None = None,
+        wanted: Wanted | None = None,
+    ) -> PartitionChangeRecord | None:
+        """The change that is due in one partition; None: there is none. Brokers that go leave its ISR."""
+        rules = self.rules(topic)
+        if wanted is None:
+            isr = state.isr
+            if not self._gone.isdisjoint(isr):
+                isr = tuple(one for one in isr if one not in self._gone)
+            wanted = Wanted(isr=isr, unclean=self._unclean)
+        self._state = state
+        return change_partition(
+            topic.id,
+            partition_id,
+            state,
+            rules,
+            self._may_lead,
+            election=rules.election if election is None else election,
+            wanted=wanted,
+            default_directory=self.default_directory,
+        )
+
+    def _may_lead(self, broker_id: int) -> bool:
+        broker, state = self._able.get(broker_id), self._state
+        if broker is None or state is None:
+            return False
+        if not self._settings.checks_directories or broker_id not in state.replicas:
+            return True
+        at = state.replicas.index(broker_id)
+        return at >= len(state.directories) or is_online(broker, state.directories[at])
+
+    def default_directory(self, broker_id: int) -> UUID:
+        """Where a new replica of the broker's lies."""
+        broker = self.image.brokers.get(broker_id)
+        if broker is None or len(broker.log_dirs) > 1:
+            return UUID(int=1)
+        return broker.log_dirs[0] if broker.log_dirs else UUID(int=0)
+
+
+def is_online(broker: BrokerImage, directory: UUID) -> bool:
+    """Whether the broker can use what it has in `directory` (Kafka's ``DirectoryId.isOnline``)."""
+    number = directory.int
+    if number < _LOST_DIRECTORY:  # unassigned, or not known yet
+        return True
+    return number != _LOST_DIRECTORY and (not broker.log_dirs or directory in broker.log_dirs)
+
+
+def changes_in_steps(
+    elections: Elections,
+    partitions: Iterable[tuple[UUID, int]],
+    concerns: Callable[[PartitionImage], bool] | None = None,
+) -> Steps[list[PartitionChangeRecord]]:
+    """The changes that are due in `partitions`, of those that `concerns` holds for."""
+    records: list[PartitionChangeRecord] = []
+    for topic, number, state in _looked_up(elections.image, partitions):
+        if concerns is not None and not concerns(state):
+            yield LOOK_US
+            continue
+        yield CHANGE_US
+        record = elections.change(topic, number, state)
+        if record is not None:
+            records.append(record)
+    return records
+
+
+def _looked_up(
+    image: MetadataImage, partitions: Iterable[tuple[UUID, int]]
+) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+    topic: TopicImage | None = None
+    for topic_id, number in partitions:
+        if topic is None or topic.id != topic_id:
+            topic = image.topics_by_id[topic_id]
+        yield topic, number, topic.partitions[number]
+
+
+def elect_leaders(
+    image: MetadataImage, request: ElectLeaders, settings: ElectionSettings
+) -> Steps[Decision[list[ElectionResult]]]:
+    """Elect as an operator asked for. Of all partitions, those that need none are not told.
+
+    Raises `RequestError` INVALID_REQUEST for an election that is not known, POLICY_VIOLATION where all of it
+    makes more than 10,000 records.
+    """
+    try:
+        kind = ElectionType(request.election_type)
+    except ValueError as e:
+        raise RequestError(ErrorCode.invalid_request, f"Unknown election type {request.election_type}") from e
+    elections = Elections(image, settings)
+    results: list[ElectionResult] = []
+    records: list[PartitionChangeRecord] = []
+    asked: Iterable[tuple[str, int]]
+    if request.partitions is None:
+        asked = ((name, number) for name, topic in _by_name(image) for number in topic.partitions)
+    else:
+        asked = request.partitions
+    for name, number in asked:
+        yield CHANGE_US
+        result, record = _elect(elections, name, number, kind)
+        if record is not None:
+            if len(records) == MAX_RECORDS_PER_OPERATION:
+                raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
+            records.append(record)
+        if request.partitions is not None or result.error is not ErrorCode.election_not_needed:
+            results.append(result)
+    return Decision(tuple(map(newest, records)), results, is_atomic=False)
+
+
+def _by_name(image: MetadataImage) -> Iterator[tuple[str, TopicImage]]:
+    for name in sorted(image.topics_by_name):
+        yield name, image.topics_by_name[name]
+
+
+def _elect(
+    elections: Elections, name: str, number: int, kind: ElectionType
+) -> tuple[ElectionResult, PartitionChangeRecord | None]:
+    topic = elections.image.topics_by_name.get(name)
+    if topic is None:
+        what = f"No such topic as {name}"
+        return ElectionResult(name, number, ErrorCode.unknown_topic_or_partition, what), None
+    state = topic.partitions.get(number)
+    if state is None:
+        what = f"No such partition as {name}-{number}"
+        return ElectionResult(name, number, ErrorCode.unknown_topic_or_partition, what), None
+    is_preferred = kind is ElectionType.PREFERRED
+    if state.leader == state.replicas[0] if is_preferred else state.has_leader:
+        return ElectionResult(name, number, ErrorCode.election_not_needed), None
+    election = Election.PREFERRED if is_preferred else Election.UNCLEAN
+    record = elections.change(topic, number, state, election=election)
+    if record is not None:
+        return ElectionResult(name, number, ErrorCode.none), record
+    if is_preferred:
+        return ElectionResult(name, number, ErrorCode.preferred_leader_not_available), None
+    return ElectionResult(name, number, ErrorCode.eligible_leaders_not_available), None
+
+
+def balance_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[Decision[bool]]:
+    """Have the preferred replicas lead where they can, so many at a time; the answer: there may be more."""
+    elections = Elections(image, settings)
+    records: list[PartitionChangeRecord] = []
+    for topic, number, state in _looked_up(image, image.index.partitions(NOT_PREFERRED_SHELF)):
+        yield CHANGE_US
+        if len(records) >= MOST_ELECTIONS:
+            break
+        record = elections.change(topic, number, state, election=Election.PREFERRED)
+        if record is not None:
+            records.append(record)
+    return Decision(tuple(map(newest, records)), len(records) >= MOST_ELECTIONS, is_atomic=False)
+
+
+def elect_unclean_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[Decision[bool]]:
+    """Elect whoever is alive where nobody leads and the topic allows that, so many at a time; the answer:
+    there may be more."""
+    elections = Elections(image, settings)
+    records: list[PartitionChangeRecord] = []
+    for topic, number, state in _looked_up(image, image.index.partitions(NO_LEADER_SHELF)):
+        yield CHANGE_US
+        if len(records) >= MOST_ELECTIONS:
+            break
+        if not elections.rules(topic).allows_unclean:
+            continue
+        record = elections.change(topic, number, state, election=Election.UNCLEAN)
+        if record is not None:
+            records.append(record)
+    return Decision(tuple(map(newest, records)), len(records) >= MOST_ELECTIONS, is_atomic=False)

@@ -1,0 +1,64 @@
+"""BrokerHeartbeat: a broker is alive and says what it wants; what it becomes follows. [P]
+
+Source: Apache Kafka ``ReplicationControlManager.processBrokerHeartbeat``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from service.base.steps import Steps
+from service.metadata.controller.broker_sessions import BrokerControl
+from service.metadata.controller.cluster_control import (
+    check_epoch,
+    fence_broker,
+    move_away,
+    take_offline,
+    unfence_broker,
+)
+from service.metadata.controller.decision import Decision
+from service.metadata.controller.elections_control import ElectionSettings
+from service.metadata.controller.requests import BrokerHeartbeat, BrokerHeartbeatReply
+from service.metadata.image import MetadataImage
+
+
+class HeartbeatOutcome(NamedTuple):
+    """The answer, and from what to what the broker goes."""
+
+    reply: BrokerHeartbeatReply
+    current: BrokerControl
+    next: BrokerControl
+
+
+def process_heartbeat(
+    image: MetadataImage,
+    request: BrokerHeartbeat,
+    current: BrokerControl,
+    following: BrokerControl,
+    settings: ElectionSettings,
+) -> Steps[Decision[HeartbeatOutcome]]:
+    """Make the broker what `BrokerSessions.next_state` says, and move what lies in directories that failed.
+
+    Raises `RequestError`: BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH.
+    """
+    broker_id, epoch = request.broker_id, request.broker_epoch
+    broker = check_epoch(image, broker_id, epoch)
+    decision: Decision[None] = Decision((), None)
+    if following is not current:
+        if following is BrokerControl.UNFENCED:
+            decision = yield from unfence_broker(image, broker_id, epoch, settings=settings)
+        elif following is BrokerControl.CONTROLLED_SHUTDOWN:
+            decision = yield from move_away(image, broker_id, epoch, settings=settings)
+        else:
+            decision = yield from fence_broker(image, broker_id, epoch, settings=settings)
+    frames = decision.frames
+    if not frames and request.offline_log_dirs:
+        # A change of state is decided alone; the directories are told again with the next heartbeat.
+        offline = yield from take_offline(image, broker_id, request.offline_log_dirs, settings=settings)
+        frames = offline.frames
+    reply = BrokerHeartbeatReply(
+        is_caught_up=request.metadata_offset >= broker.epoch,
+        is_fenced=following in (BrokerControl.FENCED, BrokerControl.SHUTDOWN_NOW),
+        should_shut_down=following is BrokerControl.SHUTDOWN_NOW,
+    )
+    return Decision(frames, HeartbeatOutcome(reply, current, following), is_atomic=False)

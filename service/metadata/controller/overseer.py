@@ -1,0 +1,191 @@
+"""What an active controller does by itself: it watches brokers, and does its chores.
+
+Owned by the event loop; the shell of `broker_sessions` and `periodic`. Nothing ticks by itself: whoever
+drives the controller asks for `next_deadline_ms` and calls `tick` then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import Clock
+from service.base.errors import RequestError
+from service.base.steps import Steps
+from service.metadata.controller.broker_sessions import (
+    BrokerControl,
+    BrokerSessions,
+    Event,
+    Expired,
+    Fencing,
+    Known,
+    Probe,
+    Probed,
+    ProbeOutcome,
+    SessionTimes,
+    Tick,
+)
+from service.metadata.controller.cluster_control import fence_broker
+from service.metadata.controller.decision import Decision
+from service.metadata.controller.elections_control import (
+    ElectionSettings,
+    balance_leaders,
+    elect_unclean_leaders,
+)
+from service.metadata.controller.periodic import NEVER, Chore, ChoreTimes, Periodic
+from service.metadata.controller.requests import BrokerHeartbeat
+from service.metadata.controller.turns import Turns
+from service.metadata.frames import newest
+from service.metadata.image import BrokerImage, MetadataImage
+from service.metadata.records import NoOpRecord
+
+ProbeBroker = Callable[[BrokerImage], Awaitable[ProbeOutcome]]
+"""Tries the address where other nodes reach a broker; never raises `OSError`, and ends by itself"""
+
+_ELECTIONS: Final = {
+    Chore.BALANCE_LEADERS: balance_leaders,
+    Chore.ELECT_UNCLEAN: elect_unclean_leaders,
+}
+
+_logger = logging.getLogger(__name__)
+
+
+class Overseer:
+    """The brokers' sessions and the chores of one controller."""
+
+    def __init__(
+        self,
+        turns: Turns,
+        clock: Clock,
+        *,
+        sessions: SessionTimes,
+        chores: ChoreTimes,
+        elections: ElectionSettings,
+        probe: ProbeBroker | None,
+    ) -> None:
+        self._turns = turns
+        self._clock = clock
+        self._times = sessions
+        self._elections = elections
+        self._probe = probe
+        self._sessions = BrokerSessions(sessions)
+        self._periodic = Periodic(chores)
+        self._works: dict[asyncio.Task[None], None] = {}
+
+    # -- life
+
+    def claimed(self, image: MetadataImage, node_id: int) -> None:
+        """This node leads: sessions begin anew, and intervals. `node_id` is this process's own broker."""
+        now_ms = self._clock.monotonic_ms()
+        self._sessions = BrokerSessions(self._times)
+        for broker in image.brokers.values():
+            is_local = broker.id == node_id
+            self._sessions.handle(Known(broker.id, broker.epoch, broker.fenced, is_local), now_ms)
+        self._periodic.claimed(now_ms)
+
+    def renounced(self) -> None:
+        """This node leads no longer: nothing is due any more, and what goes on is given up."""
+        self._periodic.renounced()
+        for task in list(self._works):
+            task.cancel()
+
+    def wrote(self) -> None:
+        """The log moved."""
+        self._periodic.wrote(self._clock.monotonic_ms())
+
+    # -- brokers
+
+    def is_alive(self, broker_id: int, broker_epoch: int) -> bool:
+        """Whether that process was heard of within its session's timeout."""
+        return self._sessions.is_alive(broker_id, broker_epoch, self._clock.monotonic_ms())
+
+    def next_state(
+        self, heartbeat: BrokerHeartbeat, *, is_fenced: bool, leads: bool, registered_at: int
+    ) -> tuple[BrokerControl, BrokerControl]:
+        """See `BrokerSessions.next_state`."""
+        return self._sessions.next_state(
+            heartbeat, is_fenced=is_fenced, leads=leads, registered_at=registered_at
+        )
+
+    def moved_away(self, broker_id: int, broker_epoch: int, offset: int) -> None:
+        """See `BrokerSessions.moved_away`."""
+        self._sessions.moved_away(broker_id, broker_epoch, offset)
+
+    def tell(self, event: Event) -> None:
+        """Something that needs nothing to be done."""
+        self._sessions.handle(event, self._clock.monotonic_ms())
+
+    def act(self, event: Event) -> None:
+        """Have the sessions look at `event`, and do what they say beside everything else."""
+        for effect in self._sessions.handle(event, self._clock.monotonic_ms()):
+            work = self._probe_broker(effect) if isinstance(effect, Probe) else self._expire(effect)
+            task = asyncio.get_running_loop().create_task(work, name="controller-sessions")
+            self._works[task] = None
+            task.add_done_callback(self._acted)
+
+    def _acted(self, task: asyncio.Task[None]) -> None:
+        del self._works[task]
+        note_failure(task)
+
+    async def _probe_broker(self, effect: Probe) -> None:
+        broker = self._turns.latest.brokers.get(effect.broker_id)
+        outcome = ProbeOutcome.UNKNOWN
+        if self._probe is not None and broker is not None and broker.epoch == effect.broker_epoch:
+            outcome = await self._probe(broker)
+        self.act(Probed(effect.broker_id, effect.broker_epoch, outcome))
+
+    async def _expire(self, effect: Expired) -> None:
+        """Fence a broker that is not heard of; whoever was heard of while this waited for its turn stays."""
+        broker_id, epoch = effect
+
+        def decide(image: MetadataImage) -> Decision[None] | Steps[Decision[None]]:
+            broker = image.brokers.get(broker_id)
+            is_over = broker is None or broker.epoch != epoch or broker.fenced
+            if is_over or self.is_alive(broker_id, epoch):
+                return Decision((), None)
+            _logger.warning("broker %d of epoch %d is fenced: nothing is heard of it", broker_id, epoch)
+            self.tell(Fencing(broker_id, epoch, False))
+            return fence_broker(image, broker_id, epoch, settings=self._elections)
+
+        await self._turns.run(decide)
+
+    # -- time
+
+    @property
+    def next_deadline_ms(self) -> int:
+        """When `tick` has something to do; `NEVER` while there is nothing."""
+        if not self._turns.is_open:
+            return NEVER
+        return min(self._sessions.next_deadline_ms, self._periodic.next_deadline_ms)
+
+    async def tick(self) -> None:
+        """Do what is due, one after the other; leadership that is lost meanwhile ends it."""
+        if not self._turns.is_open:
+            return
+        self.act(Tick())
+        for chore in self._periodic.due(self._clock.monotonic_ms()):
+            try:
+                await self._do(chore)
+            except RequestError as e:
+                if e.code is ErrorCode.not_controller:
+                    return
+                raise
+
+    async def _do(self, chore: Chore) -> None:
+        elect = _ELECTIONS.get(chore)
+        if elect is None:
+            await self._turns.run(lambda _: Decision((newest(NoOpRecord()),), None))
+            return
+        there_is_more, _ = await self._turns.run(lambda image: elect(image, self._elections))
+        if there_is_more:
+            self._periodic.again(chore, self._clock.monotonic_ms())
+
+
+def note_failure(task: asyncio.Task[None]) -> None:
+    """Nobody may wait for the task. That the log fails, the publisher tells by itself."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _logger.info("%s: %s", task.get_name(), error)

@@ -1,0 +1,269 @@
+"""What becomes of one partition: the only place where leaders, in-sync and eligible replicas are decided. [P]
+
+Source: Apache Kafka ``PartitionChangeBuilder`` (metadata.version 30), KIP-966 for eligible leader replicas.
+
+- A leader comes from the ISR, or from the eligible replicas (ELR) once the ISR is empty, in the order of the
+  replicas; the one that leads stays while it may.
+- With ELR the ISR may become empty. Who leaves an ISR that is below the topic's ``min.insync.replicas`` goes
+  to the ELR, as it has everything that was committed; one that was stopped uncleanly never does. Where ISR
+  and ELR are empty, the last known leader is taken, and is marked as recovering.
+- Without ELR the last member of the ISR stays in it, and leads again when it is back.
+- An unclean election takes any replica that is alive, which may lose records.
+- A leader epoch begins when a leader is named, also the same one: so when a replica leaves for good; not when
+  the ISR shrinks. Every change begins a partition epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.metadata.image import PartitionImage
+from service.metadata.records import LEADER_UNCHANGED, NO_LEADER, PartitionChangeRecord
+
+UNASSIGNED: Final = UUID(int=1)
+"""No directory yet: the broker chooses (Kafka's ``DirectoryId``)"""
+RECOVERED: Final = 0
+RECOVERING: Final = 1
+_STATE_UNCHANGED: Final = -1
+
+
+class Election(Enum):
+    """Which leader is wanted."""
+
+    PREFERRED = "preferred"
+    """the first replica, where it may lead"""
+    ONLINE = "online"
+    """the one there is, else any that has all that was committed"""
+    UNCLEAN = "unclean"
+    """the same, and where there is none, any that is alive"""
+
+
+class ElectionRules(NamedTuple):
+    """What holds for all partitions of a topic."""
+
+    min_isr: int = 1
+    """``min.insync.replicas``, but not more than there are replicas"""
+    is_elr_enabled: bool = False
+    allows_unclean: bool = False
+    """``unclean.leader.election.enable``"""
+
+    @property
+    def election(self) -> Election:
+        """The election that keeps a partition online, as far as the topic's settings go."""
+        return Election.UNCLEAN if self.allows_unclean else Election.ONLINE
+
+
+class Wanted(NamedTuple):
+    """What a partition is to be; None: as it is."""
+
+    isr: tuple[int, ...] | None = None
+    replicas: tuple[int, ...] | None = None
+    removing: tuple[int, ...] | None = None
+    adding: tuple[int, ...] | None = None
+    recovery: int | None = None
+    directories: Mapping[int, UUID] | None = None
+    """by broker, of those that lie elsewhere now"""
+    unclean: Collection[int] = ()
+    """brokers that stopped uncleanly: what they had may be lost"""
+
+
+_AS_IT_IS: Final = Wanted()
+
+
+def change_partition(
+    topic_id: UUID,
+    partition_id: int,
+    state: PartitionImage,
+    rules: ElectionRules,
+    may_lead: Callable[[int], bool],
+    *,
+    election: Election = Election.ONLINE,
+    wanted: Wanted = _AS_IT_IS,
+    default_directory: Callable[[int], UUID] = lambda broker_id: UNASSIGNED,
+) -> PartitionChangeRecord | None:
+    """The change that makes the partition what is wanted, with the leader that follows; None where there is
+    none to make.
+
+    `may_lead(broker)`: alive, and what it has of the partition is in a directory that works.
+    `default_directory(broker)`: where a replica lies that is new.
+    """
+    change = _Change(state, rules, may_lead, election, wanted)
+    change.complete_reassignment()
+    change.choose_eligible()
+    change.elect()
+    return change.record(topic_id, partition_id, default_directory)
+
+
+class _Change:
+    """One change while it is made: what the partition shall be, on top of what it is."""
+
+    __slots__ = (
+        "adding",
+        "election",
+        "eligible",
+        "isr",
+        "leader",
+        "may_lead",
+        "recovery",
+        "removing",
+        "replicas",
+        "rules",
+        "state",
+        "unclean_leader",
+        "wanted",
+    )
+
+    def __init__(
+        self,
+        state: PartitionImage,
+        rules: ElectionRules,
+        may_lead: Callable[[int], bool],
+        election: Election,
+        wanted: Wanted,
+    ) -> None:
+        self.state = state
+        self.rules = rules
+        self.may_lead = may_lead
+        self.election = election
+        self.wanted = wanted
+        self.isr = state.isr if wanted.isr is None else wanted.isr
+        self.replicas = state.replicas if wanted.replicas is None else wanted.replicas
+        self.removing = state.removing_replicas if wanted.removing is None else wanted.removing
+        self.adding = state.adding_replicas if wanted.adding is None else wanted.adding
+        self.recovery = state.leader_recovery_state if wanted.recovery is None else wanted.recovery
+        self.eligible = state.eligible_leader_replicas
+        self.leader = LEADER_UNCHANGED
+        self.unclean_leader = False
+
+    def complete_reassignment(self) -> None:
+        """Those to be removed go once all others are in sync."""
+        if not self.removing and not self.adding:
+            return
+        isr, replicas = self.isr, self.replicas
+        if self.removing:
+            isr = tuple(one for one in isr if one not in self.removing)
+            replicas = tuple(one for one in replicas if one not in self.removing)
+            if not isr or not replicas:
+                return
+        if set(replicas) <= set(isr):
+            self.isr, self.replicas, self.removing, self.adding = isr, replicas, (), ()
+
+    def choose_eligible(self) -> None:
+        """Who has all that was committed though it is not in sync any more."""
+        if not self.rules.is_elr_enabled:
+            return
+        if len(self.isr) >= self.rules.min_isr:
+            self.eligible = ()
+            return
+        unclean = self.wanted.unclean
+        candidates = sorted({*self.eligible, *self.state.isr})
+        self.eligible = tuple(one for one in candidates if one not in self.isr and one not in unclean)
+
+    def elect(self) -> None:
+        elected, is_unclean = self._elected()
+        if elected == self.state.leader:
+            return
+        if elected in self.eligible:
+            self.isr = (elected,)
+            self.eligible = tuple(one for one in self.eligible if one != elected)
+        self.leader, self.unclean_leader = elected, is_unclean
+        if is_unclean and self.state.leader_recovery_state != RECOVERING:
+            self.recovery = RECOVERING
+
+    def _elected(self) -> tuple[int, bool]:
+        """Whom to have lead, and whether it may lack what was committed."""
+        current = self.state.leader
+        if self.election is Election.PREFERRED and self._is_able(self.replicas[0]):
+            return self.replicas[0], False
+        if self._is_able(current):
+            return current, False
+        able = next(filter(self._is_able, self.replicas), None)
+        if able is not None:
+            return able, False
+        if (last := self._last_known_leader()) is not None:
+            return last, True
+        if self.election is Election.UNCLEAN:
+            alive = next(filter(self.may_lead, self.replicas), None)
+            if alive is not None:
+                return alive, True
+        return NO_LEADER, False
+
+    def _is_able(self, replica: int) -> bool:
+        return replica in (self.isr or self.eligible) and self.may_lead(replica)
+
+    def _last_known_leader(self) -> int | None:
+        known = self.state.last_known_elr
+        if not self.rules.is_elr_enabled or self.isr or self.eligible or len(known) != 1:
+            return None
+        return known[0] if self.may_lead(known[0]) else None
+
+    def record(
+        self, topic_id: UUID, partition_id: int, default_directory: Callable[[int], UUID]
+    ) -> PartitionChangeRecord | None:
+        state = self.state
+        leader = self.leader
+        if leader == LEADER_UNCHANGED and not set(state.replicas) <= set(self.replicas):
+            leader = state.leader  # a replica leaves for good
+        isr = self._changed_isr()
+        eligible = self.eligible
+        if self.unclean_leader or not self.rules.is_elr_enabled:
+            eligible = ()
+        directories = self._directories(default_directory)
+        changes = (
+            isr,
+            leader,
+            None if self.replicas == state.replicas else self.replicas,
+            None if self.removing == state.removing_replicas else self.removing,
+            None if self.adding == state.adding_replicas else self.adding,
+            _STATE_UNCHANGED if self.recovery == state.leader_recovery_state else self.recovery,
+            directories if directories != state.directories else None,
+            None if eligible == state.eligible_leader_replicas else eligible,
+            self._last_known(leader),
+        )
+        if changes == _NO_CHANGES:
+            return None
+        return PartitionChangeRecord(
+            partition_id=partition_id,
+            topic_id=topic_id,
+            isr=changes[0],
+            leader=changes[1],
+            replicas=changes[2],
+            removing_replicas=changes[3],
+            adding_replicas=changes[4],
+            leader_recovery_state=changes[5],
+            directories=changes[6],
+            eligible_leader_replicas=changes[7],
+            last_known_elr=changes[8],
+        )
+
+    def _changed_isr(self) -> tuple[int, ...] | None:
+        if self.unclean_leader:
+            return (self.leader,)
+        may_be_set = bool(self.isr) or self.rules.is_elr_enabled
+        return self.isr if may_be_set and self.isr != self.state.isr else None
+
+    def _last_known(self, leader: int) -> tuple[int, ...] | None:
+        """Who led when the last leader went; forgotten once somebody leads."""
+        if not self.rules.is_elr_enabled:
+            return None
+        if leader == NO_LEADER and self.state.has_leader and not self.state.last_known_elr:
+            return (self.state.leader,)
+        if leader >= 0 and self.state.last_known_elr:
+            return ()
+        return None
+
+    def _directories(self, default_directory: Callable[[int], UUID]) -> tuple[UUID, ...]:
+        state, moved = self.state, self.wanted.directories
+        if self.replicas == state.replicas and not moved:
+            return state.directories
+        known = dict(zip(state.replicas, state.directories, strict=False))
+        known.update(moved or {})
+        return tuple(
+            known[replica] if replica in known else default_directory(replica) for replica in self.replicas
+        )
+
+
+_NO_CHANGES: Final = (None, LEADER_UNCHANGED, None, None, None, _STATE_UNCHANGED, None, None, None)

@@ -1,0 +1,87 @@
+"""What an active controller does as time passes: what is due, and when something will be. [P]
+
+Source: Apache Kafka ``PeriodicTaskControlManager``, ``QuorumController.register*``. Nothing ticks by itself:
+whoever drives it asks for `next_deadline_ms`.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, NamedTuple
+
+NEVER: Final = 1 << 62
+
+
+class Chore(Enum):
+    """Things that are done again and again."""
+
+    STAY_AWAKE = "stay awake"
+    """write a record that means nothing, so that followers see the log move"""
+    BALANCE_LEADERS = "balance leaders"
+    ELECT_UNCLEAN = "elect unclean"
+
+
+class ChoreTimes(NamedTuple):
+    """Intervals under Kafka's keys; 0 or less: never."""
+
+    max_idle_interval_ms: int = 500
+    """``metadata.max.idle.interval.ms``"""
+    leader_imbalance_check_ms: int = 300_000
+    """``leader.imbalance.check.interval.seconds``, where ``auto.leader.rebalance.enable``"""
+    unclean_election_ms: int = 300_000
+    """``unclean.leader.election.interval.ms``"""
+
+    def of(self, chore: Chore) -> int:
+        """How often it is done."""
+        if chore is Chore.STAY_AWAKE:
+            return self.max_idle_interval_ms
+        if chore is Chore.BALANCE_LEADERS:
+            return self.leader_imbalance_check_ms
+        return self.unclean_election_ms
+
+
+class Periodic:
+    """The chores of one controller.
+
+    >>> periodic = Periodic(ChoreTimes(500, 0, 2000))
+    >>> periodic.claimed(0)
+    >>> periodic.next_deadline_ms, periodic.due(600)
+    (500, [<Chore.STAY_AWAKE: 'stay awake'>])
+    >>> periodic.wrote(700)
+    >>> periodic.next_deadline_ms
+    1200
+    """
+
+    def __init__(self, times: ChoreTimes) -> None:
+        self._times = times
+        self._due_ms: dict[Chore, int] = {}
+
+    def claimed(self, now_ms: int) -> None:
+        """All intervals begin."""
+        self._due_ms = {chore: now_ms + self._times.of(chore) for chore in Chore if self._times.of(chore) > 0}
+
+    def renounced(self) -> None:
+        """Nothing is due any more."""
+        self._due_ms = {}
+
+    def wrote(self, now_ms: int) -> None:
+        """The log moved."""
+        if Chore.STAY_AWAKE in self._due_ms:
+            self._due_ms[Chore.STAY_AWAKE] = now_ms + self._times.max_idle_interval_ms
+
+    @property
+    def next_deadline_ms(self) -> int:
+        """When something is due; `NEVER` while nothing will be."""
+        return min(self._due_ms.values(), default=NEVER)
+
+    def due(self, now_ms: int) -> list[Chore]:
+        """What is to be done now; each is due again an interval later."""
+        due = [chore for chore, due_ms in self._due_ms.items() if due_ms <= now_ms]
+        for chore in due:
+            self._due_ms[chore] = now_ms + self._times.of(chore)
+        return due
+
+    def again(self, chore: Chore, now_ms: int) -> None:
+        """There was more of it than is done at a time: at once again."""
+        if chore in self._due_ms:
+            self._due_ms[chore] = now_ms

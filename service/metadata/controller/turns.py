@@ -1,0 +1,137 @@
+"""Decisions one after the other, while this node leads: decided, proposed, and waited for.
+
+Owned by the event loop. A decision looks at the newest image, committed or not, and is applied to it before
+the next one; a large one is made in slices, and those behind it wait. Leading comes and goes: what one time
+of leading decided and nobody committed is forgotten with it, and who waited for it is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import Clock
+from service.base.errors import RequestError
+from service.base.slices import Slice
+from service.base.steps import Steps
+from service.metadata.controller.decision import Decision
+from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
+from service.metadata.image import MetadataImage
+from service.metadata.publisher import Publisher
+
+R = TypeVar("R")
+Decide = Callable[[MetadataImage], "Decision[R] | Steps[Decision[R]]"]
+
+
+class _Lead:
+    """One time of leading. `image` is the newest, committed or not; None before the first decision."""
+
+    __slots__ = ("epoch", "image", "is_lost", "waiting")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.image: MetadataImage | None = None
+        self.is_lost = False
+        self.waiting: dict[asyncio.Task[None], None] = {}
+
+
+class Turns:
+    """Whose decision is being made. `on_wrote()` hears of each batch."""
+
+    def __init__(self, publisher: Publisher, clock: Clock, on_wrote: Callable[[], None]) -> None:
+        self._publisher = publisher
+        self._clock = clock
+        self._on_wrote = on_wrote
+        self._turn = asyncio.Lock()
+        self._lead: _Lead | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are decided here now."""
+        return self._lead is not None and self._lead.image is not None
+
+    @property
+    def latest(self) -> MetadataImage:
+        """The newest image, committed or not."""
+        lead = self._lead
+        return self._publisher.image if lead is None or lead.image is None else lead.image
+
+    def begin(self, epoch: int) -> None:
+        """This node leads in `epoch`; nobody's turn comes before a first decision was made, `activating`."""
+        self.lose()
+        self._lead = _Lead(epoch)
+
+    def stop(self) -> None:
+        """Decide nothing more. What was proposed may still count: who waits for it goes on waiting."""
+        self._lead = None
+
+    def lose(self) -> None:
+        """This node leads no longer: what is not committed never was, and who waits gets NOT_CONTROLLER."""
+        lead, self._lead = self._lead, None
+        if lead is not None:
+            lead.is_lost = True
+            for task in list(lead.waiting):
+                task.cancel()
+
+    async def run(
+        self,
+        decide: Decide[R],
+        *,
+        activating: bool = False,
+        deadline_ms: int | None = None,
+        decided: Callable[[R, int], None] | None = None,
+    ) -> tuple[R, int]:
+        """Decide and propose in one's turn, in which nobody else does; then wait until it counts.
+
+        The answer, and the offset up to which it rests on the log. An answer that writes nothing waits too:
+        it may rest on a change that is not committed yet. Past `deadline_ms`, on the monotonic clock, nothing
+        is decided any more. `decided` is told both before anybody else's turn.
+
+        Raises `RequestError` NOT_CONTROLLER, REQUEST_TIMED_OUT, or as `decide` does.
+        """
+        async with self._turn:
+            lead = self._lead
+            if lead is None or (lead.image is None and not activating):
+                raise not_controller()
+            if deadline_ms is not None and self._clock.monotonic_ms() >= deadline_ms:
+                raise RequestError(ErrorCode.request_timed_out, "It was not decided in time.")
+            image = self._publisher.image if lead.image is None else lead.image
+            piece, made = Slice(), decide(image)
+            decision = made if isinstance(made, Decision) else await piece.go_on(made)
+            frames = decision.frames
+            step = len(frames) if decision.is_atomic else MAX_RECORDS_PER_OPERATION
+            for start in range(0, len(frames), step or 1):
+                if lead.is_lost or self._publisher.epoch != lead.epoch:
+                    raise not_controller()
+                image = await piece.go_on(self._publisher.propose(frames[start : start + step], image))
+                self._on_wrote()
+                if self._lead is lead:  # the controller has not stopped meanwhile
+                    lead.image = image
+            if lead.image is None:
+                lead.image = image
+            if decided is not None and not lead.is_lost:
+                decided(decision.response, image.offset)
+        await self._reached(lead, image.offset)
+        return decision.response, image.offset
+
+    async def _reached(self, lead: _Lead, offset: int) -> None:
+        if lead.is_lost:
+            raise not_controller()
+        task = asyncio.get_running_loop().create_task(self._publisher.committed(offset))
+        lead.waiting[task] = None
+        try:
+            await task
+        except asyncio.CancelledError:
+            if lead.is_lost:
+                raise not_controller() from None
+            raise
+        finally:
+            del lead.waiting[task]
+
+
+def not_controller() -> RequestError:
+    """Somebody else leads, or nobody."""
+    return RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")

@@ -1,0 +1,138 @@
+"""The records that make one image of another: what a snapshot that was fetched changes. [P]
+
+A node that is too far behind is given a snapshot instead of the log. Whoever follows the metadata by deltas
+is told the same: the delta that `difference_in_steps` makes, as if somebody had written those records.
+
+Steps go through both images once; what they share is not looked at twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from service.base.steps import Steps
+from service.metadata.delta import MetadataDelta
+from service.metadata.image import MetadataImage, TopicImage
+from service.metadata.image_frames import broker_record, controller_record, partition_record
+from service.metadata.records import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    ProducerIdsRecord,
+    RemoteLogRecord,
+    RemoveTombstoneRecord,
+    RemoveTopicRecord,
+    TombstoneRecord,
+    TopicRecord,
+    UnregisterBrokerRecord,
+)
+
+LOOK_US: Final = 1
+_NO_BROKER: Final = -1
+_TOPIC: Final = 2
+
+
+def difference_in_steps(before: MetadataImage, after: MetadataImage) -> Steps[MetadataDelta]:
+    """A delta on top of `before` whose image is `after`, but for what a snapshot takes from its name."""
+    delta = MetadataDelta(replace(before, transaction=None))
+    delta.set_kraft_version(after.kraft_version)
+    for change in _differences(before, after):
+        yield LOOK_US
+        if change is None:
+            continue
+        yield from delta.replay_in_steps((change,))
+    forgotten = [node_id for node_id in before.controllers if node_id not in after.controllers]
+    delta.forget_controllers(forgotten)
+    return delta
+
+
+def apply_snapshot(before: MetadataImage, after: MetadataImage) -> Steps[tuple[MetadataImage, MetadataDelta]]:
+    """`after` as it follows from `before`, and the delta between them: for whoever listens."""
+    delta = yield from difference_in_steps(before, after)
+    image = yield from delta.build_in_steps(after.offset, after.epoch, after.timestamp_ms)
+    return image, delta
+
+
+def _differences(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    """The records that are needed, and None for what was looked at and is the same."""
+    yield from _features(before, after)
+    yield from _cluster(before, after)
+    yield from _topics(before, after)
+    yield from _configs(before, after)
+    if after.next_producer_id != before.next_producer_id:
+        yield ProducerIdsRecord(
+            broker_id=_NO_BROKER, broker_epoch=-1, next_producer_id=after.next_producer_id
+        )
+    yield from _catalog(before, after)
+
+
+def _features(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord]:
+    for name in sorted({*before.features, *after.features}):
+        level = after.features.get(name, 0)
+        if level != before.features.get(name, 0):
+            yield FeatureLevelRecord(name=name, feature_level=level)
+
+
+def _cluster(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord]:
+    for broker_id, gone in before.brokers.items():
+        if broker_id not in after.brokers:
+            yield UnregisterBrokerRecord(broker_id=broker_id, broker_epoch=gone.epoch)
+    for broker_id, broker in after.brokers.items():
+        if before.brokers.get(broker_id) != broker:
+            yield broker_record(broker)
+    for node_id, controller in after.controllers.items():
+        if before.controllers.get(node_id) != controller:
+            yield controller_record(controller)
+
+
+def _topics(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    for topic_id in before.topics_by_id:
+        yield None if topic_id in after.topics_by_id else RemoveTopicRecord(topic_id=topic_id)
+    for topic in after.topics_by_id.values():
+        old = before.topics_by_id.get(topic.id)
+        if old is None:
+            yield TopicRecord(name=topic.name, topic_id=topic.id)
+        yield from _partitions(old, topic)
+
+
+def _partitions(old: TopicImage | None, topic: TopicImage) -> Iterator[MetadataRecord | None]:
+    if old is not None and old.partitions is topic.partitions:
+        return
+    for number, partition in topic.partitions.items():
+        same = old is not None and old.partitions.get(number) == partition
+        yield None if same else partition_record(topic, number, partition)
+
+
+def _configs(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    for resource in sorted({*before.configs, *after.configs}):
+        kind, name = resource
+        old, new = before.config(kind, name), after.config(kind, name)
+        yield None
+        if kind == _TOPIC and name not in after.topics_by_name:
+            continue  # went with its topic
+        if kind == _TOPIC and _id_of(before, name) != _id_of(after, name):
+            old = {}  # of another topic, which had the same name
+        for key in sorted({*old, *new}):
+            if old.get(key) != new.get(key):
+                value = new.get(key)
+                yield ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value)
+
+
+def _id_of(image: MetadataImage, name: str) -> object:
+    topic = image.topics_by_name.get(name)
+    return None if topic is None else topic.id
+
+
+def _catalog(before: MetadataImage, after: MetadataImage) -> Iterator[MetadataRecord | None]:
+    for key in after.remote:
+        entry = after.remote[key]
+        same = before.remote.get(key) == entry
+        yield None if same else RemoteLogRecord(topic_id=key[0], partition_id=key[1], **entry._asdict())
+    for topic_id in before.tombstones:
+        yield None if topic_id in after.tombstones else RemoveTombstoneRecord(topic_id=topic_id)
+    for topic_id in after.tombstones:
+        tombstone = after.tombstones[topic_id]
+        same = before.tombstones.get(topic_id) == tombstone
+        yield None if same else TombstoneRecord(**tombstone._asdict())

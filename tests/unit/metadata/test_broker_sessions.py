@@ -1,0 +1,193 @@
+"""Brokers that are heard of and those that are not: events in, what must be done out."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from service.metadata.controller.broker_sessions import (
+    NEVER,
+    BrokerControl,
+    BrokerSessions,
+    ConnectionLost,
+    Effect,
+    Expired,
+    Fencing,
+    Gone,
+    Heard,
+    Known,
+    Probe,
+    Probed,
+    ProbeOutcome,
+    Registered,
+    SessionTimes,
+    Tick,
+)
+from service.metadata.controller.requests import BrokerHeartbeat
+
+FENCED, UNFENCED = BrokerControl.FENCED, BrokerControl.UNFENCED
+MOVING, STOPPED = BrokerControl.CONTROLLED_SHUTDOWN, BrokerControl.SHUTDOWN_NOW
+
+
+@pytest.mark.parametrize(
+    ("is_fenced", "leads", "offset", "wants_fence", "wants_shut_down", "expected"),
+    [
+        (True, False, 10, False, False, UNFENCED),
+        (True, False, 9, False, False, FENCED),
+        (True, False, 10, True, False, FENCED),
+        (True, False, 10, False, True, STOPPED),
+        (False, True, 10, False, False, UNFENCED),
+        (False, True, 0, False, False, UNFENCED),
+        (False, True, 10, True, False, FENCED),
+        (False, True, 10, True, True, STOPPED),
+        (False, True, 10, False, True, MOVING),
+        (False, False, 10, False, True, STOPPED),
+    ],
+)
+def test_what_a_broker_becomes(
+    is_fenced: bool,
+    leads: bool,
+    offset: int,
+    wants_fence: bool,
+    wants_shut_down: bool,
+    expected: BrokerControl,
+) -> None:
+    sessions = BrokerSessions(SessionTimes())
+    heartbeat = BrokerHeartbeat(1, 5, offset, wants_fence, wants_shut_down)
+    current, following = sessions.next_state(heartbeat, is_fenced=is_fenced, leads=leads, registered_at=10)
+    assert current is (FENCED if is_fenced else UNFENCED)
+    assert following is expected
+
+
+def test_who_shuts_down_may_go_when_every_broker_that_serves_knows_the_new_leaders() -> None:
+    sessions = BrokerSessions(SessionTimes())
+    for broker_id in (1, 2, 3):
+        sessions.handle(Registered(broker_id, broker_id), 0)
+        sessions.handle(Heard(broker_id, broker_id, 50), 0)
+    for broker_id in (1, 2):
+        sessions.handle(Fencing(broker_id, broker_id, True), 0)
+    sessions.moved_away(1, 1, 100)
+    sessions.moved_away(1, 1, 200)  # asked again: the first counts
+    stopping = BrokerHeartbeat(1, 1, 50, wants_shut_down=True)
+
+    def state(*, leads: bool) -> BrokerControl:
+        return sessions.next_state(stopping, is_fenced=False, leads=leads, registered_at=1)[1]
+
+    assert state(leads=False) is MOVING
+    sessions.handle(Heard(2, 2, 100), 1)
+    assert state(leads=True) is MOVING
+    assert state(leads=False) is STOPPED, "broker 3 does not serve, and need not know"
+    sessions.handle(Heard(2, 2, 60), 2)
+    assert sessions.lowest_active_offset() == 100, "what a broker has it does not lose"
+
+
+def ticks(sessions: BrokerSessions, until_ms: int) -> list[tuple[int, Effect]]:
+    """Ticks when they are asked for; what comes of them, and when."""
+    done: list[tuple[int, Effect]] = []
+    now_ms = -1
+    while (deadline_ms := sessions.next_deadline_ms) <= until_ms:
+        assert deadline_ms > now_ms, "a tick that has nothing to do is not asked for again at once"
+        now_ms = deadline_ms
+        done += [(now_ms, effect) for effect in sessions.handle(Tick(), now_ms)]
+    return done
+
+
+def test_stale_sessions_end_one_at_a_time_the_longest_silent_first() -> None:
+    sessions = BrokerSessions(SessionTimes(refused_fence_ms=-1))
+    assert sessions.next_deadline_ms == NEVER
+    for broker_id, heard_ms in ((1, 300), (2, 100), (3, 200)):
+        sessions.handle(Heard(broker_id, broker_id), heard_ms)
+    assert [effect for _, effect in ticks(sessions, 8_999)] == []
+    ended = ticks(sessions, 20_000)
+    assert [effect for _, effect in ended] == [Expired(2, 2), Expired(3, 3), Expired(1, 1)]
+    times = [time_ms for time_ms, _ in ended]
+    assert times[0] == 9_101
+    assert all(later - earlier >= 1_125 for earlier, later in pairwise(times))
+    assert sessions.next_deadline_ms == NEVER
+    assert not sessions.is_alive(1, 1, 20_000)
+
+
+def test_sessions_begin_anew_with_a_controller_and_its_own_broker_needs_none_yet() -> None:
+    sessions = BrokerSessions(SessionTimes())
+    sessions.handle(Known(1, 7, is_fenced=False, is_local=True), 0)
+    sessions.handle(Known(2, 8, is_fenced=False), 0)
+    sessions.handle(Known(3, 9, is_fenced=True), 0)
+    assert [sessions.is_alive(b, e, 100) for b, e in ((1, 7), (2, 8), (2, 7), (3, 9))] == [
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert ticks(sessions, 4_000) == [(4_000, Probe(2, 8))], "nothing came of it within two intervals"
+
+
+def suspected(now_ms: int = 10_000) -> BrokerSessions:
+    sessions = BrokerSessions(SessionTimes())
+    sessions.handle(Heard(1, 7, 5), 0)
+    sessions.handle(Fencing(1, 7, True), 0)
+    sessions.handle(Heard(1, 7, 6), now_ms)
+    assert sessions.handle(ConnectionLost(1, 7), now_ms) == [Probe(1, 7)]
+    assert sessions.handle(ConnectionLost(1, 7), now_ms) == [], "it is being looked at"
+    return sessions
+
+
+def test_three_refusals_within_the_time_are_death() -> None:
+    sessions = suspected()
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_001) == []
+    assert ticks(sessions, 10_400) == [(10_334, Probe(1, 7))]
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_335) == []
+    assert ticks(sessions, 10_700) == [(10_668, Probe(1, 7))]
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_669) == [Expired(1, 7)]
+    assert not sessions.is_alive(1, 7, 10_670), "another process may register"
+
+
+@pytest.mark.parametrize("outcome", [ProbeOutcome.OPEN, ProbeOutcome.UNKNOWN])
+def test_what_is_no_refusal_ends_the_suspicion(outcome: ProbeOutcome) -> None:
+    sessions = suspected()
+    sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_001)
+    assert sessions.handle(Probed(1, 7, outcome), 10_400) == []
+    assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_500) == []
+    assert sessions.is_alive(1, 7, 10_600)
+    assert ticks(sessions, 18_000) == []
+
+
+def test_a_heartbeat_ends_the_suspicion() -> None:
+    sessions = suspected()
+    sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), 10_001)
+    sessions.handle(Heard(1, 7, 9), 10_100)
+    assert ticks(sessions, 15_000) == []
+
+
+def test_refusals_that_lie_far_apart_do_not_add_up() -> None:
+    sessions = suspected()
+    for now_ms in (10_001, 10_900, 12_500):
+        assert sessions.handle(Probed(1, 7, ProbeOutcome.REFUSED), now_ms) == []
+
+
+def test_a_broker_that_came_a_moment_ago_is_not_suspected_yet() -> None:
+    sessions = BrokerSessions(SessionTimes())
+    sessions.handle(Heard(1, 7, 5), 0)
+    sessions.handle(Fencing(1, 7, True), 1_000)
+    assert sessions.handle(ConnectionLost(1, 7), 1_500) == []
+    assert ticks(sessions, 6_500) == [(6_000, Probe(1, 7))]
+
+
+def test_who_is_fenced_or_another_process_is_not_suspected() -> None:
+    sessions = BrokerSessions(SessionTimes())
+    sessions.handle(Heard(1, 7, 5), 0)
+    assert sessions.handle(ConnectionLost(1, 7), 10_000) == []
+    sessions.handle(Fencing(1, 7, True), 0)
+    assert sessions.handle(ConnectionLost(1, 6), 10_000) == []
+    sessions.handle(Gone(1, 6), 10_000)
+    assert sessions.is_alive(1, 7, 1_000)
+    sessions.handle(Gone(1, 7), 10_000)
+    assert not sessions.is_alive(1, 7, 1_000)
+
+
+def test_minus_one_switches_it_off() -> None:
+    sessions = BrokerSessions(SessionTimes(refused_fence_ms=-1))
+    sessions.handle(Known(1, 7, is_fenced=False), 0)
+    sessions.handle(Fencing(1, 7, True), 0)
+    assert sessions.handle(ConnectionLost(1, 7), 10_000) == []
+    assert all(isinstance(effect, Expired) for _, effect in ticks(sessions, 20_000))

@@ -1,0 +1,386 @@
+"""ISRs that leaders change, elections that are asked for, directories that fail, features."""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.steps import Steps, at_once
+from service.metadata.batches import encode_batch_in_steps
+from service.metadata.controller.cluster_control import fence_broker, take_offline
+from service.metadata.controller.configs_control import incremental_alter_configs
+from service.metadata.controller.decision import Decision
+from service.metadata.controller.directories_control import assign_replicas
+from service.metadata.controller.elections_control import (
+    ElectionSettings,
+    balance_leaders,
+    elect_leaders,
+    elect_unclean_leaders,
+)
+from service.metadata.controller.features_control import FeatureUpdate, UpgradeType, update_features
+from service.metadata.controller.isr_control import alter_partitions
+from service.metadata.controller.requests import (
+    AlterConfig,
+    AlterPartition,
+    AlterResource,
+    AssignReplica,
+    BrokerState,
+    ElectLeaders,
+)
+from service.metadata.delta import MetadataDelta
+from service.metadata.features import CATALOG_VERSION, ELR_VERSION, cluster_features
+from service.metadata.image import KRAFT_VERSION, METADATA_VERSION, MetadataImage, PartitionImage
+from service.metadata.records import (
+    BrokerFeature,
+    ConfigRecord,
+    FeatureLevelRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from tests.unit.metadata.controllers import AnyConfig
+
+TOPIC_ID = UUID(int=0xABCDEF << 90)
+SETTINGS = ElectionSettings(checks_directories=True)
+FEATURES = tuple(
+    BrokerFeature(name=f.name, min_supported_version=f.min_level, max_supported_version=f.max_level)
+    for f in cluster_features()
+)
+
+
+def directory(broker_id: int, number: int = 0) -> UUID:
+    return UUID(int=1000 * (number + 1) + broker_id)
+
+
+def broker(broker_id: int, *, fenced: bool = False) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=broker_id,
+        incarnation_id=UUID(int=broker_id),
+        broker_epoch=10 * broker_id,
+        end_points=(),
+        features=FEATURES,
+        rack=None,
+        fenced=fenced,
+        log_dirs=(directory(broker_id), directory(broker_id, 1)),
+    )
+
+
+def partition(
+    number: int, replicas: tuple[int, ...], isr: tuple[int, ...], leader: int, **more: Any
+) -> PartitionRecord:
+    fields: dict[str, Any] = {
+        "topic_id": TOPIC_ID,
+        "leader_epoch": 5,
+        "partition_epoch": 7,
+        "directories": tuple(directory(one) for one in replicas),
+    }
+    return PartitionRecord(
+        partition_id=number, replicas=replicas, isr=isr, leader=leader, **{**fields, **more}
+    )
+
+
+def image_of(*records: MetadataRecord, elr: bool = True) -> MetadataImage:
+    levels = [FeatureLevelRecord(name=METADATA_VERSION, feature_level=30)]
+    if elr:
+        levels.append(FeatureLevelRecord(name=ELR_VERSION, feature_level=1))
+    topic = TopicRecord(name="t", topic_id=TOPIC_ID)
+    brokers = [one for one in records if isinstance(one, RegisterBrokerRecord)]
+    others = [one for one in records if not isinstance(one, RegisterBrokerRecord)]
+    delta = MetadataDelta(MetadataImage()).replay_all([*levels, *brokers, topic, *others])
+    return delta.build(99, 1, 0)
+
+
+def applied(
+    image: MetadataImage, decision: Decision[Any] | Steps[Decision[Any]]
+) -> tuple[MetadataImage, Any]:
+    made = decision if isinstance(decision, Decision) else at_once(decision)
+    delta = MetadataDelta(image).replay_all(frame.record for frame in made.frames)
+    return delta.build(image.offset + len(made.frames), 1, 0), made.response
+
+
+def state_of(image: MetadataImage, number: int = 0) -> PartitionImage:
+    state = image.partition(TOPIC_ID, number)
+    assert state is not None
+    return state
+
+
+THREE = (broker(1), broker(2), broker(3))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"topic_id": UUID(int=1)}, ErrorCode.unknown_topic_id),
+        ({"partition": 9}, ErrorCode.unknown_topic_or_partition),
+        ({"leader_epoch": 6}, ErrorCode.not_controller),
+        ({"partition_epoch": 8}, ErrorCode.not_controller),
+        ({"leader_epoch": 4}, ErrorCode.fenced_leader_epoch),
+        ({"partition": 1}, ErrorCode.invalid_request),
+        ({"partition_epoch": 6}, ErrorCode.invalid_update_version),
+        ({"isr": (BrokerState(2),)}, ErrorCode.invalid_request),
+        ({"isr": (BrokerState(1), BrokerState(1))}, ErrorCode.invalid_request),
+        ({"isr": (BrokerState(1), BrokerState(9))}, ErrorCode.invalid_request),
+        ({"isr": ()}, ErrorCode.invalid_request),
+        ({"isr": (BrokerState(1),), "recovery": 1}, ErrorCode.invalid_request),
+        ({"isr": (BrokerState(1),), "recovery": 2}, ErrorCode.invalid_request),
+        ({"isr": (BrokerState(1), BrokerState(4))}, ErrorCode.ineligible_replica),
+        ({"isr": (BrokerState(1), BrokerState(2, 21))}, ErrorCode.ineligible_replica),
+        ({"isr": (BrokerState(1), BrokerState(2, 20))}, ErrorCode.none),
+        ({"isr": (BrokerState(1),)}, ErrorCode.none),
+    ],
+)
+def test_isrs_that_a_leader_asks_for(changes: dict[str, Any], error: ErrorCode) -> None:
+    replicas = (1, 2, 4)
+    image = image_of(
+        *THREE,
+        broker(4, fenced=True),
+        partition(0, replicas, (1, 2), 1),
+        partition(1, replicas, (1, 2), 2),
+    )
+    asked = AlterPartition(TOPIC_ID, 0, 5, 7, (BrokerState(1), BrokerState(2)))
+    after, (result,) = applied(image, alter_partitions(image, 1, 10, [asked._replace(**changes)], SETTINGS))
+    assert result.error is error
+    if error is ErrorCode.none:
+        assert result.isr == state_of(after).isr == tuple(one.broker_id for one in changes["isr"])
+        assert result.leader_epoch == 5, "an ISR that shrinks begins no leader epoch"
+    else:
+        assert after.topics_by_id == image.topics_by_id
+    with pytest.raises(RequestError) as refused:
+        at_once(alter_partitions(image, 1, 11, [asked], SETTINGS))
+    assert refused.value.code is ErrorCode.stale_broker_epoch
+
+
+def test_a_second_change_in_one_request_sees_the_first() -> None:
+    image = image_of(*THREE, partition(0, (1, 2, 3), (1, 2, 3), 1))
+    first = AlterPartition(TOPIC_ID, 0, 5, 7, (BrokerState(1), BrokerState(2)))
+    second = first._replace(partition_epoch=8, isr=(BrokerState(1),))
+    after, results = applied(image, alter_partitions(image, 1, 10, [first, first, second], SETTINGS))
+    assert [one.error for one in results] == [
+        ErrorCode.none,
+        ErrorCode.invalid_update_version,
+        ErrorCode.none,
+    ]
+    assert (state_of(after).isr, state_of(after).partition_epoch) == ((1,), 9)
+
+
+def test_elections_that_are_asked_for() -> None:
+    image = image_of(
+        *THREE,
+        broker(4, fenced=True),
+        partition(0, (1, 2), (1, 2), 1),
+        partition(1, (1, 2), (2, 1), 2),
+        partition(2, (4, 2), (2,), 2),
+        partition(3, (4, 2), (4,), -1),
+        partition(4, (4,), (4,), -1),
+        elr=False,
+    )
+
+    def asked(kind: int, *numbers: int) -> tuple[MetadataImage, list[ErrorCode]]:
+        request = ElectLeaders(kind, tuple(("t", number) for number in numbers))
+        after, results = applied(image, elect_leaders(image, request, SETTINGS))
+        return after, [one.error for one in results]
+
+    after, errors = asked(0, 0, 1, 2, 9)
+    assert errors == [
+        ErrorCode.election_not_needed,
+        ErrorCode.none,
+        ErrorCode.preferred_leader_not_available,
+        ErrorCode.unknown_topic_or_partition,
+    ]
+    assert (state_of(after, 1).leader, state_of(after, 1).leader_epoch) == (1, 6)
+    after, errors = asked(1, 0, 3, 4)
+    assert errors == [
+        ErrorCode.election_not_needed,
+        ErrorCode.none,
+        ErrorCode.eligible_leaders_not_available,
+    ]
+    recovering = state_of(after, 3)
+    assert (recovering.leader, recovering.isr, recovering.leader_recovery_state) == (2, (2,), 1)
+    _, results = applied(image, elect_leaders(image, ElectLeaders(0, None), SETTINGS))
+    assert [one.partition for one in results] == [1, 2, 3, 4], "those that need none are not told"
+    with pytest.raises(RequestError) as refused:
+        at_once(elect_leaders(image, ElectLeaders(7, None), SETTINGS))
+    assert refused.value.code is ErrorCode.invalid_request
+
+
+def test_leaders_go_back_where_they_belong_and_nobody_is_elected_uncleanly_unasked() -> None:
+    image = image_of(*THREE, partition(0, (1, 2), (2, 1), 2), partition(1, (1, 3), (9,), -1), elr=False)
+    after, there_is_more = applied(image, balance_leaders(image, SETTINGS))
+    assert (state_of(after).leader, state_of(after, 1).leader, there_is_more) == (1, -1, False)
+    after, _ = applied(after, elect_unclean_leaders(after, SETTINGS))
+    assert state_of(after, 1).leader == -1
+    unclean = ConfigRecord(
+        resource_type=2, resource_name="t", name="unclean.leader.election.enable", value="true"
+    )
+    allowed = MetadataDelta(after).replay_all([unclean]).build(200, 1, 0)
+    elected, _ = applied(allowed, elect_unclean_leaders(allowed, SETTINGS))
+    assert state_of(elected, 1).leader == 1
+    per_node, _ = applied(after, elect_unclean_leaders(after, SETTINGS._replace(allows_unclean=True)))
+    assert state_of(per_node, 1).leader == 1
+
+
+def test_what_lies_in_a_directory_that_failed_is_led_by_others() -> None:
+    image = image_of(
+        *THREE,
+        partition(0, (1, 2), (1, 2), 1),
+        partition(1, (1, 2), (1, 2), 1, directories=(directory(1, 1), directory(2))),
+    )
+    after, _ = applied(image, take_offline(image, 1, {directory(1)}, settings=SETTINGS))
+    assert (state_of(after).leader, state_of(after).isr) == (2, (2,))
+    assert (state_of(after, 1).leader, state_of(after, 1).isr) == (1, (1, 2))
+    assert after.brokers[1].log_dirs == (directory(1, 1),)
+    again, _ = applied(after, take_offline(after, 1, {directory(1)}, settings=SETTINGS))
+    assert again.offset == after.offset, "it is known"
+
+
+def test_brokers_tell_where_their_replicas_lie() -> None:
+    image = image_of(*THREE, partition(0, (1, 2), (1, 2), 1), partition(1, (2, 3), (2, 3), 2))
+    gone = UUID(int=77_777)
+    asked = [
+        AssignReplica(directory(1, 1), TOPIC_ID, 0),
+        AssignReplica(directory(1, 1), TOPIC_ID, 1),
+        AssignReplica(directory(1, 1), TOPIC_ID, 8),
+        AssignReplica(directory(1, 1), UUID(int=5), 0),
+    ]
+    after, results = applied(image, assign_replicas(image, 1, 10, asked, SETTINGS))
+    assert [one.error for one in results] == [
+        ErrorCode.none,
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+    ]
+    assert state_of(after).directories == (directory(1, 1), directory(2))
+    assert state_of(after).leader == 1
+    moved, _ = applied(after, assign_replicas(after, 1, 10, [AssignReplica(gone, TOPIC_ID, 0)], SETTINGS))
+    assert (state_of(moved).leader, state_of(moved).isr) == (2, (2,))
+
+
+def test_eligible_leaders_need_one_number_that_all_go_by() -> None:
+    own = ConfigRecord(resource_type=4, resource_name="2", name="min.insync.replicas", value="1")
+    image = image_of(*THREE, partition(0, (1,), (1,), 1), own, elr=False)
+    decision = update_features(
+        image, [FeatureUpdate(ELR_VERSION, 1)], node_id=9, supported=cluster_features(), min_isr=2
+    )
+    after, _ = applied(image, decision)
+    assert after.config(4, "") == {"min.insync.replicas": "2"}
+    assert after.config(4, "2") == {}
+    assert after.features[ELR_VERSION] == 1
+
+
+def test_another_min_isr_makes_the_eligible_leaders_be_chosen_anew() -> None:
+    image = image_of(*THREE, partition(0, (1, 2), (1,), 1, eligible_leader_replicas=(2,)))
+
+    def altered(kind: int, name: str, operation: int, on: MetadataImage) -> tuple[MetadataImage, ErrorCode]:
+        change = AlterConfig("min.insync.replicas", operation, "1" if operation == 0 else None)
+        resources = [AlterResource(kind, name, (change,))]
+        after, (result,) = applied(on, incremental_alter_configs(on, resources, AnyConfig()))
+        return after, result.error
+
+    for kind, name in ((2, "t"), (4, "")):
+        after, error = altered(kind, name, 0, image)
+        assert error is ErrorCode.none
+        assert state_of(after).eligible_leader_replicas == ()
+    assert altered(4, "", 1, after)[1] is ErrorCode.invalid_config, "the cluster's number stays"
+    assert altered(4, "2", 0, image)[1] is ErrorCode.invalid_config, "and no broker has another"
+    plain = image_of(*THREE, partition(0, (1, 2), (1,), 1), elr=False)
+    assert altered(4, "2", 0, plain)[1] is ErrorCode.none
+
+
+def refused(image: MetadataImage, *updates: FeatureUpdate, **more: Any) -> str:
+    with pytest.raises(RequestError) as error:
+        update_features(image, updates, node_id=9, **{"supported": cluster_features(), **more})
+    assert error.value.code is ErrorCode.invalid_update_version
+    return error.value.message or ""
+
+
+def test_features_that_cannot_go_there() -> None:
+    image = image_of(*THREE, partition(0, (1,), (1,), 1))
+    assert "only supports versions 0-1" in refused(image, FeatureUpdate(ELR_VERSION, 2))
+    assert "does not change its level" in refused(image, FeatureUpdate(KRAFT_VERSION, 1))
+    assert "controller 8 has not registered" in refused(
+        image, FeatureUpdate(CATALOG_VERSION, 1), voters=(8, 9)
+    )
+    raised = image.with_kraft_version(1)
+    down = FeatureUpdate(KRAFT_VERSION, 0, UpgradeType.SAFE_DOWNGRADE)
+    assert refused(raised, down).endswith("Can't downgrade the version of this feature.")
+
+
+def test_the_quorums_level_is_raised_beside_the_metadata() -> None:
+    asked: list[tuple[int, bool]] = []
+
+    def upgrade(level: int, *, validate_only: bool) -> None:
+        if level > 1 or asked:
+            raise ValueError("no such level")
+        asked.append((level, validate_only))
+
+    image = image_of(*THREE, partition(0, (1,), (1,), 1))
+    decision = update_features(
+        image,
+        [FeatureUpdate(KRAFT_VERSION, 1)],
+        node_id=9,
+        supported=cluster_features(),
+        upgrade_kraft=upgrade,
+    )
+    assert [frame.record for frame in decision.frames] == [NoOpRecord()]
+    assert asked == [(1, False)]
+    assert "no such level" in refused(image, FeatureUpdate(KRAFT_VERSION, 1), upgrade_kraft=upgrade)
+
+
+def test_fencing_costs_what_the_broker_has() -> None:
+    """Printed, not held against a clock: what 10,000 partitions of one broker take, and the longest step."""
+    generator = random.Random(5)
+    ids = [UUID(int=generator.getrandbits(128)) for _ in range(100)]
+    records: list[MetadataRecord] = [
+        FeatureLevelRecord(name=METADATA_VERSION, feature_level=30),
+        FeatureLevelRecord(name=ELR_VERSION, feature_level=1),
+        *THREE,
+        broker(4),
+    ]
+    for number, topic_id in enumerate(ids):
+        records.append(TopicRecord(name=f"t{number}", topic_id=topic_id))
+        records += [
+            partition(
+                n, (1 + n % 3, 1 + (n + 1) % 3, 1 + (n + 2) % 3), (1, 2, 3), 1 + n % 3, topic_id=topic_id
+            )
+            for n in range(100)
+        ]
+    image = MetadataDelta(MetadataImage()).replay_all(records).build(20_000, 1, 0)
+    assert at_once(fence_broker(image, 4, 40)).frames[0].record.API_KEY == 17, "broker 4 has none"
+    spent: dict[str, tuple[float, float]] = {}
+    gc.disable()  # a node decides itself when
+
+    def timed(what: str, steps: Steps[Any]) -> Any:
+        began = last = time.thread_time()
+        longest = 0.0
+        while True:
+            try:
+                next(steps)
+            except StopIteration as e:
+                spent[what] = (time.thread_time() - began, longest)
+                return e.value
+            now = time.thread_time()
+            longest, last = max(longest, now - last), now
+
+    decision = timed("decide", fence_broker(image, 1, 10))
+    assert len(decision.frames) == 10_001
+    delta = timed("replay", MetadataDelta(image).replay_in_steps(f.record for f in decision.frames))
+    after = timed("build", delta.build_in_steps(30_001, 1, 0))
+    timed("encode", encode_batch_in_steps(decision.frames, base_offset=0, epoch=1, timestamp_ms=0))
+    gc.enable()
+    total_ms = 1000 * sum(seconds for seconds, _ in spent.values())
+    parts = {what: (round(1000 * s, 1), round(1000 * longest, 2)) for what, (s, longest) in spent.items()}
+    print(f"fencing 10,000 partitions: {total_ms:.0f} ms of CPU; (ms, longest step in ms): {parts}")
+    assert all(
+        state.leader in (2, 3) and state.isr == (2, 3)
+        for topic in after.topics_by_id.values()
+        for state in topic.partitions.values()
+    )
