@@ -62,7 +62,7 @@ __all__ = [
 
 
 class ApiKey(IntEnum):
-    """Kafka's API keys, those that Firn serves."""
+    """Kafka's API keys, those that Firn serves or asks for, and ours from 20000 on."""
 
     PRODUCE = 0
     FETCH = 1
@@ -88,19 +88,40 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
+    VOTE = 52
+    BEGIN_QUORUM_EPOCH = 53
+    END_QUORUM_EPOCH = 54
+    DESCRIBE_QUORUM = 55
+    ALTER_PARTITION = 56
     UPDATE_FEATURES = 57
+    ENVELOPE = 58
+    FETCH_SNAPSHOT = 59
     DESCRIBE_CLUSTER = 60
     DESCRIBE_PRODUCERS = 61
+    BROKER_REGISTRATION = 62
+    BROKER_HEARTBEAT = 63
+    UNREGISTER_BROKER = 64
+    ALLOCATE_PRODUCER_IDS = 67
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
+    CONTROLLER_REGISTRATION = 70
+    ASSIGN_REPLICAS_TO_DIRS = 73
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
+    UPDATE_RAFT_VOTER = 82
+    COMMIT_CATALOG = 20000
 
 
 class Api(NamedTuple):
-    """One served API: what there is to know of it on the wire, in one row of `APIS`.
+    """One API: what there is to know of it on the wire, in one row of `APIS`. Who serves it where is said in
+    `broker/tables.py`.
 
     `flexible_from` is its first version with compact types and tagged fields (KIP-482).
     `by_hand_before`: older versions name topics, for which the canonical message has no place; they have a
@@ -132,6 +153,8 @@ class Api(NamedTuple):
     quick: str = ""
     """module of `service.wire` with readers of requests and writers of responses that are made by hand, to
     stand for compiled ones; loaded at its first use"""
+    is_own: bool = False
+    """Kafka has no such API: `canonical` has all its messages"""
 
 
 def _api(
@@ -207,18 +230,52 @@ APIS: dict[int, Api] = {
         _api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2),
         _api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
         _api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
+        _api(ApiKey.ELECT_LEADERS, "ElectLeaders", 0, 2, 2),
         _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
+        _api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, "AlterPartitionReassignments", 0, 1, 0),
+        _api(ApiKey.LIST_PARTITION_REASSIGNMENTS, "ListPartitionReassignments", 0, 0, 0),
         _api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, 1),
+        _api(ApiKey.VOTE, "Vote", 0, 2, 0, ignorable=frozenset({"voter_id"})),
+        _api(
+            ApiKey.BEGIN_QUORUM_EPOCH, "BeginQuorumEpoch", 0, 1, 1,
+            ignorable=frozenset({"voter_id", "leader_endpoints"}),
+        ),
+        _api(
+            ApiKey.END_QUORUM_EPOCH, "EndQuorumEpoch", 0, 1, 1,
+            own_shape_before=shapes.CANDIDATES,
+            upgrade=shapes.candidates_of_successors, downgrade=shapes.successors_of_candidates,
+        ),
+        _api(ApiKey.DESCRIBE_QUORUM, "DescribeQuorum", 0, 2, 0),
+        _api(
+            ApiKey.ALTER_PARTITION, "AlterPartition", 2, 3, 0,
+            own_shape_before=shapes.ISR_EPOCHS,
+            upgrade=shapes.isr_with_epochs, downgrade=shapes.isr_without_epochs,
+        ),
         _api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, canonical="features"),
+        _api(ApiKey.ENVELOPE, "Envelope", 0, 0, 0),
+        _api(ApiKey.FETCH_SNAPSHOT, "FetchSnapshot", 0, 1, 0),
         _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
         _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
+        _api(
+            ApiKey.BROKER_REGISTRATION, "BrokerRegistration", 0, 4, 0,
+            ignorable=frozenset({"previous_broker_epoch"}),
+        ),
+        _api(ApiKey.BROKER_HEARTBEAT, "BrokerHeartbeat", 0, 2, 0),
+        _api(ApiKey.UNREGISTER_BROKER, "UnregisterBroker", 0, 0, 0),
+        _api(ApiKey.ALLOCATE_PRODUCER_IDS, "AllocateProducerIds", 0, 0, 0),
         _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0, is_repeated=True),
         _api(ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0),
+        _api(ApiKey.CONTROLLER_REGISTRATION, "ControllerRegistration", 0, 0, 0),
+        _api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, "AssignReplicasToDirs", 0, 0, 0),
         _api(
             ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0,
             ignorable=frozenset({"resource_types"}),
         ),
         _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
+        _api(ApiKey.ADD_RAFT_VOTER, "AddRaftVoter", 0, 1, 0),
+        _api(ApiKey.REMOVE_RAFT_VOTER, "RemoveRaftVoter", 0, 0, 0),
+        _api(ApiKey.UPDATE_RAFT_VOTER, "UpdateRaftVoter", 0, 0, 0),
+        _api(ApiKey.COMMIT_CATALOG, "CommitCatalog", 0, 0, 0, canonical="catalog", is_own=True),
     )
 }  # fmt: skip
 
@@ -294,6 +351,8 @@ def is_served(header: RequestHeader) -> bool:
 
 
 def _module(api: Api, version: int, kind: str) -> Any:
+    if api.is_own:
+        return import_module(f"service.wire.{api.canonical}")
     package = "".join("_" + c.lower() if c.isupper() else c for c in api.name).lstrip("_")
     return import_module(f"kio.schema.{package}.v{version}.{kind}")
 
@@ -535,29 +594,56 @@ def _downgrade_request(api: Api, version: int, message: Any) -> Any:
     return message
 
 
-def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
+def decode_response(
+    key: int, version: int, frame: Buffer, most_elements: int = MAX_ELEMENTS
+) -> tuple[int, Any]:
     """(correlation id, canonical response) from a response frame without its size. Raises
-    `MalformedMessage`.
+    `MalformedMessage`, and `ManyElements` where it has more than `most_elements` array elements.
     """
-    cursor = Cursor(frame)
+    cursor = Cursor(frame, 0, most_elements)
     with _bounded():
-        correlation_id = cursor.int32()
-        if has_flexible_response_header(key, version):
-            cursor.skip_tagged_fields()
+        correlation_id = _response_head(cursor, key, version)
         message = _response_codec(key, version).read(cursor)
     upgrade = APIS[key].upgrade_response
     return correlation_id, message if upgrade is None else upgrade(message, version)
 
 
+def decode_response_steps(key: int, version: int, frame: Buffer) -> Steps:
+    """As `decode_response`, in steps; the canonical response alone."""
+    cursor, codec = Cursor(frame), _response_codec(key, version)
+    with _bounded():
+        _response_head(cursor, key, version)
+        if codec.read_steps is None:
+            message = codec.read(cursor)
+        else:
+            message = yield from codec.read_steps(cursor)
+    upgrade = APIS[key].upgrade_response
+    return message if upgrade is None else upgrade(message, version)
+
+
+def _response_head(cursor: Cursor, key: int, version: int) -> int:
+    """The correlation id of the response that begins there; the cursor is at its body then."""
+    correlation_id = cursor.int32()
+    if has_flexible_response_header(key, version):
+        cursor.skip_tagged_fields()
+    return correlation_id
+
+
 def common_versions(response: Any) -> dict[int, int]:
     """The newest version that both sides know, by API key, from a canonical ApiVersions response."""
+    return {key: newest for key, (_, newest) in common_ranges(response).items()}
+
+
+def common_ranges(response: Any) -> dict[int, tuple[int, int]]:
+    """The oldest and the newest version that both sides know, by API key; as `common_versions`."""
     common = {}
     for served in response.api_keys:
         ours = APIS.get(served.api_key)
         if ours is not None:
+            oldest = max(ours.min_version, served.min_version)
             newest = min(ours.max_version, served.max_version)
-            if newest >= max(ours.min_version, served.min_version):
-                common[int(ours.key)] = newest
+            if newest >= oldest:
+                common[int(ours.key)] = (oldest, newest)
     return common
 
 

@@ -41,7 +41,7 @@ HOT = (ApiKey.PRODUCE, ApiKey.FETCH)
 VERSIONS = [
     pytest.param(api.key, version, id=f"{api.name}-v{version}")
     for api in APIS.values()
-    if api.key not in HOT
+    if api.key not in HOT and not api.is_own
     for version in range(api.min_version, api.max_version + 1)
 ]
 HOT_VERSIONS = {key: list(range(APIS[key].min_version, APIS[key].max_version + 1)) for key in HOT}

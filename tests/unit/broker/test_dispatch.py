@@ -6,8 +6,8 @@ import ast
 from pathlib import Path
 
 from service.broker import handlers
-from service.broker.dispatch import BROKER_APIS
-from service.wire.api import APIS
+from service.broker.tables import BROKER_APIS, CONTROLLER_KEYS, Served, controller_apis
+from service.wire.api import APIS, ApiKey
 
 FOLDER = Path(handlers.__file__).parent
 
