@@ -5,7 +5,11 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
+from service.base.errors import InvariantError
 from service.broker import handlers
+from service.broker.handlers import fetch, produce
 from service.broker.tables import BROKER_APIS, CONTROLLER_KEYS, Served, controller_apis
 from service.wire.api import APIS, ApiKey
 
