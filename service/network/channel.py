@@ -10,7 +10,7 @@ whoever asked, each learns what happened to the request:
 - ``TimeoutError``: no answer in time, or no connection; the connection ends, as in Kafka's ``NetworkClient``
 - any other ``OSError``: the connection was lost, or the peer answered with garbage (`PeerFailed`)
 
-What was sent and not answered may have been done. A peer costs one buffer, which grows with the bytes that
+What was sent and not answered may have been done; `was_sent` tells that of an error. A peer costs one buffer, which grows with the bytes that
 arrive and not with the size that is claimed, and lets go of them when somebody holds a view into it.
 """
 
@@ -382,10 +382,11 @@ class Channel:
         the module says; cancelled, it may have been sent."""
         options = self._options
         if self._users >= options.most_waiting:
-            raise ConnectionError(f"{self.name}: {self._users} calls are waiting already")
+            raise _not_sent(ConnectionError(f"{self.name}: {self._users} calls are waiting already"))
         wait_ms = options.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = self._loop.time() + wait_ms / 1000
         self._users += 1
+        sent: _Sent | None = None
         try:
             async with asyncio.timeout_at(deadline):
                 sent = await self._send(api_key, version, message, deadline)
@@ -394,7 +395,10 @@ class Channel:
                     return await self._in_slices(sent, answer.frame)
                 return answer
         except TimeoutError as e:
-            raise TimeoutError(f"{self.name}: {e or f'nothing within {wait_ms} ms'}") from e
+            late = TimeoutError(f"{self.name}: {e or f'nothing within {wait_ms} ms'}")
+            raise (late if sent is not None else _not_sent(late)) from e
+        except OSError as e:
+            raise e if sent is not None else _not_sent(e)
         finally:
             self._users -= 1
             self._idle_since = self._loop.time()
@@ -556,6 +560,16 @@ class Channel:
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait({self._opening})
+
+
+def _not_sent(error: OSError) -> OSError:
+    error.__dict__["was_sent"] = False
+    return error
+
+
+def was_sent(error: OSError) -> bool:
+    """Whether the request that failed with `error` may have reached the peer, and may have been done."""
+    return bool(error.__dict__.get("was_sent", True))
 
 
 def _is_refused(error: Exception) -> bool:
