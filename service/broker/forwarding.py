@@ -169,8 +169,8 @@ class Forwarder:
             why = f"the controller refused the envelope: {_name(envelope.error_code)}"
             return self._refused(context, header, request, ErrorCode.unknown_server_error, why)
         data = envelope.response_data
-        if (why := await _misfit(header, data)) is not None:
-            return self._refused(context, header, request, ErrorCode.unknown_server_error, why)
+        if (misfit := await _misfit(header, data)) is not None:
+            return self._refused(context, header, request, ErrorCode.unknown_server_error, misfit)
         if header.api_key not in _READS:
             with suppress(TimeoutError):  # it is done, whether it is known here or not
                 async with asyncio.timeout_at(deadline):

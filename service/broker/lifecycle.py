@@ -237,6 +237,10 @@ class Lifecycle:
                 pass
         return []
 
+    def abandon(self) -> None:
+        """Nothing is to be done any more."""
+        self.state = State.GONE
+
     # -- events
 
     def _registered(self, epoch: int, now_ms: int) -> None:

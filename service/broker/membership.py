@@ -107,7 +107,7 @@ class Membership:
         """Say nothing more. The registration stays as it is."""
         if self._timer is not None:
             self._timer.cancel()
-        self._machine.state = State.GONE
+        self._machine.abandon()
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait({self._asking})
@@ -172,7 +172,7 @@ class Membership:
         if asking.cancelled() or (error := asking.exception()) is None:
             return
         _LOG.error("membership of broker %d failed", self._identity.node_id, exc_info=error)
-        self._machine.state = State.GONE
+        self._machine.abandon()
         self._tell(Exit(f"membership failed: {error}", is_failure=True))
 
 

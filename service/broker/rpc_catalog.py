@@ -84,8 +84,10 @@ class RpcCatalog:
         return results
 
     async def forget_topics(self, topic_ids: Collection[UUID]) -> None:
-        if topic_ids:
-            answer = await self._ask((), tuple(topic_ids))
+        left = tuple(topic_ids)
+        while left:
+            now, left = left[:MAX_COMMITS], left[MAX_COMMITS:]
+            answer = await self._ask((), now)
             with suppress(TimeoutError):
                 await self._reached(answer.metadata_offset)
 

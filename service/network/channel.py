@@ -10,8 +10,9 @@ whoever asked, each learns what happened to the request:
 - ``TimeoutError``: no answer in time, or no connection; the connection ends, as in Kafka's ``NetworkClient``
 - any other ``OSError``: the connection was lost, or the peer answered with garbage (`PeerFailed`)
 
-What was sent and not answered may have been done; `was_sent` tells that of an error. A peer costs one buffer, which grows with the bytes that
-arrive and not with the size that is claimed, and lets go of them when somebody holds a view into it.
+What was sent and not answered may have been done; `was_sent` tells that of an error. A peer costs one buffer,
+which grows with the bytes that arrive and not with the size that is claimed, and is given away where somebody
+holds a view into it.
 """
 
 from __future__ import annotations
@@ -398,7 +399,9 @@ class Channel:
             late = TimeoutError(f"{self.name}: {e or f'nothing within {wait_ms} ms'}")
             raise (late if sent is not None else _not_sent(late)) from e
         except OSError as e:
-            raise e if sent is not None else _not_sent(e)
+            if sent is None:
+                _not_sent(e)
+            raise
         finally:
             self._users -= 1
             self._idle_since = self._loop.time()
@@ -569,7 +572,7 @@ def _not_sent(error: OSError) -> OSError:
 
 def was_sent(error: OSError) -> bool:
     """Whether the request that failed with `error` may have reached the peer, and may have been done."""
-    return bool(error.__dict__.get("was_sent", True))
+    return not isinstance(error, ConnectionRefusedError) and bool(error.__dict__.get("was_sent", True))
 
 
 def _is_refused(error: Exception) -> bool:

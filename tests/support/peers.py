@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -27,12 +27,11 @@ Behave = Callable[[RequestHeader, Any], "bytes | Awaitable[bytes | None] | None"
 """What goes out for a request; None: nothing."""
 
 
-def api_versions(keys: dict[int, tuple[int, int]] | None = None) -> Any:
+def api_versions(keys: Mapping[ApiKey, tuple[int, int]] | None = None) -> Any:
     """The canonical answer: all that we know, or `keys`."""
     module = response_module(ApiKey.API_VERSIONS)
-    served = (
-        keys if keys is not None else {key: (api.min_version, api.max_version) for key, api in APIS.items()}
-    )
+    ranges = {key: (api.min_version, api.max_version) for key, api in APIS.items()}
+    served = ranges if keys is None else {int(key): one for key, one in keys.items()}
     return module.ApiVersionsResponse(
         error_code=0,
         api_keys=tuple(

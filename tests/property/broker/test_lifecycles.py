@@ -125,7 +125,9 @@ def live(seed: int) -> Watched:
             elif isinstance(life.asking, Register):
                 answer = Registered(offset + random.randrange(1, 5))
             else:
-                answer = HeartbeatAnswered(*(random.random() < 0.5 for _ in range(2)), random.random() < 0.1)
+                answer = HeartbeatAnswered(
+                    random.random() < 0.5, random.random() < 0.5, random.random() < 0.1
+                )
             life.do(answer)
         elif choice < 0.6:
             offset += random.randrange(4)
