@@ -21,6 +21,7 @@ broker that is leaving and is not known has nothing to move, and goes.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -74,47 +75,56 @@ class Timing(NamedTuple):
 # What happens
 
 
-class Start(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Start:
     """The first event."""
 
 
-class Tick(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Tick:
     """Time went on."""
 
 
-class Registered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Registered:
     """The registration was taken; its epoch is the offset of its record."""
 
     epoch: int
 
 
-class HeartbeatAnswered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class HeartbeatAnswered:
     is_caught_up: bool
     is_fenced: bool
     should_shut_down: bool
 
 
-class Failed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Failed:
     """The request under way failed: refused with `error`, or lost or too late (None)."""
 
     error: ErrorCode | None = None
 
 
-class Published(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Published:
     """The node is what the metadata says up to `offset`."""
 
     offset: int
 
 
-class LogsReady(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LogsReady:
     """The logs are recovered: it can serve."""
 
 
-class Term(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Term:
     """The process is to end."""
 
 
-class DirectoryFailed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DirectoryFailed:
     """A log directory is offline."""
 
     directory_id: UUID
@@ -127,11 +137,13 @@ Event = (
 # What is to be done
 
 
-class Register(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Register:
     """Ask to be registered. Answer with `Registered` or `Failed`."""
 
 
-class Heartbeat(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
     """Say how it is. Answer with `HeartbeatAnswered` or `Failed`."""
 
     epoch: int
@@ -141,19 +153,23 @@ class Heartbeat(NamedTuple):
     offline_directories: tuple[UUID, ...] = ()
 
 
-class Recover(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Recover:
     """It knows what it holds: open the logs, and tell `LogsReady`."""
 
 
-class Serve(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Serve:
     """It is unfenced."""
 
 
-class MoveAway(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class MoveAway:
     """A controlled shutdown begins: leaderships move, clients are still served."""
 
 
-class Exit(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Exit:
     """Close down. `is_failure`: it could not do what it was started for."""
 
     reason: str

@@ -186,7 +186,7 @@ def test_term_while_a_heartbeat_is_under_way_is_said_right_after_it() -> None:
     life = Life().serves()
     life.next()
     assert life.do(Term()) == [MoveAway()]
-    assert life.do(MAY_GO._replace(should_shut_down=False)) == [beat(40, 50, leave=True)]
+    assert life.do(UNFENCED) == [beat(40, 50, leave=True)]
     assert life.do(UNFENCED) == []
     assert life.next()[0] == 50
 
