@@ -19,12 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import re
-import socket
-from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from errno import ECONNREFUSED
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -34,31 +30,34 @@ from service.base.backoff import backoff
 from service.base.printable import printable
 from service.base.slices import Slice
 from service.network.limited_log import RateLimitedLog
+from service.network.link import (
+    Bounds,
+    Link,
+    Many,
+    Memory,
+    OlderVersions,
+    PeerBabbles,
+    PeerFailed,
+    Sent,
+    again,
+)
 from service.network.metrics import ChannelMetrics
 from service.wire.api import (
     APIS,
     ApiKey,
     common_ranges,
-    decode_response,
     decode_response_steps,
-    encode_request,
-    refused_api_versions,
     request_module,
 )
 from service.wire.errors import UnsupportedVersion, WireError
-from service.wire.frames import SIZE_BYTES, read_frame_size
-from service.wire.primitives import ManyElements
 
 _LOG = logging.getLogger(__name__)
-_SMALL_BYTES: Final = 16 << 10
-_KEPT_BYTES: Final = 1 << 20
-"""A buffer of so many bytes is kept; what is beyond that counts against the budget of all channels."""
 _SHORT_S: Final = 1.0
 """A connection that ends so soon is a failure, whatever it ended for."""
-_AT_ONCE_ELEMENTS: Final = 256
 _STEP_US: Final = 400
-_CORRELATION_BYTES: Final = 4
 _ERRNO: Final = re.compile(r"\[Errno (\d+)\]")
+
+__all__ = ["Channel", "ChannelOptions", "Channels", "PeerFailed", "Reachable", "Versions", "was_sent"]
 
 Versions = dict[int, tuple[int, int]]
 """oldest and newest version that both sides know, by API key"""
@@ -71,10 +70,6 @@ class Reachable(Protocol):
     def host(self) -> str: ...
     @property
     def port(self) -> int: ...
-
-
-class PeerFailed(ConnectionError):
-    """The peer's bytes make no sense, or are more than are taken."""
 
 
 class ChannelOptions(NamedTuple):
@@ -99,239 +94,9 @@ class ChannelOptions(NamedTuple):
     """Calls of one channel that are under way or wait for their turn; those beyond fail at once."""
 
 
-class _Memory:
-    """What the answers that are arriving may cost together."""
-
-    def __init__(self, budget_bytes: int) -> None:
-        self.left_bytes = budget_bytes
-
-
-class _Sent:
-    """A request that is in flight."""
-
-    __slots__ = ("answer", "api_key", "correlation_id", "timer", "version")
-
-    def __init__(self, api_key: int, version: int, correlation_id: int, answer: asyncio.Future[Any]) -> None:
-        self.api_key = api_key
-        self.version = version
-        self.correlation_id = correlation_id
-        self.answer = answer
-        self.timer: asyncio.TimerHandle | None = None
-
-
-class _Many(NamedTuple):
-    """A whole answer with many elements, which is read in slices."""
-
-    frame: memoryview
-
-
-class _Link(asyncio.BufferedProtocol):
-    """One connection: frames cut out of its bytes and matched with what was asked."""
-
-    def __init__(
-        self,
-        name: str,
-        loop: asyncio.AbstractEventLoop,
-        options: ChannelOptions,
-        memory: _Memory,
-        metrics: ChannelMetrics,
-        on_lost: Callable[[_Link, Exception], None],
-    ) -> None:
-        self._name = name
-        self._loop = loop
-        self._most = options.most_in_flight
-        self._max_bytes = options.max_response_bytes
-        self._memory = memory
-        self._metrics = metrics
-        self._on_lost = on_lost
-        self._buffer = bytearray(_SMALL_BYTES)
-        self._view: memoryview | None = None
-        self._end = 0
-        self._error: Exception | None = None
-        self._correlation_id = 0
-        self._transport: asyncio.Transport
-        self.sent: deque[_Sent] = deque()
-        self.writable = asyncio.Event()
-        self.writable.set()
-        self.room = asyncio.Event()
-        """for one more request in flight"""
-        self.room.set()
-        self.is_open = False
-
-    # -- called by the transport
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        if (own := transport.get_extra_info("socket")) is not None:
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        self.is_open = True
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        # Never beyond the answer that is arriving: so nothing is ever moved.
-        stop = SIZE_BYTES if self._end < SIZE_BYTES else min(len(self._buffer), SIZE_BYTES + self._size())
-        self._view = memoryview(self._buffer)[self._end : stop]
-        return self._view
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._view is not None:
-            self._view.release()
-            self._view = None
-        self._end += nbytes
-        self._metrics.received_bytes += nbytes
-        if not self.is_open:
-            return
-        try:
-            self._arrived()
-        except WireError as e:
-            self.end(PeerFailed(f"{self._name} answers with garbage: {e}"))
-
-    def pause_writing(self) -> None:
-        self.writable.clear()
-
-    def resume_writing(self) -> None:
-        self.writable.set()
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._over(self._error or exc or ConnectionResetError(f"{self._name} closed the connection"))
-
-    # -- answers
-
-    def _size(self) -> int:
-        return read_frame_size(self._buffer, 0, self._max_bytes)
-
-    def _arrived(self) -> None:
-        if self._end < SIZE_BYTES:
-            return
-        whole = SIZE_BYTES + self._size()
-        if not self.sent:
-            raise PeerBabbles(f"{whole - SIZE_BYTES} bytes that nobody asked for")
-        if self._end == whole:
-            with memoryview(self._buffer) as view:
-                self._answered(view[SIZE_BYTES:whole])
-            self._begin_anew()
-        elif self._end == len(self._buffer):
-            self._grow(min(whole, 2 * len(self._buffer)))
-
-    def _grow(self, size: int) -> None:
-        more = _charge(size) - _charge(len(self._buffer))
-        if more > self._memory.left_bytes:
-            raise PeerBabbles(f"an answer of {self._size()} bytes, for which there is no memory")
-        self._memory.left_bytes -= more
-        self._buffer.extend(bytes(size - len(self._buffer)))
-
-    def _begin_anew(self) -> None:
-        """The next answer goes into the same buffer, unless somebody holds a view of it."""
-        self._end = 0
-        self._memory.left_bytes += _charge(len(self._buffer))
-        try:
-            self._buffer.append(0)  # refused while there are views
-            del self._buffer[min(_KEPT_BYTES, len(self._buffer) - 1) :]
-        except BufferError:
-            self._buffer = bytearray(_SMALL_BYTES)
-
-    def _answered(self, frame: memoryview) -> None:
-        sent = self.sent[0]
-        if len(frame) < _CORRELATION_BYTES:
-            raise PeerBabbles(f"an answer of {len(frame)} bytes")
-        correlation_id = int.from_bytes(frame[:_CORRELATION_BYTES], "big", signed=True)
-        if correlation_id != sent.correlation_id:
-            raise PeerBabbles(f"answer to request {correlation_id}, {sent.correlation_id} was sent")
-        message: Any = None
-        if not sent.answer.done():  # else nobody waits for it any more
-            if sent.api_key == ApiKey.API_VERSIONS and refused_api_versions(frame) is not None:
-                message = _OlderVersions(refused_api_versions(frame) or 0)
-            else:
-                try:
-                    _, message = decode_response(sent.api_key, sent.version, frame, _AT_ONCE_ELEMENTS)
-                except ManyElements:
-                    message = _Many(frame)
-        self.sent.popleft()
-        self.room.set()
-        if sent.timer is not None:
-            sent.timer.cancel()
-        if not sent.answer.done():
-            sent.answer.set_result(message)
-
-    # -- requests
-
-    def send(self, api_key: int, version: int, client_id: str, message: Any, deadline: float) -> _Sent:
-        """Write the request; its `answer` comes, or the link's end. Raises `ValueError` for a message that
-        `version` cannot carry."""
-        if not self.is_open:
-            raise ConnectionResetError(f"{self._name} closed the connection")
-        self._correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
-        frame = encode_request(api_key, version, self._correlation_id, client_id, message)
-        sent = _Sent(api_key, version, self._correlation_id, self._loop.create_future())
-        # Whoever asked may have gone when it fails: that is nobody's error.
-        sent.answer.add_done_callback(_seen)
-        sent.timer = self._loop.call_at(deadline, self._late, sent)
-        self.sent.append(sent)
-        if len(self.sent) >= self._most:
-            self.room.clear()
-        self._metrics.sent_bytes += len(frame)
-        self._metrics.calls += 1
-        self._transport.write(frame)
-        return sent
-
-    def _late(self, sent: _Sent) -> None:
-        self._metrics.timed_out += 1
-        if not sent.answer.done():
-            sent.answer.set_exception(TimeoutError(f"no answer to {APIS[sent.api_key].name} in time"))
-        self.end(ConnectionResetError(f"{self._name} did not answer {APIS[sent.api_key].name} in time"))
-
-    def end(self, error: Exception) -> None:
-        """Give the connection up: what is in flight fails with `error`."""
-        if self.is_open:
-            self._error = error
-            self._over(error)
-            self._transport.abort()
-
-    def _over(self, error: Exception) -> None:
-        if not self.is_open:
-            return
-        self.is_open = False
-        self.writable.set()  # whoever waits looks again, and finds it closed
-        self.room.set()
-        self._memory.left_bytes += _charge(len(self._buffer))
-        self._buffer, self._end = bytearray(_SMALL_BYTES), 0
-        self._on_lost(self, error)
-        while self.sent:
-            sent = self.sent.popleft()
-            if sent.timer is not None:
-                sent.timer.cancel()
-            if not sent.answer.done():
-                sent.answer.set_exception(_again(error))
-
-
-def _charge(size: int) -> int:
-    """What a buffer of `size` bytes takes of the budget."""
-    return max(0, size - _KEPT_BYTES)
-
-
-class PeerBabbles(WireError):
-    """Bytes that are no answer to what was asked."""
-
-
-class _OlderVersions(NamedTuple):
-    """KIP-511: the peer knows ApiVersions up to this version."""
-
-    newest: int
-
-
-def _seen(answer: asyncio.Future[Any]) -> None:
-    if not answer.cancelled():
-        answer.exception()
-
-
-def _again(error: Exception) -> Exception:
-    """The same error for one more of those that it concerns: each raises, and marks, its own."""
-    with suppress(TypeError):
-        return type(error)(*error.args)
-    return OSError(str(error))
+def even() -> float:
+    """No chance: every pause is as long as it is told."""
+    return 0.5
 
 
 class Channel:
@@ -343,17 +108,17 @@ class Channel:
         options: ChannelOptions | None = None,
         *,
         metrics: ChannelMetrics | None = None,
-        memory: _Memory | None = None,
-        chance: Callable[[], float] = random.random,
+        memory: Memory | None = None,
+        chance: Callable[[], float] = even,
     ) -> None:
         self.name = f"{address.host}:{address.port}"
         self.metrics = metrics or ChannelMetrics()
         self._address = address
         self._options = options or ChannelOptions()
-        self._memory = memory or _Memory(self._options.memory_bytes)
+        self._memory = memory or Memory(self._options.memory_bytes)
         self._chance = chance
         self._loop = asyncio.get_running_loop()
-        self._link: _Link | None = None
+        self._link: Link | None = None
         self._versions: Versions = {}
         self._opening: asyncio.Task[None] | None = None
         self._failures = 0
@@ -387,12 +152,12 @@ class Channel:
         wait_ms = options.request_timeout_ms if timeout_ms is None else timeout_ms
         deadline = self._loop.time() + wait_ms / 1000
         self._users += 1
-        sent: _Sent | None = None
+        sent: Sent | None = None
         try:
             async with asyncio.timeout_at(deadline):
                 sent = await self._send(api_key, version, message, deadline)
                 answer = await sent.answer
-                if isinstance(answer, _Many):
+                if isinstance(answer, Many):
                     return await self._in_slices(sent, answer.frame)
                 return answer
         except TimeoutError as e:
@@ -417,7 +182,7 @@ class Channel:
             self._users -= 1
             self._idle_since = self._loop.time()
 
-    async def _send(self, api_key: int, version: int | None, message: Any, deadline: float) -> _Sent:
+    async def _send(self, api_key: int, version: int | None, message: Any, deadline: float) -> Sent:
         """In one's turn: calls go out in the order in which they came."""
         while True:
             if self._link is None:
@@ -440,7 +205,7 @@ class Channel:
             raise UnsupportedVersion(f"{self.name} does not serve {wanted} of {APIS[api_key].name}{knows}")
         return high if version is None else version
 
-    async def _in_slices(self, sent: _Sent, frame: memoryview) -> Any:
+    async def _in_slices(self, sent: Sent, frame: memoryview) -> Any:
         try:
             return await Slice().go_through(
                 decode_response_steps(sent.api_key, sent.version, frame), _STEP_US
@@ -466,7 +231,7 @@ class Channel:
             raise ConnectionAbortedError(f"{self.name}: the channel is closed")
         if (error := opening.exception()) is not None:
             assert isinstance(error, Exception)
-            raise _again(error) from error
+            raise again(error) from error
 
     def _opened(self, opening: asyncio.Task[None]) -> None:
         self._opening = None
@@ -475,7 +240,8 @@ class Channel:
 
     async def _open(self) -> None:
         await asyncio.sleep(self._not_before - self._loop.time())
-        link = _Link(self.name, self._loop, self._options, self._memory, self.metrics, self._lost)
+        bounds = Bounds(self._options.most_in_flight, self._options.max_response_bytes)
+        link = Link(self.name, self._loop, bounds, self._memory, self.metrics, self._lost)
         try:
             async with asyncio.timeout(self._options.connect_timeout_ms / 1000):
                 await self._loop.create_connection(lambda: link, self._address.host, self._address.port)
@@ -507,7 +273,7 @@ class Channel:
             return error
         return PeerFailed(f"{self.name}: {error}")
 
-    async def _negotiated(self, link: _Link) -> Versions:
+    async def _negotiated(self, link: Link) -> Versions:
         """Versions of both sides. A peer older than our ApiVersions answers in version 0 (KIP-511)."""
         message = request_module(ApiKey.API_VERSIONS).ApiVersionsRequest(
             client_software_name="firn", client_software_version="0"
@@ -517,16 +283,16 @@ class Channel:
         for _ in range(2):
             sent = link.send(ApiKey.API_VERSIONS, version, self._options.client_id, message, deadline)
             answer = await sent.answer
-            if isinstance(answer, _Many):
+            if isinstance(answer, Many):
                 raise PeerBabbles("more APIs than there are")
-            if not isinstance(answer, _OlderVersions):
+            if not isinstance(answer, OlderVersions):
                 if answer.error_code != ErrorCode.none:
                     raise PeerBabbles(f"ApiVersions was answered with error {int(answer.error_code)}")
                 return common_ranges(answer)
             version = min(max(answer.newest, 0), version - 1)
         raise PeerBabbles("ApiVersions was refused twice")
 
-    def _lost(self, link: _Link, error: Exception) -> None:
+    def _lost(self, link: Link, error: Exception) -> None:
         if self._link is not link:
             return  # it was never up: whoever opened it knows
         self._link = None
@@ -596,11 +362,11 @@ class Channels:
         options: ChannelOptions | None = None,
         *,
         metrics: ChannelMetrics | None = None,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float] = even,
     ) -> None:
         self.metrics = metrics or ChannelMetrics()
         self._options = options or ChannelOptions()
-        self._memory = _Memory(self._options.memory_bytes)
+        self._memory = Memory(self._options.memory_bytes)
         self._chance = chance
         self._loop = asyncio.get_running_loop()
         self._channels: dict[tuple[str, int], Channel] = {}

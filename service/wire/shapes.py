@@ -1,6 +1,6 @@
 """Where versions of a message differ in structure, not in fields alone: old shapes and canonical ones. [P]
 
-What is here is named in rows of `api.APIS`. A request of an own shape is read as its version has it and
+What is here is named in rows of `apis.APIS`. A request of an own shape is read as its version has it and
 upgraded; a response is downgraded to its version's own classes before it is written.
 
     Metadata 0            no topics: all; later versions say that with null
