@@ -138,8 +138,8 @@ def test_an_unknown_api_versions_version_is_answered_as_kafka_does() -> None:
 
 
 CONTROLLERS_ALONE = {
-    52: (0, 2), 53: (0, 1), 54: (0, 1), 56: (2, 3), 58: (0, 0), 59: (0, 1), 62: (0, 4), 63: (0, 2), 67: (0, 0),
-    70: (0, 0), 73: (0, 0), 82: (0, 0),
+    52: (0, 2), 53: (0, 1), 54: (0, 1), 56: (2, 3), 58: (0, 0), 59: (0, 1), 62: (0, 4), 63: (0, 2),
+    67: (0, 0), 70: (0, 0), 73: (0, 0), 82: (0, 0),
 }  # fmt: skip
 """What no broker of Kafka's advertises, as the message definitions of its 4.3.1 have it."""
 

@@ -59,7 +59,7 @@ def raw(text: str) -> bytes:
 def test_requests(message: CommitCatalogRequest, golden: str) -> None:
     assert encode_request(KEY, 0, 7, "m", message).hex() == raw(golden).hex()
     header = parse_request_header(raw(golden)[4:])
-    assert header == (KEY, 0, 7, "m", 12)
+    assert header == RequestHeader(KEY, 0, 7, "m", 12)
     assert decode_request(header, raw(golden)[4:]) == message
 
 
