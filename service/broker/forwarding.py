@@ -117,7 +117,10 @@ CaughtUp = Callable[[], Awaitable[object]]
 
 def wrap(frame: Buffer, client_host: str) -> EnvelopeRequest:
     """The Envelope around a request frame (without its size) of that client."""
-    address = ipaddress.ip_address(client_host.partition("%")[0]).packed
+    try:
+        address = ipaddress.ip_address(client_host.partition("%")[0]).packed
+    except ValueError:
+        address = bytes(4)  # it was gone before it could be asked for
     return EnvelopeRequest(
         request_data=bytes(frame), request_principal=ANONYMOUS, client_host_address=address
     )

@@ -42,13 +42,7 @@ from service.network.link import (
     again,
 )
 from service.network.metrics import ChannelMetrics
-from service.wire.api import (
-    APIS,
-    ApiKey,
-    common_ranges,
-    decode_response_steps,
-    request_module,
-)
+from service.wire.api import APIS, ApiKey, common_ranges, decode_response_steps, request_module
 from service.wire.errors import UnsupportedVersion, WireError
 
 _LOG = logging.getLogger(__name__)
@@ -314,13 +308,14 @@ class Channel:
         if isinstance(error, PeerFailed):
             self.metrics.garbage += 1
             self._warnings.warning("left %s: %s", self.name, printable(error))
-        elif self._link is None and not isinstance(error, ConnectionRefusedError | TimeoutError):
+        elif not isinstance(error, ConnectionRefusedError | TimeoutError):
             self.metrics.lost += 1
 
     def disconnect(self, reason: str) -> None:
         """End the connection as it is; the next call makes another one."""
-        if self._link is not None:
-            self._link.end(ConnectionAbortedError(f"{self.name}: {reason}"))
+        link, self._link = self._link, None  # it is no failure that would have to be waited for
+        if link is not None:
+            link.end(ConnectionAbortedError(f"{self.name}: {reason}"))
 
     async def close(self) -> None:
         """No more calls: what is in flight, and who waits for a connection, fails."""

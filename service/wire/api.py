@@ -166,7 +166,7 @@ def _canonical_module(api: Api, version: int, kind: str) -> Any:
 def _request_codec(key: int, version: int, canonical_version: int) -> Codec:
     api = APIS[key]
     return compile_steps(
-        getattr(_module(api, version, "request"), f"{api.name}Request"),
+        _request_class(key, version),
         getattr(_canonical_module(api, canonical_version, "request"), f"{api.name}Request"),
     )
 
@@ -346,7 +346,7 @@ def unsupported_api_versions_frame(header: RequestHeader) -> bytearray:
 
 
 def encode_request(key: int, version: int, correlation_id: int, client_id: str, message: Any) -> bytes:
-    """A whole request frame (size included) for our own client.
+    """A whole request frame (size included) for our own client, of a canonical message or one of `version`.
 
     Raises `ValueError` when `message` holds something that `version` cannot carry.
     """
@@ -355,13 +355,23 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str, 
         raise ValueError(f"{api.name} has no version {version}")
     if version < api.by_hand_before:
         raise ValueError(f"{api.name} version {version} has its own codec")
-    message = _downgrade_request(api, version, message)
+    shape = _canonical_version(api, version)
+    if version < api.max_version and type(message) is _request_class(key, version):
+        shape = version  # it is what this version says already
+    else:
+        message = _downgrade_request(api, version, message)
     out = bytearray(struct.pack(">hhi", key, version, correlation_id))
     write_nullable_string(out, client_id)
     if version >= api.flexible_from:
         out.append(0)
-    _request_codec(key, version, _canonical_version(api, version)).write(out, message)
+    _request_codec(key, version, shape).write(out, message)
     return frames.frame(out)
+
+
+def _request_class(key: int, version: int) -> type[Any]:
+    """The class of the version's own message."""
+    own: type[Any] = getattr(_module(APIS[key], version, "request"), f"{APIS[key].name}Request")
+    return own
 
 
 def _downgrade_request(api: Api, version: int, message: Any) -> Any:
@@ -370,8 +380,7 @@ def _downgrade_request(api: Api, version: int, message: Any) -> Any:
         message = api.downgrade(message, version)
     if type(message) is not canonical:
         return message
-    oldest = getattr(_module(api, version, "request"), f"{api.name}Request")
-    for name, default in dropped_fields(oldest, canonical).items():
+    for name, default in dropped_fields(_request_class(api.key, version), canonical).items():
         if getattr(message, name) != default and name not in api.ignorable:
             raise ValueError(f"{api.name} version {version} has no {name}")
     return message

@@ -140,6 +140,18 @@ def test_our_requests_come_back_from_the_wire(key: int, version: int, data: st.D
     assert decode_request(header, memoryview(frame)[4:]) == message
 
 
+@pytest.mark.parametrize(("key", "version"), VERSIONS)
+@FEW
+@given(data=st.data())
+def test_a_message_of_the_versions_own_goes_out_as_it_is(key: int, version: int, data: st.DataObject) -> None:
+    entity: Any = load_request_schema(key, version)
+    message = data.draw(entities(entity))
+    if type(message) is canonical(key, "Request") or version == APIS[key].max_version:
+        return
+    frame = encode_request(key, version, 7, "me", message)
+    assert frame.endswith(kio_bytes(message))
+
+
 @pytest.mark.parametrize("version", HOT_VERSIONS[ApiKey.PRODUCE])
 @FEW
 @given(data=st.data())

@@ -124,6 +124,7 @@ def test_an_envelope_has_the_requests_own_bytes() -> None:
     assert envelope.request_data == frame
     assert envelope.client_host_address == bytes((10, 1, 2, 3))
     assert wrap(frame, "fe80::1%eth0").client_host_address == bytes.fromhex("fe80" + "00" * 13 + "01")
+    assert wrap(frame, "?").client_host_address == bytes(4)
 
 
 def test_timeouts_are_the_requests_own() -> None:
