@@ -43,21 +43,47 @@ def registration(one: Identity) -> Any:
         broker_id=one.node_id,
         cluster_id=one.cluster_id,
         incarnation_id=one.incarnation_id,
-        listeners=tuple(
-            module.Listener(
-                name=each.name, host=each.host, port=each.port, security_protocol=each.security_protocol
-            )
-            for each in one.endpoints
-        ),
-        features=tuple(
-            module.Feature(
-                name=each.name, min_supported_version=each.min_level, max_supported_version=each.max_level
-            )
-            for each in one.features
-        ),
+        listeners=_listeners(module, one.endpoints),
+        features=_features(module, one.features),
         rack=one.rack,
         log_dirs=tuple(sorted(one.log_dirs, key=_as_kafka_sorts)),
         previous_broker_epoch=one.previous_epoch,
+    )
+
+
+def controller_registration(
+    node_id: int, incarnation_id: UUID, endpoints: tuple[Endpoint, ...], features: tuple[Feature, ...]
+) -> Any:
+    """ControllerRegistration: what a controller tells the active one of itself (KIP-919)."""
+    module = request_module(ApiKey.CONTROLLER_REGISTRATION)
+    return module.ControllerRegistrationRequest(
+        controller_id=node_id,
+        incarnation_id=incarnation_id,
+        zk_migration_ready=False,
+        listeners=_listeners(module, endpoints),
+        features=_features(module, features),
+    )
+
+
+def controller_registered(answer: Any) -> None:
+    """Raises `RequestError` where the active controller refused ControllerRegistration."""
+    if answer.error_code != ErrorCode.none:
+        raise RequestError(_code(answer), answer.error_message or "The controller refuses this controller.")
+
+
+def _listeners(module: Any, endpoints: tuple[Endpoint, ...]) -> tuple[Any, ...]:
+    return tuple(
+        module.Listener(name=one.name, host=one.host, port=one.port, security_protocol=one.security_protocol)
+        for one in endpoints
+    )
+
+
+def _features(module: Any, features: tuple[Feature, ...]) -> tuple[Any, ...]:
+    return tuple(
+        module.Feature(
+            name=one.name, min_supported_version=one.min_level, max_supported_version=one.max_level
+        )
+        for one in features
     )
 
 

@@ -162,6 +162,21 @@ def test_an_envelope_is_taken_and_its_answer_is_the_clients(quorum: KafkasQuorum
     asyncio.run(scenario())
 
 
+def test_a_controller_registers_with_the_active_one(quorum: KafkasQuorum) -> None:
+    async def scenario() -> None:
+        broker = Broker(quorum, 9, 6)
+        message = controller_calls.controller_registration(
+            30, UUID(int=30), (Endpoint("CONTROLLER", "127.0.0.1", 1),), FEATURES
+        )
+        answer = await broker.controllers.ask(
+            ApiKey.CONTROLLER_REGISTRATION, message, timeout_ms=5_000, is_safe_again=True
+        )
+        controller_calls.controller_registered(answer)
+        await broker.close()
+
+    asyncio.run(scenario())
+
+
 def test_kafkas_controller_has_no_catalog_and_that_is_told(quorum: KafkasQuorum) -> None:
     async def scenario() -> None:
         broker = Broker(quorum, 9, 5)

@@ -305,3 +305,19 @@ def test_proposals_for_isrs_go_out_by_topic_and_come_back_by_partition() -> None
         controller_calls.isr_altered(
             module.AlterPartitionResponse(throttle_time=0, error_code=ErrorCode.stale_broker_epoch, topics=())
         )
+
+
+def test_controllers_register_too() -> None:
+    message = controller_calls.controller_registration(
+        3, UUID(int=9), (Endpoint("CONTROLLER", "h", 9093),), IDENTITY.features
+    )
+    frame = encode_request(ApiKey.CONTROLLER_REGISTRATION, 0, 1, "b", message)[4:]
+    assert decode_request(head_of(frame), frame) == message
+    module = response_module(ApiKey.CONTROLLER_REGISTRATION)
+    answer = module.ControllerRegistrationResponse(throttle_time=0, error_code=0, error_message=None)
+    controller_calls.controller_registered(answer)
+    refused = module.ControllerRegistrationResponse(
+        throttle_time=0, error_code=ErrorCode.unsupported_version, error_message="too new"
+    )
+    with pytest.raises(RequestError, match="too new"):
+        controller_calls.controller_registered(refused)
