@@ -1,9 +1,12 @@
-"""Compaction: `python -m bench.cleaning [--records N] [--keys N] [--kafka] [--rate N] [--steady SECONDS]`
+"""Compaction: `python -m bench.cleaning [--records N] [--keys N] [--kafka] [--rate N [--control]]`, or
+`[--steady SECONDS]`.
 
 Records of 100 B over some keys, in segments of 100 MB (a tenth where there are fewer) under `delete`; then
 the topic becomes `compact`, and time, CPU and memory count until all of it but the active segment is clean.
 What is left is compared with what must be, record by record. With `--rate` Firn's node has an innocent client
-(`bench.innocent`) before and meanwhile, which costs CPU, too.
+(`bench.innocent`) before and meanwhile, which costs CPU, too. With `--control` the client's node is another
+one, with a process and a directory of its own, which does nothing else: what the client feels then comes of
+sharing the machine.
 
 With `--steady` all keys are written once and then updated for so long, in segments of a twentieth of what is
 live; what counts is how large the log becomes at most, beside its live bytes. Files that only wait for their
@@ -70,6 +73,7 @@ def main() -> int:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--kafka", action="store_true", help="measure Apache Kafka beside it")
     parser.add_argument("--rate", type=int, default=0, help="requests of the innocent client a second")
+    parser.add_argument("--control", action="store_true", help="that client has a node of its own")
     parser.add_argument("--steady", type=int, default=0, help="seconds of steady updates instead")
     parser.add_argument("--updates", type=float, default=5e6, help="bytes of updates a second")
     given = parser.parse_args()
@@ -79,14 +83,18 @@ def main() -> int:
         folder = Path(name)
         settings = {k: v for k, v in SETTINGS.items() if k.startswith("log.cleaner")}
         firn = FirnPeer(folder / "firn", None, **settings)
+        other = FirnPeer(folder / "other") if given.rate and given.control else firn
         try:
             data = folder / "firn" / "data"
             if given.steady:
                 _tell_sizes("Firn", steady(firn, data, given.keys, given.steady, given.updates))
             else:
-                _tell("Firn", measure(firn, data, given.records, given.keys, given.rate))
+                cleaned = measure(firn, data, given.records, given.keys, given.rate, other.bootstrap)
+                _tell("Firn, apart" if given.control else "Firn", cleaned)
         finally:
             firn.stop()
+            if other is not firn:
+                other.stop()
         if given.kafka:
             kafka = KafkaPeer(folder / "kafka", SETTINGS)
             try:
@@ -108,14 +116,16 @@ def _tell(name: str, found: Cleaned) -> None:
         f"{found.left} records left, all as they must be"
     )
     if found.quiet is not None and found.beside is not None:
-        quiet, beside = found.quiet.p99 * 1e3, found.beside.p99 * 1e3
-        print(
-            f"{name}: p99 of an innocent client {quiet:.2f} ms, beside it {beside:.2f} ms: "
-            f"{beside / quiet:.2f} x"
-        )
+        print(f"{name}: milliseconds of an innocent client: {'alone':>8}{'beside':>8}{'times':>8}")
+        for what, field in (("p50", "p50"), ("p99", "p99"), ("p99.9", "p999"), ("worst", "worst")):
+            quiet, beside = getattr(found.quiet, field), getattr(found.beside, field)
+            print(f"{what:>40}{1e3 * quiet:>12.2f}{1e3 * beside:>8.2f}{beside / quiet:>8.2f}")
 
 
-def measure(peer: FirnPeer | KafkaPeer, data: Path, records: int, keys: int, rate: int) -> Cleaned:
+def measure(
+    peer: FirnPeer | KafkaPeer, data: Path, records: int, keys: int, rate: int, innocent: str = ""
+) -> Cleaned:
+    """`innocent`: the node of the client that makes `rate` requests a second, if there is one."""
     admin = Admin(peer.bootstrap)
     # Fewer records are in smaller segments: what is in the active one is not compacted.
     segment_bytes = max(min(SEGMENT_BYTES, records * RECORD_BYTES // 10), LEAST_SEGMENT_BYTES)
@@ -128,8 +138,8 @@ def measure(peer: FirnPeer | KafkaPeer, data: Path, records: int, keys: int, rat
     time.sleep(3)
     if not rate:
         return _clean(peer, admin, data, expected, size, border, None, None)
-    load.create(peer.bootstrap, "innocent")
-    with Innocent(peer.bootstrap, "innocent", rate) as client:
+    load.create(innocent, "innocent")
+    with Innocent(innocent, "innocent", rate) as client:
         time.sleep(1)
         client.begin()
         time.sleep(15)

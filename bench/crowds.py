@@ -128,17 +128,18 @@ def coming_and_going(stage: Stage) -> Act:
 def scanning(stage: Stage) -> Act:
     """Four clients read an archive from its beginning to its end, again and again."""
     config = {"remote_storage_enable": "true", "segment_bytes": str(16 << 20), "local_retention_bytes": "1"}
-    stage.create(["archived"], SCANNERS, **config)
+    node = stage.asked
+    stage.create(["archived"], SCANNERS, node=node, **config)
     size = stage.of(100)
-    found = [load.fill(stage.bootstrap, "archived", size, partition) for partition in range(SCANNERS)]
+    found = [load.fill(node.bootstrap, "archived", size, partition) for partition in range(SCANNERS)]
 
     def border(partition: int) -> int:
-        return offset(stage.bootstrap, "archived", partition, EARLIEST_LOCAL)
+        return offset(node.bootstrap, "archived", partition, EARLIEST_LOCAL)
 
     least = (found[0][1] * load.BATCH_RECORDS * 6) // 10
     for partition in range(SCANNERS):
         wait_until("offload", lambda one=partition: border(one) > least, 120, every=0.5)  # type: ignore[misc]
-    stage.node.restart()
+    node.restart()
     batches = [border(partition) // load.BATCH_RECORDS for partition in range(SCANNERS)]
 
     def act() -> str:
@@ -149,7 +150,7 @@ def scanning(stage: Stage) -> Act:
             while time.monotonic() < until:
                 size, _ = found[partition]
                 read[partition] += load.fetch_all(
-                    stage.bootstrap, "archived", size, batches[partition], partition=partition
+                    node.bootstrap, "archived", size, batches[partition], partition=partition
                 )
 
         started = time.monotonic()

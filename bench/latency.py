@@ -6,6 +6,10 @@ of its own, with 10,000 partitions of which nobody speaks. `loop` is the longest
 meanwhile and who held it, as far as the node tells; `own` is how late the client itself was at worst: where
 that is large, the machine was busy with something else. `before` is the client's p99 in the same node just
 before the act, and `times` how many times that its p99 is beside it.
+
+Some rows have a control, in which the same is done by the same processes to a second node, with a process and
+a directory of its own, while the client's does nothing else. What the client feels there comes of sharing the
+machine; what it feels beyond that, of sharing a node.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench.innocent import Felt, Innocent
-from bench.rows import ROWS
+from bench.rows import CONTROLS, ROWS
 from bench.stage import TOPIC, Stage
 
 WORST_P99_S, WORST_S, LONGEST_TURN_S = 0.010, 0.100, 0.050
@@ -57,12 +61,13 @@ def measure(name: str, folder: Path, scale: float, beside: int) -> Result:
     with ExitStack() as stack:
         stage = Stage(folder, row, scale, beside, stack)
         act = row.prepare(stage)
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, stage.node.pid, -5)
+        for node in {stage.node, stage.asked}:
+            with contextlib.suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, node.pid, -5)
         with Innocent(stage.bootstrap, TOPIC) as innocent:
             time.sleep(1)
             innocent.begin()
-            time.sleep(BEFORE_LONG_S if row.most_times else BEFORE_S)
+            time.sleep(BEFORE_LONG_S if row.most_times or row.is_apart else BEFORE_S)
             before = innocent.end()
             began = time.monotonic()
             innocent.begin()
@@ -104,13 +109,22 @@ def _broken(result: Result, most_times: float) -> list[str]:
 
 
 def _line(name: str, result: Result) -> str:
-    felt = result.felt
-    times = "".join(
-        f"{1000 * value:>9.1f}" for value in (felt.p50, felt.p99, felt.p999, felt.worst, felt.late)
-    )
+    times = _times(result.felt)
     turn = f"{1000 * result.turn_s:>9.0f}" if result.turn_s else f"{'<10':>9}"
     before = f"{1000 * result.before.p99:>9.1f}{result.times:>7.1f}"
     return f"{name:<18}{times}{turn}{before}{result.seconds:>8.1f}  {result.note}"
+
+
+def _times(felt: Felt) -> str:
+    return "".join(
+        f"{1000 * value:>9.2f}" for value in (felt.p50, felt.p99, felt.p999, felt.worst, felt.late)
+    )
+
+
+def _against_control(name: str, of: Felt, control: Felt) -> str:
+    """Each figure of a row in times of its control's."""
+    found = (getattr(of, one) / getattr(control, one) for one in ("p50", "p99", "p999", "worst"))
+    return f"{name:<18}" + "".join(f"{times:>8.2f}x" for times in found)
 
 
 def main() -> int:
@@ -131,6 +145,7 @@ def main() -> int:
     titles = "".join(f"{one:>9}" for one in head)
     print(f"{'milliseconds':<18}{titles}{'times':>7}{'act s':>8}", flush=True)
     broken: dict[str, list[str]] = {}
+    felt: dict[str, Felt] = {}
     with tempfile.TemporaryDirectory(prefix="firn-latency-") as name:
         for row in arguments.only or ROWS:
             try:
@@ -144,11 +159,17 @@ def main() -> int:
                 broken[row] = ["failed"]
                 continue
             best = min(results, key=lambda one: one.felt.worst)
+            felt[row] = best.felt
             print(_line(row, best), flush=True)
-            if best.turn_s > LONGEST_TURN_S:
+            if row in CONTROLS or row in CONTROLS.values():
+                print(f"{'    before it':<18}{_times(best.before)}", flush=True)
+            if best.who:
                 print(f"    held by {best.who[:300]}", flush=True)
             if row != "nothing" and (found := _broken(best, ROWS[row].most_times)):
                 broken[row] = found
+    for row, control in CONTROLS.items():
+        if row in felt and control in felt:
+            print(_against_control(f"{row} / control", felt[row], felt[control]), flush=True)
     for row, found in broken.items():
         print(f"over: {row}: {', '.join(found)}", file=sys.stderr)
     failed = any(found == ["failed"] for found in broken.values())

@@ -49,6 +49,9 @@ ROWS: Final[Mapping[str, Row]] = {
     ),
     "come-and-go": Row("5,000 connections, one after the other", crowds.coming_and_going),
     "scan": Row("four clients scan the archive", crowds.scanning, "folder", _BRISK, most_times=1.3),
+    "scan-beside": Row(
+        "four clients scan the archive of a second node", crowds.scanning, "folder", _BRISK, is_apart=True
+    ),
     "store-denied": Row(
         "403 of the store for a minute", nasty_stores.store_denied, "s3", _BRISK, most_times=1.2
     ),
@@ -61,3 +64,6 @@ ROWS: Final[Mapping[str, Row]] = {
         "a cold connection that died silently", nasty_stores.dead_connection, "s3", _BRISK
     ),
 }
+
+CONTROLS: Final[Mapping[str, str]] = {"scan": "scan-beside"}
+"""The row in which the same is done to a second node, by row."""

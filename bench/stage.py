@@ -47,19 +47,26 @@ class Stage:
             endpoint = stack.enter_context(server(folder))
             self.proxy = stack.enter_context(fault_proxy(endpoint))
             self.store = new_bucket(endpoint, "latency").through(self.proxy.endpoint)
-        remote = self.store.node_settings if self.store is not None else {}
         http = f"127.0.0.1:{free_port()}"
         self.http = f"http://{http}"
-        self.node = Node(
-            folder / "node",
-            {"firn.http.listener": http, **remote, **row.settings},
-            self.store.env if self.store else {},
-        )
-        stack.callback(self.node.close)
-        self.node.start()
+        self.node = self._start("node", {"firn.http.listener": http}, row, stack)
+        self.asked = self.node
+        """whom the nasty thing is done to"""
+        if row.is_apart:
+            assert row.store == "folder"
+            self.store = folder_store(folder / "bucket-apart")
+            self.asked = self._start("apart", {}, row, stack)
         self.create([TOPIC], 1)
         self.beside = self._fill(beside)
         """topics that are there and of which nobody speaks, with their partitions"""
+
+    def _start(self, name: str, settings: Mapping[str, str], row: Row, stack: ExitStack) -> Node:
+        remote = self.store.node_settings if self.store is not None else {}
+        env = self.store.env if self.store is not None else {}
+        node = Node(self.folder / name, {**settings, **remote, **row.settings}, env)
+        stack.callback(node.close)
+        node.start()
+        return node
 
     @property
     def bootstrap(self) -> str:
@@ -90,9 +97,12 @@ class Stage:
             connection.send_frame(frame)
             return connection.receive_frame()
 
-    def create(self, topics: Sequence[str], partitions: int, **config: str) -> None:
+    def create(
+        self, topics: Sequence[str], partitions: int, *, node: Node | None = None, **config: str
+    ) -> None:
         """Nothing is deleted by age unless asked: the records are years old."""
-        answer = self.call(create_topics(topics, partitions, {"retention_ms": "-1", **config}))
+        with RawConnection((node or self.node).bootstrap, 600) as connection:
+            answer = connection.call(create_topics(topics, partitions, {"retention_ms": "-1", **config}))
         refused = [one for one in answer.topics if one.error_code != 0]
         assert not refused, refused[0]
 
@@ -117,6 +127,9 @@ class Row(NamedTuple):
     settings: Mapping[str, str] = {}
     most_times: float = 0.0
     """what the client's p99 may be at most, in times of its p99 before the act; 0: no such bound"""
+    is_apart: bool = False
+    """It is done to a second node, with a directory and a prefix of its own: what the client feels then any
+    process on the machine would cause."""
 
 
 def _allow_open_files() -> int:

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from random import Random
 
 from kio.schema.errors import ErrorCode
 
 from simulator.client import Client, NoAnswer
 from simulator.faults import FULL
-from simulator.groups import GroupModel
-from simulator.members import commit, configure, drive, find_coordinator, joined, topic_of
+from simulator.groups import GroupModel, Member
+from simulator.members import (
+    AWAY_EPOCH,
+    commit,
+    configure,
+    delete_group,
+    delete_positions,
+    drive,
+    find_coordinator,
+    heartbeat,
+    joined,
+    topic_of,
+)
 from simulator.model import TopicModel
 from simulator.world import SimWorld
 
@@ -35,13 +47,13 @@ async def _group(world: SimWorld, random: Random, *kinds: str) -> tuple[GroupMod
     if not world.groups.all:
         await configure(world, flushed=random.random() < 0.5)
     if group not in world.groups.all:
-        world.groups.all.append(group)
+        world.groups.add(group)
     found = topic_of(world, group)
     return None if found is None else (group, found)
 
 
 async def commit_offsets(world: SimWorld, random: Random) -> None:
-    """A few commits of a simple group, one after the other, in the background."""
+    """A few commits of a simple group, one after the other, in the background; or what it has is deleted."""
     found = await _group(world, random, "simple")
     if found is None or found[0].is_busy:
         return
@@ -49,11 +61,26 @@ async def commit_offsets(world: SimWorld, random: Random) -> None:
     if random.random() < 0.2 and FULL not in world.faults.on:
         await _on_a_full_disk(world, group, topic)
         return
+    if group.positions and random.random() < 0.25:
+        await _delete(world, group, random.choice((delete_positions, delete_group)))
+        return
     world.spawn(_commits(world, group, topic, random.choice((1, 2, 6))))
     if random.random() < 0.5:
         await asyncio.sleep(random.random() * 0.05)
     else:
         await world.settle()
+
+
+async def _delete(
+    world: SimWorld, group: GroupModel, delete: Callable[[SimWorld, Client, GroupModel], Awaitable[None]]
+) -> None:
+    client = Client(world.machine.address)
+    group.is_busy = True
+    try:
+        await delete(world, client, group)
+    finally:
+        group.is_busy = False
+        client.close()
 
 
 async def _on_a_full_disk(world: SimWorld, group: GroupModel, topic: TopicModel) -> None:
@@ -90,7 +117,10 @@ async def join_group(world: SimWorld, random: Random) -> None:
         joined(random, group)
     elif change < 0.75:
         member = random.choice(staying)
-        member.is_leaving, member.owned = True, frozenset()
+        if member.instance_id is not None and member.epoch > 0 and random.random() < 0.6:
+            await _goes_for_a_while(world, group, member)
+        else:
+            member.is_leaving, member.owned = True, frozenset()
     world.tell(f"{group}, {group.kind}: {len(group.members)} members, {group.topic}")
     work = _members(world, group, topic, random.choice((0.0, 2.0, 8.0)))
     if random.random() < 0.3:
@@ -98,6 +128,18 @@ async def join_group(world: SimWorld, random: Random) -> None:
         await asyncio.sleep(random.random() * 0.8)
     else:
         await work
+
+
+async def _goes_for_a_while(world: SimWorld, group: GroupModel, member: Member) -> None:
+    """A static member says so, and is away until the group is driven again."""
+    client = Client(world.machine.address)
+    group.is_busy = True
+    member.epoch = AWAY_EPOCH
+    try:
+        await heartbeat(world, client, group, member)
+    finally:
+        group.is_busy = False
+        client.close()
 
 
 async def _members(world: SimWorld, group: GroupModel, topic: TopicModel, seconds: float) -> None:
@@ -135,7 +177,7 @@ async def one_of_each(world: SimWorld, topic: TopicModel, kind: str, members: in
         await configure(world, flushed=True)
     if group is None:
         group = GroupModel(kind, kind, topic.topic_id, topic.name)
-        world.groups.all.append(group)
+        world.groups.add(group)
         for number in range(members):
             joined(Random(number), group)
     if kind == "simple":

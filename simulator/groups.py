@@ -46,6 +46,10 @@ class Position:
     refused: dict[int, str] = field(default_factory=dict)
     late: dict[int, int] = field(default_factory=dict)
     """without an answer, each with the process that it was sent to, which may do it late"""
+    gone: int = NOTHING
+    """what was committed up to this one was deleted, and is not there again"""
+    goes_late: int = NOTHING
+    """the process that was told to delete it and did not answer: it may do so late"""
 
     def judge(self, value: int, where: str, run: int) -> None:
         """Whether `value` may be what is committed. Raises `Violation`."""
@@ -53,13 +57,30 @@ class Position:
             raise Violation(f"{where}: {value} is committed, and was refused ({self.refused[value]})")
         if value != NOTHING and value not in self.sent:
             raise Violation(f"{where}: {value} is committed, and was never sent")
-        if value < self.there and value not in self.late:
+        if NOTHING < value <= self.gone and value not in self.late:
+            raise Violation(f"{where}: {value} is committed, and was deleted")
+        is_late = value in self.late or (value == NOTHING and self.goes_late != NOTHING)
+        if value < self.there and not is_late:
             raise Violation(f"{where}: {value} is committed, and {self.there} was before")
         self.there = value
         self.late = {late: of for late, of in self.late.items() if of == run}
+        if self.goes_late != run:
+            self.goes_late = NOTHING
+
+    def deleted(self) -> None:
+        """Its deletion was acknowledged."""
+        self.there = self.answered = NOTHING
+        self.gone = max(self.sent, default=NOTHING)
+
+    def may_be_deleted(self, run: int) -> None:
+        """The process was told to delete it, and did not say that it has."""
+        self.answered, self.goes_late = NOTHING, run
 
     def past_returns(self, value: int) -> None:
-        """The log holds `value`, and perhaps what came after it."""
+        """The log holds `value`, and perhaps what came after it, deletions among it."""
+        if self.gone != NOTHING and value <= self.gone:
+            self.there = self.answered = self.gone = NOTHING
+            return
         self.there = self.answered = min(self.there, value) if value not in self.late else value
 
 
@@ -73,6 +94,10 @@ class Member:
     is_doubtful: bool = False
     """whether an answer was lost, so that the coordinator may know more than it does"""
     is_leaving: bool = False
+    instance_id: str | None = None
+    """of a static one, which goes for a while and comes back under another member id"""
+    is_away: bool = False
+    """whether it said so; what it owned is kept for it"""
 
 
 @dataclass
@@ -85,7 +110,7 @@ class GroupModel:
     topic: str
     positions: dict[Place, Position] = field(default_factory=dict)
     members: list[Member] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    left: list[Member] = field(default_factory=list)
     """who has left, and is there again if a past comes back"""
     is_settled: bool = False
     """whether all classic members were told the same generation, and no later round was begun"""
@@ -132,10 +157,24 @@ class GroupModel:
         """What the coordinator knows of members is of before."""
         self.is_settled = False
         self.fixed.clear()
-        self.members += [Member(member_id, is_leaving=True) for member_id in self.left]
+        for member in self.members:
+            if member.instance_id is not None and not member.is_leaving:
+                self.begins_anew(member)
+        self.members += self.left
         self.left.clear()
         for member in self.members:
             member.epoch, member.owned, member.is_doubtful = 0, frozenset(), True
+            member.is_away = False
+
+    def leaves(self, member: Member) -> None:
+        """The coordinator knows that it has left."""
+        self.members.remove(member)
+        self.left.append(Member(member.member_id, is_leaving=True, instance_id=member.instance_id))
+
+    def begins_anew(self, member: Member) -> None:
+        """A static member takes another id. What it owns is kept for it until it hears more."""
+        self.left.append(Member(member.member_id, is_leaving=True, instance_id=member.instance_id))
+        member.member_id, member.epoch, member.is_away = f"{member.member_id}+", 0, False
 
 
 @dataclass
@@ -147,6 +186,19 @@ class Groups:
     """whether every acknowledged commit was fsynced before"""
     committed: int = 0
     """how many were sent: the number of the last one"""
+    damaged: dict[int, str] = field(default_factory=dict)
+    """partitions of `__consumer_offsets` in which something rotted, and what"""
+
+    def add(self, group: GroupModel) -> None:
+        group.excused = self.damaged.get(group.partition, "")
+        self.all.append(group)
+
+    def excuse(self, partition: int, why: str) -> None:
+        """What the log of this partition says may be unreadable, also to groups that come later."""
+        self.damaged[partition] = why
+        for group in self.of_partition(partition):
+            group.excused = why
+            group.past_returns()
 
     def of_partition(self, partition: int) -> Iterator[GroupModel]:
         return (group for group in self.all if group.partition == partition)
@@ -154,6 +206,7 @@ class Groups:
     def forget(self) -> None:
         """The topic is gone, by an act."""
         self.all.clear()
+        self.damaged.clear()
         self.flushed = False
 
     def may_lose(self, platter: Platter, log_dirs: Iterable[Path], *, also_answered: bool) -> None:
@@ -166,7 +219,10 @@ class Groups:
                 for place, position in group.positions.items():
                     held = durable.get((group.group_id, place.topic, place.partition), NOTHING)
                     kept = self.flushed and not also_answered
-                    position.past_returns(max(held, position.answered) if kept else held)
+                    if not kept:
+                        position.past_returns(held)
+                    elif max(held, position.answered) > position.gone:
+                        position.past_returns(max(held, position.answered))
                 if not self.flushed or also_answered:
                     group.past_returns()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +24,17 @@ _SESSION: Final = timedelta(seconds=1800)
 _PATIENCE: Final = timedelta(seconds=5)
 """of a round of a classic group"""
 _FOR_EVER: Final = timedelta(seconds=3600)
+AWAY_EPOCH: Final = -2
+_GONE: Final = frozenset(
+    {
+        ErrorCode.none,
+        ErrorCode.unknown_member_id,
+        ErrorCode.group_id_not_found,
+        ErrorCode.fenced_instance_id,
+        ErrorCode.unreleased_instance_id,
+    }
+)
+"""What a member that leaves may hear: it is not there any more, or another one has its instance id."""
 _BEAT_S: Final = 0.1
 _JOINS: Final = 6
 
@@ -126,10 +137,58 @@ async def commit(
             position.refused[value] = error.name
 
 
+async def delete_positions(world: SimWorld, client: Client, group: GroupModel) -> None:
+    """One OffsetDelete of all positions of a group without members."""
+    m = request_module(ApiKey.OFFSET_DELETE)
+    rows = tuple(m.OffsetDeleteRequestPartition(partition_index=place.partition) for place in group.positions)
+    topic = m.OffsetDeleteRequestTopic(name=group.topic, partitions=rows)
+    request = m.OffsetDeleteRequest(group_id=group.group_id, topics=(topic,))
+    run = world.machine.runs
+    try:
+        answer = await client.ask(ApiKey.OFFSET_DELETE, request)
+    except NoAnswer:
+        _deleted(world, group, dict.fromkeys(group.positions), run)
+        return
+    errors = {row.partition_index: row.error_code for topic in answer.topics for row in topic.partitions}
+    whole = answer.error_code if answer.error_code is not ErrorCode.none else None
+    told = {place: whole or errors[place.partition] for place in group.positions}
+    _deleted(world, group, told, run)
+
+
+async def delete_group(world: SimWorld, client: Client, group: GroupModel) -> None:
+    """One DeleteGroups of a group without members: its positions go with it."""
+    m = request_module(ApiKey.DELETE_GROUPS)
+    run = world.machine.runs
+    error: ErrorCode | None = None
+    try:
+        answer = await client.ask(ApiKey.DELETE_GROUPS, m.DeleteGroupsRequest(groups_names=(group.group_id,)))
+        error = answer.results[0].error_code
+    except NoAnswer:
+        pass
+    _deleted(world, group, dict.fromkeys(group.positions, error), run)
+
+
+def _deleted(world: SimWorld, group: GroupModel, told: Mapping[Place, ErrorCode | None], run: int) -> None:
+    """What was said of the deletion of each position; None: nothing. Raises `Violation`."""
+    said = {str(error and error.name) for error in told.values()}
+    world.trace.tell("member", f"{group}: deletes {len(told)} positions: {', '.join(sorted(said))}")
+    for place, error in told.items():
+        position = group.positions[place]
+        if error is None or error in NOT_NOW:
+            position.may_be_deleted(run)
+        elif error is ErrorCode.none:
+            position.deleted()
+        elif error is ErrorCode.group_id_not_found:
+            if not group.excused:
+                position.judge(NOTHING, f"{group}, {place.topic}-{place.partition}", run)
+        elif error is ErrorCode.unknown_server_error or error is ErrorCode.non_empty_group:
+            raise Violation(f"{group}: a deletion is answered {error.name}")
+
+
 async def fetch(world: SimWorld, client: Client, group: GroupModel) -> ErrorCode:
     """Read all positions, and judge them; a group without any has a coordinator all the same. `NoAnswer`."""
     if topic_of(world, group) is None:
-        return ErrorCode.none
+        return await find_coordinator(client, group.group_id)
     m = request_module(ApiKey.OFFSET_FETCH)
     wanted = tuple(place.partition for place in group.positions)
     topic = m.OffsetFetchRequestTopics(topic_id=group.topic_id, partition_indexes=wanted)
@@ -161,14 +220,18 @@ async def fetch(world: SimWorld, client: Client, group: GroupModel) -> ErrorCode
 async def heartbeat(world: SimWorld, client: Client, group: GroupModel, member: Member) -> bool:
     """One heartbeat with all that the member is and has; whether it was answered."""
     m = request_module(ApiKey.CONSUMER_GROUP_HEARTBEAT)
+    if member.is_away:
+        return True
+    goes_for_a_while = member.epoch == AWAY_EPOCH
     epoch = -1 if member.is_leaving else member.epoch
     owned: tuple[Any, ...] = ()
-    if member.owned:
+    if member.owned and epoch > 0:
         owned = (m.TopicPartitions(topic_id=group.topic_id, partitions=tuple(sorted(member.owned))),)
     request = m.ConsumerGroupHeartbeatRequest(
         group_id=group.group_id,
         member_id=member.member_id,
         member_epoch=epoch,
+        instance_id=member.instance_id,
         rebalance_timeout=_FOR_EVER,
         subscribed_topic_names=(group.topic,),
         topic_partitions=owned,
@@ -183,16 +246,23 @@ async def heartbeat(world: SimWorld, client: Client, group: GroupModel, member: 
         member.is_doubtful = True
         return False
     if member.is_leaving:
-        if error not in (ErrorCode.none, ErrorCode.unknown_member_id, ErrorCode.group_id_not_found):
+        if error not in _GONE:
             raise Violation(f"{group}: {member.member_id} leaves and hears {error.name}")
-        group.members.remove(member)
-        group.left.append(member.member_id)
+        group.leaves(member)
         return True
+    if error is ErrorCode.unreleased_instance_id and (member.is_doubtful or group.excused):
+        # Its own answer was lost, or a past is there again: who has its place leaves first.
+        group.begins_anew(member)
+        group.members.append(group.left.pop())
+        return False
     if error is not ErrorCode.none:
         lost = (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch, ErrorCode.group_id_not_found)
         if error not in lost or not (member.is_doubtful or group.excused):
             raise Violation(f"{group}: {member.member_id} of epoch {epoch} hears {error.name}")
         member.epoch, member.owned = 0, frozenset()
+        return True
+    if goes_for_a_while:
+        member.is_away, member.is_doubtful = True, False
         return True
     if answer.member_epoch < member.epoch:
         raise Violation(f"{group}: the epoch of {member.member_id} went back to {answer.member_epoch}")
@@ -215,6 +285,9 @@ def _is_dealt(world: SimWorld, group: GroupModel) -> bool:
 
 
 async def _consumer_round(world: SimWorld, client: Client, group: GroupModel) -> bool:
+    for member in group.members:
+        if member.is_away:
+            group.begins_anew(member)
     was = [member.epoch for member in group.members]
     answered = [await heartbeat(world, client, group, member) for member in tuple(group.members)]
     is_quiet = was == [member.epoch for member in group.members]
@@ -295,8 +368,7 @@ async def _classic_round(world: SimWorld, client: Client, group: GroupModel) -> 
     group.is_settled = False
     for member in [one for one in group.members if one.is_leaving]:
         if await _leave(group, member, client):
-            group.members.remove(member)
-            group.left.append(member.member_id)
+            group.leaves(member)
     waiting = set(range(len(group.members)))
     told = await asyncio.gather(
         *[
@@ -402,7 +474,8 @@ def joined(random: Random, group: GroupModel) -> None:
     """A new member, which does not know more than its id."""
     # Members of consumer groups name themselves, classic ones are named.
     member_id = f"m{random.getrandbits(64):016x}" if group.kind == "consumer" else ""
-    group.members.append(Member(member_id))
+    instance_id = f"i{member_id}" if group.kind == "consumer" and random.random() < 0.4 else None
+    group.members.append(Member(member_id, instance_id=instance_id))
 
 
 async def examine(world: SimWorld, group: GroupModel, final: bool) -> bool:

@@ -110,7 +110,8 @@ class PartitionModel:
         lost = [one for one in self.acked if one >= offset]
         for one in lost:
             self.shaky[one] = self.acked.pop(one)
-        self.end_offset = min(self.end_offset, max(offset, self.log_start))
+        # Where retention has moved its start to may not be noted yet; what was deleted on demand is.
+        self.end_offset = min(self.end_offset, max(offset, min(self.log_start, self.deleted_below)))
         self.answered_end = min(self.answered_end, offset)
         return len(lost)
 

@@ -480,6 +480,20 @@ def last_commit_not_loaded() -> None:
     _swap(CoordinatorLog, "read", make)
 
 
+def deletions_not_replayed() -> None:
+    """Positions that were deleted are there again when the log is loaded."""
+
+    def make(rows: Any) -> Any:
+        def forgetful(self: Any, *args: Any) -> Iterator[Any]:
+            for row in rows(self, *args):
+                if row[2] is not None or group_records.record_type(row[1]) != group_records.OFFSET_COMMIT:
+                    yield row
+
+        return forgetful
+
+    _swap(StoredBatch, "records", make)
+
+
 DEFECTS: Final[tuple[Defect, ...]] = (
     fsync_error_ignored, fsync_forgotten, flush_messages_ignored, index_error_after_the_write,
     cleaned_not_flushed,
@@ -492,6 +506,7 @@ DEFECTS: Final[tuple[Defect, ...]] = (
     dropped_objects_go_before_the_commit, lost_answer_erases, chunks_not_verified, appends_not_held,
     archive_not_fitted, metadata_not_flushed, snapshot_without_the_archive, overrides_dropped,
     acknowledged_before_the_mark, groups_not_replayed, revert_keeps_state, last_commit_not_loaded,
+    deletions_not_replayed,
 )  # fmt: skip
 
 

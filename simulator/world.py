@@ -253,10 +253,9 @@ class SimWorld:
         shared = path.parent in self.machine.log_dirs or name == METADATA
         if shared or path.name == "partition.metadata":
             self.excuse = why
-        for group in self.groups.all:
-            if name == f"{OFFSETS}-{group.partition}":
-                group.excused = why
-                group.past_returns()
+        for number in range(OFFSETS_PARTITIONS):
+            if name == f"{OFFSETS}-{number}":
+                self.groups.excuse(number, why)
         for topic, partition in self.partitions():
             if path.name == LOG_START_OFFSETS:
                 partition.deleted_below = 0  # a checkpoint that cannot be read counts as empty

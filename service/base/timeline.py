@@ -19,7 +19,7 @@ dictionary does.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import ItemsView, Iterator, KeysView, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import Any, Final, Generic, TypeVar, overload
 
 from service.base.errors import InvariantError
@@ -157,6 +157,13 @@ class Timeline(Generic[K, V]):
         if journal._offset >= journal._committed:
             self._remember(key, old)
         self._values[key] = value
+
+    def put_committed(self, items: Iterable[tuple[K, V]]) -> None:
+        """Many keys at once, as the record says that the journal is at: it is committed already."""
+        journal = self._journal
+        if journal._offset >= journal._committed or self._oldest is not None:
+            raise InvariantError("what can still be taken back is put key by key")
+        self._values.update(items)
 
     def __delitem__(self, key: K) -> None:
         self.pop(key)

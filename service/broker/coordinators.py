@@ -26,7 +26,7 @@ from service.broker.internal_topics import OFFSETS, InternalTopics
 from service.broker.offsets_log import CoordinatorLogs
 from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
-from service.coordinator.context import RuntimeSettings
+from service.coordinator.context import Context, RuntimeSettings
 from service.coordinator.metrics import RuntimeMetrics
 from service.coordinator.ports import Topic
 from service.coordinator.runtime import Runtime, State
@@ -198,6 +198,13 @@ class GroupCoordinators:
             return asked.result() if asked.done() else _answered(asked, failed)
         except RequestError as e:
             return failed(e)
+
+    def active(self, group_id: str) -> Context[GroupShard] | None:
+        """Where the group's shard is at work now; None where `write` would have to say why it is not."""
+        topic = self.internal.find(OFFSETS)
+        if topic is None:
+            return None
+        return self.runtime.active(partition_of(group_id, len(topic.partitions)))
 
     def read(self, group_id: str, look: Look[GroupShard, R]) -> R:
         """What `look` finds in the committed state of the group's shard. Raises `RequestError`."""

@@ -7,6 +7,7 @@ anything else is a bug that the server logs with the peer's address before it cl
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from service.base.printable import printable
 from service.base.slices import Slice
 from service.broker.broker import Broker
 from service.broker.tables import BROKER_APIS, Served
-from service.network.exchange import RequestContext, Response
+from service.network.exchange import Answer, Later, Promise, RequestContext, Response
 from service.wire.api import (
     APIS,
     ApiKey,
@@ -50,9 +51,7 @@ class Dispatcher:
         self._broker = broker
         self._apis = dict(apis)
 
-    def __call__(
-        self, context: RequestContext, frame: memoryview
-    ) -> Response | Awaitable[Response | None] | None:
+    def __call__(self, context: RequestContext, frame: memoryview) -> Answer | Later:
         """Raises `WireError` for what is not a request that this node serves."""
         header = parse_request_header(frame)
         context.api_key, context.api_version = header.api_key, header.api_version
@@ -60,6 +59,10 @@ class Dispatcher:
         served = self._apis.get(header.api_key)
         if served is None:
             raise UnsupportedRequest(f"{APIS[header.api_key].name} is not served on this listener")
+        if served.quick is not None:
+            at_once = served.quick(self._broker, header, frame)
+            if at_once is not None:
+                return at_once
         parse = served.parse
         try:
             if parse is not None:
@@ -85,8 +88,14 @@ class Dispatcher:
         served = self._apis[api_key]
         if served.late:
             module = await self._broker.load(f"service.broker.handlers.{served.late}")
-            self._apis[api_key] = Served(module.handle)
+            self._apis[api_key] = Served(module.handle, quick=getattr(module, "quick", None))
         answer = self(context, frame)
+        if isinstance(answer, Promise):
+            promised: asyncio.Future[Response | None] = asyncio.get_running_loop().create_future()
+            answer.when_done(lambda promise: None if promised.done() else promised.set_result(None))
+            if not answer.done():
+                await promised
+            return answer.result()
         return await answer if isinstance(answer, Awaitable) else answer
 
     async def _in_slices(

@@ -6,6 +6,9 @@ thousand partitions, and again and again while a request of a hundred thousand e
 young generations are looked at as ever. The oldest is looked at by this chore: what has grown a little is
 collected, what has grown much is set aside unseen (`gc.freeze`). All is looked at once twice as much memory
 is in use as was after the last look.
+
+While coordinators read their logs, what they make of them is set aside unseen, be it a million positions:
+nearly all of it lives until the node stops, and none of it refers to itself.
 """
 
 from __future__ import annotations
@@ -38,10 +41,18 @@ MANY: Final = 1_000_000
 class Garbage:
     """The collector of this process, once the node is up. Owned by the loop; there is one in a process."""
 
-    def __init__(self, turns: Turns, now: Callable[[], float], many: int = MANY) -> None:
+    def __init__(
+        self,
+        turns: Turns,
+        now: Callable[[], float],
+        many: int = MANY,
+        is_loading: Callable[[], bool] = lambda: False,
+    ) -> None:
         """`now` is a clock, in seconds. So `many` blocks of memory may come into use before all is looked at,
-        however few there were."""
+        however few there were. `is_loading`: whether a state is read that will stay."""
         self._turns = turns
+        self._is_loading = is_loading
+        self._was_loading = False
         self._now = now
         self._many = many
         self._began = 0.0
@@ -61,6 +72,11 @@ class Garbage:
 
     def look(self) -> None:
         """Collect the oldest generation, or set it aside."""
+        was_loading, self._was_loading = self._was_loading, self._is_loading()
+        if was_loading or self._was_loading:  # the last of it has come since the look before
+            gc.freeze()
+            self._expect_more()
+            return
         if not (grown := gc.get_count()[2]):
             return
         if sys.getallocatedblocks() > self._worth_a_look:
@@ -74,6 +90,10 @@ class Garbage:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
+        self._expect_more()
+
+    def _expect_more(self) -> None:
+        """What is there now stays."""
         alive = sys.getallocatedblocks()
         self._worth_a_look = alive + max(alive, self._many)
 

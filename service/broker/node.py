@@ -112,7 +112,7 @@ async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | N
     world = system_world()
     node = Node(config, supervisor, world, open_files=open_files, turns=turns)
     watch = LoopWatch(turns, world.threads, threading.get_ident(), node.name_of)
-    garbage = Garbage(turns, time.monotonic)
+    garbage = Garbage(turns, time.monotonic, is_loading=node.is_loading)
     try:
         async with AsyncExitStack() as stack:
             url = ""
@@ -181,6 +181,10 @@ class Node:
     def address(self) -> tuple[str, int]:
         """Host and port of the first listener."""
         return self._servers[0].host, self._servers[0].port
+
+    def is_loading(self) -> bool:
+        """Whether a coordinator reads its log."""
+        return self._broker is not None and self._broker.groups.runtime.is_loading
 
     def name_of(self, task: asyncio.Task[Any]) -> str:
         """What `task` is for: a request, or a chore of the node."""

@@ -33,12 +33,13 @@ from service.broker.handlers import (
     offset_for_leader_epoch,
     produce,
 )
-from service.network.exchange import RequestContext
-from service.wire.api import ApiKey
+from service.network.exchange import Promise, RequestContext, Response
+from service.wire.api import ApiKey, RequestHeader
 from service.wire.fetch import parse_fetch, parse_fetch_steps
 from service.wire.produce import parse_produce, parse_produce_steps
 
 Handler = Callable[[Broker, RequestContext, Any], Any]
+Quick = Callable[[Broker, RequestHeader, memoryview], Response | Promise | None]
 Parse = Callable[[int, memoryview, int, int], Any]
 ParseSteps = Callable[[int, memoryview, int], Generator[None, None, Any]]
 
@@ -50,13 +51,15 @@ def _is_not_loaded(broker: Broker, context: RequestContext, request: Any) -> NoR
 class Served(NamedTuple):
     """Who answers an API on a listener. `parse`: by hand, and so is the answer; in steps what has
     many elements. `late`: the module of `handlers` with what stands here, which the first request loads: a
-    node without groups does without their code.
+    node without groups does without their code. `quick` answers ordinary requests from their bytes, without a
+    message or a task; None for those that `handle` is for.
     """
 
     handle: Handler = _is_not_loaded
     parse: Parse | None = None
     parse_steps: ParseSteps | None = None
     late: str = ""
+    quick: Quick | None = None
 
 
 BROKER_APIS: Final[dict[int, Served]] = {

@@ -16,7 +16,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
 from contextlib import suppress
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -24,7 +24,7 @@ from service.base.errors import InvariantError, RequestError, StorageError
 from service.base.purgatory import Operation
 from service.base.slices import Slice
 from service.base.timers import Timers
-from service.coordinator.batching import OpenBatch, portions, size_of
+from service.coordinator.batching import Block, OpenBatch, portions, size_of
 from service.coordinator.errors import of_client
 from service.coordinator.metrics import RuntimeMetrics
 from service.coordinator.ports import PartitionLog
@@ -55,6 +55,8 @@ _EFFECT_US: Final = 10
 """To find what a group needs after a load, and to set its timer."""
 _AT_ONCE: Final = 32
 """Timers and outcomes that are dealt with in one turn."""
+_SETTLED_AT_ONCE: Final = 128
+"""Decisions whose askers are told in one turn: some send their answer there and then."""
 
 
 class RuntimeSettings(NamedTuple):
@@ -79,15 +81,26 @@ class _Pending(NamedTuple):
     """monotonic"""
 
 
+class Asked(Protocol):
+    """Who waits for an answer: a future, or what is told as one. Must not ask anything when it is told."""
+
+    def done(self) -> bool: ...
+
+    def set_result(self, result: Any, /) -> None: ...
+
+    def set_exception(self, exception: RequestError, /) -> None: ...
+
+
 class _Timer(Operation):
-    """One of a shard's timers."""
+    """One of a shard's timers. It may go off before `due_ms`, when that was put off since it was set."""
 
-    __slots__ = ("_due", "_name")
+    __slots__ = ("_due", "_name", "due_ms")
 
-    def __init__(self, due: Callable[[Hashable, _Timer], None], name: Hashable) -> None:
+    def __init__(self, due: Callable[[Hashable, _Timer], None], name: Hashable, due_ms: int) -> None:
         super().__init__()
         self._due = due
         self._name = name
+        self.due_ms = due_ms
 
     def happened(self, key: Hashable, amount: int) -> bool:
         return False
@@ -132,7 +145,9 @@ class Context(Generic[S]):
         self._open: OpenBatch | None = None
         self._mark = log.high_watermark
         self._pending: deque[_Pending] = deque()
-        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._unseen: deque[tuple[int, Block]] = deque()
+        """blocks that are not replayed yet, and the offsets of their first records; see `write_block`"""
+        self._asked: dict[int, Asked] = {}
         self._last_ticket = 0
         self._inbox: deque[tuple[Callable[[], Outcome], Hashable | None]] = deque()
         """what is to be decided in a later turn, each with the timer that it is of"""
@@ -142,6 +157,7 @@ class Context(Generic[S]):
         self._flush_at: asyncio.TimerHandle | None = None
         self._is_due = False
         self._wants_turn = False
+        self._is_turning = False
         self._was_refused = False
         self.is_closed = False
 
@@ -159,12 +175,44 @@ class Context(Generic[S]):
 
     # -- what comes from outside
 
-    def ask(self, decide: Decide[S, Any], asked: asyncio.Future[Any]) -> None:
+    def ask(self, decide: Decide[S, Any], asked: Asked) -> None:
         """Decide; `asked` gets the answer, or a `RequestError`."""
         self._last_ticket += 1
         ticket = self._last_ticket
         self._asked[ticket] = asked
         self._decide(lambda: decide(self.shard, ticket, self._around.now_ms()), ticket, None)
+
+    def now_ms(self) -> int:
+        """The time of what is decided now."""
+        return self._around.now_ms()
+
+    def write_block(
+        self, block: Block, response: object, effects: tuple[Effect, ...], asked: Asked, now_ms: int
+    ) -> bool:
+        """What is decided already, as a decision that is asked for now would be; `asked` gets `response`.
+
+        The block is replayed when it is committed, and so without a way back; or as soon as anybody decides
+        something who might look at it. False: it does not go into this batch, and nothing was done.
+        """
+        batch, around = self._open, self._around
+        since_ms = around.monotonic_ms()
+        if batch is None:
+            batch = OpenBatch(self._next_offset, since_ms)
+        if not batch.has_room(block.size, self._log.max_batch_bytes) or not batch.takes_encoded(now_ms):
+            return False
+        offset = batch.next_offset
+        batch.add_block(block, now_ms)
+        self._unseen.append((offset, block))
+        self._open = batch
+        if effects:
+            self._carry_out(effects)
+        self._last_ticket += 1
+        self._asked[self._last_ticket] = asked
+        decision = Decision(response)
+        self._pending.append(_Pending(decision, self._last_ticket, None, batch.next_offset, since_ms))
+        around.metrics.waiting += 1
+        self._flush_soon()
+        return True
 
     def later(self, decide: Callable[[], Outcome]) -> None:
         """Decide in one of the next turns; nobody waits for it."""
@@ -194,6 +242,7 @@ class Context(Generic[S]):
             self._flush_at.cancel()
         self._around.metrics.waiting -= len(self._pending)
         self._pending.clear()
+        self._unseen.clear()
         self._open = None
         for ticket in tuple(self._asked):
             self._answer(ticket, RequestError(ErrorCode.not_coordinator, f"{self.name} is not led here"))
@@ -205,6 +254,8 @@ class Context(Generic[S]):
         self, decide: Callable[[], Decision[Any]], ticket: int | None, timer: Hashable | None
     ) -> None:
         try:
+            if self._unseen:
+                self._see()
             decision = decide()
         except InvariantError:
             raise
@@ -215,6 +266,22 @@ class Context(Generic[S]):
             self._refused(Decision(None), ticket, timer, of_client(e))
         else:
             self._take(decision, ticket, timer)
+
+    def _see(self) -> None:
+        """Replay the blocks that are not yet: whoever decides looks at the newest state."""
+        while self._unseen:
+            offset, block = self._unseen.popleft()
+            self.shard.journal.at(offset)
+            block.replay(offset, is_committed=False)
+
+    def _see_committed(self, committed: int) -> None:
+        """Replay those blocks that are committed, be it a part of the last one."""
+        unseen, at = self._unseen, self.shard.journal.at
+        while unseen and unseen[0][0] < committed:
+            offset, block = unseen.popleft()
+            last = offset + block.count - 1
+            at(last if last < committed else offset)
+            block.replay(offset, is_committed=last < committed)
 
     def _take(self, decision: Decision[Any], ticket: int | None, timer: Hashable | None) -> None:
         """Write what was decided; what comes of it is told when it is committed."""
@@ -334,6 +401,8 @@ class Context(Generic[S]):
             error = of_client(e)
             metrics.failed_batches += 1
             self._complain(e)
+            while self._unseen and self._unseen[-1][0] >= batch.base_offset:
+                self._unseen.pop()
             self.shard.journal.revert_to(batch.base_offset)
             self._fail_from(batch.base_offset, error)
             raise error from e
@@ -367,14 +436,18 @@ class Context(Generic[S]):
         self._wake()
 
     def _wake(self) -> None:
-        if not self._wants_turn and not self.is_closed:
+        if not self._wants_turn and not self._is_turning and not self.is_closed:
             self._wants_turn = True
             self._loop.call_soon(self._turn)
 
     def _turn(self) -> None:
         self._wants_turn = False
         if self._is_due and not self.is_closed:
-            self._flush_or_tell()
+            self._is_turning = True  # what it would wake us for is done below
+            try:
+                self._flush_or_tell()
+            finally:
+                self._is_turning = False
         if self.is_closed:
             return
         self._advance()
@@ -383,21 +456,27 @@ class Context(Generic[S]):
             count -= 1
             decide, timer = self._inbox.popleft()
             self._decide(decide, None, timer)
-        if self._inbox:
+        if self._inbox or (
+            self._pending and self._pending[0].end_offset <= self.shard.journal.committed_offset
+        ):
             self._wake()
 
     def _advance(self) -> None:
         """Settle what the mark has passed."""
         committed = min(self._mark, self._next_offset)
         self.shard.journal.commit(committed)
+        if self._unseen:
+            self._see_committed(committed)
         pending, metrics = self._pending, self._around.metrics
         now_ms = self._around.monotonic_ms()
-        while pending and pending[0].end_offset <= committed:
+        count = _SETTLED_AT_ONCE
+        while count and pending and pending[0].end_offset <= committed:
+            count -= 1
             one = pending.popleft()
             metrics.waiting -= 1
             metrics.purgatory.observe((now_ms - one.since_ms) / 1000)
             self._settle(one)
-        if pending and pending[0].end_offset <= self._next_offset and self._patience is None:
+        if pending and committed < pending[0].end_offset <= self._next_offset and self._patience is None:
             self._be_patient(pending[0])
 
     def _settle(self, pending: _Pending) -> None:
@@ -450,10 +529,10 @@ class Context(Generic[S]):
 
     def _be_patient(self, oldest: _Pending) -> None:
         """So long and no longer is the mark waited for."""
-        patience = _Timer(self._ran_out, None)
+        due_ms = oldest.since_ms + self._around.settings().commit_timeout_ms
+        patience = _Timer(self._ran_out, None, due_ms)
         self._patience = patience
-        waited_ms = self._around.monotonic_ms() - oldest.since_ms
-        left_ms = self._around.settings().commit_timeout_ms - waited_ms
+        left_ms = due_ms - self._around.monotonic_ms()
         self._around.timers.watch(patience, (), max(left_ms, 0) / 1000)
 
     def _ran_out(self, name: Hashable, timer: _Timer) -> None:
@@ -462,7 +541,12 @@ class Context(Generic[S]):
         self._advance()
         now_ms, timeout_ms = self._around.monotonic_ms(), self._around.settings().commit_timeout_ms
         error = of_client(RequestError(ErrorCode.request_timed_out, f"{self.name} was not committed in time"))
-        while self._pending and now_ms - self._pending[0].since_ms >= timeout_ms:
+        committed = self.shard.journal.committed_offset
+        while (
+            self._pending
+            and self._pending[0].end_offset > committed
+            and now_ms - self._pending[0].since_ms >= timeout_ms
+        ):
             one = self._pending.popleft()
             self._around.metrics.waiting -= 1
             self._around.metrics.timeouts += 1
@@ -470,13 +554,22 @@ class Context(Generic[S]):
         self._wake()
 
     def _schedule(self, name: Hashable, after_ms: int) -> None:
+        """Sessions are put off again and again: that moves no timer, which looks again when it goes off."""
+        due_ms = self._around.monotonic_ms() + max(after_ms, 0)
         before = self._timers.get(name)
         if before is not None:
+            if before.is_waiting and before.due_ms <= due_ms:
+                before.due_ms = due_ms
+                return
             self._around.timers.purgatory.forget(before)
-        timer = self._timers[name] = _Timer(self._due, name)
+        timer = self._timers[name] = _Timer(self._due, name, due_ms)
         self._around.timers.watch(timer, (), max(after_ms, 0) / 1000)
 
     def _due(self, name: Hashable, timer: _Timer) -> None:
+        left_ms = timer.due_ms - self._around.monotonic_ms()
+        if left_ms > 0:
+            self._around.timers.watch(timer, (), left_ms / 1000)
+            return
         self._inbox.append((lambda: self._expired(name, timer), name))
         self._wake()
 

@@ -124,6 +124,13 @@ class Runtime(Generic[S]):
             context.ask(decide, asked)
         return asked
 
+    def active(self, partition: int) -> Context[S] | None:
+        """Where blocks are written (`Context.write_block`), for now; None where `write` would have to say why
+        it cannot.
+        """
+        led = self._led.get(partition)
+        return None if led is None else led.context
+
     def read(self, partition: int, look: Look[S, R]) -> R:
         """What `look` finds in the committed state. `RequestError` as in `write`, and what `look` raises."""
         return look(self._active(partition).shard, self._clock.now_ms())
@@ -131,6 +138,11 @@ class Runtime(Generic[S]):
     def partitions(self) -> tuple[int, ...]:
         """Those that are led here, whatever their state."""
         return tuple(self._led)
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether any shard's log is being read."""
+        return any(led.loading is not None for led in self._led.values())
 
     def states(self) -> dict[State, int]:
         """How many partitions are in each state."""
@@ -229,6 +241,7 @@ class Runtime(Generic[S]):
                     self._settings().load_buffer_bytes,
                     lambda: led.state is State.LOADING,
                     self.metrics,
+                    self._loop.time,
                 ):
                     return
                 context = Context(name, shard, log, led.leader_epoch, self._around, lambda: self._reload(led))

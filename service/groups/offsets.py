@@ -10,7 +10,7 @@ wins (Kafka ``OffsetMetadataManager``).
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
@@ -119,6 +119,13 @@ class Nested(Generic[Outer, Inner, V]):
             if len(self._journal):
                 self._empty[outer] = None
         timeline[inner] = value
+
+    def put_committed(self, outer: Outer, items: Iterable[tuple[Inner, V]]) -> None:
+        """As `Timeline.put_committed`."""
+        timeline = self._inner.get(outer)
+        if timeline is None:
+            timeline = self._inner[outer] = Timeline(self._journal)
+        timeline.put_committed(items)
 
     def pop(self, outer: Outer, inner: Inner) -> V | None:
         timeline = self._inner.get(outer)
@@ -235,6 +242,25 @@ class Offsets:
             self._positions.put(group, place, _row(value, record_offset))
         else:
             self._wait(group, place, _row(value, record_offset), producer_id)
+
+    def replay_rows(
+        self, record_offset: int, group: str, rests: list[bytes], rows: list[bytes], is_committed: bool
+    ) -> None:
+        """As `replay` of a record of each, which belong to no transaction: what follows the group in its key,
+        and what is kept of it. `is_committed`: all of them are, and the journal is at the last or behind it.
+        """
+        places = [self._places.get(rest) or self._place(rest) for rest in rests]
+        if is_committed:
+            self._positions.put_committed(group, zip(places, rows, strict=True))
+            return
+        for place, row in zip(places, rows, strict=True):
+            self._journal.at(record_offset)
+            self._positions.put(group, place, row)
+            record_offset += 1
+
+    def _place(self, rest: bytes) -> Place:
+        place = self._places[rest] = decode_place(rest)
+        return place
 
     def _wait(self, group: str, place: Place, row: bytes, producer_id: int) -> None:
         """Of a transaction: until its end."""

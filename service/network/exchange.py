@@ -42,6 +42,55 @@ class Throttled(Response):
         self.mute_s = mute_s
 
 
+class Promise:
+    """An answer that comes later, and for which no task is made: as a future to whoever gives it.
+
+    `set_result` may be called within the handler's call already. Whoever gives an answer is asked nothing
+    before it has returned to the loop.
+    """
+
+    __slots__ = ("_answer", "_error", "_is_done", "_when_done")
+
+    def __init__(self) -> None:
+        self._answer: Answer = None
+        self._error: Exception | None = None
+        self._is_done = False
+        self._when_done: Callable[[Promise], None] | None = None
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def result(self) -> Answer:
+        """Raises what came instead of an answer, unless `failed` knows better."""
+        return self._answer if self._error is None else self.failed(self._error)
+
+    def failed(self, error: Exception) -> Answer:
+        """The answer that `error` makes."""
+        raise error
+
+    def set_result(self, answer: Answer) -> None:
+        self._answer = answer
+        self._tell()
+
+    def set_exception(self, error: Exception) -> None:
+        self._error = error
+        self._tell()
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more."""
+        self._is_done, self._when_done = True, None
+
+    def when_done(self, tell: Callable[[Promise], None]) -> None:
+        """Call `tell` once the answer is there, or something instead of it."""
+        self._when_done = tell
+
+    def _tell(self) -> None:
+        self._is_done = True
+        tell, self._when_done = self._when_done, None
+        if tell is not None:
+            tell(self)
+
+
 class RequestContext:
     """Who asks. One per connection; the dispatcher fills in the request's own fields, which the next request
     overwrites.
@@ -71,7 +120,8 @@ class RequestContext:
 
 
 Answer = Response | None
-Handler = Callable[[RequestContext, memoryview], "Answer | Awaitable[Answer]"]
+Later = Awaitable[Answer] | Promise
+Handler = Callable[[RequestContext, memoryview], Answer | Later]
 Describe = Callable[[RequestContext, memoryview | None], str]
 """What a request asks for and who asks, in words: for the few that held the loop. Without the request it was
 answered later."""

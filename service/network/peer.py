@@ -9,7 +9,7 @@ import socket
 import struct
 import termios
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from service.base.errors import StorageError
@@ -23,7 +23,9 @@ from service.network.exchange import (
     Answer,
     Describe,
     Handler,
+    Later,
     Limits,
+    Promise,
     RequestContext,
     Response,
     Throttled,
@@ -103,7 +105,7 @@ class Peer(asyncio.BufferedProtocol):
         self._api = _NO_API
         self._asked_s = 0.0
         self._view: memoryview | None = None
-        self._pending: asyncio.Future[Answer] | None = None
+        self._pending: asyncio.Future[Answer] | Promise | None = None
         self._mute: asyncio.TimerHandle | None = None
         self._pausing = False
         self._eof = False
@@ -248,7 +250,7 @@ class Peer(asyncio.BufferedProtocol):
         else:
             self._next()
 
-    def _took(self, answer: Answer | Awaitable[Answer], api: ApiMetrics) -> None:
+    def _took(self, answer: Answer | Later, api: ApiMetrics) -> None:
         if answer is None:
             self._connection.answered()
         elif type(answer) is Response:
@@ -264,6 +266,13 @@ class Peer(asyncio.BufferedProtocol):
                 self._shared.watch.sends(self)
         elif isinstance(answer, Throttled):
             self._throttle(answer, api)
+        elif isinstance(answer, Promise):
+            if answer.done():
+                self._took(answer.result(), api)
+            else:
+                self._api, self._asked_s = api, self.last_move
+                self._pending = answer
+                answer.when_done(self._kept)
         else:
             assert not isinstance(answer, Response)
             self._api, self._asked_s = api, self.last_move
@@ -294,22 +303,36 @@ class Peer(asyncio.BufferedProtocol):
         error = future.exception()
         if error is not None and not isinstance(error, Exception):
             raise error
-        if self._connection.state is CLOSED or self._transport.is_closing():
-            if error is not None:
-                self._failed(error)
-            elif (answer := future.result()) is not None and answer.on_done is not None:
-                answer.on_done()
-            return
-        self._moved()
+        if self._answered(future) and self._connection.state is READING:
+            self._next()
+
+    def _answered(self, later: asyncio.Future[Answer] | Promise) -> bool:
+        """Send what is there by now; False where the connection has ended."""
         try:
-            if error is not None:
-                raise error
+            if self._connection.state is CLOSED or self._transport.is_closing():
+                if (answer := later.result()) is not None and answer.on_done is not None:
+                    answer.on_done()
+                return False
+            self._moved()
+            answer = later.result()
             self._api.later.observe(self.last_move - self._asked_s)
-            self._took(future.result(), self._api)
+            self._took(answer, self._api)
         except Exception as e:
             self._failed(e)
-            return
-        if self._connection.state is READING:
+            return False
+        return True
+
+    def _kept(self, promise: Promise) -> None:
+        """Within somebody else's work: where a request is next, or the end, that is for a step of its own."""
+        if self._connection.arrived_bytes or self._eof or self._shared.stopping or self._pausing:
+            self._shared.loop.call_soon(self._kept_before_more, promise)
+        else:
+            self._pending = None
+            self._answered(promise)
+
+    def _kept_before_more(self, promise: Promise) -> None:
+        self._pending = None
+        if self._answered(promise) and self._connection.state is READING:
             self._next()
 
     def _sent(self, error: Exception | None) -> None:

@@ -123,13 +123,14 @@ class BatchBuilder:
             | (CONTROL_FLAG if is_control else 0)
             | (LOG_APPEND_TIME_FLAG if log_append_time is not None else 0)
         )
-        self._records: list[bytes] = []
+        self._records: list[Buffer] = []
+        self._count = 0
         self._size = HEADER_SIZE
         self._base_timestamp = NO_TIMESTAMP
         self._max_timestamp = NO_TIMESTAMP
 
     def __len__(self) -> int:
-        return len(self._records)
+        return self._count
 
     @property
     def size(self) -> int:
@@ -144,18 +145,19 @@ class BatchBuilder:
         headers: Sequence[HeaderPair] = (),
     ) -> int:
         """Append a record; returns its offset."""
-        delta = len(self._records)
+        delta = self._count
         if not delta:
             self._base_timestamp = timestamp
         self._max_timestamp = max(self._max_timestamp, timestamp)
         record = encode_record(delta, timestamp - self._base_timestamp, key, value, headers)
         self._records.append(record)
+        self._count += 1
         self._size += len(record)
         return self._base_offset + delta
 
     def add_all(self, timestamp: int, records: Iterable[tuple[Buffer, Buffer | None]]) -> None:
         """Append many records without headers, as (key, value): the bytes of as many calls of `add`."""
-        varint, append, delta = encode_varint, self._records.append, len(self._records)
+        varint, append, delta = encode_varint, self._records.append, self._count
         if not delta:
             self._base_timestamp = timestamp
         self._max_timestamp = max(self._max_timestamp, timestamp)
@@ -176,7 +178,17 @@ class BatchBuilder:
             append(record)
             size += len(record)
             delta += 1
+        self._count = delta
         self._size += size
+
+    def add_encoded(self, timestamp: int, count: int, records: Buffer) -> None:
+        """Append `count` records that are bytes already, with the deltas that they have here."""
+        if not self._count:
+            self._base_timestamp = timestamp
+        self._max_timestamp = max(self._max_timestamp, timestamp)
+        self._records.append(records)
+        self._count += count
+        self._size += len(records)
 
     def build(self) -> bytearray:
         """The batch; `ValueError` if it would have no records or more bytes than its length can say."""
@@ -196,11 +208,11 @@ class BatchBuilder:
             MAGIC,
             0,
             self._flags | self._codec,
-            len(self._records) - 1,
+            self._count - 1,
             self._base_timestamp,
             max_timestamp,
             *self._producer,
-            len(self._records),
+            self._count,
         )
         _CRC.pack_into(batch, 17, compute_crc(batch, 0, len(batch)))
         return batch

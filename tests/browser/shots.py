@@ -7,24 +7,30 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Any
+
+import confluent_kafka
 
 from tests.support.browser import Window, chromium_of
 from tests.support.clients import Confluent
 from tests.support.console import Scene, console_node, console_of, fill, readings
-from tests.support.processes import REPOSITORY
+from tests.support.processes import REPOSITORY, wait_until
 from tests.support.stores import moto_server, new_bucket
 
 FOLDER = REPOSITORY / "docs" / "images"
 WATCHED_S = 40
 """So long is something going on before the first picture: charts want a past."""
+GROUP = "billing"
 SHOTS = (
     ("overview", "/", "light", 1280, 900),
     ("overview-dark", "/", "dark", 1280, 900),
     ("topic", "/topic?name=readings", "light", 1280, 560),
     ("topic-dark", "/topic?name=readings&partition=1&scale=bytes", "dark", 1280, 760),
     ("records", "/records?topic=readings&partition=0&where=offset&at=500&most=20", "light", 1280, 640),
+    ("group", f"/group?id={GROUP}", "light", 1280, 820),
     ("bucket", "/bucket", "light", 1280, 860),
     ("cold", "/cold", "light", 1280, 820),
     ("configuration", "/configuration", "light", 1280, 700),
@@ -49,16 +55,20 @@ def main(folder: Path) -> None:
 
 def shoot(url: str, scene: Scene, folder: Path) -> None:
     done = threading.Event()
-    going_on = threading.Thread(target=_live, args=(scene, done))
-    going_on.start()
+    going_on = [threading.Thread(target=_live, args=(scene, done))]
+    going_on += [threading.Thread(target=_member, args=(scene, name, done)) for name in ("ledger", "mailer")]
+    for thread in going_on:
+        thread.start()
     try:
+        wait_until("the group", lambda: _is_there(f"{url}/group?id={GROUP}"), 60)
         time.sleep(WATCHED_S)
         with chromium_of() as browser:
             for name, path, scheme, width, height in SHOTS:
                 _shot(browser, url, folder / f"console-{name}.png", path, scheme, width, height)
     finally:
         done.set()
-        going_on.join()
+        for thread in going_on:
+            thread.join()
 
 
 def _live(scene: Scene, done: threading.Event) -> None:
@@ -72,6 +82,39 @@ def _live(scene: Scene, done: threading.Event) -> None:
         if turn % 3 == 0:
             Confluent().read(scene.node.bootstrap, scene.tiered, turn % scene.partitions, 100, 400)
         done.wait(0.7)
+
+
+def _is_there(page: str) -> bool:
+    """Whether the page is; a group's lag is followed from the first look on."""
+    try:
+        with urllib.request.urlopen(page, timeout=30):
+            return True
+    except urllib.error.HTTPError:
+        return False
+
+
+def _member(scene: Scene, client_id: str, done: threading.Event) -> None:
+    """A member of a group that reads slower than is written at times, and commits."""
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": scene.node.bootstrap,
+            "group.id": GROUP,
+            "group.protocol": "consumer",
+            "client.id": client_id,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    try:
+        consumer.subscribe([scene.tiered])
+        while not done.is_set():
+            if consumer.consume(60, timeout=0.5):
+                consumer.commit(asynchronous=False)
+            done.wait(0.3)
+    except confluent_kafka.KafkaException as e:
+        print(f"{client_id}: {e}", file=sys.stderr)
+    finally:
+        consumer.close()
 
 
 def _shot(browser: Any, url: str, file: Path, path: str, scheme: str, width: int, height: int) -> None:

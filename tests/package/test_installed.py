@@ -31,6 +31,7 @@ KERNELS = (
     "time_kernel",
     "key_kernel",
     "copy_kernel",
+    "commit_kernel",
 )
 
 

@@ -17,6 +17,7 @@ KERNELS = (
     "time_kernel",
     "key_kernel",
     "copy_kernel",
+    "commit_kernel",
 )
 KERNEL_FILES = (
     *("__init__.py", "kernel_status.py", "without_cython.py", "kernel.pxd", "column_buffers.pxd"),

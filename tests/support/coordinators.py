@@ -60,11 +60,14 @@ class ModelLog:
             self.listener(offset)
 
     def truncate(self, offset: int) -> None:
-        """Another leader did not have what lies there; whole batches go."""
+        """Another leader did not have what lies there; whole batches go, none that the mark has reached."""
         assert offset >= self.high_watermark
-        while self.batches and next(iter_headers(self.batches[-1])).next_offset > offset:
-            self.end_offset = next(iter_headers(self.batches.pop())).base_offset
-        self.high_watermark = min(self.high_watermark, self.end_offset)
+        while self.batches:
+            [last] = iter_headers(self.batches[-1])
+            if last.next_offset <= offset or last.base_offset < self.high_watermark:
+                break
+            self.batches.pop()
+            self.end_offset = last.base_offset
 
     async def read(self, offset: int, max_bytes: int) -> list[StoredBatch]:
         found = bytearray()

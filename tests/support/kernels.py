@@ -17,6 +17,7 @@ NAMES: Final = (
     "time_kernel",
     "key_kernel",
     "copy_kernel",
+    "commit_kernel",
 )
 """Each after those that it imports."""
 

@@ -7,10 +7,14 @@ from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
+from service.base.errors import RequestError
 from service.broker.broker import Broker
+from service.groups import quick_commits
 from service.groups.offset_commits import KnownCommit, known_commit
 from service.groups.requests import CommittedTopic, OffsetCommitResponse, commit_failed
-from service.network.exchange import RequestContext
+from service.network.exchange import Promise, RequestContext, Response
+from service.wire.api import RequestHeader, read_request, response_frame
+from service.wire.offset_commits import FIRST_BY_HAND
 from service.wire.offsets import OffsetCommitRequest
 
 AT_ONCE: Final = 250
@@ -31,6 +35,44 @@ def handle(
     if count + len(request.topics) > AT_ONCE:
         return _in_pieces(broker, version, request)
     return _commit(broker, version, request)
+
+
+def quick(broker: Broker, header: RequestHeader, frame: memoryview) -> Promise | None:
+    """The answer to a plain commit (`groups/quick_commits`), once it is written; None for any other."""
+    if header.api_version < FIRST_BY_HAND:
+        return None
+    plain = quick_commits.read(frame, header.body, header.api_version)
+    context = None if plain is None else broker.groups.active(plain.group_id)
+    if plain is None or context is None:
+        return None
+    now_ms, shard = context.now_ms(), context.shard
+    decided = quick_commits.decide(plain, shard, broker.groups.topics, now_ms)
+    if decided is None:
+        return None
+    block, effects = decided
+    response = Response([quick_commits.answer(plain, block, header.correlation_id)])
+    promise = _PlainCommit(header, frame)
+    if not context.write_block(block, response, effects, promise, now_ms):
+        return None
+    shard.metrics.offset_commits += block.count
+    return promise
+
+
+class _PlainCommit(Promise):
+    """The answer to a plain commit. The request is kept for the case that it cannot be written."""
+
+    __slots__ = ("_frame", "_header")
+
+    def __init__(self, header: RequestHeader, frame: memoryview) -> None:
+        super().__init__()
+        self._header = header
+        self._frame = frame
+
+    def failed(self, error: Exception) -> Response:
+        if not isinstance(error, RequestError):
+            raise error
+        request = read_request(self._header, self._frame)
+        return Response([response_frame(self._header, commit_failed(request, error.code))])
 
 
 def _commit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Hashable
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -23,9 +23,6 @@ from service.groups.consumer_config import (
     GroupSettings,
 )
 from service.groups.metrics import GroupMetrics
-
-BELIEVED_MS: Final = 60_000
-"""So long work that was begun is believed to be under way: what reports nothing by then is begun anew."""
 
 
 class TimerKind(StrEnum):

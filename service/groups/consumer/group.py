@@ -160,6 +160,15 @@ class Subscribers(NamedTuple):
     by_regex: int
 
 
+BELIEVED_MS: Final = 60_000
+"""So long work that was begun is believed to be under way: what reports nothing by then is begun anew."""
+
+
+def is_under_way(until_ms: int, now_ms: int) -> bool:
+    """Whether work that is believed in until then is. A clock that was set back makes nobody wait longer."""
+    return until_ms - BELIEVED_MS <= now_ms < until_ms
+
+
 class Volatile:
     """What a coordinator remembers of a group beside its records; what is lost of it is found again."""
 

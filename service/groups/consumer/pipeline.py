@@ -15,7 +15,6 @@ from uuid import UUID
 from service.base.steps import at_once
 from service.groups.consumer import target as targets
 from service.groups.consumer.context import (
-    BELIEVED_MS,
     Context,
     TimerKind,
     WorkKind,
@@ -23,7 +22,7 @@ from service.groups.consumer.context import (
     cancel,
     schedule,
 )
-from service.groups.consumer.group import ConsumerGroup, Member, MemberState
+from service.groups.consumer.group import BELIEVED_MS, ConsumerGroup, Member, MemberState, is_under_way
 from service.groups.consumer.reconcile import Goal, reconciled
 from service.groups.consumer.regex import Freshness, RegexChange, Resolution, regex_change, resolution
 from service.groups.consumer.subscriptions import metadata_hash, names_after, names_resolved
@@ -98,7 +97,7 @@ def write_targets(
     if not targets.is_due(group.target_ms, context.assignment_interval_ms(group.group_id), now_ms):
         return last
     under_way = group.volatile.assigning
-    if under_way is not None and under_way[0] == epoch and now_ms < under_way[1]:
+    if under_way is not None and under_way[0] == epoch and is_under_way(under_way[1], now_ms):
         return last
     base = targets.basis(group, epoch, member, context.config().assignors, context.topics)
     if base.is_large:

@@ -17,7 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.steps import Steps
-from service.groups.consumer.group import ConsumerGroup, Member
+from service.groups.consumer.group import ConsumerGroup, Member, is_under_way
 
 REFRESH_MIN_INTERVAL_MS: Final = 10_000
 _MOST_MEMORY: Final = 1 << 20
@@ -116,9 +116,11 @@ def regex_change(group: ConsumerGroup, old: Member, new: Member, fresh: Freshnes
 def _to_resolve(
     group: ConsumerGroup, old: Member, new: Member, is_new: bool, fresh: Freshness
 ) -> tuple[str, ...]:
-    if fresh.now_ms < group.volatile.resolving_until_ms:
+    if is_under_way(group.volatile.resolving_until_ms, fresh.now_ms):
         return ()
-    last_ms = max((resolved.timestamp for resolved in group.regexes.values()), default=None)
+    # A time that is still to come was written before the clock was set back: it says nothing.
+    resolved_ms = (resolved.timestamp for resolved in group.regexes.values())
+    last_ms = max((at for at in resolved_ms if at <= fresh.now_ms), default=None)
     if last_ms is not None and fresh.now_ms <= last_ms + REFRESH_MIN_INTERVAL_MS:
         return ()
     counts = dict(group.regex_members)

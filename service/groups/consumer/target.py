@@ -27,6 +27,8 @@ ASSIGNORS: Final[Mapping[str, Assignor]] = {
 }
 LARGE: Final = 2_000
 """Members and partitions together; what is larger is assigned in slices."""
+MANY_MEMBERS: Final = 150
+"""Members; those of more are dealt with in slices whatever they share: some milliseconds."""
 
 
 Subscriptions: TypeAlias = Mapping[str, tuple[str | None, frozenset[str]]]
@@ -46,7 +48,9 @@ class Basis(NamedTuple):
 
     @property
     def is_large(self) -> bool:
-        return len(self.subscriptions) + sum(topic.partitions for topic in self.topics.values()) > LARGE
+        members = len(self.subscriptions)
+        partitions = sum(topic.partitions for topic in self.topics.values())
+        return members > MANY_MEMBERS or members + partitions > LARGE
 
 
 class Made(NamedTuple):
@@ -66,8 +70,10 @@ class Made(NamedTuple):
 
 
 def is_due(target_ms: int, interval_ms: int, now_ms: int) -> bool:
-    """Whether new targets may be made: at once when there are none yet, or nobody knows since when."""
-    return target_ms == 0 or interval_ms == 0 or now_ms >= target_ms + interval_ms
+    """Whether new targets may be made: at once when there are none yet, or nobody knows since when, as with a
+    clock that was set back.
+    """
+    return target_ms == 0 or interval_ms == 0 or not target_ms <= now_ms < target_ms + interval_ms
 
 
 def preferred_assignor(members: Iterable[Member], assignors: tuple[str, ...]) -> str:

@@ -15,11 +15,36 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
 from service.base.timers import Timers
+from service.coordinator.batching import size_of
 from service.coordinator.context import RuntimeSettings
-from service.coordinator.runtime import Runtime, State
+from service.coordinator.runtime import Runtime
 from service.coordinator.shard import LATER, Decision, Record, Reply
+from service.records.builder import encode_record
 from tests.support.coordinators import DictShard, ModelLog, ModelLogs
 from tests.support.virtual_loop import VirtualLoop, run_virtually
+
+
+class DictBlock:
+    """A `Block` of a `DictShard`."""
+
+    def __init__(self, shard: DictShard, records: tuple[Record, ...]) -> None:
+        self.shard = shard
+        self.records = records
+        self.count = len(records)
+        self.size = size_of(records)
+
+    def encode(self, offset: int, delta: int, timestamp_delta: int) -> bytes:
+        encoded = [encode_record(delta + n, timestamp_delta, *one) for n, one in enumerate(self.records)]
+        return b"".join(encoded)
+
+    def replay(self, offset: int, is_committed: bool) -> None:
+        journal = self.shard.journal
+        assert not is_committed or offset + self.count <= journal.committed_offset
+        for number, (key, value) in enumerate(self.records):
+            if not is_committed:
+                journal.at(offset + number)
+            self.shard.replay(offset + number, key, value)
+
 
 KEYS = [f"k{number}".encode() for number in range(6)]
 FAILURES: list[tuple[Exception, ErrorCode]] = [
@@ -113,6 +138,19 @@ class World:
         records = tuple(Record(b"d%d" % n, bytes(900)) for n in range(9))
         asked = self._new("divisible", ())
         self._ask(asked, lambda shard, ticket, now: Decision("ok", records, divisible=True))
+
+    def block(self) -> None:
+        """What is written as bytes, where there is room for it; else as any write."""
+        context = self.runtime.active(0)
+        if context is None:
+            self.write()
+            return
+        asked = self._new("block", self._records())
+        future = self.loop.create_future()
+        asked.follow(future)
+        written = DictBlock(context.shard, asked.records)
+        if not context.write_block(written, "ok", (), future, context.now_ms()):
+            future.set_exception(RequestError(ErrorCode.record_list_too_large, "it is for the ordinary way"))
 
     def look(self) -> None:
         """A decision without records, which rests on what is not committed yet."""
@@ -215,12 +253,18 @@ class World:
             self.log.leader_epoch += 1
             self.runtime.elected(0, self.log.leader_epoch)
 
+    async def _seen(self) -> None:
+        """Whoever decides has every block replayed."""
+        self.look()
+        await asyncio.sleep(0)
+
     async def check_state(self) -> None:
         """In quiet, the state is the replay of the log from zero."""
         self.log.fails_with = None
         await asyncio.sleep(0.1)
-        context = self.runtime.states()[State.ACTIVE]
-        if context:
+        context = self.runtime.active(0)
+        if context is not None:
+            await self._seen()
             assert dict(self.shard.values.items()) == self.log.state()
             assert len(self.shard.journal) == 0 or self.log.high_watermark < self.log.end_offset
 
@@ -232,7 +276,7 @@ async def live(seed: int) -> None:
     world.loop.set_exception_handler(lambda loop, context: failures.append(context.get("exception", context)))
     world.runtime.elected(0, 0)
     steps = (
-        [world.write] * 12 + [world.look, world.join, world.complete, world.read] * 3
+        [world.write] * 8 + [world.block] * 8 + [world.look, world.join, world.complete, world.read] * 3
         + [world.divisible, world.refuse, world.replay_bug, world.mark, world.mark, world.catch_up]
         + [world.fail, world.elect, world.elect_again]
     )  # fmt: skip

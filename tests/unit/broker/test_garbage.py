@@ -87,6 +87,26 @@ def test_what_has_grown_much_is_set_aside_until_there_may_be_as_much_garbage_as_
     assert gone() is None
 
 
+def test_what_is_read_into_memory_is_set_aside_unseen(full_looks: list[int]) -> None:
+    loading = True
+    garbage = Garbage(Turns(), time.monotonic, many=MUCH, is_loading=lambda: loading)
+    garbage.begin()
+    full_looks.clear()
+    alive: list[object] = []
+    for _ in range(5):
+        alive += [[n] for n in range(MUCH)]
+        garbage.look()
+    alive += [[n] for n in range(MUCH)]
+    loading = False
+    garbage.look()
+    garbage.look()
+    assert not full_looks
+    while not full_looks:
+        alive += [[n] for n in range(MUCH)]
+        garbage.look()
+        assert len(alive) < 50 * MUCH
+
+
 def test_a_long_collection_is_named_as_what_held_the_loop(
     full_looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from service.base.errors import RequestError, StorageError
 from service.base.steps import Steps
 from service.base.timers import Timers
 from service.coordinator.context import RuntimeSettings
+from service.coordinator.loading import load
+from service.coordinator.metrics import RuntimeMetrics
 from service.coordinator.runtime import Runtime, State
 from service.coordinator.shard import (
     LATER,
@@ -475,5 +477,64 @@ def test_a_transactional_write_goes_alone_and_markers_are_replayed() -> None:
         await world.lead()
         assert world.shard.markers == [(7, 1, True)]
         assert len(world.shard.values) == 3
+
+    lived(scenario)
+
+
+def test_a_timer_that_is_put_off_goes_off_once_and_then() -> None:
+    async def scenario(world: World) -> None:
+        await world.lead()
+
+        def schedule(after_ms: int) -> None:
+            world.runtime.write(
+                0, lambda shard, ticket, now: Decision("ok", (), (Schedule("session", now + after_ms),))
+            )
+
+        for _ in range(10):
+            schedule(300)
+            await asyncio.sleep(0.2)
+        assert world.shard.fired == []
+        await asyncio.sleep(0.08)
+        assert world.shard.fired == []
+        await asyncio.sleep(0.1)
+        assert world.shard.fired == ["session"]
+        schedule(10_000)
+        schedule(100)
+        await asyncio.sleep(0.2)
+        assert world.shard.fired == ["session"] * 2
+        await asyncio.sleep(20)
+        assert world.shard.fired == ["session"] * 2
+
+    lived(scenario)
+
+
+def test_slices_of_a_load_end_by_the_clock() -> None:
+    """However few records that are."""
+
+    async def scenario(world: World) -> None:
+        clock_s, turn_s = 0.0, 0.0
+        slices: list[float] = []
+
+        class Slow(DictShard):
+            def replay(self, *about: Any) -> None:
+                nonlocal clock_s, turn_s
+                super().replay(*about)
+                clock_s += 0.0015
+                turn_s += 0.0015
+
+        def is_wanted() -> bool:
+            """Asked at the begin of each slice."""
+            nonlocal turn_s
+            slices.append(turn_s)
+            turn_s = 0.0
+            return True
+
+        for first in range(0, 60, 20):
+            world.log.append(build_batch([(1, b"k%d" % (first + n), b"v") for n in range(20)]), 0)
+        shard = Slow()
+        assert await load(shard, world.log, 1 << 20, is_wanted, RuntimeMetrics(), lambda: clock_s)
+        assert len(shard.values) == 60
+        assert sum(slices) + turn_s == pytest.approx(0.09)
+        assert max(slices) <= 0.0031
 
     lived(scenario)

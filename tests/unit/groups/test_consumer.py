@@ -428,6 +428,26 @@ def test_a_regular_expression_is_resolved_and_again_when_there_are_new_topics() 
     assert c.leader.log[-2].record == modern.tombstone(modern.RegexKey("g", "ap.*"))
 
 
+def test_regular_expressions_are_resolved_by_a_clock_that_was_set_back() -> None:
+    need_re2()
+    c = consumers(apples=1)
+    a = Consumer(c, "a", regex="ap.*")
+    settle(a)
+    c.world.make_topic("apes", 5)
+    c.leader.advance(-3_600_000)
+    settle(a)
+    assert len(a.has) == 6
+
+
+def test_targets_are_made_by_a_clock_that_was_set_back() -> None:
+    c = consumers(config=ConsumerConfig(assignment_interval_ms=1000), t=4)
+    a, b = Consumer(c, "a", names=("t",)), Consumer(c, "b", names=("t",))
+    settle(a)
+    c.leader.advance(-3_600_000)
+    settle(a, b)
+    assert len(a.has) == len(b.has) == 2
+
+
 def test_topics_found_for_a_regex_that_could_not_be_written_are_looked_for_again() -> None:
     need_re2()
     c = consumers(apples=2)

@@ -10,7 +10,14 @@ from typing import Any
 from service.base.disk import SystemDisk
 from service.base.turns import Turns
 from service.hot.files import FileSlice, SegmentFile
-from service.network.sender import TURN_BYTES, Outlet, Sender
+from service.network.sender import (
+    SHARED_S,
+    SHARED_TURN_BYTES,
+    SMALL_SLICE_BYTES,
+    TURN_BYTES,
+    Outlet,
+    Sender,
+)
 
 READERS = 8
 EACH = TURN_BYTES // 2
@@ -18,7 +25,7 @@ SMALL_BUFFER = 64 << 10
 
 
 class SocketTransport(asyncio.Transport):
-    """Only says which socket it is."""
+    """Only says which socket it is, and writes what fits into it."""
 
     def __init__(self, own: socket.socket) -> None:
         super().__init__({"socket": own})
@@ -28,6 +35,9 @@ class SocketTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        assert self.get_extra_info("socket").send(data) == len(data)
 
 
 class CountedFile(SegmentFile):
@@ -48,6 +58,12 @@ async def _taken(reader: socket.socket, size: int) -> bytes:
         assert piece
         taken += piece
     return bytes(taken)
+
+
+async def _the_row_is_served() -> None:
+    """Who waits comes last in the next turn."""
+    for _ in range(2):
+        await asyncio.sleep(0)
 
 
 def test_all_readers_together_are_sent_so_much_in_a_turn_and_each_gets_all_of_it(tmp_path: Path) -> None:
@@ -111,10 +127,44 @@ def test_who_is_gone_when_there_is_room_again_is_passed_over(tmp_path: Path) -> 
         assert not gone.send([FileSlice(file, 0, SMALL_BUFFER)])
         assert not stays.send([FileSlice(file, 0, SMALL_BUFFER)])
         gone.close()
-        await asyncio.sleep(0)
+        await _the_row_is_served()
         assert ended == [None]
         assert stays.taken_bytes == SMALL_BUFFER
         assert gone.taken_bytes == 0
+        for pair in pairs:
+            for one in pair:
+                one.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_waits_for_room_comes_behind_what_peers_have_sent_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(EACH))
+    file = SegmentFile(SystemDisk(), path, EACH)
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        outlet = Outlet(loop, Turns())
+        outlet.used(TURN_BYTES)
+        pairs = [socket.socketpair() for _ in range(2)]
+        for pair in pairs:
+            for one in pair:
+                one.setblocking(False)
+        (own, _), (heard, asking) = pairs
+        order: list[str] = []
+        sender = Sender(loop, SocketTransport(own), lambda _: order.append("row"), lambda: None, outlet)
+        assert not sender.send([FileSlice(file, 0, SMALL_BUFFER)])
+
+        def hear() -> None:
+            heard.recv(1)
+            order.append("request")
+
+        loop.add_reader(heard, hear)
+        asking.send(b"?")
+        await _the_row_is_served()
+        loop.remove_reader(heard)
+        assert order == ["request", "row"]
         for pair in pairs:
             for one in pair:
                 one.close()
@@ -137,7 +187,7 @@ def test_what_fills_the_kernels_buffer_is_not_what_the_peer_has_taken(tmp_path: 
         sender = Sender(loop, SocketTransport(own), lambda _: None, lambda: None, outlet)
         assert not sender.send([FileSlice(file, 0, TURN_BYTES)])
         assert sender.moved_bytes is None, "it waits for others"
-        await asyncio.sleep(0)
+        await _the_row_is_served()
         filled = sender.taken_bytes
         assert 0 < filled < TURN_BYTES
         assert sender.moved_bytes == 0
@@ -178,6 +228,54 @@ def test_who_finds_room_costs_no_turn_and_each_turn_has_room_anew(tmp_path: Path
             assert outlet.room == TURN_BYTES - SMALL_BUFFER
             outlet.used(TURN_BYTES)
         assert loop.asked == 0
+    finally:
+        sender.close()
+        own.close()
+        other.close()
+        loop.close()
+
+
+class ClockedLoop(CountedLoop):
+    """Its time is what it is told."""
+
+    now = 100.0
+
+    def time(self) -> float:
+        return self.now
+
+
+def test_a_turn_has_less_room_while_somebody_asks_for_little(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(EACH))
+    file = SegmentFile(SystemDisk(), path, EACH)
+    loop, turns = ClockedLoop(), Turns()
+    own, other = socket.socketpair()
+    own.setblocking(False)
+    try:
+        outlet = Outlet(loop, turns)
+        sender = Sender(loop, SocketTransport(own), lambda _: None, lambda: None, outlet)
+
+        def room_of_a_turn() -> int:
+            turns.began = loop.now
+            return outlet.room
+
+        def sent(size: int) -> None:
+            assert sender.send([FileSlice(file, 0, size)])
+            assert other.recv(size, socket.MSG_WAITALL) == bytes(size)
+
+        loop.now += 1
+        assert room_of_a_turn() == TURN_BYTES
+        sent(SMALL_BUFFER)
+        loop.now += SHARED_S / 10
+        assert room_of_a_turn() == TURN_BYTES, "who asks for much is no reason"
+        sent(SMALL_SLICE_BYTES)
+        assert outlet.room == TURN_BYTES, "it holds from the next turn on"
+        loop.now += SHARED_S / 10
+        assert room_of_a_turn() == SHARED_TURN_BYTES
+        loop.now += SHARED_S * 0.9
+        assert room_of_a_turn() == SHARED_TURN_BYTES
+        loop.now += SHARED_S * 0.2
+        assert room_of_a_turn() == TURN_BYTES
     finally:
         sender.close()
         own.close()

@@ -1,0 +1,226 @@
+"""OffsetCommit of the plain case, from the request's bytes to its records and its answer. [P]
+
+Nearly all commits are alike: a simple group's, or a member's with the right generation or epoch, of
+partitions that exist, and everything is taken. Those are decided here without an object for each partition.
+Whatever is not plain is left to `offset_commits`, which alone decides what is refused; what is taken here has
+the same records, the same answer and the same effects as there, byte for byte.
+
+>>> read(memoryview(b"no request"), 0, 9) is None
+True
+"""
+
+from __future__ import annotations
+
+from array import array
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from service.coordinator.batching import RECORD_OVERHEAD
+from service.coordinator.ports import Topic, TopicsView
+from service.coordinator.shard import Effect, Schedule
+from service.groups.classic.group import ClassicGroup
+from service.groups.classic.rebalance import SESSION
+from service.groups.consumer.group import ConsumerGroup
+from service.groups.offset_commits import TOPIC_IDS_FROM
+from service.groups.offsets import Offsets
+from service.groups.records import MAX_STRING_BYTES, offset_key_prefix
+from service.groups.requests import NO_MEMBER
+from service.groups.shard import GroupShard
+from service.records.commit_kernel import (
+    EPOCH,
+    GROUP,
+    GROUP_SIZE,
+    HEAD_FIELDS,
+    INSTANCE,
+    INSTANCE_SIZE,
+    MEMBER,
+    MEMBER_SIZE,
+    ROW_BYTES,
+    ROW_FIELDS,
+    TOPIC_FIELDS,
+    VALUE_BYTES,
+    pack_rows,
+    read_commit,
+    write_answer,
+    write_records,
+)
+from service.wire.primitives import uuid_from_bytes
+
+MOST: Final = 200
+"""Topics and partitions of one commit; what has more is written in pieces anyway, or nearly."""
+_COMMITS_BY_EPOCH_FROM: Final = 9
+_LONGEST_ID: Final = 250
+"""Group ids of more characters are not plain: what is remembered of groups is bounded by it."""
+_LONGEST_METADATA: Final = 16_000
+_KEY_PARTITION: Final = 4
+_KEY_HEAD: Final = 4
+_NO_EFFECTS: Final[tuple[Effect, ...]] = ()
+
+_head = array("q", bytes(8 * HEAD_FIELDS))
+_topics = array("q", bytes(8 * TOPIC_FIELDS * MOST))
+_rows = array("q", bytes(8 * ROW_FIELDS * MOST))
+_out = bytearray(1 << 16)
+_row = bytearray(ROW_BYTES + _LONGEST_METADATA + MAX_STRING_BYTES)
+"""Room for one request at a time: whoever reads one writes its records before the next is read."""
+
+
+class Plain(NamedTuple):
+    """What a request says; the numbers of its topics and partitions are in the arrays of this module."""
+
+    frame: memoryview
+    version: int
+    group_id: str
+    group_bytes: int
+    epoch: int
+    member_id: str
+    instance_id: str | None
+    topics: int
+
+
+def read(frame: memoryview, position: int, version: int) -> Plain | None:
+    """The request whose body begins at `position`; None where it is not an ordinary one. Good until the next
+    is read.
+    """
+    topics = read_commit(frame, position, version, MOST, _head, _topics, _rows)
+    if topics < 0:
+        return None
+    head = _head
+    instance_id = None
+    try:
+        group_id = str(frame[head[GROUP] : head[GROUP] + head[GROUP_SIZE]], "utf-8")
+        member_id = NO_MEMBER
+        if head[MEMBER_SIZE]:
+            member_id = str(frame[head[MEMBER] : head[MEMBER] + head[MEMBER_SIZE]], "utf-8")
+        if head[INSTANCE_SIZE] >= 0:
+            instance_id = str(frame[head[INSTANCE] : head[INSTANCE] + head[INSTANCE_SIZE]], "utf-8")
+    except UnicodeDecodeError:
+        return None
+    if len(group_id) > _LONGEST_ID:
+        return None
+    return Plain(frame, version, group_id, head[GROUP_SIZE], head[EPOCH], member_id, instance_id, topics)
+
+
+class PlainCommit:
+    """A `Block`: what a plain request writes, once it has been decided that it may."""
+
+    __slots__ = ("_commit_ms", "_group_id", "_offsets", "_packed", "_plain", "_topics", "count", "size")
+
+    def __init__(
+        self, plain: Plain, topics: list[tuple[Topic, bytes]], offsets: Offsets, commit_ms: int
+    ) -> None:
+        """`topics`: each topic of the request, and what the keys of its records begin with."""
+        self._plain: Plain | None = plain
+        self._topics = topics
+        self._group_id = plain.group_id
+        self._offsets = offsets
+        self._commit_ms = commit_ms
+        self._packed: list[tuple[list[bytes], list[bytes]]] = []
+        self.count = count = 0
+        self.size = 0
+        """as `size_of` has it"""
+        for at, (_, prefix) in enumerate(topics):
+            count = _topics[at * TOPIC_FIELDS + 2]
+            each = RECORD_OVERHEAD + len(prefix) + _KEY_PARTITION + VALUE_BYTES
+            self.count += count
+            self.size += count * each + _topics[at * TOPIC_FIELDS + 4]
+
+    def encode(self, offset: int, delta: int, timestamp_delta: int) -> bytes:
+        """The records. What they leave behind is packed by the way: the request's bytes are not kept."""
+        plain, self._plain = self._plain, None
+        assert plain is not None
+        frame, commit_ms = plain.frame, self._commit_ms
+        out = _room(self.size)
+        rest_at = _KEY_HEAD + plain.group_bytes
+        first = at = 0
+        for number, (topic, prefix) in enumerate(self._topics):
+            count = _topics[number * TOPIC_FIELDS + 2]
+            raw_id = topic.topic_id.bytes
+            at = write_records(
+                frame, _rows, first, count, prefix, raw_id, delta + first, timestamp_delta, commit_ms, out, at
+            )
+            self._packed.append(
+                pack_rows(
+                    frame, _rows, first, count, prefix[rest_at:], raw_id, offset + first, commit_ms, _row
+                )
+            )
+            first += count
+        return bytes(memoryview(out)[:at])
+
+    def replay(self, offset: int, is_committed: bool) -> None:
+        for rests, rows in self._packed:
+            self._offsets.replay_rows(offset, self._group_id, rests, rows, is_committed)
+            offset += len(rows)
+
+
+def decide(
+    plain: Plain, shard: GroupShard, topics: TopicsView, now_ms: int
+) -> tuple[PlainCommit, tuple[Effect, ...]] | None:
+    """What the request writes, and what comes of it beside that; None where it is not plain after all.
+    Changes nothing.
+    """
+    effects = _taken_from(plain, shard, now_ms)
+    if effects is None:
+        return None
+    known: list[tuple[Topic, bytes]] = []
+    count = metadata = 0
+    for number in range(plain.topics):
+        at, size, partitions, greatest, room = _topics[number * TOPIC_FIELDS : (number + 1) * TOPIC_FIELDS]
+        topic = _topic(plain, at, size, topics)
+        if topic is None or greatest >= topic.partitions:
+            return None
+        known.append((topic, _prefix(plain.group_id, topic.name)))
+        count += partitions
+        metadata += room
+    if metadata > count:
+        longest = max(_rows[ROW_FIELDS - 1 : count * ROW_FIELDS : ROW_FIELDS])
+        if longest > min(shard.config().offset_metadata_max_bytes, MAX_STRING_BYTES, _LONGEST_METADATA):
+            return None
+    return PlainCommit(plain, known, shard.offsets, now_ms), effects
+
+
+def _topic(plain: Plain, at: int, size: int, topics: TopicsView) -> Topic | None:
+    raw = plain.frame[at : at + size]
+    if plain.version >= TOPIC_IDS_FROM:
+        return topics.by_id(uuid_from_bytes(bytes(raw)))
+    try:
+        return topics.by_name(str(raw, "utf-8"))
+    except UnicodeDecodeError:
+        return None
+
+
+def _taken_from(plain: Plain, shard: GroupShard, now_ms: int) -> tuple[Effect, ...] | None:
+    """What follows of the commit of a group that takes it, as `Group.check_commit` and `is_alive`."""
+    group_id, epoch = plain.group_id, plain.epoch
+    group = shard.groups.get(group_id)
+    if type(group) is ClassicGroup:
+        if shard.classic.round_of(group_id) is not None:
+            return None
+        if not group.members:
+            return _NO_EFFECTS if epoch < 0 else None
+        member = group.members.get(plain.member_id)
+        if member is None or epoch != group.generation:
+            return None
+        if plain.instance_id is not None and group.instances.get(plain.instance_id) != plain.member_id:
+            return None
+        return (Schedule((SESSION, group_id, plain.member_id), now_ms + member.session_timeout_ms),)
+    if type(group) is ConsumerGroup:
+        of = group.members.get(plain.member_id)
+        if of is None or epoch != of.epoch:
+            return None
+        is_known = of.classic is not None or plain.version >= _COMMITS_BY_EPOCH_FROM
+        return _NO_EFFECTS if is_known else None
+    return None
+
+
+def answer(plain: Plain, block: PlainCommit, correlation_id: int) -> bytes:
+    """The whole answer: everything is taken."""
+    out = _room(block.size)
+    return write_answer(plain.frame, plain.version, correlation_id, _topics, plain.topics, _rows, out)
+
+
+_prefix: Final = lru_cache(maxsize=4096)(offset_key_prefix)
+
+
+def _room(size: int) -> bytearray:
+    """Enough for records that take so much, and for the answer about them."""
+    return _out if size + 64 <= len(_out) else bytearray(size + 64)
