@@ -8,38 +8,18 @@ anything else is a bug that the server logs with the peer's address before it cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import Any, Final, NamedTuple, NoReturn
+from collections.abc import Awaitable, Mapping
+from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
 
-from service.base.errors import InvariantError
 from service.base.printable import printable
 from service.base.slices import Slice
 from service.broker.broker import Broker
-from service.broker.handlers import (
-    alter_configs,
-    api_versions,
-    create_partitions,
-    create_topics,
-    delete_records,
-    delete_topics,
-    describe_cluster,
-    describe_configs,
-    describe_log_dirs,
-    describe_producers,
-    describe_topic_partitions,
-    fetch,
-    incremental_alter_configs,
-    init_producer_id,
-    list_config_resources,
-    list_offsets,
-    metadata,
-    offset_for_leader_epoch,
-    produce,
-)
+from service.broker.tables import BROKER_APIS, Served
 from service.network.exchange import Answer, Later, Promise, RequestContext, Response
 from service.wire.api import (
+    APIS,
     ApiKey,
     RequestHeader,
     decode_request_steps,
@@ -50,14 +30,8 @@ from service.wire.api import (
     response_steps,
     unsupported_api_versions_frame,
 )
-from service.wire.fetch import parse_fetch, parse_fetch_steps
+from service.wire.errors import UnsupportedRequest
 from service.wire.primitives import ManyElements
-from service.wire.produce import parse_produce, parse_produce_steps
-
-Handler = Callable[[Broker, RequestContext, Any], Any]
-Quick = Callable[[Broker, RequestHeader, memoryview], Response | Promise | None]
-Parse = Callable[[int, memoryview, int, int], Any]
-ParseSteps = Callable[[int, memoryview, int], Generator[None, None, Any]]
 
 AT_ONCE_ELEMENTS: Final = 256
 """Array elements of a request that are read in one go; what has more is read and answered in slices."""
@@ -68,62 +42,6 @@ STEP_US: Final = 400
 NO_ERROR: Final = ErrorCode.none
 COUNTED_ERRORS: Final = 1000
 """Topics or resources of an answer that are looked at for an error."""
-
-
-def _is_not_loaded(broker: Broker, context: RequestContext, request: Any) -> NoReturn:
-    raise InvariantError(f"the code of API {context.api_key} is not loaded")
-
-
-class Served(NamedTuple):
-    """Who answers an API on the broker's listeners. `parse`: by hand, and so is the answer; in steps what has
-    many elements. `late`: the module of `handlers` with what stands here, which the first request loads: a
-    node without groups does without their code. `quick` answers ordinary requests from their bytes, without a
-    message or a task; None for those that `handle` is for.
-    """
-
-    handle: Handler = _is_not_loaded
-    parse: Parse | None = None
-    parse_steps: ParseSteps | None = None
-    late: str = ""
-    quick: Quick | None = None
-
-
-BROKER_APIS: Final[dict[int, Served]] = {
-    ApiKey.PRODUCE: Served(produce.handle, parse_produce, parse_produce_steps),
-    ApiKey.FETCH: Served(fetch.handle, parse_fetch, parse_fetch_steps),
-    ApiKey.LIST_OFFSETS: Served(list_offsets.handle),
-    ApiKey.METADATA: Served(metadata.handle),
-    ApiKey.OFFSET_COMMIT: Served(late="offset_commit"),
-    ApiKey.OFFSET_FETCH: Served(late="offset_fetch"),
-    ApiKey.FIND_COORDINATOR: Served(late="find_coordinator"),
-    ApiKey.JOIN_GROUP: Served(late="join_group"),
-    ApiKey.HEARTBEAT: Served(late="heartbeat"),
-    ApiKey.LEAVE_GROUP: Served(late="leave_group"),
-    ApiKey.SYNC_GROUP: Served(late="sync_group"),
-    ApiKey.DESCRIBE_GROUPS: Served(late="describe_groups"),
-    ApiKey.LIST_GROUPS: Served(late="list_groups"),
-    ApiKey.API_VERSIONS: Served(api_versions.handle),
-    ApiKey.CREATE_TOPICS: Served(create_topics.handle),
-    ApiKey.DELETE_TOPICS: Served(delete_topics.handle),
-    ApiKey.DELETE_RECORDS: Served(delete_records.handle),
-    ApiKey.INIT_PRODUCER_ID: Served(init_producer_id.handle),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: Served(offset_for_leader_epoch.handle),
-    ApiKey.DESCRIBE_CONFIGS: Served(describe_configs.handle),
-    ApiKey.ALTER_CONFIGS: Served(alter_configs.handle),
-    ApiKey.DESCRIBE_LOG_DIRS: Served(describe_log_dirs.handle),
-    ApiKey.CREATE_PARTITIONS: Served(create_partitions.handle),
-    ApiKey.DELETE_GROUPS: Served(late="delete_groups"),
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: Served(incremental_alter_configs.handle),
-    ApiKey.OFFSET_DELETE: Served(late="offset_delete"),
-    ApiKey.UPDATE_FEATURES: Served(late="update_features"),
-    ApiKey.DESCRIBE_CLUSTER: Served(describe_cluster.handle),
-    ApiKey.DESCRIBE_PRODUCERS: Served(describe_producers.handle),
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: Served(late="consumer_group_heartbeat"),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: Served(late="consumer_group_describe"),
-    ApiKey.LIST_CONFIG_RESOURCES: Served(list_config_resources.handle),
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Served(describe_topic_partitions.handle),
-}
-"""One row per API, as in `wire.api.APIS`, which says in which versions it is spoken and advertised."""
 
 
 class Dispatcher:
@@ -138,7 +56,9 @@ class Dispatcher:
         header = parse_request_header(frame)
         context.api_key, context.api_version = header.api_key, header.api_version
         context.correlation_id, context.client_id = header.correlation_id, header.client_id
-        served = self._apis[header.api_key]
+        served = self._apis.get(header.api_key)
+        if served is None:
+            raise UnsupportedRequest(f"{APIS[header.api_key].name} is not served on this listener")
         if served.quick is not None:
             at_once = served.quick(self._broker, header, frame)
             if at_once is not None:

@@ -65,3 +65,23 @@ class NetworkMetrics:
     def of(self, api_key: int) -> ApiMetrics:
         """The counters of an API that is served."""
         return self.apis.get(api_key) or self.apis.setdefault(api_key, ApiMetrics())
+
+
+@dataclass(slots=True, eq=False)
+class ChannelMetrics:
+    """The node's own connections to its peers, of one purpose. Owned by the event loop."""
+
+    calls: int = 0
+    """requests that were sent"""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    connected: int = 0
+    refused: int = 0
+    """tries to connect where nobody listens"""
+    timed_out: int = 0
+    """connections that took too long, and requests that were not answered in time"""
+    lost: int = 0
+    """connections that ended while something was in flight"""
+    garbage: int = 0
+    """connections that were ended for bytes that made no sense"""
+    idle_closed: int = 0

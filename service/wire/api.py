@@ -1,10 +1,11 @@
-"""The served APIs, request and response headers, and canonical messages. [P]
+"""Request and response headers, and canonical messages. [P]
 
 A canonical message is kio's dataclass of the newest served version: get its classes with
 `request_module(api)` and `response_module(api)`. `decode_request` and `encode_response` translate every
 other served version by field name.
 
-What is more than a mapping of fields is in `shapes`. What is special beside that:
+Which APIs there are is said in `apis`; what is more than a mapping of fields is in `shapes`. What is special
+beside that:
 
 - Metadata 8-10 carry the cluster's authorized operations, which the newest version does not; OffsetCommit and
   OffsetFetch know topics by name or id: their canonical messages are ours (`metadata`, `offsets`).
@@ -21,15 +22,15 @@ KIP-893.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import IntEnum
 from functools import cache, lru_cache
 from importlib import import_module
 from typing import Any, NamedTuple
 
 from service.base.types import Buffer
-from service.wire import frames, shapes
+from service.wire import frames
+from service.wire.apis import APIS, Api, ApiKey
 from service.wire.errors import MalformedMessage, UnsupportedRequest
 from service.wire.primitives import MAX_ELEMENTS, Cursor, Encoded, Sink, write_nullable_string
 from service.wire.schema import (
@@ -60,167 +61,6 @@ __all__ = [
     "unsupported_api_versions_frame",
 ]
 
-
-class ApiKey(IntEnum):
-    """Kafka's API keys, those that Firn serves."""
-
-    PRODUCE = 0
-    FETCH = 1
-    LIST_OFFSETS = 2
-    METADATA = 3
-    OFFSET_COMMIT = 8
-    OFFSET_FETCH = 9
-    FIND_COORDINATOR = 10
-    JOIN_GROUP = 11
-    HEARTBEAT = 12
-    LEAVE_GROUP = 13
-    SYNC_GROUP = 14
-    DESCRIBE_GROUPS = 15
-    LIST_GROUPS = 16
-    API_VERSIONS = 18
-    CREATE_TOPICS = 19
-    DELETE_TOPICS = 20
-    DELETE_RECORDS = 21
-    INIT_PRODUCER_ID = 22
-    OFFSET_FOR_LEADER_EPOCH = 23
-    DESCRIBE_CONFIGS = 32
-    ALTER_CONFIGS = 33
-    DESCRIBE_LOG_DIRS = 35
-    CREATE_PARTITIONS = 37
-    DELETE_GROUPS = 42
-    INCREMENTAL_ALTER_CONFIGS = 44
-    OFFSET_DELETE = 47
-    UPDATE_FEATURES = 57
-    DESCRIBE_CLUSTER = 60
-    DESCRIBE_PRODUCERS = 61
-    CONSUMER_GROUP_HEARTBEAT = 68
-    CONSUMER_GROUP_DESCRIBE = 69
-    LIST_CONFIG_RESOURCES = 74
-    DESCRIBE_TOPIC_PARTITIONS = 75
-
-
-class Api(NamedTuple):
-    """One served API: what there is to know of it on the wire, in one row of `APIS`.
-
-    `flexible_from` is its first version with compact types and tagged fields (KIP-482).
-    `by_hand_before`: older versions name topics, for which the canonical message has no place; they have a
-    codec of their own. `upgrade` makes a canonical request of one of an older version, `downgrade` the other
-    way round, where that is more than a mapping of fields. `ignorable` are request fields whose value may be
-    lost on an older broker, as their schemas say.
-    """
-
-    key: ApiKey
-    name: str
-    min_version: int
-    max_version: int
-    flexible_from: int
-    advertised_min: int
-    by_hand_before: int = 0
-    canonical: str = ""
-    """module of `service.wire` with the canonical messages, if they are not kio's; loaded at its first use"""
-    own_shape_before: int = 0
-    """older versions are not mapped by field, but read as they are and upgraded"""
-    upgrade: Callable[[Any, int], Any] | None = None
-    downgrade: Callable[[Any, int], Any] | None = None
-    downgrade_response: Callable[[Any, int], Any] | None = None
-    own_response_before: int = 0
-    """older responses are written as they are, of what `downgrade_response` makes of the canonical one"""
-    upgrade_response: Callable[[Any, int], Any] | None = None
-    ignorable: frozenset[str] = frozenset()
-    is_repeated: bool = False
-    """clients send the same request again and again: a small one is read once"""
-    quick: str = ""
-    """module of `service.wire` with readers of requests and writers of responses that are made by hand, to
-    stand for compiled ones; loaded at its first use"""
-
-
-def _api(
-    key: ApiKey, name: str, low: int, high: int, flexible: int, advertised: int | None = None, **more: Any
-) -> Api:
-    return Api(key, name, low, high, flexible, low if advertised is None else advertised, **more)
-
-
-APIS: dict[int, Api] = {
-    api.key: api
-    for api in (
-        # Advertised from 0, as Kafka does: librdkafka misreads a higher minimum (KAFKA-18659).
-        _api(ApiKey.PRODUCE, "Produce", 3, 13, 9, advertised=0, by_hand_before=13),
-        _api(ApiKey.FETCH, "Fetch", 4, 18, 12, by_hand_before=13),
-        _api(ApiKey.LIST_OFFSETS, "ListOffsets", 1, 11, 6, ignorable=frozenset({"timeout"})),
-        _api(
-            ApiKey.METADATA, "Metadata", 0, 13, 9,
-            canonical="metadata", upgrade=shapes.all_topics_is_null, downgrade=shapes.all_topics_is_empty,
-        ),
-        _api(
-            ApiKey.OFFSET_COMMIT, "OffsetCommit", 2, 10, 8,
-            canonical="offsets", ignorable=frozenset({"retention_time", "group_instance_id"}),
-            quick="offset_commits",
-        ),
-        _api(
-            ApiKey.OFFSET_FETCH, "OffsetFetch", 1, 10, 6, canonical="offsets",
-            own_shape_before=shapes.FETCH_GROUPS, own_response_before=shapes.FETCH_GROUPS,
-            upgrade=shapes.groups_of_group, downgrade=shapes.group_of_groups,
-            downgrade_response=shapes.fetched_of_groups, upgrade_response=shapes.groups_of_fetched,
-        ),
-        # Advertised from 0 as JoinGroup and its like: librdkafka's lz4 and groups depend on it.
-        _api(
-            ApiKey.FIND_COORDINATOR, "FindCoordinator", 0, 6, 3,
-            own_shape_before=shapes.FIND_COORDINATORS, own_response_before=shapes.FIND_COORDINATORS,
-            upgrade=shapes.keys_of_key, downgrade=shapes.key_of_keys,
-            downgrade_response=shapes.coordinator_of_coordinators,
-            upgrade_response=shapes.coordinators_of_coordinator,
-        ),
-        _api(
-            ApiKey.JOIN_GROUP, "JoinGroup", 0, 9, 6,
-            downgrade_response=shapes.no_protocol_is_empty,
-            ignorable=frozenset({"rebalance_timeout", "group_instance_id", "reason"}),
-        ),
-        _api(ApiKey.HEARTBEAT, "Heartbeat", 0, 4, 4, is_repeated=True),
-        _api(
-            ApiKey.LEAVE_GROUP, "LeaveGroup", 0, 5, 4,
-            own_shape_before=shapes.LEAVE_MEMBERS, own_response_before=shapes.LEAVE_MEMBERS,
-            upgrade=shapes.members_of_member, downgrade=shapes.member_of_members,
-            downgrade_response=shapes.left_of_members, upgrade_response=shapes.members_of_left,
-        ),
-        _api(
-            ApiKey.SYNC_GROUP, "SyncGroup", 0, 5, 4,
-            ignorable=frozenset({"protocol_type", "protocol_name", "group_instance_id"}),
-        ),
-        _api(ApiKey.DESCRIBE_GROUPS, "DescribeGroups", 0, 6, 5),
-        _api(ApiKey.LIST_GROUPS, "ListGroups", 0, 5, 3),
-        _api(
-            ApiKey.API_VERSIONS, "ApiVersions", 0, 4, 3,
-            downgrade_response=shapes.features_above_zero,
-            ignorable=frozenset({"client_software_name", "client_software_version"}),
-        ),
-        _api(ApiKey.CREATE_TOPICS, "CreateTopics", 2, 7, 5),
-        _api(
-            ApiKey.DELETE_TOPICS, "DeleteTopics", 1, 6, 4,
-            own_shape_before=shapes.DELETE_TOPICS_BY_ID,
-            upgrade=shapes.topics_of_names, downgrade=shapes.names_of_topics,
-        ),
-        _api(ApiKey.DELETE_RECORDS, "DeleteRecords", 0, 2, 2),
-        _api(ApiKey.INIT_PRODUCER_ID, "InitProducerId", 0, 5, 2),
-        _api(ApiKey.OFFSET_FOR_LEADER_EPOCH, "OffsetForLeaderEpoch", 2, 4, 4),
-        _api(ApiKey.DESCRIBE_CONFIGS, "DescribeConfigs", 1, 4, 4),
-        _api(ApiKey.ALTER_CONFIGS, "AlterConfigs", 0, 2, 2),
-        _api(ApiKey.DESCRIBE_LOG_DIRS, "DescribeLogDirs", 1, 5, 2),
-        _api(ApiKey.CREATE_PARTITIONS, "CreatePartitions", 0, 3, 2),
-        _api(ApiKey.DELETE_GROUPS, "DeleteGroups", 0, 2, 2),
-        _api(ApiKey.INCREMENTAL_ALTER_CONFIGS, "IncrementalAlterConfigs", 0, 1, 1),
-        _api(ApiKey.OFFSET_DELETE, "OffsetDelete", 0, 0, 1),
-        _api(ApiKey.UPDATE_FEATURES, "UpdateFeatures", 0, 2, 0, canonical="features"),
-        _api(ApiKey.DESCRIBE_CLUSTER, "DescribeCluster", 0, 2, 0),
-        _api(ApiKey.DESCRIBE_PRODUCERS, "DescribeProducers", 0, 0, 0),
-        _api(ApiKey.CONSUMER_GROUP_HEARTBEAT, "ConsumerGroupHeartbeat", 0, 1, 0, is_repeated=True),
-        _api(ApiKey.CONSUMER_GROUP_DESCRIBE, "ConsumerGroupDescribe", 0, 1, 0),
-        _api(
-            ApiKey.LIST_CONFIG_RESOURCES, "ListConfigResources", 0, 1, 0,
-            ignorable=frozenset({"resource_types"}),
-        ),
-        _api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, "DescribeTopicPartitions", 0, 0, 0),
-    )
-}  # fmt: skip
 
 _HEADER = struct.Struct(">hhih")
 _REPEATED_BYTES = 200
@@ -294,6 +134,8 @@ def is_served(header: RequestHeader) -> bool:
 
 
 def _module(api: Api, version: int, kind: str) -> Any:
+    if api.is_own:
+        return import_module(f"service.wire.{api.canonical}")
     package = "".join("_" + c.lower() if c.isupper() else c for c in api.name).lstrip("_")
     return import_module(f"kio.schema.{package}.v{version}.{kind}")
 
@@ -324,7 +166,7 @@ def _canonical_module(api: Api, version: int, kind: str) -> Any:
 def _request_codec(key: int, version: int, canonical_version: int) -> Codec:
     api = APIS[key]
     return compile_steps(
-        getattr(_module(api, version, "request"), f"{api.name}Request"),
+        _request_class(key, version),
         getattr(_canonical_module(api, canonical_version, "request"), f"{api.name}Request"),
     )
 
@@ -504,7 +346,7 @@ def unsupported_api_versions_frame(header: RequestHeader) -> bytearray:
 
 
 def encode_request(key: int, version: int, correlation_id: int, client_id: str, message: Any) -> bytes:
-    """A whole request frame (size included) for our own client.
+    """A whole request frame (size included) for our own client, of a canonical message or one of `version`.
 
     Raises `ValueError` when `message` holds something that `version` cannot carry.
     """
@@ -513,13 +355,23 @@ def encode_request(key: int, version: int, correlation_id: int, client_id: str, 
         raise ValueError(f"{api.name} has no version {version}")
     if version < api.by_hand_before:
         raise ValueError(f"{api.name} version {version} has its own codec")
-    message = _downgrade_request(api, version, message)
+    shape = _canonical_version(api, version)
+    if version < api.max_version and type(message) is _request_class(key, version):
+        shape = version  # it is what this version says already
+    else:
+        message = _downgrade_request(api, version, message)
     out = bytearray(struct.pack(">hhi", key, version, correlation_id))
     write_nullable_string(out, client_id)
     if version >= api.flexible_from:
         out.append(0)
-    _request_codec(key, version, _canonical_version(api, version)).write(out, message)
+    _request_codec(key, version, shape).write(out, message)
     return frames.frame(out)
+
+
+def _request_class(key: int, version: int) -> type[Any]:
+    """The class of the version's own message."""
+    own: type[Any] = getattr(_module(APIS[key], version, "request"), f"{APIS[key].name}Request")
+    return own
 
 
 def _downgrade_request(api: Api, version: int, message: Any) -> Any:
@@ -528,36 +380,62 @@ def _downgrade_request(api: Api, version: int, message: Any) -> Any:
         message = api.downgrade(message, version)
     if type(message) is not canonical:
         return message
-    oldest = getattr(_module(api, version, "request"), f"{api.name}Request")
-    for name, default in dropped_fields(oldest, canonical).items():
+    for name, default in dropped_fields(_request_class(api.key, version), canonical).items():
         if getattr(message, name) != default and name not in api.ignorable:
             raise ValueError(f"{api.name} version {version} has no {name}")
     return message
 
 
-def decode_response(key: int, version: int, frame: Buffer) -> tuple[int, Any]:
+def decode_response(
+    key: int, version: int, frame: Buffer, most_elements: int = MAX_ELEMENTS
+) -> tuple[int, Any]:
     """(correlation id, canonical response) from a response frame without its size. Raises
-    `MalformedMessage`.
+    `MalformedMessage`, and `ManyElements` where it has more than `most_elements` array elements.
     """
-    cursor = Cursor(frame)
+    cursor = Cursor(frame, 0, most_elements)
     with _bounded():
-        correlation_id = cursor.int32()
-        if has_flexible_response_header(key, version):
-            cursor.skip_tagged_fields()
+        correlation_id = _response_head(cursor, key, version)
         message = _response_codec(key, version).read(cursor)
     upgrade = APIS[key].upgrade_response
     return correlation_id, message if upgrade is None else upgrade(message, version)
 
 
+def decode_response_steps(key: int, version: int, frame: Buffer) -> Steps:
+    """As `decode_response`, in steps; the canonical response alone."""
+    cursor, codec = Cursor(frame), _response_codec(key, version)
+    with _bounded():
+        _response_head(cursor, key, version)
+        if codec.read_steps is None:
+            message = codec.read(cursor)
+        else:
+            message = yield from codec.read_steps(cursor)
+    upgrade = APIS[key].upgrade_response
+    return message if upgrade is None else upgrade(message, version)
+
+
+def _response_head(cursor: Cursor, key: int, version: int) -> int:
+    """The correlation id of the response that begins there; the cursor is at its body then."""
+    correlation_id = cursor.int32()
+    if has_flexible_response_header(key, version):
+        cursor.skip_tagged_fields()
+    return correlation_id
+
+
 def common_versions(response: Any) -> dict[int, int]:
     """The newest version that both sides know, by API key, from a canonical ApiVersions response."""
+    return {key: newest for key, (_, newest) in common_ranges(response).items()}
+
+
+def common_ranges(response: Any) -> dict[int, tuple[int, int]]:
+    """The oldest and the newest version that both sides know, by API key; as `common_versions`."""
     common = {}
     for served in response.api_keys:
         ours = APIS.get(served.api_key)
         if ours is not None:
+            oldest = max(ours.min_version, served.min_version)
             newest = min(ours.max_version, served.max_version)
-            if newest >= max(ours.min_version, served.min_version):
-                common[int(ours.key)] = newest
+            if newest >= oldest:
+                common[int(ours.key)] = (oldest, newest)
     return common
 
 

@@ -19,3 +19,7 @@ class MalformedMessage(WireError):
 
 class UnsupportedRequest(WireError):
     """Unknown API key, or a version of a known API outside the served range."""
+
+
+class UnsupportedVersion(FirnError):
+    """A peer that we ask serves the API not at all, or in no version that will do. Nothing was sent."""

@@ -1,6 +1,6 @@
 """Where versions of a message differ in structure, not in fields alone: old shapes and canonical ones. [P]
 
-What is here is named in rows of `api.APIS`. A request of an own shape is read as its version has it and
+What is here is named in rows of `apis.APIS`. A request of an own shape is read as its version has it and
 upgraded; a response is downgraded to its version's own classes before it is written.
 
     Metadata 0            no topics: all; later versions say that with null
@@ -10,10 +10,13 @@ upgraded; a response is downgraded to its version's own classes before it is wri
     OffsetFetch 1-7       one group; 8-10: groups (KIP-709)
     LeaveGroup 0-2        one member; 3-5: members (KIP-345)
     JoinGroup 0-6         no protocol: the empty name; 7-9: null
+    EndQuorumEpoch 0      successors by id; 1: candidates with directory ids (KIP-853)
+    AlterPartition 2      the ISR by ids; 3: with broker epochs (KIP-903)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
@@ -25,6 +28,8 @@ DELETE_TOPICS_BY_ID = 6
 FIND_COORDINATORS = 4
 FETCH_GROUPS = 8
 LEAVE_MEMBERS = 3
+CANDIDATES = 1
+ISR_EPOCHS = 3
 _NULL_PROTOCOL = 7
 _FETCH_HAS_ERROR = 2
 
@@ -292,3 +297,109 @@ def no_protocol_is_empty(message: Any, version: int) -> Any:
     if isinstance(message, tuple):
         return message._replace(protocol_name="")  # type: ignore[attr-defined]
     return replace(message, protocol_name="")
+
+
+# EndQuorumEpoch
+
+
+def candidates_of_successors(message: Any, version: int) -> Any:
+    if version >= CANDIDATES:
+        return message
+    module = _kio("end_quorum_epoch", 1, "request")
+    return module.EndQuorumEpochRequest(
+        cluster_id=message.cluster_id,
+        topics=_topics(
+            module,
+            message,
+            lambda one: module.PartitionData(
+                partition_index=one.partition_index,
+                leader_id=one.leader_id,
+                leader_epoch=one.leader_epoch,
+                preferred_candidates=tuple(
+                    module.ReplicaInfo(candidate_id=node_id, candidate_directory_id=None)
+                    for node_id in one.preferred_successors
+                ),
+            ),
+        ),
+        leader_endpoints=(),
+    )
+
+
+def successors_of_candidates(message: Any, version: int) -> Any:
+    """Directory ids and endpoints may be lost on an older peer, as the schema says."""
+    if version >= CANDIDATES:
+        return message
+    module = _kio("end_quorum_epoch", version, "request")
+    return module.EndQuorumEpochRequest(
+        cluster_id=message.cluster_id,
+        topics=_topics(
+            module,
+            message,
+            lambda one: module.PartitionData(
+                partition_index=one.partition_index,
+                leader_id=one.leader_id,
+                leader_epoch=one.leader_epoch,
+                preferred_successors=tuple(each.candidate_id for each in one.preferred_candidates),
+            ),
+        ),
+    )
+
+
+def _topics(module: Any, message: Any, partition: Callable[[Any], Any]) -> tuple[Any, ...]:
+    return tuple(
+        module.TopicData(
+            topic_name=topic.topic_name, partitions=tuple(partition(one) for one in topic.partitions)
+        )
+        for topic in message.topics
+    )
+
+
+# AlterPartition
+
+
+def isr_with_epochs(message: Any, version: int) -> Any:
+    """Without an epoch a broker's is not compared (-1)."""
+    if version >= ISR_EPOCHS:
+        return message
+    module = _kio("alter_partition", 3, "request")
+    return _isr(
+        module,
+        message,
+        lambda one: {
+            "new_isr_with_epochs": tuple(module.BrokerState(broker_id=each) for each in one.new_isr)
+        },
+    )
+
+
+def isr_without_epochs(message: Any, version: int) -> Any:
+    if version >= ISR_EPOCHS:
+        return message
+    module = _kio("alter_partition", version, "request")
+    return _isr(
+        module,
+        message,
+        lambda one: {"new_isr": tuple(each.broker_id for each in one.new_isr_with_epochs)},
+    )
+
+
+def _isr(module: Any, message: Any, members: Callable[[Any], dict[str, Any]]) -> Any:
+    return module.AlterPartitionRequest(
+        broker_id=message.broker_id,
+        broker_epoch=message.broker_epoch,
+        topics=tuple(
+            module.TopicData(
+                topic_id=topic.topic_id,
+                partitions=tuple(
+                    module.PartitionData(
+                        partition_index=one.partition_index,
+                        leader_epoch=one.leader_epoch,
+                        leader_recovery_state=one.leader_recovery_state,
+                        partition_epoch=one.partition_epoch,
+                        **members(one),
+                    )
+                    for one in topic.partitions
+                ),
+            )
+            for topic in message.topics
+        ),
+    )

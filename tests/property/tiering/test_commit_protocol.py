@@ -3,8 +3,11 @@
 Whatever fails, lies, arrives late or crashes, and whoever leads, the invariants of docs/invariants.md hold at
 every moment; once it is quiet the bucket holds exactly the log.
 
+The catalog is one of three: in memory, decided by the controller on an image, or that one behind
+CommitCatalog, whose requests are lost, doubled and late.
+
 Two nodes hold the same partitions (the same batches, in segments of different sizes) and share one bucket and
-one quorum. A falsifying example is a seed: `replay(seed)` runs it again.
+one quorum. A falsifying example is a seed: `replay(seed, kind=…)` runs it again.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,6 +32,7 @@ from service.remote.stores.errors import PreconditionFailed, StoreUnavailable
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import Step
+from tests.unit.tiering.catalogs import ImageCatalog, Wire, by_rpc
 from tests.unit.tiering.world import SETTINGS, Crash, Fault, MemoryCatalog, Replica, World, no_faults
 
 GRACE_MS = 3_600_000
@@ -80,10 +85,10 @@ class LateStore(MemoryStore):
 
 
 class Simulation:
-    def __init__(self, seed: int, tmp: Path) -> None:
+    def __init__(self, seed: int, tmp: Path, kind: str) -> None:
         self.rng = rng = random.Random(seed)
         self.bucket = LateStore(rng)
-        self.catalog = MemoryCatalog()
+        self.catalog = MemoryCatalog() if kind == "memory" else ImageCatalog()
         partitions = rng.choice((1, 1, 2))
         limits = rng.choice((Limits(), Limits(2, 2), Limits(3, 3)))
         retention_bytes = rng.choice((-1, -1, 4000, 9000))
@@ -102,6 +107,9 @@ class Simulation:
             )
             for number, segment_bytes in enumerate((900, 1500))
         ]
+        self.wires = [Wire(self.catalog, rng) for _ in self.nodes if kind == "rpc"]
+        for node, wire in zip(self.nodes, self.wires, strict=False):
+            by_rpc(node.view, wire)
         self.bucket.on_head = self.nodes[0].store.on_head
         self.logs = [list(node.replicas) for node in self.nodes]
         self.leaders = [0] * partitions
@@ -145,6 +153,8 @@ class Simulation:
 
         self.bucket.late_share = self.fault_share / 3
         self.catalog.decide = decide
+        for wire in self.wires:
+            wire.fault_share = self.fault_share / 3
         for node in self.nodes:
             node.store.decide = decide
             node.probe = probe
@@ -152,6 +162,8 @@ class Simulation:
     def disarm(self) -> None:
         self.bucket.late_share = 0
         self.catalog.decide = no_faults
+        for wire in self.wires:
+            wire.fault_share = 0
         for node in self.nodes:
             node.store.decide = no_faults
 
@@ -236,7 +248,15 @@ class Simulation:
             for node in self.rng.sample(self.nodes, 2):
                 node.run()
             self.bucket.deliver()
+            self.deliver()
             self.check()
+
+    def deliver(self) -> None:
+        """Requests to the catalog that are on their way arrive."""
+        decide, self.catalog.decide = self.catalog.decide, no_faults
+        for node, wire in zip(self.nodes, self.wires, strict=False):
+            node.do(wire.deliver())
+        self.catalog.decide = decide
 
     def check(self) -> None:
         for number, node in enumerate(self.nodes):
@@ -249,6 +269,7 @@ class Simulation:
     def come_to_rest(self) -> None:
         self.follow()
         self.disarm()
+        self.deliver()
         self.switch_tiering(on=True)
         for node in self.nodes:
             for replica in self.logs[self.nodes.index(node)]:
@@ -273,9 +294,9 @@ class Simulation:
             assert node.lag(replica) == 0
 
 
-def replay(seed: int, rounds: int = 40) -> None:
+def replay(seed: int, rounds: int = 40, kind: str = "memory") -> None:
     with tempfile.TemporaryDirectory() as tmp:
-        simulation = Simulation(seed, Path(tmp))
+        simulation = Simulation(seed, Path(tmp), kind)
         simulation.run(rounds)
         simulation.come_to_rest()
 
@@ -284,3 +305,10 @@ def replay(seed: int, rounds: int = 40) -> None:
 @given(seed=st.integers(0, 2**32 - 1))
 def test_no_fault_breaks_an_invariant(seed: int) -> None:
     replay(seed)
+
+
+@pytest.mark.parametrize("kind", ["controller", "rpc"])
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_the_controllers_catalog_keeps_them_here_and_from_afar(kind: str, seed: int) -> None:
+    replay(seed, kind=kind)

@@ -19,6 +19,7 @@ from tests.property.wire.schema_strategies import entities, kio_bytes
 ENDS = [
     pytest.param(api.key, version, id=f"{api.name}-v{version}")
     for api in APIS.values()
+    if not api.is_own
     for version in {
         api.min_version,
         min(max(api.flexible_from, api.min_version), api.max_version),

@@ -1,0 +1,198 @@
+"""The remote catalog by CommitCatalog: what a broker without the controller commits to.
+
+`Catalog` as any other: reads are of this node's own image, changes are decided by the controller. An answer
+that is lost is asked for again with the very same entries, which `decide_commit` takes for what they are. For
+that no request names a partition twice: repeated, the first of two entries would look like a conflict.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError, StorageError
+from service.base.types import TopicIdPartition
+from service.broker.forwarding import Asker
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult, Tombstone
+from service.wire.api import ApiKey
+from service.wire.catalog import MAX_COMMITS, CatalogChange, CommitCatalogRequest, CommitCatalogResponse
+from service.wire.errors import UnsupportedVersion
+
+_RESULTS: Final = (
+    CatalogResult.COMMITTED,
+    CatalogResult.FENCED,
+    CatalogResult.VERSION_CONFLICT,
+    CatalogResult.UNKNOWN_PARTITION,
+)
+"""by their number on the wire"""
+
+
+class CatalogView(Protocol):
+    """The catalog in this node's own image."""
+
+    def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None: ...
+    def tombstones(self) -> Mapping[UUID, Tombstone]: ...
+    async def reached(self, offset: int) -> None:
+        """Return once the image holds `offset`. Raises `StorageError` where it never will."""
+
+
+class Registration(NamedTuple):
+    """This process as the controller knows it."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class RpcCatalog:
+    """A `remote.catalog.Catalog` over the queue to the controller. Owned by the event loop."""
+
+    def __init__(
+        self,
+        controllers: Asker,
+        view: CatalogView,
+        registration: Callable[[], Registration],
+        *,
+        timeout_ms: int = 30_000,
+    ) -> None:
+        self._controllers = controllers
+        self._view = view
+        self._registration = registration
+        self._timeout_ms = timeout_ms
+
+    def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
+        return self._view.entry(topic_id, partition)
+
+    def tombstones(self) -> Mapping[UUID, Tombstone]:
+        return self._view.tombstones()
+
+    async def commit(self, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
+        """As `Catalog.commit`; the image has what was committed, if it keeps up at all."""
+        results: list[CatalogResult] = []
+        for batch in batches(commits):
+            answer = await self._ask(tuple(map(change_of, batch)))
+            if len(answer.results) != len(batch):
+                raise StorageError(f"the catalog gave {len(answer.results)} results for {len(batch)} commits")
+            results += [result_of(number) for number in answer.results]
+            # Outrun by the controller: the results hold all the same, and whoever reads the image knows lag.
+            with suppress(TimeoutError):
+                await self._reached(answer.metadata_offset)
+        return results
+
+    async def forget_topics(self, topic_ids: Collection[UUID]) -> None:
+        left = tuple(topic_ids)
+        while left:
+            now, left = left[:MAX_COMMITS], left[MAX_COMMITS:]
+            answer = await self._ask((), now)
+            with suppress(TimeoutError):
+                await self._reached(answer.metadata_offset)
+
+    async def barrier(self) -> int:
+        """An offset that the controller had committed after this was called, and that the image now holds.
+
+        Raises `StorageError` where that cannot be had in time, or this broker is fenced or was replaced.
+        """
+        answer = await self._ask(())
+        try:
+            await self._reached(answer.metadata_offset)
+        except TimeoutError as e:
+            raise StorageError(f"the metadata has not reached offset {answer.metadata_offset}") from e
+        return answer.metadata_offset
+
+    async def _reached(self, offset: int) -> None:
+        async with asyncio.timeout(self._timeout_ms / 1000):
+            await self._view.reached(offset)
+
+    async def _ask(
+        self, commits: tuple[CatalogChange, ...], forgotten: tuple[UUID, ...] = ()
+    ) -> CommitCatalogResponse:
+        broker_id, broker_epoch = self._registration()
+        message = CommitCatalogRequest(
+            broker_id=broker_id, broker_epoch=broker_epoch, commits=commits, forgotten_topics=forgotten
+        )
+        try:
+            answer = await self._controllers.ask(
+                ApiKey.COMMIT_CATALOG, message, timeout_ms=self._timeout_ms, is_safe_again=True
+            )
+        except (RequestError, UnsupportedVersion) as e:
+            raise StorageError(f"the catalog did not answer: {e}") from e
+        code: int = answer.error_code
+        if code == ErrorCode.invalid_request:
+            raise RequestError(
+                ErrorCode.invalid_request, "the catalog refuses an entry that no chain can have"
+            )
+        if code != ErrorCode.none:
+            name = code.name if isinstance(code, ErrorCode) else str(code)
+            raise StorageError(f"the catalog refuses this broker: {name}")
+        response: CommitCatalogResponse = answer
+        return response
+
+
+def batches(commits: Sequence[CatalogCommit]) -> Iterator[list[CatalogCommit]]:
+    """As few as can be, in order, of at most `MAX_COMMITS` and no partition twice."""
+    batch: list[CatalogCommit] = []
+    named: set[tuple[UUID, int]] = set()
+    for one in commits:
+        key = (one.tip.topic_id, one.tip.partition)
+        if key in named or len(batch) == MAX_COMMITS:
+            yield batch
+            batch, named = [], set()
+        batch.append(one)
+        named.add(key)
+    if batch:
+        yield batch
+
+
+def change_of(commit: CatalogCommit) -> CatalogChange:
+    """One compare-and-set as the wire has it."""
+    return CatalogChange(
+        topic_id=commit.tip.topic_id,
+        partition=commit.tip.partition,
+        previous_version=commit.previous_version,
+        **commit.entry._asdict(),
+    )
+
+
+def commits_of(
+    request: CommitCatalogRequest, topic_name: Callable[[UUID], str | None]
+) -> list[CatalogCommit]:
+    """What a request asks for, for the controller. Raises `RequestError` INVALID_REQUEST for too many."""
+    if len(request.commits) > MAX_COMMITS:
+        raise RequestError(ErrorCode.invalid_request, f"{len(request.commits)} commits in one request")
+    return [
+        CatalogCommit(_tip(one, topic_name), one.previous_version, _entry(one)) for one in request.commits
+    ]
+
+
+def _tip(one: CatalogChange, topic_name: Callable[[UUID], str | None]) -> TopicIdPartition:
+    topic_id = one.topic_id or UUID(int=0)
+    return TopicIdPartition(topic_id, topic_name(topic_id) or "", one.partition)
+
+
+def _entry(one: CatalogChange) -> CatalogEntry:
+    return CatalogEntry(**{name: getattr(one, name) for name in CatalogEntry._fields})
+
+
+def response_of(results: Sequence[CatalogResult], metadata_offset: int) -> CommitCatalogResponse:
+    """What the controller answers once the decision is committed."""
+    return CommitCatalogResponse(
+        error_code=ErrorCode.none,
+        metadata_offset=metadata_offset,
+        results=tuple(map(_RESULTS.index, results)),
+    )
+
+
+def result_of(number: int) -> CatalogResult:
+    """Raises `StorageError` for a number of a later version."""
+    if not 0 <= number < len(_RESULTS):
+        raise StorageError(f"the catalog gave a result that is not known: {number}")
+    return _RESULTS[number]
+
+
+def refused(code: ErrorCode) -> Any:
+    """What the controller answers where the request as a whole is refused: nothing of it was done."""
+    return CommitCatalogResponse(error_code=code)

@@ -1,0 +1,175 @@
+"""The catalog of `world` decided by the controller's own rules, and reached over an unkind network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from service.broker.controllers import Active, Controllers
+from service.broker.rpc_catalog import Registration, RpcCatalog, commits_of, refused, response_of
+from service.metadata.controller.catalog_control import commit_catalog, remote_log_record
+from service.metadata.controller.requests import Endpoint, ResourceType
+from service.metadata.delta import MetadataDelta
+from service.metadata.image import MetadataImage
+from service.metadata.records import ConfigRecord, PartitionRecord, RemoteLogRecord, TopicRecord
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
+from service.remote.stores.errors import StoreUnavailable
+from service.wire.api import (
+    decode_request,
+    decode_response,
+    encode_request,
+    parse_request_header,
+    response_frame,
+)
+from tests.unit.tiering.world import CatalogView, MemoryCatalog
+
+
+class ImageCatalog(MemoryCatalog):
+    """Each commit is decided on a metadata image, and its record is read for what the image says then."""
+
+    def _commit(self, one: CatalogCommit) -> CatalogResult:
+        decision = commit_catalog(self._image(), [one])
+        for frame in decision.frames:
+            record = frame.record
+            assert isinstance(record, RemoteLogRecord)
+            assert record.topic_id is not None
+            values = {name: getattr(record, name) for name in CatalogEntry._fields}
+            self.entries[record.topic_id, record.partition_id] = CatalogEntry(**values)
+            self.history.append(one)
+        [result] = decision.response
+        return result
+
+    def _image(self) -> MetadataImage:
+        records: list[Any] = []
+        for number, topic_id in enumerate(sorted({topic_id for topic_id, _ in self.leader_epochs})):
+            name = f"topic-{number}"
+            records.append(TopicRecord(name=name, topic_id=topic_id))
+            off = topic_id in self.off
+            for key, value in (("remote.storage.enable", not off), ("remote.log.delete.on.disable", off)):
+                records.append(
+                    ConfigRecord(
+                        resource_type=ResourceType.TOPIC,
+                        resource_name=name,
+                        name=key,
+                        value=str(value).lower(),
+                    )
+                )
+        for (topic_id, partition), epoch in self.leader_epochs.items():
+            records.append(
+                PartitionRecord(
+                    partition_id=partition,
+                    topic_id=topic_id,
+                    replicas=(1,),
+                    isr=(1,),
+                    removing_replicas=(),
+                    adding_replicas=(),
+                    leader=1,
+                    leader_epoch=epoch,
+                    partition_epoch=epoch,
+                    directories=(),
+                )
+            )
+        records += [remote_log_record(*key, entry) for key, entry in self.entries.items()]
+        return MetadataDelta(MetadataImage()).replay_all(records).build(len(records), 1, 0)
+
+
+class Wire:
+    """CommitCatalog from a broker to the controller, as bytes: lost on either way, doubled, late, refused."""
+
+    def __init__(self, catalog: MemoryCatalog, random: Random) -> None:
+        self.catalog = catalog
+        self.fault_share = 0.0
+        self.epochs = {1: 10}
+        self.served = 0
+        self._random = random
+        self._late: list[bytes] = []
+
+    async def call(
+        self, endpoint: Any, api_key: int, version: int | None, message: Any, *, timeout_ms: int | None = None
+    ) -> Any:
+        frame = encode_request(api_key, version or 0, 7, "broker", message)[4:]
+        if self._happens():
+            raise ConnectionRefusedError("nobody listens")
+        if self._happens():
+            self._late.append(frame)
+            raise ConnectionResetError("sent, and the connection was lost")
+        await self.deliver()
+        try:
+            answer = await self.serve(frame)
+            while self._happens():
+                answer = await self.serve(frame)
+        except StoreUnavailable as e:
+            raise ConnectionResetError(f"the answer was lost: {e}") from e
+        if self._happens():
+            raise ConnectionResetError("the answer was lost")
+        if self._happens():
+            self._late.append(frame)  # once more, after whatever comes next
+        return decode_response(api_key, 0, answer)[1]
+
+    def _happens(self) -> bool:
+        return self._random.random() < self.fault_share
+
+    async def deliver(self) -> None:
+        """Requests that were on their way for long arrive; nobody hears what is said to them."""
+        late, self._late = self._late, []
+        self._random.shuffle(late)
+        for frame in late:
+            try:
+                await self.serve(frame)
+            except StoreUnavailable:
+                continue
+
+    async def serve(self, frame: bytes) -> memoryview:
+        """The controller's side."""
+        self.served += 1
+        header = parse_request_header(frame)
+        request = decode_request(header, frame)
+        if self._happens():
+            answer = refused(ErrorCode.not_controller)
+        elif self.epochs.get(request.broker_id) != request.broker_epoch:
+            answer = refused(ErrorCode.stale_broker_epoch)
+        else:
+            commits = commits_of(request, lambda topic_id: "events")
+            results = await self.catalog.commit(commits) if commits else []
+            for topic_id in request.forgotten_topics:
+                self.catalog.buried.pop(topic_id, None)
+            answer = response_of(results, 5)
+        return memoryview(response_frame(header, answer))[4:]
+
+
+class Reached:
+    """A node's image that has everything, but for what `view` lags."""
+
+    def __init__(self, view: CatalogView) -> None:
+        self.view = view
+        self.entry = view.entry
+        self.tombstones = view.tombstones
+        self.reached_offsets: list[int] = []
+
+    async def reached(self, offset: int) -> None:
+        self.reached_offsets.append(offset)
+
+
+class Quorum:
+    def active(self) -> Active | None:
+        return Active(9, 1, Endpoint("CONTROLLER", "controller", 9093))
+
+
+def rpc_catalog(view: CatalogView, wire: Wire, *, timeout_ms: int = 2_000) -> RpcCatalog:
+    """The catalog of a broker behind `wire`."""
+    controllers = Controllers(1, Quorum(), wire, retry_ms=1)
+    return RpcCatalog(controllers, Reached(view), lambda: Registration(1, 10), timeout_ms=timeout_ms)
+
+
+def by_rpc(view: CatalogView, wire: Wire) -> None:
+    """From now on `view` commits through `wire`."""
+    catalog = rpc_catalog(view, wire)
+
+    async def commit(commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
+        return await catalog.commit(commits)
+
+    view.commit = commit  # type: ignore[method-assign]
+    view.forget_topics = catalog.forget_topics  # type: ignore[method-assign]
