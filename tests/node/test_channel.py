@@ -22,9 +22,9 @@ from simulator.loop import Loop
 from simulator.network import Network
 from simulator.process import Process
 from simulator.trace import Trace
+from tests.node.conftest import NodeThread
 from tests.support.peers import Address, Behave, Peer, allocated, api_versions, peer, sound
 from tests.support.waiting import until
-from tests.unit.broker.conftest import NodeThread
 
 KEY = ApiKey.ALLOCATE_PRODUCER_IDS
 BRISK = ChannelOptions(request_timeout_ms=5_000, connect_timeout_ms=5_000, backoff_ms=10, backoff_max_ms=40)
