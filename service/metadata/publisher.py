@@ -29,16 +29,11 @@ from service.metadata.frames import Frame
 from service.metadata.image import MetadataImage
 from service.metadata.metrics import MetadataMetrics
 from service.metadata.publication import Listener, Publication
+from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.log import MetadataLog
-from service.metadata.raft.machine import RaftMachine
 from service.metadata.raft.runtime import Quorum
-from service.metadata.raft.snapshots import (
-    SnapshotId,
-    list_snapshots,
-    read_snapshot,
-    remove_unfinished,
-    set_aside,
-)
+from service.metadata.raft.snapshots import list_snapshots, read_snapshot, remove_unfinished, set_aside
+from service.metadata.raft.sole import RaftMachine
 from service.metadata.raft.state import QuorumState
 from service.metadata.raft.state_file import read_state
 from service.metadata.snapshot_codec import decode_snapshot

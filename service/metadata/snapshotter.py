@@ -20,8 +20,9 @@ from service.base.files import remove_file
 from service.base.world import World
 from service.metadata.image import MetadataImage
 from service.metadata.metrics import MetadataMetrics
+from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.log import MetadataLog
-from service.metadata.raft.snapshots import SnapshotId, list_snapshots, write_snapshot
+from service.metadata.raft.snapshots import list_snapshots, write_snapshot
 from service.metadata.snapshot_codec import encode_image
 
 _SNAPSHOTS_KEPT: Final = 2

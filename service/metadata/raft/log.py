@@ -18,8 +18,8 @@ from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
 from service.metadata.raft.durable_offset import DurableOffset, keep_durable_offset, read_durable_offset
+from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.log_check import Durable, LogEnd, check_log
-from service.metadata.raft.snapshots import SnapshotId
 from service.metadata.raft.state import QuorumState
 from service.metadata.raft.state_file import write_state
 from service.records.batch import complete_headers

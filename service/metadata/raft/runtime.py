@@ -19,7 +19,7 @@ from service.base.clock import Clock
 from service.base.errors import InvariantError, RequestError
 from service.metadata.batches import MAX_BATCH_BYTES, encode_control_batch
 from service.metadata.raft.log import MetadataLog
-from service.metadata.raft.machine import (
+from service.metadata.raft.sole import (
     Appended,
     BecomeLeader,
     Commit,

@@ -12,11 +12,12 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from service.base.disk import Disk, DiskError, Open
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
+from service.metadata.raft.keys import SnapshotId
 from service.records.batch import HEADER_SIZE, complete_headers, read_header
 
 SUFFIX: Final = ".checkpoint"
@@ -28,17 +29,6 @@ _MAX_BATCH_BYTES: Final = 32 * 1024 * 1024
 """Far beyond what we or Kafka write (8 MiB); a length above it is damage."""
 
 _logger = logging.getLogger(__name__)
-
-
-class SnapshotId(NamedTuple):
-    """The snapshot holds everything below `end_offset`, whose last record is of `epoch`."""
-
-    end_offset: int
-    epoch: int
-
-    @property
-    def file_name(self) -> str:
-        return f"{self.end_offset:020d}-{self.epoch:010d}{SUFFIX}"
 
 
 def parse_name(name: str) -> SnapshotId | None:

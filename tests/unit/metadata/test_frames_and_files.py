@@ -13,7 +13,8 @@ from service.metadata.batches import decode_batches, encode_batch
 from service.metadata.delta import MetadataDelta
 from service.metadata.frames import Frame, UnknownRecord, decode_frame, encode_frame, newest
 from service.metadata.image import MetadataImage
-from service.metadata.raft.snapshots import SnapshotId, list_snapshots, read_snapshot, write_snapshot
+from service.metadata.raft.keys import SnapshotId
+from service.metadata.raft.snapshots import list_snapshots, read_snapshot, write_snapshot
 from service.metadata.raft.state import decode_state
 from service.metadata.records import (
     FeatureLevelRecord,

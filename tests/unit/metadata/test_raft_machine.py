@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.base.errors import ConfigError, InvariantError
-from service.metadata.raft.machine import (
+from service.metadata.raft.sole import (
     Appended,
     BecomeLeader,
     Commit,
