@@ -1,0 +1,316 @@
+"""The Raft machine: who leads, and up to which offset the log is committed. [P]
+
+An event goes in, effects come out, and the shell does them in their order before the next event: that order
+is what makes it safe. State is persisted before anything is done on its strength, the log is flushed before
+it counts, and nothing is committed until a batch of the leader's own epoch is (Raft, section 5.4.2).
+
+What a role does is in its module: `election`, `leading`, `following`, `reconfiguration`; `core` holds what
+they share and how one becomes another; `roles` has the table of legal moves. Source: KIP-595, KIP-853,
+KIP-996, Apache Kafka 4.3 ``KafkaRaftClient``, ``QuorumState``.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+from kio.schema.errors import ErrorCode
+
+from service.metadata.controller.requests import Endpoint
+from service.metadata.raft.core import RaftCore
+from service.metadata.raft.election import Election
+from service.metadata.raft.events import (
+    Answer,
+    Appended,
+    Cancelled,
+    Effect,
+    Event,
+    Flushed,
+    NotAppended,
+    Peer,
+    Request,
+    SnapshotReady,
+    Start,
+    Stop,
+    Tick,
+)
+from service.metadata.raft.following import Following
+from service.metadata.raft.keys import ReplicaKey
+from service.metadata.raft.leading import Leading
+from service.metadata.raft.log_view import LogView
+from service.metadata.raft.reconfiguration import Reconfiguration
+from service.metadata.raft.requests import (
+    NONE,
+    AddVoter,
+    Answered,
+    Asked,
+    BeginAsked,
+    ChangeAnswer,
+    DescribeAsked,
+    EndAsked,
+    FetchAnswer,
+    FetchAsked,
+    LeaderAnswer,
+    NoAnswer,
+    Refusal,
+    Refused,
+    RemoveVoter,
+    SnapshotAnswer,
+    SnapshotAsked,
+    Unsupported,
+    UpdateVoter,
+    UpgradeAsked,
+    VersionsAnswer,
+    VersionsAsked,
+    VoteAnswer,
+    VoteAsked,
+)
+from service.metadata.raft.roles import (
+    NEVER,
+    Candidate,
+    Follower,
+    Identity,
+    Leader,
+    Prospective,
+    Resigned,
+    Role,
+    Timing,
+    Unattached,
+)
+from service.metadata.raft.state import QuorumState
+from service.metadata.raft.voters import MAX_KRAFT_VERSION, VoterSet
+
+
+class RaftMachine:
+    """One node's part in the quorum. Owned by one thread; holds no clock, no file and no future."""
+
+    def __init__(self, identity: Identity, log: LogView, timing: Timing, random: Random) -> None:
+        self.core = RaftCore(identity, log, timing, random)
+        self.election = Election(self.core)
+        self.leading = Leading(self.core)
+        self.following = Following(self.core, self.election)
+        self.reconfiguration = Reconfiguration(self.core, self.leading)
+
+    # -- what it knows
+
+    @property
+    def role(self) -> Role:
+        return self.core.role
+
+    @property
+    def epoch(self) -> int:
+        return self.core.epoch
+
+    @property
+    def leader_id(self) -> int:
+        """-1 where none is known."""
+        return self.core.leader_id
+
+    @property
+    def leader_endpoint(self) -> Endpoint | None:
+        return self.core.endpoint_of(self.core.leader_id)
+
+    @property
+    def high_watermark(self) -> int:
+        return self.core.high_watermark
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.core.voters
+
+    def next_deadline_ms(self) -> int | None:
+        """When it wants a `Tick`, by the time that events come with; None: not before the next event."""
+        return None if self.core.deadline_ms >= NEVER else self.core.deadline_ms
+
+    # -- what happens
+
+    def handle(self, event: Event, now_ms: int) -> tuple[Effect, ...]:
+        """What `event` leads to. Raises `InvariantError` for what cannot be: the node must end then."""
+        core = self.core
+        core.now_ms = max(core.now_ms, now_ms)
+        core.effects, core.log_changes = [], False
+        core.deadline_ms = NEVER
+        self._dispatch(event)
+        self._poll()
+        effects, core.effects = core.effects, []
+        return tuple(effects)
+
+    def _dispatch(self, event: Event) -> None:
+        core = self.core
+        match event:
+            case Tick():
+                pass
+            case Answer(peer, call, reply):
+                self._answered(peer, call, reply)
+            case Request(request, asked):
+                self._asked(request, asked)
+            case Appended():
+                self._appended()
+            case Flushed(end_offset):
+                core.flush_ended(end_offset)
+            case NotAppended():
+                self._not_appended()
+            case SnapshotReady():
+                self.following.snapshot_ready(event)
+            case Cancelled(request):
+                if isinstance(core.state, Leader):
+                    core.state.parked.pop(request, None)
+            case Start(state):
+                self._start(state)
+            case Stop():
+                self._stop()
+
+    def _start(self, state: QuorumState | None) -> None:
+        core = self.core
+        core.known_state(state)
+        core.flushed = core.log.end_offset
+        snapshots = core.log.snapshots
+        core.high_watermark = max(snapshots[-1].end_offset if snapshots else 0, 0)
+        latest = core.log.epochs.latest
+        if state is None or state.epoch < latest:
+            state = QuorumState(max(latest, 0))
+        core.epoch = state.epoch
+        if state.voted_id >= 0:
+            core.voted = ReplicaKey(state.voted_id, state.voted_directory)
+        if core.is_sole_voter:
+            core.become_candidate()
+            return
+        was_leader = state.leader_id == core.key.node_id
+        if state.leader_id >= 0:
+            core.leader_id = state.leader_id
+            core.leader_endpoint = core.endpoint_of(state.leader_id)
+        now_ms = core.now_ms
+        if was_leader:
+            core.resume(Resigned(now_ms + core.random_election_timeout_ms(), (), self._other_ids()))
+        elif core.voted is not None and core.voted.matches(core.key) and core.is_voter:
+            core.resume(Candidate(now_ms + core.random_election_timeout_ms(), {core.key.node_id}))
+        elif state.leader_id >= 0 and core.leader_endpoint is not None:
+            due_ms = now_ms + core.timing.fetch_timeout_ms
+            core.resume(Follower(due_ms, due_ms if core.log.voters.version else now_ms))
+        else:
+            core.resume(Unattached(now_ms + core.random_election_timeout_ms()))
+
+    def _other_ids(self) -> set[int]:
+        return {voter.node_id for voter in self.core.other_voters()}
+
+    def _stop(self) -> None:
+        core = self.core
+        core.stopping = True
+        if isinstance(core.state, Leader):
+            self.leading.resign(core.state)
+
+    def _appended(self) -> None:
+        core, state = self.core, self.core.state
+        if isinstance(state, Follower) and state.is_appending:
+            state.is_appending = False
+            self.following.learn_mark(state)
+        core.flush_if_idle()
+
+    def _not_appended(self) -> None:
+        core, state = self.core, self.core.state
+        if isinstance(state, Follower):
+            state.is_appending = False
+            if core.leader_endpoint is not None:
+                core.calls.pause(Peer(core.leader_id, core.leader_endpoint), core.now_ms)
+
+    def _asked(self, request: int, asked: Asked) -> None:
+        match asked:
+            case FetchAsked():
+                self.leading.fetch(request, asked)
+            case VoteAsked():
+                self.election.vote(request, asked)
+            case BeginAsked():
+                self.election.begin(request, asked)
+            case EndAsked():
+                self.election.end(request, asked)
+            case SnapshotAsked():
+                self.leading.snapshot(request, asked)
+            case AddVoter() | RemoveVoter():
+                self.reconfiguration.change(request, asked)
+            case UpdateVoter():
+                self.reconfiguration.update(request, asked)
+            case UpgradeAsked():
+                self.reconfiguration.upgrade(request, asked)
+            case DescribeAsked():
+                self.leading.describe(request)
+            case VersionsAsked():
+                self.core.reply(request, VersionsAnswer(NONE, 0, MAX_KRAFT_VERSION))
+
+    def _answered(self, peer: Peer, call: int, reply: Answered | NoAnswer) -> None:
+        core = self.core
+        asked = core.calls.answered(peer, call)
+        if asked is None:
+            return
+        if isinstance(asked, VersionsAsked) and isinstance(reply, VersionsAnswer | NoAnswer | Refusal):
+            self.reconfiguration.versions(peer, reply)
+        if isinstance(reply, NoAnswer | Refusal):
+            core.calls.pause(peer, core.now_ms)
+            if isinstance(reply, Refused):
+                self.following.refused(peer)
+            if isinstance(asked, VoteAsked) and (
+                isinstance(reply, Unsupported)
+                or (isinstance(reply, Refusal) and reply.error is ErrorCode.unsupported_version)
+            ):
+                self.election.unsupported(asked)
+            return
+        self._told(peer, asked, reply)
+
+    def _told(self, peer: Peer, asked: Asked, reply: Answered) -> None:
+        core = self.core
+        match asked, reply:
+            case FetchAsked(), FetchAnswer():
+                self.following.fetched(peer, asked, reply)
+                return
+            case VoteAsked(), VoteAnswer():
+                self.election.voted(peer, asked, reply)
+            case BeginAsked(), LeaderAnswer():
+                self.election.is_settled(reply)
+            case EndAsked(), LeaderAnswer():
+                self.election.acknowledged(peer, reply)
+            case SnapshotAsked(), SnapshotAnswer():
+                self.following.snapshot_fetched(peer, asked, reply)
+                return
+            case ((UpdateVoter() | AddVoter() | RemoveVoter()), (LeaderAnswer() | ChangeAnswer())):
+                self.following.updated(asked, reply)
+            case _:
+                pass  # what does not fit the question is as good as none
+        if getattr(reply, "error", NONE) is not NONE:
+            core.calls.pause(peer, core.now_ms)
+
+    # -- time
+
+    def _poll(self) -> None:
+        """Do what is due, until nothing is; where the log changes first, after that."""
+        core, before = self.core, None
+        while core.orphans or core.state is not before:
+            while core.orphans:
+                leader = core.orphans.pop()
+                self.leading.dismiss(leader)
+                self.reconfiguration.dismiss(leader)
+            if core.log_changes:
+                break
+            before = core.state
+            core.deadline_ms = NEVER
+            self._poll_role()
+        if core.log_changes:
+            core.wake_at(core.now_ms)
+
+    def _poll_role(self) -> None:
+        state = self.core.state
+        match state:
+            case Follower():
+                self.following.poll(state)
+            case Leader():
+                self.leading.poll(state)
+                if self.core.state is state:
+                    self.reconfiguration.poll(state)
+            case Unattached():
+                self.core.flush_if_idle()
+                self.election.poll_unattached(state)
+                if self.core.state is state:
+                    self.following.poll_unattached(state)
+            case Prospective() | Candidate():
+                self.core.flush_if_idle()
+                self.election.poll_standing(state)
+            case Resigned():
+                self.core.flush_if_idle()
+                self.election.poll_resigned(state)
