@@ -7,7 +7,7 @@ R4  logs that have a batch of the same offset and epoch in common agree below it
 R5  high watermarks never fall
 R6  voter sets differ by one voter, and the one before is committed
 R7  what a leader commits is on the disks of a majority
-R8  a leader has all that was committed
+R8  a leader has all that was committed in earlier epochs
 """
 
 from __future__ import annotations
@@ -51,11 +51,12 @@ class Oracle:
         if self._leaders.setdefault(epoch, me) != me:
             raise Violation(f"R1: {self._leaders[epoch]} and {me} lead in epoch {epoch}")
         log = replica.log
-        if log.end_offset < self.end:
-            raise Violation(f"R8: the leader of epoch {epoch} ends at {log.end_offset}, not {self.end}")
-        if self.end > log.start_offset and (batch := log.at(self.end - 1)) is not None:
-            if batch.epoch != self.committed[-1][0]:
-                raise Violation(f"R8: the leader of epoch {epoch} has another record at {self.end - 1}")
+        end = max((mark for other, mark in self._marks.items() if other < epoch), default=0)
+        if log.end_offset < end:
+            raise Violation(f"R8: the leader of epoch {epoch} ends at {log.end_offset}, not {end}")
+        batch = log.at(end - 1)
+        if end > log.start_offset and (batch is None or batch.epoch != self.committed[end - 1][0]):
+            raise Violation(f"R8: the leader of epoch {epoch} has another record at {end - 1}")
 
     def voted(self, key: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
         if self._votes.setdefault((key, epoch), candidate) != candidate:

@@ -84,6 +84,8 @@ class MachinesWorld:
         self.kraft_version = random.choice((0, 1, 1))
         self._answers = 0
         acts = [act for act in ACTS if random.random() < 0.6]
+        if "move" in acts:  # one that nobody can call is as good as lost
+            acts = [act for act in acts if act not in ("wipe", "reconfigure")]
         self._acts = acts or ["crash"]
         self._make_replicas()
 
@@ -179,7 +181,8 @@ class MachinesWorld:
     # -- writes
 
     def _write_later(self) -> None:
-        self.at(self.now + self.random.random() * 250, self._write)
+        wait = self.random.choice((20, 400, 900)) * self.random.random()
+        self.at(self.now + wait, self._write)
 
     def _write(self) -> None:
         for replica in self.replicas.values():

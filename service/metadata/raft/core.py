@@ -99,6 +99,16 @@ class RaftCore:
         return self.voters.has(self.key)
 
     @property
+    def may_stand(self) -> bool:
+        """A voter; or one that was removed, while that is not known to be committed: of two voters it may be
+        the only one that has the record, and the other cannot win without its vote (Raft thesis, 4.2.2)."""
+        if self.is_voter:
+            return True
+        offset, before = self.log.voters.latest_offset, self.log.voters.previous
+        is_open = offset is not None and offset >= self.high_watermark
+        return is_open and before is not None and before.has(self.key)
+
+    @property
     def is_sole_voter(self) -> bool:
         return len(self.voters) == 1 and self.is_voter
 
@@ -269,7 +279,7 @@ class RaftCore:
 
     def vote_for(self, candidate: ReplicaKey) -> None:
         """Only as Unattached or Prospective, and once in an epoch. We wait for the outcome."""
-        if self.voted is not None and self.voted != candidate:
+        if self.voted is not None and not self.voted.matches(candidate):
             raise InvariantError(f"raft: voted for {self.voted} in epoch {self.epoch}, not for {candidate}")
         self.voted = candidate
         if isinstance(self.state, Unattached | Prospective):

@@ -198,7 +198,7 @@ class Election:
 
     def poll_unattached(self, state: Unattached) -> None:
         core = self._core
-        if core.stopping or not core.is_voter:
+        if core.stopping or not core.may_stand:
             return
         if core.is_sole_voter:
             core.become_candidate()
@@ -208,7 +208,7 @@ class Election:
     def poll_standing(self, state: Prospective | Candidate) -> None:
         """Ask those who have not answered; see whether it is won, or lost."""
         core = self._core
-        if not core.is_voter:
+        if not core.may_stand:
             self._give_up(state)
             return
         ids = core.voters.ids

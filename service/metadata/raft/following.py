@@ -35,6 +35,8 @@ from service.metadata.raft.voters import RECONFIGURABLE, Voter
 
 REFUSALS: Final = 3
 REFUSALS_WITHIN_MS: Final = 300
+SEEK_MS: Final = 100
+"""between two questions for the leader"""
 MAX_SNAPSHOT_BYTES: Final = 16 * 2**30
 """What is called larger is not believed."""
 
@@ -43,13 +45,14 @@ class Following:
     def __init__(self, core: RaftCore, election: Election) -> None:
         self._core = core
         self._election = election
+        self._seek_at_ms = 0
 
     # -- asking
 
     def poll(self, state: Follower) -> None:
         core = self._core
         core.flush_if_idle()
-        if core.is_voter and not core.stopping:
+        if core.may_stand and not core.stopping:
             if core.is_due(state.deadline_ms):
                 core.become_prospective()
                 return
@@ -109,19 +112,19 @@ class Following:
             self.find_leader()
 
     def find_leader(self) -> None:
-        """Ask any server that may know: those of the configuration, else the voters."""
+        """Ask any server that may know: those of the configuration, else the voters; one at a time."""
         core = self._core
-        servers = [Peer(-2 - i, endpoint) for i, endpoint in enumerate(core.identity.bootstrap)]
-        known = [peer for voter in core.other_voters() if (peer := core.peer(voter)) is not None]
+        if not core.is_due(self._seek_at_ms):
+            return
+        peers = [Peer(-2 - i, endpoint) for i, endpoint in enumerate(core.identity.bootstrap)]
+        peers += [peer for voter in core.other_voters() if (peer := core.peer(voter)) is not None]
         asked = self._fetch_asked()._replace(max_wait_ms=0)
-        candidates = core.shuffled(servers + known)
-        for peer in candidates:
-            if core.calls.free_at_ms(peer.endpoint, asked) <= core.now_ms:
-                core.ask(peer, asked)
-                core.wake_at(core.now_ms + core.timing.request_timeout_ms // 4)
-                return
-        for peer in candidates:
-            core.wake_at(core.calls.free_at_ms(peer.endpoint, asked))
+        mine = core.identity.endpoints
+        for peer in core.shuffled([one for one in peers if one.endpoint not in mine]):
+            if core.calls.free_at_ms(peer.endpoint, asked) <= core.now_ms and core.ask(peer, asked):
+                break
+        self._seek_at_ms = core.now_ms + SEEK_MS
+        core.wake_at(self._seek_at_ms)
 
     # -- our own place among the voters
 

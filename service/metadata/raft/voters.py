@@ -121,6 +121,11 @@ class VoterHistory:
         return self._sets[-1][1] if self._sets else self._static
 
     @property
+    def previous(self) -> VoterSet | None:
+        """The set before the latest, as far as the log still tells."""
+        return self._sets[-2][1] if len(self._sets) > 1 else None
+
+    @property
     def latest_offset(self) -> int | None:
         """Where the latest set stands in the log; None for one of the configuration."""
         return self._sets[-1][0] if self._sets else None
