@@ -107,11 +107,13 @@ class Snapshotter:
             loop = asyncio.get_running_loop()
             began_ms = self._clock.monotonic_ms()
             snapshots = await loop.run_in_executor(self._log_io, self._write_image, image)
+            self._log.has_snapshots(snapshots)
             self._metrics.snapshot_time.observe((self._clock.monotonic_ms() - began_ms) / 1000)
             if len(snapshots) >= _SNAPSHOTS_KEPT:
                 oldest = snapshots[-_SNAPSHOTS_KEPT]
                 leftovers = self._log.forget_before(oldest.end_offset, self._clock.now_ms())
                 leftovers += [self._log.directory / one.file_name for one in snapshots[:-_SNAPSHOTS_KEPT]]
+                self._log.has_snapshots(snapshots[-_SNAPSHOTS_KEPT:])
                 await loop.run_in_executor(self._log_io, _remove, self._disk, leftovers)
         except StorageError as e:
             self._metrics.snapshot_errors += 1
@@ -125,7 +127,9 @@ class Snapshotter:
     def _write_image(self, image: MetadataImage) -> list[SnapshotId]:
         """Write it; returns the snapshots that there are then, oldest first."""
         snapshot = SnapshotId(image.offset + 1, image.epoch)
-        batches = encode_image(image, self._clock.now_ms())
+        # Else an observer, which flushes nothing by itself, could have a snapshot of what its log has lost.
+        self._log.flush_up_to(snapshot.end_offset)
+        batches = encode_image(image, self._clock.now_ms(), self._log.voters_at(snapshot.end_offset))
         write_snapshot(self._disk, self._log.directory, snapshot, batches)
         self._log.note_durable()
         return list_snapshots(self._disk, self._log.directory)

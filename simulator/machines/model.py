@@ -122,6 +122,7 @@ class ModelLog:
 
     def take_snapshot(self, snapshot: Snapshot, keep: int) -> None:
         """One more; the oldest go, and the log below those that stay."""
+        self.durable_end = max(self.durable_end, snapshot.id.end_offset)  # flushed first
         self.snapshots_held[snapshot.id] = snapshot
         ids = sorted(self.snapshots_held)
         for old in ids[:-keep]:
@@ -137,7 +138,9 @@ class ModelLog:
 
     def lose_power(self, random: Random) -> None:
         """Of what was not flushed any part may be gone."""
-        kept = random.choice((self.durable_end, self.end_offset, random.randint(self.durable_end, self.end_offset)))
+        kept = random.choice(
+            (self.durable_end, self.end_offset, random.randint(self.durable_end, self.end_offset))
+        )
         while self.batches and self.batches[-1].end > max(kept, self.durable_end):
             self.batches.pop()
         self.durable_end = self.end_offset  # a start flushes

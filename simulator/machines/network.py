@@ -1,4 +1,4 @@
-"""The model's network: messages that are late, lost, doubled and overtaken, and links that are cut one way."""
+"""The model's network: messages late, lost, doubled and overtaken, and links that are cut one way."""
 
 from __future__ import annotations
 
@@ -53,7 +53,10 @@ class Network:
             self._last += 1
             number = self._last
             self._waiting[number] = (source.node_id, source.life, peer, call)
-            world.at(world.now + self._latency_ms(), lambda n=number: self._arrive(target, peer.endpoint.host, n, asked))
+            world.at(
+                world.now + self._latency_ms(),
+                lambda n=number: self._arrive(target, peer.endpoint.host, n, asked),
+            )
 
     def _arrive(self, target: Replica, host: str, number: int, asked: Any) -> None:
         if not target.is_alive or target.endpoint.host != host:

@@ -123,7 +123,9 @@ class Oracle:
                 self.committed.append((batch.epoch, value))
                 self._digests.append(digest_of([(batch.epoch, value)], self._digests[-1]))
             elif self.committed[at] != (batch.epoch, value):
-                raise Violation(f"R3: at {at} {replica.key} has {batch.epoch, value}, not {self.committed[at]}")
+                raise Violation(
+                    f"R3: at {at} {replica.key} has {batch.epoch, value}, not {self.committed[at]}"
+                )
 
     def _check_snapshot(self, replica: Replica) -> None:
         for snapshot in replica.log.snapshots_held.values():

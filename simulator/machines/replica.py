@@ -290,7 +290,11 @@ class Replica:
     def take_snapshot(self) -> None:
         """Of what is committed, as the snapshotter does."""
         log, end = self.log, self.mark
-        if not self.is_alive or end <= (log.snapshots[-1].end_offset if log.snapshots else 0) or end > log.end_offset:
+        if (
+            not self.is_alive
+            or end <= (log.snapshots[-1].end_offset if log.snapshots else 0)
+            or end > log.end_offset
+        ):
             return
         voters, version = log.voters.at(end)
         source = self.world.new_number()

@@ -1,4 +1,4 @@
-"""Several replicas, faults, writes and voters that change; in the end all heals, and everything comes alive."""
+"""Several replicas, faults, writes, voters that change; in the end all heals and must come alive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.metadata.controller.requests import Endpoint
-from service.metadata.raft.events import Effect, Stop
+from service.metadata.raft.events import Effect, KRaftVoters, Stop
 from service.metadata.raft.keys import NO_DIRECTORY, ReplicaKey, SnapshotId
 from service.metadata.raft.requests import (
     AddVoter,
@@ -26,7 +26,7 @@ from service.metadata.raft.voters import Voter, VoterSet
 from simulator.machines.model import ModelDisk, ModelLog, Snapshot
 from simulator.machines.network import Network
 from simulator.machines.oracle import Oracle, Violation
-from simulator.machines.plants import PLANTS, Plant
+from simulator.machines.plants import Plant
 from simulator.machines.replica import Replica
 
 FAULTS_MS: Final = 20_000.0
@@ -98,9 +98,7 @@ class MachinesWorld:
         endpoints = [Endpoint("CONTROLLER", f"n{i + 1}", 9093) for i in range(controllers)]
         self.bootstrap = tuple(endpoints)
         dynamic = VoterSet(Voter(keys[i], (endpoints[i],)) for i in range(voters))
-        static = VoterSet(
-            Voter(ReplicaKey(i + 1, NO_DIRECTORY), (endpoints[i],)) for i in range(voters)
-        )
+        static = VoterSet(Voter(ReplicaKey(i + 1, NO_DIRECTORY), (endpoints[i],)) for i in range(voters))
         self.static = VoterSet() if self.kraft_version else static
         self.first = Snapshot(BOOTSTRAP, dynamic, 1, 0, 0, 1) if self.kraft_version else None
         self.replicas: dict[int, Replica] = {}
@@ -154,9 +152,7 @@ class MachinesWorld:
             problem = str(e)
         except AssertionError as e:
             problem = f"the model's own: {e!r}"
-        return Result(
-            self.seed, problem, self.events, self.now / 1000, self.oracle.end, self.oracle.leaders
-        )
+        return Result(self.seed, problem, self.events, self.now / 1000, self.oracle.end, self.oracle.leaders)
 
     # -- what replicas need
 
@@ -210,7 +206,9 @@ class MachinesWorld:
         replica = self._some()
         if replica.is_alive:
             replica.crash()
-            self.at(self.now + self.random.choice((5, 100, 3000)) * self.random.random(), lambda: _start(replica))
+            self.at(
+                self.now + self.random.choice((5, 100, 3000)) * self.random.random(), lambda: _start(replica)
+            )
 
     def _do_crash_all(self) -> None:
         for replica in self.replicas.values():
@@ -277,7 +275,9 @@ class MachinesWorld:
         if replica.is_alive:
             replica.crash()
         self.lost.add(replica.key)
-        replica.disk = ModelDisk(ReplicaKey(replica.node_id, self.new_directory()), self._new_log(with_voters=False))
+        replica.disk = ModelDisk(
+            ReplicaKey(replica.node_id, self.new_directory()), self._new_log(with_voters=False)
+        )
         self.at(self.now + 500 * self.random.random(), lambda: _start(replica))
 
     def _can_spare(self, *keys: ReplicaKey) -> bool:
@@ -292,9 +292,7 @@ class MachinesWorld:
         sets = [self.first.voters] if self.first is not None and self.first.voters is not None else []
         for replica in self.replicas.values():
             for batch in replica.log.batches:
-                for value in batch.values:
-                    if hasattr(value, "voters") and isinstance(value.voters, VoterSet):
-                        sets.append(value.voters)
+                sets += [value.voters for value in batch.values if isinstance(value, KRaftVoters)]
             sets.append(replica.log.voters.latest)
         return [one for one in sets if len(one)]
 
@@ -376,10 +374,3 @@ class MachinesWorld:
 def _start(replica: Replica) -> None:
     if not replica.is_alive:
         replica.start()
-
-
-def play(seed: int, plant: str | None = None) -> Result:
-    """The history of `seed`, with a planted bug if one is named."""
-    return MachinesWorld(seed, PLANTS[plant] if plant else None).play()
-
-

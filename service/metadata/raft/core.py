@@ -224,7 +224,8 @@ class RaftCore:
 
     def persist(self) -> None:
         version = min(self.log.voters.version, 1)
-        voted = self.voted or ReplicaKey(NOBODY)
+        leads = self.leader_id == self.key.node_id
+        voted = ReplicaKey(NOBODY) if self.voted is None or leads else self.voted
         state = QuorumState(
             self.epoch,
             self.leader_id,

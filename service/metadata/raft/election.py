@@ -138,7 +138,7 @@ class Election:
             if core.is_voter:
                 # Our vote is on disk before anybody is told: who says so errs, or we have lost our past.
                 raise InvariantError(
-                    f"raft: told that this node leads in epoch {epoch}; it is in epoch {core.epoch} and does not"
+                    f"raft: told that this node leads in epoch {epoch}; it does not, in {core.epoch}"
                 )
             leader_id = NOBODY  # it was another disk under our id
         if leader_id == core.key.node_id:
@@ -167,8 +167,25 @@ class Election:
         is_news = error in (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower)
         if answer.epoch > core.epoch or is_news or (answer.leader_id >= 0 and core.leader_id == NOBODY):
             self.learn(answer.leader_id, answer.epoch, answer.endpoint)
+            self._moved(answer)
             return True
+        self._moved(answer)
         return error is not NONE and error is not ErrorCode.snapshot_not_found
+
+    def _moved(self, answer: Told) -> None:
+        """The leader is elsewhere than we thought, and was not to be reached there."""
+        core, state = self._core, self._core.state
+        if answer.endpoint is None or answer.leader_id != core.leader_id or answer.epoch != core.epoch:
+            return
+        if isinstance(state, Follower) and (state.has_fetched and core.now_ms < state.deadline_ms):
+            return
+        if core.leader_id == core.key.node_id or answer.endpoint == core.leader_endpoint:
+            return
+        if isinstance(state, Follower):
+            state.refusals.clear()
+            state.deadline_ms = core.now_ms + core.timing.fetch_timeout_ms
+        if isinstance(state, Follower | Prospective):
+            core.leader_endpoint = answer.endpoint
 
     def voted(self, peer: Peer, asked: VoteAsked, answer: VoteAnswer) -> None:
         core = self._core

@@ -194,6 +194,8 @@ class Following:
         state = core.state
         if not isinstance(state, Follower) or core.leader_id != answer.leader_id or state.is_appending:
             return
+        if state.fetching is not None:
+            return
         if asked.epoch != core.epoch or asked.offset != core.log.end_offset:
             return
         self._succeeded(state)

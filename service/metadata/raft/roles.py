@@ -38,7 +38,7 @@ LEGAL_MOVES: Final = {
     Role.FOLLOWER: _ANEW | {Role.PROSPECTIVE},
     Role.RESIGNED: _ANEW,
 }
-"""To Unattached only with a later epoch, or from Prospective without one. A sole voter is never Prospective."""
+"""To Unattached only with a later epoch, or from Prospective. A sole voter is never Prospective."""
 
 
 @dataclass(slots=True)
