@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from service.metadata.raft.events import Answer, Peer, Request
@@ -51,12 +52,9 @@ class Network:
         copies = 1 + (bool(self.doubling) and random.random() < self.doubling)
         for _ in range(copies):
             self._last += 1
-            number = self._last
-            self._waiting[number] = (source.node_id, source.life, peer, call)
-            world.at(
-                world.now + self._latency_ms(),
-                lambda n=number: self._arrive(target, peer.endpoint.host, n, asked),
-            )
+            self._waiting[self._last] = (source.node_id, source.life, peer, call)
+            arrive = partial(self._arrive, target, peer.endpoint.host, self._last, asked)
+            world.at(world.now + self._latency_ms(), arrive)
 
     def _arrive(self, target: Replica, host: str, number: int, asked: Any) -> None:
         if not target.is_alive or target.endpoint.host != host:

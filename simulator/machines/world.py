@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from heapq import heappop, heappush
 from random import Random
 from typing import Any, Final
@@ -214,7 +215,7 @@ class MachinesWorld:
         for replica in self.replicas.values():
             if replica.is_alive:
                 replica.crash()
-                self.at(self.now + 500 * self.random.random(), lambda one=replica: _start(one))
+                self.at(self.now + 500 * self.random.random(), partial(_start, replica))
 
     def _do_stop(self) -> None:
         replica = self._some()

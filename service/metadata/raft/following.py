@@ -118,6 +118,8 @@ class Following:
             return
         peers = [Peer(-2 - i, endpoint) for i, endpoint in enumerate(core.identity.bootstrap)]
         peers += [peer for voter in core.other_voters() if (peer := core.peer(voter)) is not None]
+        if core.leader_endpoint is not None and core.leader_id != core.key.node_id:
+            peers.append(Peer(core.leader_id, core.leader_endpoint))
         asked = self._fetch_asked()._replace(max_wait_ms=0)
         mine = core.identity.endpoints
         for peer in core.shuffled([one for one in peers if one.endpoint not in mine]):

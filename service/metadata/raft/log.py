@@ -17,7 +17,7 @@ from service.base.types import Buffer, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
-from service.metadata.batches import decode_batches
+from service.metadata.batches import MetadataBatch, decode_batches
 from service.metadata.raft.control import NO_VOTERS_SAID, VotersSaid, learn
 from service.metadata.raft.durable_offset import DurableOffset, keep_durable_offset, read_durable_offset
 from service.metadata.raft.keys import SnapshotId
@@ -150,7 +150,7 @@ class MetadataLog:
 
     def append(self, data: Buffer) -> None:
         """Write whole batches; not on disk before `flush`. What they say of voters counts at once."""
-        control = []
+        control: list[MetadataBatch] = []
         for header in iter_headers(data):
             if header.is_control:
                 control += decode_batches(memoryview(data)[header.position : header.end])

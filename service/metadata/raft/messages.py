@@ -88,9 +88,9 @@ def _module(api_key: int, version: int, side: str) -> ModuleType:
     return import_module(f"kio.schema.{_MODULES[api_key]}.v{version}.{side}")
 
 
-def _make(module: ModuleType, name: str, **values: Any) -> Any:
+def _make(module: ModuleType, of: str, /, **values: Any) -> Any:
     """An instance of the module's class, of those of `values` that this version has."""
-    cls = getattr(module, name)
+    cls = getattr(module, of)
     known = {field.name for field in fields(cls)}
     return cls(**{key: value for key, value in values.items() if key in known})
 

@@ -61,6 +61,7 @@ from service.metadata.raft.requests import (
     NoAnswer,
     ReadLog,
     ReadSnapshot,
+    Refusal,
     Refused,
     SnapshotAnswer,
     Unsupported,
@@ -194,19 +195,20 @@ class Quorum:
         finally:
             self._requests.pop(number, None)
         if isinstance(answer, SnapshotAnswer) and isinstance(answer.data, ReadSnapshot):
-            return await self._run(self._read_snapshot, answer, answer.data)
+            with_data: Answered = await self._run(self._read_snapshot, answer, answer.data)
+            return with_data
         return answer
 
     async def handle(self, api_key: int, version: int, message: Any) -> Any:
         """Answer a request of a peer or an admin: kio's messages in and out."""
         asked = messages.of_request(api_key, version, message)
-        answer = await self.ask(asked) if not isinstance(asked, messages.Refusal) else asked
+        answer = await self.ask(asked) if not isinstance(asked, Refusal) else asked
         return messages.to_response(api_key, version, answer, self._clock.now_ms() - self._now_ms())
 
     async def stop(self) -> None:
         """Wait for what is being flushed, resign, and let the others know."""
-        while self._flush is not None:
-            await self._flush
+        while (flush := self._flush) is not None:
+            await flush
         if not self._has_ended and self._machine.role is not Role.RESIGNED:
             self._tell(Stop())
         if self._waiting is not None:
@@ -217,8 +219,8 @@ class Quorum:
         self._end()
         rest = [task for task in (*self._tasks, self._waiting) if task is not None]
         await asyncio.gather(*rest, return_exceptions=True)
-        if self._flush is not None:
-            await self._flush
+        if (flush := self._flush) is not None:
+            await flush
 
     def _end(self) -> None:
         """Nothing is done any more, and nobody waits."""

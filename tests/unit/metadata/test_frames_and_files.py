@@ -125,9 +125,9 @@ def test_records_without_value_or_control_records_without_type_are_corrupt() -> 
 
 def test_control_records_of_other_types_are_passed_over() -> None:
     builder = BatchBuilder(is_control=True)
-    builder.add(0, b"\x00\x00\x00\x06", b"\x00\x00voters")
+    builder.add(0, b"\x00\x00\x00\x07", b"\x00\x00other")
     (batch,) = decode_batches(builder.build())
-    assert batch.control[0][:2] == (6, None)
+    assert batch.control[0][:2] == (7, None)
 
 
 @pytest.mark.parametrize(
