@@ -308,7 +308,7 @@ class RaftCore:
             self._move(
                 Follower(
                     deadline_ms=self.now_ms + self.timing.fetch_timeout_ms,
-                    update_due_ms=self.now_ms + (period_ms if self.log.voters.version else 0),
+                    update_due_ms=self.now_ms + period_ms,
                 )
             )
         self.persist()

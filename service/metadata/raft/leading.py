@@ -61,7 +61,7 @@ class Leading:
         ):
             core.reply(request, self._no_records(ErrorCode.invalid_request))
             return
-        answer = self._answer(asked)
+        answer = self._answer(asked, is_heard=True)
         state = core.state
         is_empty = answer.error is NONE and answer.diverging is None and answer.snapshot is None
         is_empty = is_empty and not isinstance(answer.records, ReadLog)
@@ -78,7 +78,8 @@ class Leading:
         core = self._core
         return FetchAnswer(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
 
-    def _answer(self, asked: FetchAsked) -> FetchAnswer:
+    def _answer(self, asked: FetchAsked, *, is_heard: bool = False) -> FetchAnswer:
+        """`is_heard`: it has come just now, so its sender lives."""
         core, state = self._core, self._core.state
         error = self.refusal(asked.epoch)
         if error is not NONE or not isinstance(state, Leader):
@@ -86,7 +87,8 @@ class Leading:
         validity = validate(core.log, asked.offset, asked.last_epoch)
         records: ReadLog | bytes = b""
         if validity.fit is Fit.VALID:
-            self._heard_fetch(state, asked)
+            if is_heard:
+                self._heard_fetch(state, asked)
             if asked.offset < core.log.end_offset:
                 records = ReadLog(asked.offset, max(asked.max_bytes, 0))
         return FetchAnswer(

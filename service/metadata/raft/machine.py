@@ -129,6 +129,7 @@ class RaftMachine:
         core.now_ms = max(core.now_ms, now_ms)
         core.effects, core.log_changes = [], False
         core.deadline_ms = NEVER
+        core.flushed = min(core.flushed, core.log.end_offset)  # a truncation takes whole batches
         self._dispatch(event)
         self._poll()
         effects, core.effects = core.effects, []
@@ -185,7 +186,7 @@ class RaftMachine:
             core.resume(Candidate(now_ms + core.random_election_timeout_ms(), {core.key.node_id}))
         elif state.leader_id >= 0 and core.leader_endpoint is not None:
             due_ms = now_ms + core.timing.fetch_timeout_ms
-            core.resume(Follower(due_ms, due_ms if core.log.voters.version else now_ms))
+            core.resume(Follower(due_ms, due_ms))
         else:
             core.resume(Unattached(now_ms + core.random_election_timeout_ms()))
 

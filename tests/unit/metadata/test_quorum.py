@@ -61,7 +61,7 @@ class InProcess:
 
 def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
     """Enough where the image before is empty."""
-    return MetadataDelta(before).replay_all(frame.record for frame in image_frames(after))  # type: ignore[misc]
+    return MetadataDelta(before).replay_all(frame.record for frame in image_frames(after))
 
 
 class Cluster:
