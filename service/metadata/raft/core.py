@@ -5,7 +5,6 @@ Whatever changes the epoch, the vote or the leader is persisted before any effec
 
 from __future__ import annotations
 
-from random import Random
 from typing import Final, TypeVar
 
 from service.base.errors import InvariantError
@@ -37,6 +36,7 @@ from service.metadata.raft.roles import (
     LEGAL_MOVES,
     NEVER,
     Candidate,
+    Chance,
     Follower,
     Identity,
     Leader,
@@ -58,7 +58,7 @@ _S = TypeVar("_S")
 class RaftCore:
     """Owned by the machine. Role modules read it, and change it by its methods."""
 
-    def __init__(self, identity: Identity, log: LogView, timing: Timing, random: Random) -> None:
+    def __init__(self, identity: Identity, log: LogView, timing: Timing, random: Chance) -> None:
         self.identity = identity
         self.key = identity.key
         self.log = log

@@ -11,8 +11,6 @@ KIP-996, Apache Kafka 4.3 ``KafkaRaftClient``, ``QuorumState``.
 
 from __future__ import annotations
 
-from random import Random
-
 from kio.schema.errors import ErrorCode
 
 from service.metadata.controller.requests import Endpoint
@@ -67,6 +65,7 @@ from service.metadata.raft.requests import (
 from service.metadata.raft.roles import (
     NEVER,
     Candidate,
+    Chance,
     Follower,
     Identity,
     Leader,
@@ -83,7 +82,7 @@ from service.metadata.raft.voters import MAX_KRAFT_VERSION, VoterSet
 class RaftMachine:
     """One node's part in the quorum. Owned by one thread; holds no clock, no file and no future."""
 
-    def __init__(self, identity: Identity, log: LogView, timing: Timing, random: Random) -> None:
+    def __init__(self, identity: Identity, log: LogView, timing: Timing, random: Chance) -> None:
         self.core = RaftCore(identity, log, timing, random)
         self.election = Election(self.core)
         self.leading = Leading(self.core)

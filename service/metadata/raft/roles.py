@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Any, Final, Protocol
 
 from service.metadata.controller.requests import Endpoint
 from service.metadata.raft.keys import ReplicaKey, SnapshotId
@@ -170,6 +170,14 @@ class Timing:
     refused_election: bool = True
     """``firn.quorum.refused.election``"""
     auto_join: bool = False
+
+
+class Chance(Protocol):
+    """The part of `random.Random` that is used here; it is given by whoever makes the machine."""
+
+    def randrange(self, stop: int, /) -> int: ...
+
+    def shuffle(self, items: Any, /) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,8 +248,8 @@ def test_a_vote_of_another_cluster_or_partition_is_refused(tmp_path: Path, versi
     async def scenario() -> None:
         cluster = Cluster(tmp_path)
         publisher = await cluster.start(1)
-        module = messages._module(messages.VOTE, version, "request")
-        request = messages._make(module, "VoteRequest", cluster_id="other", voter_id=1, topics=())
+        module = messages.module_of(messages.VOTE, version, "request")
+        request = messages.make(module, "VoteRequest", cluster_id="other", voter_id=1, topics=())
         answer = await publisher.quorum.handle(messages.VOTE, version, request)
         assert answer.error_code is ErrorCode.invalid_request
         await cluster.stop_all()
