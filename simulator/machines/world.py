@@ -12,7 +12,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft.events import Effect, KRaftVoters, Stop
 from service.metadata.raft.keys import NO_DIRECTORY, ReplicaKey, SnapshotId
 from service.metadata.raft.requests import (

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft.events import Peer, Send
 from service.metadata.raft.requests import Asked, BeginAsked, EndAsked, VoteAsked
 

@@ -20,7 +20,7 @@ from kio.static.primitive import i16, i32, u16
 
 from service.base.errors import CorruptionError
 from service.metadata.batches import ControlMessage, ControlRecord, ControlType, MetadataBatch
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft import events
 from service.metadata.raft.keys import NO_DIRECTORY, ReplicaKey
 from service.metadata.raft.voters import Voter, VoterHistory, VoterSet

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final, TypeVar
 
 from service.base.errors import InvariantError
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft.calls import Calls
 from service.metadata.raft.events import (
     AppendControl,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from service.base.types import Buffer
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.requests import Answered, Asked, NoAnswer
 from service.metadata.raft.state import QuorumState

@@ -196,9 +196,10 @@ class Following:
         state = core.state
         if not isinstance(state, Follower) or core.leader_id != answer.leader_id or state.is_appending:
             return
-        if state.fetching is not None:
-            return
         if asked.epoch != core.epoch or asked.offset != core.log.end_offset:
+            return
+        if state.fetching is not None:  # an observer that looked for its leader; the snapshot goes on
+            self._succeeded(state)
             return
         self._succeeded(state)
         if answer.diverging is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft.core import RaftCore
 from service.metadata.raft.election import Election
 from service.metadata.raft.events import (

@@ -16,7 +16,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import CorruptionError
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import NOBODY, EpochEnd, ReplicaKey, SnapshotId
 from service.metadata.raft.message_parts import (
     BAD,

@@ -8,7 +8,7 @@ from typing import Any
 
 from kio.schema.errors import ErrorCode
 
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import EpochEnd, SnapshotId
 from service.metadata.raft.message_parts import (
     ADD_VOTER,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 
 
 class UnsupportedVersion(Exception):

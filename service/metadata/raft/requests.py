@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from kio.schema.errors import ErrorCode
 
 from service.base.types import Buffer
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import NO_DIRECTORY, NOBODY, EpochEnd, ReplicaKey, SnapshotId
 from service.metadata.raft.voters import Voter, VoterEndpoints
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Protocol
 
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import ReplicaKey, SnapshotId
 from service.metadata.raft.requests import FetchAsked, VoterChangeAsked
 from service.metadata.raft.voters import Voter

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, TypeVar
 
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import NO_DIRECTORY, ReplicaKey
 
 VoterEndpoints = tuple[Endpoint, ...]

@@ -17,8 +17,8 @@ from kio.schema.errors import ErrorCode
 from service.base.clock import SystemClock
 from service.base.errors import RequestError
 from service.base.world import system_world
-from service.metadata.controller.requests import Endpoint
 from service.metadata.delta import MetadataDelta
+from service.metadata.endpoint import Endpoint
 from service.metadata.frames import newest
 from service.metadata.image import MetadataImage
 from service.metadata.image_frames import image_frames

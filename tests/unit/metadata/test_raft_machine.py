@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import InvariantError
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft.events import (
     Answer,
     AppendControl,

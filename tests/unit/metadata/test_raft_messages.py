@@ -10,7 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from service.metadata.controller.requests import Endpoint
+from service.metadata.endpoint import Endpoint
 from service.metadata.raft import messages
 from service.metadata.raft.keys import EpochEnd, ReplicaKey, SnapshotId
 from service.metadata.raft.requests import (
