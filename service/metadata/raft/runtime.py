@@ -435,7 +435,12 @@ class Quorum:
     # -- the network
 
     async def _call(self, peer: Peer, call: int, asked: Asked) -> None:
-        self._tell(Answer(peer, call, await self._answer_of(peer, asked)))
+        try:
+            reply = await self._answer_of(peer, asked)
+        except Exception as e:  # a bug: of ours, or of whoever carries it there
+            self._fail(e)
+            return
+        self._tell(Answer(peer, call, reply))
 
     async def _answer_of(self, peer: Peer, asked: Asked) -> Answered | NoAnswer:
         if self._peers is None:

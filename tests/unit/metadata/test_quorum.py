@@ -7,14 +7,17 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pytest
+from kio.schema.api_versions.v4.response import ApiVersionsResponse, SupportedFeatureKey
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
+from service.base.disk import SystemDisk
 from service.base.errors import RequestError
 from service.base.world import system_world
 from service.metadata.delta import MetadataDelta
@@ -24,16 +27,27 @@ from service.metadata.image import MetadataImage
 from service.metadata.image_frames import image_frames
 from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import messages
-from service.metadata.raft.keys import ReplicaKey
-from service.metadata.raft.requests import DescribeAnswer, DescribeAsked
+from service.metadata.raft.control import VotersSaid
+from service.metadata.raft.keys import ReplicaKey, SnapshotId
+from service.metadata.raft.requests import AddVoter, DescribeAnswer, DescribeAsked, RemoveVoter
 from service.metadata.raft.roles import Identity, Role, Timing
+from service.metadata.raft.snapshots import write_snapshot
 from service.metadata.raft.voters import Voter, VoterSet
 from service.metadata.records import TopicRecord
+from service.metadata.snapshot_codec import encode_snapshot
 
 TIMING = Timing(
     election_timeout_ms=300, fetch_timeout_ms=800, election_backoff_max_ms=200, request_timeout_ms=800
 )
 VOTERS = VoterSet(Voter(ReplicaKey(i), (Endpoint("CONTROLLER", f"n{i}", 9093),)) for i in (1, 2, 3))
+
+
+VERSIONS = ApiVersionsResponse(
+    error_code=ErrorCode.none,
+    api_keys=(),
+    throttle_time=timedelta(),
+    supported_features=(SupportedFeatureKey(name="kraft.version", min_version=0, max_version=1),),
+)
 
 
 class InProcess:
@@ -50,6 +64,8 @@ class InProcess:
         if publisher is None:
             raise ConnectionRefusedError(peer.host)
         await self._maybe_lost(node_id)
+        if api_key == 18:  # the listener's
+            return VERSIONS
         answer = await publisher.quorum.handle(api_key, version, message)
         await self._maybe_lost(node_id)
         return answer
@@ -71,14 +87,16 @@ class Cluster:
         self.cut_off: set[int] = set()
         self.led: list[tuple[int, int]] = []
 
-    async def start(self, node_id: int, **options: Any) -> Publisher:
+    async def start(
+        self, node_id: int, voters: VoterSet = VOTERS, bootstrap: tuple[Endpoint, ...] = (), **options: Any
+    ) -> Publisher:
         endpoint = Endpoint("CONTROLLER", f"n{node_id}", 9093)
-        identity = Identity(ReplicaKey(node_id, UUID(int=node_id)), "cluster", (endpoint,))
+        identity = Identity(ReplicaKey(node_id, UUID(int=node_id)), "cluster", (endpoint,), bootstrap)
         world = replace(system_world(SystemClock()), random=random.Random(node_id))
         given = MetadataOptions(
             node_id,
             self.directory / str(node_id),
-            quorum=QuorumOptions(identity, VOTERS, TIMING),
+            quorum=QuorumOptions(identity, voters, TIMING),
             **options,
         )
         publisher = Publisher(
@@ -238,6 +256,46 @@ def test_an_empty_voter_gets_a_snapshot_and_the_log_behind_it(tmp_path: Path) ->
         await cluster.start(3)
         await until(lambda: has(cluster.running[3], "after"))
         assert cluster.running[3].quorum.machine.role in (Role.FOLLOWER, Role.LEADER)
+        await cluster.stop_all()
+
+    asyncio.run(scenario())
+
+
+def test_a_formatted_voter_takes_others_in_and_lets_them_go(tmp_path: Path) -> None:
+    """kraft.version 1: the voters come with the bootstrap snapshot, then from the log."""
+    places = {node_id: Endpoint("CONTROLLER", f"n{node_id}", 9093) for node_id in (1, 2)}
+    first = VoterSet([Voter(ReplicaKey(1, UUID(int=1)), (places[1],))])
+    directory = tmp_path / "1" / "__cluster_metadata-0"
+    directory.mkdir(parents=True)
+    batches = encode_snapshot((), epoch=0, last_timestamp_ms=0, now_ms=0, voters=VotersSaid(first, 1))
+    write_snapshot(SystemDisk(), directory, SnapshotId(0, 0), batches)
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        one = await cluster.start(1, VoterSet())
+        assert one.quorum.is_leader
+        two = await cluster.start(2, VoterSet(), (places[1],))
+        await write(cluster, "first")
+        await until(lambda: has(two, "first"))
+        new = Voter(ReplicaKey(2, UUID(int=2)), (places[2],))
+        assert (await one.quorum.ask(AddVoter(new))).error is ErrorCode.none
+        assert one.quorum.machine.voters.ids == (1, 2)
+        assert (await one.quorum.ask(AddVoter(new))).error is ErrorCode.duplicate_voter
+        await until(lambda: two.quorum.machine.voters.ids == (1, 2))
+        await write(cluster, "second")
+        await cluster.stop_all()
+        assert b'"data_version":1' in (directory / "quorum-state").read_bytes()
+        for node_id in (1, 2):
+            await cluster.start(node_id, VoterSet(), (places[1],))
+        leader = await until(cluster.leader)
+        assert leader.quorum.machine.voters.ids == (1, 2), "it is in the log"
+        await write(cluster, "third")
+        answer = await leader.quorum.ask(RemoveVoter(ReplicaKey(1, UUID(int=1))))
+        assert answer.error is ErrorCode.none
+        await until(lambda: cluster.running[2].quorum.is_leader)
+        assert cluster.running[2].quorum.machine.voters.ids == (2,)
+        await write(cluster, "fourth")
+        await until(lambda: has(cluster.running[1], "fourth"))
         await cluster.stop_all()
 
     asyncio.run(scenario())
