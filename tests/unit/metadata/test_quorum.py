@@ -18,7 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.clock import SystemClock
 from service.base.disk import SystemDisk
-from service.base.errors import RequestError
+from service.base.errors import RequestError, StorageError
 from service.base.world import system_world
 from service.metadata.delta import MetadataDelta
 from service.metadata.endpoint import Endpoint
@@ -30,7 +30,7 @@ from service.metadata.raft import messages
 from service.metadata.raft.control import VotersSaid
 from service.metadata.raft.keys import ReplicaKey, SnapshotId
 from service.metadata.raft.requests import AddVoter, DescribeAnswer, DescribeAsked, RemoveVoter
-from service.metadata.raft.roles import Identity, Role, Timing
+from service.metadata.raft.roles import Identity, Leader, Role, Timing
 from service.metadata.raft.snapshots import write_snapshot
 from service.metadata.raft.voters import Voter, VoterSet
 from service.metadata.records import TopicRecord
@@ -61,12 +61,15 @@ class InProcess:
         await asyncio.sleep(0)
         node_id = int(peer.host[1:])
         publisher = self._cluster.running.get(node_id)
-        if publisher is None:
+        if publisher is None or publisher._quorum is None:
             raise ConnectionRefusedError(peer.host)
         await self._maybe_lost(node_id)
         if api_key == 18:  # the listener's
             return VERSIONS
-        answer = await publisher.quorum.handle(api_key, version, message)
+        try:
+            answer = await publisher.quorum.handle(api_key, version, message)
+        except StorageError as e:  # it ends, and its connections with it
+            raise ConnectionResetError(peer.host) from e
         await self._maybe_lost(node_id)
         return answer
 
@@ -278,6 +281,9 @@ def test_a_formatted_voter_takes_others_in_and_lets_them_go(tmp_path: Path) -> N
         await write(cluster, "first")
         await until(lambda: has(two, "first"))
         new = Voter(ReplicaKey(2, UUID(int=2)), (places[2],))
+        state = one.quorum.machine.core.state
+        assert isinstance(state, Leader)
+        await until(lambda: state.replicas[new.key].last_caught_up_ms >= 0)
         assert (await one.quorum.ask(AddVoter(new))).error is ErrorCode.none
         assert one.quorum.machine.voters.ids == (1, 2)
         assert (await one.quorum.ask(AddVoter(new))).error is ErrorCode.duplicate_voter
