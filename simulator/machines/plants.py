@@ -283,3 +283,12 @@ PLANTS: Final[dict[str, Plant]] = {
     "not_truncated": Plant(skips=lambda effect: isinstance(effect, TruncateTo)),
     "flush_outlives_a_truncation": Plant(keeps_flush=True),
 }
+
+SELDOM_SHOWS: Final = (
+    "commit_of_an_old_epoch",
+    "claims_what_is_not_flushed",
+    "flush_outlives_a_truncation",
+    "truncation_keeps_voters",
+    "old_answers_count",
+)
+"""Not found within 2,000 histories of today's faults; planted where they are named."""
