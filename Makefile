@@ -117,8 +117,8 @@ soak: install ## Minutes of kills and a failing object store, and killed Spark j
 
 SEED ?= 1
 HISTORIES ?= 3000
-sim: install ## Histories of one node in a world where everything fails (SEED=n HISTORIES=m; one history replays a failure)
-	$(BIN)/python -m simulator --seed $(SEED) --histories $(HISTORIES) $(SIM)
+sim: install ## Histories of one node in a world where everything fails (SEED=n HISTORIES=m; one replays a failure; WORLD=machines: Raft alone)
+	$(BIN)/python -m simulator$(if $(WORLD),.$(WORLD)) --seed $(SEED) --histories $(HISTORIES) $(SIM)
 
 sim-sweep: install ## Every call of disk and store fails in every way, every kind of file and object rots (SWEEP="--every 10")
 	$(BIN)/python -m simulator.sweep $(SWEEP)

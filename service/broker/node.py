@@ -223,7 +223,7 @@ class Node:
 
         if not config.remote_recover:
             _check_metadata(self._world.disk, logs.directories)
-        self.metadata = metadata = await self._start_metadata(stack)
+        self.metadata = metadata = await self._start_metadata(stack, directories[0])
         controller = await self._start_controller(stack, metadata, cluster_id, budget)
         config = dynamic_config(config, metadata.image)
         at_once(check_topics(metadata.image, config))
@@ -371,11 +371,12 @@ class Node:
         if path == dirs[0] or self._failed_directories.issuperset(dirs):
             self._supervisor.fail(f"log directory {path}", error)
 
-    async def _start_metadata(self, stack: AsyncExitStack) -> Publisher:
+    async def _start_metadata(self, stack: AsyncExitStack, directory_id: UUID) -> Publisher:
         config = self._static_config
         options = MetadataOptions(
             node_id=config.node_id,
             directory=config.log_dirs[0],
+            directory_id=directory_id,
             segment_bytes=config.metadata_log_segment_bytes,
             snapshot_max_bytes=config.metadata_log_max_record_bytes_between_snapshots,
             snapshot_interval_ms=config.metadata_log_max_snapshot_interval_ms,

@@ -11,8 +11,9 @@ from service.inspect.source import Source
 from service.metadata.batches import ControlRecord, ControlType, MetadataBatch, decode_batches
 from service.metadata.frames import Frame, UnknownRecord
 from service.metadata.raft.durable_offset import decode_durable_offset
-from service.metadata.raft.snapshots import SnapshotId, parse_name
-from service.metadata.raft.state import decode_state
+from service.metadata.raft.keys import SnapshotId
+from service.metadata.raft.snapshots import parse_name
+from service.metadata.raft.state import decode_state, encode_uuid
 from service.remote.format.keys import METADATA_PREFIX, MetadataKey, parse_key
 
 MAX_STATE_BYTES = 1 << 20
@@ -42,7 +43,13 @@ def dump_bootstrap(source: Source) -> Dump:
 
 
 def dump_quorum_state(source: Source) -> Dump:
-    return Dump("quorum state", decode_state(source.read(MAX_STATE_BYTES))._asdict())
+    state = decode_state(source.read(MAX_STATE_BYTES))
+    fields = state._asdict()
+    for name in ("voted_directory", "version") if state.version == 0 else ("voters",):
+        del fields[name]
+    if state.version:
+        fields["voted_directory"] = encode_uuid(state.voted_directory)
+    return Dump("quorum state", fields)
 
 
 def dump_durable_offset(source: Source) -> Dump:

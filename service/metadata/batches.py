@@ -13,15 +13,17 @@ from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from kio.schema.k_raft_version_record.v0.data import KRaftVersionRecord
 from kio.schema.leader_change_message.v0.data import LeaderChangeMessage
 from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
 from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
-from kio.serial import entity_reader, entity_writer
-from kio.serial.errors import SerialError
+from kio.schema.voters_record.v0.data import VotersRecord
+from kio.serial import entity_writer
 
 from service.base.errors import CorruptionError
 from service.base.steps import Steps, at_once
 from service.base.types import Buffer
+from service.metadata.entities import read_entity
 from service.metadata.frames import Frame, decode_frame, encode_frame
 from service.records.batch import BatchHeader, iter_headers, verify_crc
 from service.records.builder import BatchBuilder
@@ -40,14 +42,20 @@ class ControlType(IntEnum):
     LEADER_CHANGE = 2
     SNAPSHOT_HEADER = 3
     SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
 
 
-ControlMessage = LeaderChangeMessage | SnapshotHeaderRecord | SnapshotFooterRecord
+ControlMessage = (
+    LeaderChangeMessage | SnapshotHeaderRecord | SnapshotFooterRecord | KRaftVersionRecord | VotersRecord
+)
 
 _MESSAGES: Final[dict[int, type[ControlMessage]]] = {
     ControlType.LEADER_CHANGE: LeaderChangeMessage,
     ControlType.SNAPSHOT_HEADER: SnapshotHeaderRecord,
     ControlType.SNAPSHOT_FOOTER: SnapshotFooterRecord,
+    ControlType.KRAFT_VERSION: KRaftVersionRecord,
+    ControlType.KRAFT_VOTERS: VotersRecord,
 }
 _TYPES: Final = {message: control_type for control_type, message in _MESSAGES.items()}
 
@@ -90,14 +98,15 @@ def encode_batch_in_steps(
 
 
 def encode_control_batch(
-    message: ControlMessage, *, base_offset: int, epoch: int, timestamp_ms: int
+    *messages: ControlMessage, base_offset: int, epoch: int, timestamp_ms: int
 ) -> bytearray:
-    """A batch of one control record."""
-    buffer = io.BytesIO()
-    writer: Any = entity_writer(type(message))
-    writer(buffer, message)
+    """A batch of control records."""
     builder = BatchBuilder(base_offset, leader_epoch=epoch, is_control=True)
-    builder.add(timestamp_ms, _CONTROL_KEY.pack(0, _TYPES[type(message)]), buffer.getvalue())
+    for message in messages:
+        buffer = io.BytesIO()
+        writer: Any = entity_writer(type(message))
+        writer(buffer, message)
+        builder.add(timestamp_ms, _CONTROL_KEY.pack(0, _TYPES[type(message)]), buffer.getvalue())
     return builder.build()
 
 
@@ -135,11 +144,7 @@ def _decode_control(record: Record) -> ControlRecord:
     message_type = _MESSAGES.get(control_type)
     if message_type is None or value[:2] != b"\x00\x00":
         return ControlRecord(control_type, None, value)
-    reader: Any = entity_reader(message_type)
-    try:
-        message, consumed = reader(value, 0)
-    except (SerialError, ValueError, TypeError) as e:
-        raise CorruptionError(f"control record at offset {record.offset}: {type(e).__name__}: {e}") from e
+    message, consumed = read_entity(message_type, value, f"control record at offset {record.offset}")
     if consumed != len(value):
         raise CorruptionError(f"control record at offset {record.offset}: bytes are left over")
     return ControlRecord(control_type, message, value)

@@ -33,7 +33,8 @@ from service.metadata.bootstrap import (
 )
 from service.metadata.features import METADATA_VERSION_LEVEL
 from service.metadata.image import METADATA_VERSION, FeatureRange
-from service.metadata.raft.snapshots import SnapshotId, remove_unfinished, write_snapshot
+from service.metadata.raft.keys import SnapshotId
+from service.metadata.raft.snapshots import remove_unfinished, write_snapshot
 
 RELEASE: Final = "4.3"
 RELEASE_NAME: Final = "4.3-IV0"

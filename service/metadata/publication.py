@@ -74,6 +74,15 @@ class Publication:
         while self._proposals and self._proposals[-1].image.offset >= end_offset:
             self._proposals.pop()
 
+    def jump(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """A snapshot stands for the log up to its end: publish it as one change."""
+        if image.offset <= self.image.offset:
+            raise InvariantError(f"a snapshot up to {image.offset}, {self.image.offset} is published")
+        self._proposals.clear()
+        self._high_watermark = max(self._high_watermark, image.offset + 1)
+        self._publish(image, delta, 0)
+        self._wake()
+
     def commit(self, high_watermark: int) -> None:
         """Everything below `high_watermark` is decided: publish it."""
         self._high_watermark = high_watermark

@@ -11,14 +11,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.base.disk import Disk
-from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.errors import ConfigError, CorruptionError, InvariantError, RequestError, StorageError
 from service.base.files import exists, make_directory, write_atomically
 from service.base.steps import Steps
 from service.base.world import World
@@ -29,19 +30,25 @@ from service.metadata.frames import Frame
 from service.metadata.image import MetadataImage
 from service.metadata.metrics import MetadataMetrics
 from service.metadata.publication import Listener, Publication
+from service.metadata.raft.control import NO_VOTERS_SAID
+from service.metadata.raft.keys import NO_DIRECTORY, ReplicaKey, SnapshotId
 from service.metadata.raft.log import MetadataLog
 from service.metadata.raft.machine import RaftMachine
-from service.metadata.raft.runtime import Quorum
+from service.metadata.raft.peers import Peers
+from service.metadata.raft.roles import Identity, Timing
+from service.metadata.raft.runtime import Hooks, Proved, Quorum
 from service.metadata.raft.snapshots import (
-    SnapshotId,
+    accept_part,
     list_snapshots,
+    read_part,
     read_snapshot,
     remove_unfinished,
     set_aside,
 )
-from service.metadata.raft.state import QuorumState
+from service.metadata.raft.state import QuorumState, encode_uuid
 from service.metadata.raft.state_file import read_state
-from service.metadata.snapshot_codec import decode_snapshot
+from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.snapshot_codec import SnapshotContent, decode_content
 from service.metadata.snapshotter import Snapshotter
 
 _PARTITION_METADATA: Final = b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"
@@ -55,12 +62,36 @@ class MetadataOptions:
 
     node_id: int
     directory: Path
+    directory_id: UUID = NO_DIRECTORY
     segment_bytes: int = 1 << 30
     """``metadata.log.segment.bytes``"""
     snapshot_max_bytes: int = 20 * 1024 * 1024
     """``metadata.log.max.record.bytes.between.snapshots``"""
     snapshot_interval_ms: int = 3_600_000
     """``metadata.log.max.snapshot.interval.ms``; 0: never because of time"""
+    quorum: QuorumOptions | None = None
+    """None: this node is the sole voter"""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumOptions:
+    """This node in a quorum of several. `static_voters`: of the configuration, under kraft.version 0."""
+
+    identity: Identity
+    static_voters: VoterSet = field(default_factory=VoterSet)
+    timing: Timing = field(default_factory=Timing)
+
+
+class Guest(Protocol):
+    """The controller, as far as the quorum tells it: it leads from `on_lead` to `on_step_down`."""
+
+    def on_lead(self, epoch: int) -> None: ...
+
+    def on_step_down(self) -> None: ...
+
+
+Difference = Callable[[MetadataImage, MetadataImage], MetadataDelta]
+"""What leads from one image to another, for listeners that are to jump."""
 
 
 class _Opened(NamedTuple):
@@ -69,18 +100,38 @@ class _Opened(NamedTuple):
     state: QuorumState | None
 
 
+class _Readable(NamedTuple):
+    """The newest snapshot that is whole, what is in it, and what is wrong with those after it."""
+
+    snapshot: SnapshotId | None
+    content: SnapshotContent
+    damaged: dict[SnapshotId, str]
+
+
 class Publisher:
     """This node's metadata. `on_fatal(what, error)` ends the node: nothing will be committed any more."""
 
     def __init__(
-        self, options: MetadataOptions, world: World, *, on_fatal: Callable[[str, BaseException], None]
+        self,
+        options: MetadataOptions,
+        world: World,
+        *,
+        on_fatal: Callable[[str, BaseException], None],
+        peers: Peers | None = None,
+        difference: Difference | None = None,
     ) -> None:
+        """Of a quorum of several, `peers` reaches the others, and `difference` is for fetched snapshots."""
         self._options = options
         self._world = world
         self._on_fatal = on_fatal
         self.metrics = MetadataMetrics()
         self._log_io = world.threads.pool("log-io-metadata", 2)
-        self._machine = RaftMachine(options.node_id, (options.node_id,))
+        sole = VoterSet([Voter(ReplicaKey(options.node_id))])
+        identity = Identity(ReplicaKey(options.node_id, options.directory_id))
+        self._quorum_options = options.quorum or QuorumOptions(identity, sole)
+        self._peers = peers
+        self._difference = difference
+        self._guest: Guest | None = None
         self._log: MetadataLog | None = None
         self._quorum: Quorum | None = None
         self._snapshotter: Snapshotter | None = None
@@ -96,7 +147,20 @@ class Publisher:
     @property
     def epoch(self) -> int:
         """The epoch of the quorum's leader; 0 before `start`."""
-        return self._machine.epoch
+        return 0 if self._quorum is None else self._quorum.epoch
+
+    @property
+    def quorum(self) -> Quorum:
+        """For requests of peers and admins. Raises `RequestError` before `start`."""
+        if self._quorum is None:
+            raise RequestError(ErrorCode.not_controller, "The metadata log is not open.")
+        return self._quorum
+
+    def invite(self, guest: Guest) -> None:
+        """Tell `guest` when this node leads, from now on."""
+        self._guest = guest
+        if self._quorum is not None and self._quorum.is_leader:
+            guest.on_lead(self._quorum.epoch)
 
     def subscribe(self, listener: Listener) -> None:
         """Call `listener` on the loop with every change committed from now on; its requester knows when that,
@@ -106,9 +170,11 @@ class Publisher:
     # -- life
 
     async def start(self) -> None:
-        """Open the log, take part in the quorum, and return once all that was committed is published.
+        """Open the log and take part in the quorum. A sole voter leads when this returns, and all that was
+        committed is published; of several, that follows as the high watermark is learnt.
 
-        Raises `CorruptionError` or `StorageError` where the log cannot be opened.
+        Raises `CorruptionError` or `StorageError` where the log cannot be opened, `ConfigError` where it says
+        that others vote, and the configuration that this node is alone.
         """
         loop = asyncio.get_running_loop()
         log, image, state = await loop.run_in_executor(self._log_io, self._open)
@@ -121,14 +187,9 @@ class Publisher:
             on_broken=self._fail,
             on_bug=self._on_fatal,
         )
-        self._quorum = Quorum(
-            self._machine,
-            log,
-            self._world.clock,
-            self._log_io,
-            on_commit=self._publication.commit,
-            on_fatal=self._fail,
-        )
+        self._quorum = self._make_quorum(log, self._publication)
+        if self._options.quorum is None and not self._quorum.machine.core.is_sole_voter:
+            raise ConfigError(f"{log.directory}: not this node and directory alone vote, but {_told(log)}")
         self._snapshotter = Snapshotter(
             log,
             self._world,
@@ -141,19 +202,65 @@ class Publisher:
         )
         await self._quorum.start(state)
         try:
-            await self.committed(log.end_offset - 1)
+            if self._quorum.machine.core.is_sole_voter:
+                await self.committed(log.end_offset - 1)
         except StorageError:
             if isinstance(self._failure, CorruptionError):
                 raise self._failure from None
             raise
         self._snapshotter.start()
 
+    def _make_quorum(self, log: MetadataLog, publication: Publication) -> Quorum:
+        options = self._quorum_options
+        hooks = Hooks(
+            on_commit=publication.commit,
+            on_fatal=self._fail,
+            on_lead=self._lead,
+            on_step_down=self._step_down,
+            on_truncate=publication.truncated,
+            prove=self._prove,
+            on_restart=self._restarted,
+        )
+        machine = RaftMachine(options.identity, log, options.timing, self._world.random)
+        return Quorum(
+            machine,
+            log,
+            self._world.clock,
+            self._log_io,
+            hooks,
+            peers=self._peers,
+            request_timeout_ms=options.timing.request_timeout_ms,
+        )
+
+    def _lead(self, epoch: int) -> None:
+        if self._guest is not None:
+            self._guest.on_lead(epoch)
+
+    def _step_down(self) -> None:
+        if self._guest is not None:
+            self._guest.on_step_down()
+
+    def _prove(self, snapshot: SnapshotId) -> Proved:
+        """Read a fetched snapshot to its end; it bears its own name then. On a `log-io` thread."""
+        disk, directory = self._world.disk, self._options.directory / CLUSTER_METADATA_DIR
+        runs = read_part(disk, directory, snapshot)
+        content = decode_content(runs, end_offset=snapshot.end_offset, epoch=snapshot.epoch)
+        accept_part(disk, directory, snapshot)
+        return Proved(content.voters, content.image)
+
+    def _restarted(self, snapshot: SnapshotId, image: MetadataImage) -> None:
+        """The log begins anew at a snapshot: listeners are told how it differs from what they know."""
+        if self._difference is None:
+            raise InvariantError(f"metadata: nobody can tell what {snapshot.file_name} changes")
+        publication = self._opened()
+        publication.jump(image, self._difference(publication.image, image))
+
     def _open(self) -> _Opened:
         disk, directory = self._world.disk, self._options.directory / CLUSTER_METADATA_DIR
         _prepare(disk, directory)
         state = read_state(disk, directory)
         snapshots = list_snapshots(disk, directory)
-        snapshot, image, damaged = _newest_readable(disk, directory, snapshots)
+        snapshot, content, damaged = _newest_readable(disk, directory, snapshots)
         try:
             log = MetadataLog.open(
                 directory,
@@ -162,6 +269,8 @@ class Publisher:
                 snapshots=snapshots,
                 snapshot=snapshot,
                 state=state,
+                static_voters=self._quorum_options.static_voters,
+                said=content.voters,
             )
         except CorruptionError as e:
             raise CorruptionError("; ".join([str(e), *damaged.values()])) from e
@@ -173,7 +282,8 @@ class Publisher:
         except StorageError:
             log.close(clean=False)
             raise
-        return _Opened(log, image, state)
+        log.has_snapshots([one for one in snapshots if one not in damaged])
+        return _Opened(log, content.image, state)
 
     async def stop(self) -> None:
         """Let what is in flight be decided, resign and close the log."""
@@ -253,6 +363,13 @@ class Publisher:
         self._on_fatal("metadata log", failure)
 
 
+def _told(log: MetadataLog) -> str:
+    """Who votes by what a log says."""
+    return ", ".join(
+        f"{voter.node_id} ({encode_uuid(voter.key.directory_id)})" for voter in log.voters.latest
+    )
+
+
 def _prepare(disk: Disk, directory: Path) -> None:
     """Make the directory where it is not there, and take away what a crash left of a snapshot."""
     make_directory(disk, directory)
@@ -261,15 +378,13 @@ def _prepare(disk: Disk, directory: Path) -> None:
         write_atomically(disk, directory / PARTITION_METADATA, _PARTITION_METADATA)
 
 
-def _newest_readable(
-    disk: Disk, directory: Path, snapshots: list[SnapshotId]
-) -> tuple[SnapshotId | None, MetadataImage, dict[SnapshotId, str]]:
-    """The newest snapshot that is whole, its image, and what is wrong with those after it."""
+def _newest_readable(disk: Disk, directory: Path, snapshots: list[SnapshotId]) -> _Readable:
     damaged: dict[SnapshotId, str] = {}
     for one in reversed(snapshots):
         try:
             runs = read_snapshot(disk, directory, one)
-            return one, decode_snapshot(runs, end_offset=one.end_offset, epoch=one.epoch), damaged
+            content = decode_content(runs, end_offset=one.end_offset, epoch=one.epoch)
+            return _Readable(one, content, damaged)
         except CorruptionError as e:
             damaged[one] = f"{directory / one.file_name}: {e}"
-    return None, MetadataImage(), damaged
+    return _Readable(None, SnapshotContent(MetadataImage(), NO_VOTERS_SAID), damaged)

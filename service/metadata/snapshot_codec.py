@@ -7,7 +7,7 @@ SnapshotFooterRecord; offsets count from 0, all batches bear the snapshot's epoc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
 from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
@@ -26,24 +26,37 @@ from service.metadata.delta import MetadataDelta
 from service.metadata.frames import Frame
 from service.metadata.image import MetadataImage
 from service.metadata.image_frames import image_frames
+from service.metadata.raft.control import NO_VOTERS_SAID, VotersSaid, control_messages, voters_said
 
 _RECORDS_PER_BATCH: Final = 500
 
 
-def encode_image(image: MetadataImage, now_ms: int) -> Iterator[bytearray]:
-    """The batches of a snapshot of `image`."""
+def encode_image(
+    image: MetadataImage, now_ms: int, voters: VotersSaid = NO_VOTERS_SAID
+) -> Iterator[bytearray]:
+    """The batches of a snapshot of `image`, and of the voters as of its end."""
     return encode_snapshot(
-        image_frames(image), epoch=image.epoch, last_timestamp_ms=image.timestamp_ms, now_ms=now_ms
+        image_frames(image),
+        epoch=image.epoch,
+        last_timestamp_ms=image.timestamp_ms,
+        now_ms=now_ms,
+        voters=voters,
     )
 
 
 def encode_snapshot(
-    frames: Iterable[Frame], *, epoch: int, last_timestamp_ms: int, now_ms: int
+    frames: Iterable[Frame],
+    *,
+    epoch: int,
+    last_timestamp_ms: int,
+    now_ms: int,
+    voters: VotersSaid = NO_VOTERS_SAID,
 ) -> Iterator[bytearray]:
     """The batches of a snapshot that holds `frames`. `last_timestamp_ms`: of the last record it covers."""
     header = SnapshotHeaderRecord(version=i16(0), last_contained_log_timestamp=i64(max(last_timestamp_ms, 0)))
-    yield encode_control_batch(header, base_offset=0, epoch=epoch, timestamp_ms=now_ms)
-    offset = 1
+    control = (header, *control_messages(voters))
+    yield encode_control_batch(*control, base_offset=0, epoch=epoch, timestamp_ms=now_ms)
+    offset = len(control)
     for chunk in chunks(frames, _RECORDS_PER_BATCH):
         yield encode_batch(chunk, base_offset=offset, epoch=epoch, timestamp_ms=now_ms)
         offset += len(chunk)
@@ -63,11 +76,22 @@ def chunks(frames: Iterable[Frame], size: int) -> Iterator[list[Frame]]:
         yield chunk
 
 
+class SnapshotContent(NamedTuple):
+    image: MetadataImage
+    voters: VotersSaid
+
+
 def decode_snapshot(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> MetadataImage:
     """The image in a snapshot's bytes, given in runs of whole batches, and named by where it ends.
 
     Raises `CorruptionError` where it is not whole or a batch is not the one that belongs there.
     """
+    return decode_content(runs, end_offset=end_offset, epoch=epoch).image
+
+
+def decode_content(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> SnapshotContent:
+    """As `decode_snapshot`, with the voters that it holds."""
+    voters = NO_VOTERS_SAID
     delta = MetadataDelta(MetadataImage())
     timestamp_ms = next_offset = 0
     seen: list[int] = []
@@ -84,12 +108,13 @@ def decode_snapshot(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> M
             seen.append(control.control_type)
             if isinstance(control.message, SnapshotHeaderRecord):
                 timestamp_ms = control.message.last_contained_log_timestamp
+            voters = voters_said(control, voters)
         if seen[:1] != [ControlType.SNAPSHOT_HEADER]:
             raise CorruptionError("snapshot: it does not begin with its header")
         delta.replay_all(frame.record for frame in batch.frames)
     if seen[-1:] != [ControlType.SNAPSHOT_FOOTER]:
         raise CorruptionError("snapshot: its footer is missing")
-    return delta.build(end_offset - 1, epoch, timestamp_ms)
+    return SnapshotContent(delta.build(end_offset - 1, epoch, timestamp_ms), voters)
 
 
 def _batches(runs: Iterable[Buffer]) -> Iterator[MetadataBatch]:

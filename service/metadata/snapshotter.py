@@ -20,8 +20,9 @@ from service.base.files import remove_file
 from service.base.world import World
 from service.metadata.image import MetadataImage
 from service.metadata.metrics import MetadataMetrics
+from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.log import MetadataLog
-from service.metadata.raft.snapshots import SnapshotId, list_snapshots, write_snapshot
+from service.metadata.raft.snapshots import list_snapshots, write_snapshot
 from service.metadata.snapshot_codec import encode_image
 
 _SNAPSHOTS_KEPT: Final = 2
@@ -100,17 +101,19 @@ class Snapshotter:
 
     async def _run(self) -> None:
         try:
-            image = self._current_image()
+            image = self._current_image().settled
             self._bytes = 0
             self._log.seal()
             loop = asyncio.get_running_loop()
             began_ms = self._clock.monotonic_ms()
             snapshots = await loop.run_in_executor(self._log_io, self._write_image, image)
+            self._log.has_snapshots(snapshots)
             self._metrics.snapshot_time.observe((self._clock.monotonic_ms() - began_ms) / 1000)
             if len(snapshots) >= _SNAPSHOTS_KEPT:
                 oldest = snapshots[-_SNAPSHOTS_KEPT]
                 leftovers = self._log.forget_before(oldest.end_offset, self._clock.now_ms())
                 leftovers += [self._log.directory / one.file_name for one in snapshots[:-_SNAPSHOTS_KEPT]]
+                self._log.has_snapshots(snapshots[-_SNAPSHOTS_KEPT:])
                 await loop.run_in_executor(self._log_io, _remove, self._disk, leftovers)
         except StorageError as e:
             self._metrics.snapshot_errors += 1
@@ -124,7 +127,9 @@ class Snapshotter:
     def _write_image(self, image: MetadataImage) -> list[SnapshotId]:
         """Write it; returns the snapshots that there are then, oldest first."""
         snapshot = SnapshotId(image.offset + 1, image.epoch)
-        batches = encode_image(image, self._clock.now_ms())
+        # Else an observer, which flushes nothing by itself, could have a snapshot of what its log has lost.
+        self._log.flush_up_to(snapshot.end_offset)
+        batches = encode_image(image, self._clock.now_ms(), self._log.voters_at(snapshot.end_offset))
         write_snapshot(self._disk, self._log.directory, snapshot, batches)
         self._log.note_durable()
         return list_snapshots(self._disk, self._log.directory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -106,6 +107,29 @@ def test_a_node_with_no_settings_at_all_is_formatted_as_it_would_format_itself(
     assert f"Formatting metadata directory {tmp_path}/firn-data with" in capsys.readouterr().out
     assert main(["format", "-t", CLUSTER_ID]) == 1
     assert "is already formatted" in capsys.readouterr().err
+
+
+def test_a_node_that_is_alone_is_the_voter_of_a_directory_formatted_so_and_of_no_other(
+    tmp_path: Path,
+) -> None:
+    node = Node(tmp_path)
+    node.settings["listeners"] += f",CONTROLLER://127.0.0.1:{free_port()}"
+    node.settings["controller.listener.names"] = "CONTROLLER"
+    settings = [f"--set={key}={value}" for key, value in node.settings.items()]
+    try:
+        assert main(["format", "-t", CLUSTER_ID, "--standalone", *settings]) == 0
+        for _ in range(2):
+            node.start().stop()
+        log = node.data / "__cluster_metadata-0"
+        assert '"data_version":1' in (log / "quorum-state").read_text()
+        shutil.rmtree(node.data)
+        others = "1@127.0.0.1:9093:JEXY6aqzQY-32P5TStzaFg,2@127.0.0.1:9094:uPEPqLpXQnCAPzIjZlhlUQ"
+        assert main(["format", "-t", CLUSTER_ID, "--initial-controllers", others, *settings]) == 0
+        with pytest.raises(AssertionError):
+            node.start()
+        assert "not this node and directory alone vote, but 1 (JEXY6aqzQY-32P5TStzaFg), 2 (" in node.log()
+    finally:
+        node.close()
 
 
 def test_a_firn_node_starts_on_what_it_formatted(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.steps import Steps
+from service.metadata.endpoint import Endpoint as Endpoint
 from service.metadata.image import FeatureRange, MetadataImage
 
 ZERO_UUID = UUID(int=0)
@@ -117,15 +118,6 @@ class AlterResourceResult(NamedTuple):
     resource_name: str
     error: ErrorCode
     message: str | None = None
-
-
-class Endpoint(NamedTuple):
-    """A listener as others reach it. Protocols: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
-
-    name: str
-    host: str
-    port: int
-    security_protocol: int = 0
 
 
 class RegisterBroker(NamedTuple):

@@ -13,16 +13,21 @@ from uuid import UUID
 
 from service.base.disk import Disk
 from service.base.errors import CorruptionError
-from service.base.types import TopicIdPartition
+from service.base.types import Buffer, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
 from service.hot.log import LocalLog
+from service.metadata.batches import MetadataBatch, decode_batches
+from service.metadata.raft.control import NO_VOTERS_SAID, VotersSaid, learn
 from service.metadata.raft.durable_offset import DurableOffset, keep_durable_offset, read_durable_offset
-from service.metadata.raft.log_check import Durable, LogEnd, check_log
-from service.metadata.raft.snapshots import SnapshotId
+from service.metadata.raft.keys import SnapshotId
+from service.metadata.raft.log_check import Durable, check_log
+from service.metadata.raft.log_view import EpochIndex
+from service.metadata.raft.snapshots import read_piece, store_piece, sync_part
 from service.metadata.raft.state import QuorumState
 from service.metadata.raft.state_file import write_state
-from service.records.batch import complete_headers
+from service.metadata.raft.voters import VoterHistory, VoterSet
+from service.records.batch import complete_headers, iter_headers, verify_crc
 
 METADATA_TOPIC: Final = TopicIdPartition(UUID(int=1), "__cluster_metadata", 0)
 _INDEX_BYTES: Final = 1024 * 1024
@@ -33,13 +38,24 @@ class MetadataLog:
     """The log's files. Offsets are of records; ends are exclusive."""
 
     def __init__(
-        self, directory: Path, disk: Disk, log: LocalLog, end: LogEnd, durable: DurableOffset
+        self,
+        directory: Path,
+        disk: Disk,
+        log: LocalLog,
+        durable: DurableOffset,
+        snapshots: Sequence[SnapshotId],
+        voters: VoterHistory,
     ) -> None:
         self.directory = directory
+        self.snapshots = tuple(snapshots)
+        """oldest first"""
+        self.voters = voters
         self._disk = disk
         self._log = log
         self._durable = durable
-        self._last_epoch = end.epoch
+        start = log.log_start_offset
+        base = next((one.epoch for one in self.snapshots if one.end_offset == start), 0)
+        self.epochs = EpochIndex(log.epochs.entries, base=base, start_offset=start)
 
     @classmethod
     def open(
@@ -51,12 +67,14 @@ class MetadataLog:
         snapshots: Sequence[SnapshotId],
         snapshot: SnapshotId | None,
         state: QuorumState | None,
+        static_voters: VoterSet | None = None,
+        said: VotersSaid = NO_VOTERS_SAID,
     ) -> MetadataLog:
         """Check the log, cut off a torn tail, and open it. Blocks.
 
         `snapshots`: those in the directory, oldest first; `snapshot`: the one that is read, None to read the
-        log from its beginning. Raises `CorruptionError` where anything but a torn tail is wrong, having
-        changed nothing; `StorageError` where the disk does not let us.
+        log from its beginning; `said`: the voters in it. Raises `CorruptionError` where anything but a torn
+        tail is wrong, having changed nothing; `StorageError` where the disk does not let us.
         """
         noted = read_durable_offset(world.disk, directory)
         start = 0 if snapshot is None else snapshot.end_offset
@@ -65,7 +83,8 @@ class MetadataLog:
             start, max(newest, noted or 0), noted is not None, None if state is None else state.epoch
         )
         try:
-            end = check_log(world.disk, directory, durable)
+            control: list[bytes] = []
+            end = check_log(world.disk, directory, durable, control)
         except CorruptionError:
             # Else the next start could take for a torn tail what is known to be damage.
             keep_durable_offset(world.disk, directory)
@@ -89,11 +108,24 @@ class MetadataLog:
             if local.log_end_offset != end.offset:
                 raise CorruptionError(f"{directory}: ends at {local.log_end_offset}, it was {end.offset}")
             local.flush()
+            voters = _history(static_voters or VoterSet(), snapshot, said, control)
             point = DurableOffset(world.disk, directory, local.log_end_offset)
         except BaseException:
             local.close(clean=False)
             raise
-        return cls(directory, world.disk, local, end, point)
+        return cls(directory, world.disk, local, point, snapshots, voters)
+
+    def voters_at(self, end_offset: int) -> VotersSaid:
+        """What the log says of voters below `end_offset`, for a snapshot that ends there."""
+        return VotersSaid(*self.voters.at(end_offset))
+
+    def has_snapshots(self, snapshots: Sequence[SnapshotId]) -> None:
+        """These are there, oldest first."""
+        self.snapshots = tuple(snapshots)
+
+    def slice(self, offset: int, max_bytes: int) -> bytes:
+        """For a follower: whole batches from the one that holds `offset` on, at least one of them."""
+        return self.read(offset, max_bytes, self.end_offset)
 
     def read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:
         """Whole batches from the one that holds `offset` on, below `end_offset`: about `max_bytes`, at least
@@ -116,19 +148,47 @@ class MetadataLog:
     def end_offset(self) -> int:
         return self._log.log_end_offset
 
-    @property
-    def last_epoch(self) -> int:
-        """Epoch of the last leader that wrote here before it was opened; -1 for none."""
-        return self._last_epoch
+    def append(self, data: Buffer) -> None:
+        """Write whole batches; not on disk before `flush`. What they say of voters counts at once."""
+        control: list[MetadataBatch] = []
+        for header in iter_headers(data):
+            if header.is_control:
+                control += decode_batches(memoryview(data)[header.position : header.end])
+        self._log.append_raw(memoryview(data))
+        for header in iter_headers(data):
+            self.epochs.note(header.partition_leader_epoch, header.base_offset)
+        for batch in control:
+            learn(self.voters, batch)
 
-    def append(self, batch: bytearray) -> None:
-        """Write one batch; it is not on disk before `flush`."""
-        self._log.append_raw(memoryview(batch))
+    def append_fetched(self, data: Buffer, epoch: int) -> bool:
+        """Write what a leader of `epoch` gave: whole batches that go on where the log ends.
+
+        `CorruptionError` where they are none: nothing is written then. Says whether anything was.
+        """
+        headers, next_offset, last = list(complete_headers(data)), self.end_offset, self.epochs.latest
+        for header in headers:
+            if header.base_offset != next_offset or header.last_offset_delta < 0:
+                raise CorruptionError(f"a batch of offset {header.base_offset} where {next_offset} belongs")
+            if not last <= header.partition_leader_epoch <= epoch:
+                raise CorruptionError(
+                    f"a batch of epoch {header.partition_leader_epoch} after {last}, from a leader of {epoch}"
+                )
+            if not verify_crc(data, header):
+                raise CorruptionError(f"the checksum of the batch at offset {next_offset} is wrong")
+            next_offset, last = header.next_offset, header.partition_leader_epoch
+        if headers:
+            self.append(memoryview(data)[: headers[-1].end])
+        return bool(headers)
 
     def flush(self, end_offset: int) -> None:
         """Make everything below `end_offset` durable, and note that it is. Blocks; for a `log-io` thread."""
         self._log.flush(end_offset)
         self._durable.write(end_offset)
+
+    def flush_up_to(self, end_offset: int) -> None:
+        """As `flush`, where it is not done yet. The file of the offset never falls."""
+        if self._log.recovery_point < end_offset:
+            self._log.flush(end_offset)
 
     def write_state(self, state: QuorumState) -> None:
         """Replace ``quorum-state``, durably. Blocks; for a `log-io` thread."""
@@ -143,6 +203,19 @@ class MetadataLog:
         self._durable.write(end_offset)
         self._durable.sync()
         self._log.truncate_to(end_offset)
+        self.epochs.truncate(end_offset)
+        self.voters.truncate(end_offset)
+
+    def restart_at(self, snapshot: SnapshotId, said: VotersSaid) -> None:
+        """Begin anew at the end of a snapshot that is on disk and holds these voters. Blocks."""
+        self._durable.write(min(snapshot.end_offset, self._log.recovery_point))
+        self._durable.sync()
+        self._log.restart_at(snapshot.end_offset)
+        self._durable.write(snapshot.end_offset)
+        self._durable.sync()
+        self.snapshots = (snapshot,)
+        self.epochs.restart(snapshot)
+        self.voters.restart(snapshot.end_offset, said.voters, said.version)
 
     def forget_before(self, offset: int, now_ms: int) -> list[Path]:
         """Let go of what lies below `offset`, the end of a snapshot.
@@ -150,11 +223,27 @@ class MetadataLog:
         Returns the files that are no part of the log any more, for a `log-io` thread to remove.
         """
         self._log.advance_log_start(offset)
+        self.epochs.forget_before(offset)
+        self.voters.forget_before(offset)
         return self._log.take_removals(now_ms)
 
     def note_durable(self) -> None:
         """Let a crash of the machine remember, too, how far the log was flushed. Blocks."""
         self._durable.sync()
+
+    # -- snapshots by position; blocking, for a `log-io` thread
+
+    def read_snapshot(self, snapshot: SnapshotId, position: int, max_bytes: int) -> tuple[int, bytes] | None:
+        """Its size, and bytes of it; None where it is gone. Raises `DiskError`."""
+        return read_piece(self._disk, self.directory, snapshot, position, max_bytes)
+
+    def store_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None:
+        """Write bytes of one that is being fetched to its ``.part``; position 0 begins anew."""
+        store_piece(self._disk, self.directory, snapshot, position, data)
+
+    def finish_snapshot(self, snapshot: SnapshotId) -> None:
+        """All of it is written: make it durable. It bears its own name once it was proved."""
+        sync_part(self._disk, self.directory, snapshot)
 
     def close(self, *, clean: bool = True) -> None:
         """Let go of the files; where not `clean`, nothing more is written. Blocks."""
@@ -165,3 +254,18 @@ class MetadataLog:
                 self._durable.sync()
         finally:
             self._durable.close()
+
+
+def _history(
+    static: VoterSet, snapshot: SnapshotId | None, said: VotersSaid, control: Sequence[bytes]
+) -> VoterHistory:
+    """What the snapshot and the log behind it say of voters."""
+    history, start = VoterHistory(static), 0
+    if snapshot is not None:
+        start = snapshot.end_offset
+        history.restart(start, said.voters, said.version)
+    for data in control:
+        for batch in decode_batches(data):
+            if batch.base_offset >= start:
+                learn(history, batch)
+    return history

@@ -78,17 +78,18 @@ class _Break(NamedTuple):
     is_whole: bool = False
 
 
-def check_log(disk: Disk, directory: Path, durable: Durable) -> LogEnd:
+def check_log(disk: Disk, directory: Path, durable: Durable, control: list[bytes] | None = None) -> LogEnd:
     """Look at every batch from `durable.start` on, cut a torn tail, and write again what was not known to be
-    durable; an fsync of the files makes it so.
+    durable; an fsync of the files makes it so. Batches of control records are added to `control`.
 
     Raises `CorruptionError` for damage: nothing is changed then. `DiskError`.
     """
-    return _Check(disk, directory, durable).run()
+    return _Check(disk, directory, durable, control).run()
 
 
 class _Check:
-    def __init__(self, disk: Disk, directory: Path, durable: Durable) -> None:
+    def __init__(self, disk: Disk, directory: Path, durable: Durable, control: list[bytes] | None) -> None:
+        self._control = control
         self._disk = disk
         self._directory = directory
         self._durable = durable
@@ -148,7 +149,7 @@ class _Check:
         fd = self._disk.open(path)
         position = 0
         try:
-            for header in _whole_batches(self._disk, fd, self._disk.size(fd)):
+            for header, data in _whole_batches(self._disk, fd, self._disk.size(fd)):
                 wrong = self._what_is_wrong(header)
                 if wrong is not None:
                     return _Break(path, header.position, self._offset, wrong, True)
@@ -156,6 +157,8 @@ class _Check:
                     self._doubtful.append((path, header.position))
                 self._offset, self._epoch = header.next_offset, header.partition_leader_epoch
                 position = header.end
+                if data is not None and self._control is not None:
+                    self._control.append(data)
         except CorruptionError as e:
             return _Break(path, position, self._offset, str(e))
         finally:
@@ -228,8 +231,9 @@ class _Check:
             self._disk.close(fd)
 
 
-def _whole_batches(disk: Disk, fd: int, size: int) -> Iterator[BatchHeader]:
-    """Headers of the batches that fill the file; `CorruptionError` at the first that is not whole."""
+def _whole_batches(disk: Disk, fd: int, size: int) -> Iterator[tuple[BatchHeader, bytes | None]]:
+    """Headers of the batches that fill the file, and the bytes of control batches; `CorruptionError` at the
+    first that is not whole."""
     position = 0
     while position < size:
         data = disk.pread(fd, _READ_BYTES, position)
@@ -242,7 +246,8 @@ def _whole_batches(disk: Disk, fd: int, size: int) -> Iterator[BatchHeader]:
         for header in complete_headers(data):
             if not verify_crc(data, header):
                 raise CorruptionError("the checksum of a batch is wrong")
-            yield header._replace(position=position + header.position)
+            control = data[header.position : header.end] if header.is_control else None
+            yield header._replace(position=position + header.position), control
             end = header.end
         if not end:
             raise CorruptionError(f"{len(data)} bytes are left, a batch has more")

@@ -1,180 +1,316 @@
 """The Raft machine: who leads, and up to which offset the log is committed. [P]
 
-    UNATTACHED --start--> CANDIDATE --votes of a majority--> LEADER --stop--> RESIGNED
+An event goes in, effects come out, and the shell does them in their order before the next event: that order
+is what makes it safe. State is persisted before anything is done on its strength, the log is flushed before
+it counts, and nothing is committed until a batch of the leader's own epoch is (Raft, section 5.4.2).
 
-An event goes in, effects come out, and the shell does them in their order: that order is what makes it safe.
-State is persisted before anything is done on its strength, the log is flushed before it counts, and nothing
-is committed until a batch of the leader's own epoch is (Raft, section 5.4.2).
-
-Quorums of one voter are what this software runs so far; votes and flushed offsets are counted per voter all
-the same. Source: KIP-595, Apache Kafka ``QuorumState``, ``LeaderState``.
+What a role does is in its module: `election`, `leading`, `following`, `reconfiguration`; `core` holds what
+they share and how one becomes another; `roles` has the table of legal moves. Source: KIP-595, KIP-853,
+KIP-996, Apache Kafka 4.3 ``KafkaRaftClient``, ``QuorumState``.
 """
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Final, NamedTuple
+from kio.schema.errors import ErrorCode
 
-from service.base.errors import ConfigError, InvariantError
+from service.metadata.endpoint import Endpoint
+from service.metadata.raft.core import RaftCore
+from service.metadata.raft.election import Election
+from service.metadata.raft.events import (
+    Answer,
+    Appended,
+    Cancelled,
+    Effect,
+    Event,
+    Flushed,
+    NotAppended,
+    Peer,
+    Request,
+    SnapshotReady,
+    Start,
+    Stop,
+    Tick,
+)
+from service.metadata.raft.following import Following
+from service.metadata.raft.keys import ReplicaKey
+from service.metadata.raft.leading import Leading
+from service.metadata.raft.log_view import LogView
+from service.metadata.raft.reconfiguration import Reconfiguration
+from service.metadata.raft.requests import (
+    NONE,
+    AddVoter,
+    Answered,
+    Asked,
+    BeginAsked,
+    ChangeAnswer,
+    DescribeAsked,
+    EndAsked,
+    FetchAnswer,
+    FetchAsked,
+    LeaderAnswer,
+    NoAnswer,
+    Refusal,
+    Refused,
+    RemoveVoter,
+    SnapshotAnswer,
+    SnapshotAsked,
+    Unsupported,
+    UpdateVoter,
+    UpgradeAsked,
+    VersionsAnswer,
+    VersionsAsked,
+    VoteAnswer,
+    VoteAsked,
+)
+from service.metadata.raft.roles import (
+    NEVER,
+    Candidate,
+    Chance,
+    Follower,
+    Identity,
+    Leader,
+    Prospective,
+    Resigned,
+    Role,
+    Timing,
+    Unattached,
+)
 from service.metadata.raft.state import QuorumState
-
-
-class Role(Enum):
-    UNATTACHED = "unattached"
-    CANDIDATE = "candidate"
-    LEADER = "leader"
-    RESIGNED = "resigned"
-
-
-LEGAL_MOVES: Final = {
-    Role.UNATTACHED: frozenset({Role.CANDIDATE, Role.RESIGNED}),
-    Role.CANDIDATE: frozenset({Role.LEADER, Role.RESIGNED}),
-    Role.LEADER: frozenset({Role.RESIGNED}),
-    Role.RESIGNED: frozenset[Role](),
-}
-
-
-class Start(NamedTuple):
-    """The node starts. `state` is what ``quorum-state`` says; the log ends (exclusive) as given."""
-
-    state: QuorumState | None
-    log_end_offset: int
-    last_epoch: int
-
-
-class Appended(NamedTuple):
-    """Batches were written up to `end_offset` (exclusive); they are not on disk yet."""
-
-    end_offset: int
-
-
-class Flushed(NamedTuple):
-    """The log is on disk up to `end_offset` (exclusive)."""
-
-    end_offset: int
-
-
-class Stop(NamedTuple):
-    """The node stops in good order."""
-
-
-Event = Start | Appended | Flushed | Stop
-
-
-class Persist(NamedTuple):
-    """Write ``quorum-state`` and fsync it, before the next effect."""
-
-    state: QuorumState
-
-
-class BecomeLeader(NamedTuple):
-    """Append a LeaderChangeMessage of this epoch, then what clients ask for; tell `Appended` each time."""
-
-    epoch: int
-    voters: tuple[int, ...]
-    granting_voters: tuple[int, ...]
-
-
-class Flush(NamedTuple):
-    """Fsync the log up to `end_offset` (exclusive), in the background; tell `Flushed`. One at a time."""
-
-    end_offset: int
-
-
-class Commit(NamedTuple):
-    """Everything below `high_watermark` is decided for good."""
-
-    high_watermark: int
-
-
-Effect = Persist | BecomeLeader | Flush | Commit
+from service.metadata.raft.voters import MAX_KRAFT_VERSION, VoterSet
 
 
 class RaftMachine:
     """One node's part in the quorum. Owned by one thread; holds no clock, no file and no future."""
 
-    def __init__(self, node_id: int, voters: tuple[int, ...]) -> None:
-        if voters != (node_id,):
-            raise ConfigError(
-                f"controller.quorum.voters: node {node_id} must be the only voter, not one of {voters}"
-            )
-        self.node_id = node_id
-        self.voters = voters
-        self.role = Role.UNATTACHED
-        self.epoch = 0
-        self.high_watermark = 0
-        self._granted: set[int] = set()
-        self._epoch_start = 0
-        self._end_offset = 0
-        self._flushing: int | None = None
-        self._flushed = dict.fromkeys(voters, 0)
+    def __init__(self, identity: Identity, log: LogView, timing: Timing, random: Chance) -> None:
+        self.core = RaftCore(identity, log, timing, random)
+        self.election = Election(self.core)
+        self.leading = Leading(self.core)
+        self.following = Following(self.core, self.election)
+        self.reconfiguration = Reconfiguration(self.core, self.leading)
 
-    def handle(self, event: Event) -> tuple[Effect, ...]:
-        """What `event` leads to. Raises `InvariantError` for an event that the role does not know."""
-        match event:
-            case Start():
-                return self._start(event)
-            case Appended(end_offset):
-                return self._appended(end_offset)
-            case Flushed(end_offset):
-                return self._flushed_up_to(end_offset)
-            case Stop():
-                self._move(Role.RESIGNED)
-                return ()
-
-    def next_deadline_ms(self) -> int | None:
-        """A sole voter waits for nobody."""
-        return None
-
-    def _move(self, role: Role) -> None:
-        if role not in LEGAL_MOVES[self.role]:
-            raise InvariantError(f"raft: {self.role.value} does not become {role.value}")
-        self.role = role
-
-    def _start(self, event: Start) -> tuple[Effect, ...]:
-        """Stand for election in a new epoch at once: a sole voter has nobody to wait for."""
-        known = event.state.epoch if event.state is not None else 0
-        self.epoch = max(known, event.last_epoch, 0) + 1
-        self._epoch_start = self._end_offset = event.log_end_offset
-        self._move(Role.CANDIDATE)
-        vote = Persist(QuorumState(self.epoch, voted_id=self.node_id, voters=self.voters))
-        self._granted = {self.node_id}
-        return (vote, *self._win_if_elected())
-
-    def _win_if_elected(self) -> tuple[Effect, ...]:
-        if len(self._granted) < self._majority:
-            return ()
-        self._move(Role.LEADER)
-        return (
-            Persist(QuorumState(self.epoch, leader_id=self.node_id, voters=self.voters)),
-            BecomeLeader(self.epoch, self.voters, tuple(sorted(self._granted))),
-        )
+    # -- what it knows
 
     @property
-    def _majority(self) -> int:
-        return len(self.voters) // 2 + 1
+    def role(self) -> Role:
+        return self.core.role
 
-    def _appended(self, end_offset: int) -> tuple[Effect, ...]:
-        if self.role is not Role.LEADER or end_offset <= self._end_offset:
-            raise InvariantError(f"raft: {self.role.value} at {self._end_offset} appended up to {end_offset}")
-        self._end_offset = end_offset
-        return self._flush_if_idle()
+    @property
+    def epoch(self) -> int:
+        return self.core.epoch
 
-    def _flush_if_idle(self) -> tuple[Effect, ...]:
-        """One flush at a time: what is appended while it runs shares the next one."""
-        if self._flushing is not None or self._flushed[self.node_id] >= self._end_offset:
-            return ()
-        self._flushing = self._end_offset
-        return (Flush(self._end_offset),)
+    @property
+    def leader_id(self) -> int:
+        """-1 where none is known."""
+        return self.core.leader_id
 
-    def _flushed_up_to(self, end_offset: int) -> tuple[Effect, ...]:
-        self._flushing = None
-        self._flushed[self.node_id] = max(self._flushed[self.node_id], end_offset)
-        if self.role is not Role.LEADER:
-            return ()
-        by_majority = sorted(self._flushed.values(), reverse=True)[self._majority - 1]
-        commit: tuple[Effect, ...] = ()
-        if by_majority > max(self.high_watermark, self._epoch_start):
-            self.high_watermark = by_majority
-            commit = (Commit(by_majority),)
-        return (*commit, *self._flush_if_idle())
+    @property
+    def leader_endpoint(self) -> Endpoint | None:
+        return self.core.endpoint_of(self.core.leader_id)
+
+    @property
+    def high_watermark(self) -> int:
+        return self.core.high_watermark
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.core.voters
+
+    def next_deadline_ms(self) -> int | None:
+        """When it wants a `Tick`, by the time that events come with; None: not before the next event."""
+        return None if self.core.deadline_ms >= NEVER else self.core.deadline_ms
+
+    # -- what happens
+
+    def handle(self, event: Event, now_ms: int) -> tuple[Effect, ...]:
+        """What `event` leads to. Raises `InvariantError` for what cannot be: the node must end then."""
+        core = self.core
+        core.now_ms = max(core.now_ms, now_ms)
+        core.effects, core.log_changes = [], False
+        core.deadline_ms = NEVER
+        core.flushed = min(core.flushed, core.log.end_offset)  # a truncation takes whole batches
+        self._dispatch(event)
+        self._poll()
+        effects, core.effects = core.effects, []
+        return tuple(effects)
+
+    def _dispatch(self, event: Event) -> None:
+        core = self.core
+        match event:
+            case Tick():
+                pass
+            case Answer(peer, call, reply):
+                self._answered(peer, call, reply)
+            case Request(request, asked):
+                self._asked(request, asked)
+            case Appended():
+                self._appended()
+            case Flushed(end_offset):
+                core.flush_ended(end_offset)
+            case NotAppended():
+                self._not_appended()
+            case SnapshotReady():
+                self.following.snapshot_ready(event)
+            case Cancelled(request):
+                if isinstance(core.state, Leader):
+                    core.state.parked.pop(request, None)
+            case Start(state):
+                self._start(state)
+            case Stop():
+                self._stop()
+
+    def _start(self, state: QuorumState | None) -> None:
+        core = self.core
+        core.known_state(state)
+        core.flushed = core.log.end_offset
+        snapshots = core.log.snapshots
+        core.high_watermark = max(snapshots[-1].end_offset if snapshots else 0, 0)
+        latest = core.log.epochs.latest
+        if state is None or state.epoch < latest:
+            state = QuorumState(max(latest, 0))
+        core.epoch = state.epoch
+        if state.voted_id >= 0:
+            core.voted = ReplicaKey(state.voted_id, state.voted_directory)
+        if core.is_sole_voter:
+            core.become_candidate()
+            return
+        was_leader = state.leader_id == core.key.node_id
+        if state.leader_id >= 0:
+            core.leader_id = state.leader_id
+            core.leader_endpoint = core.endpoint_of(state.leader_id)
+        now_ms = core.now_ms
+        if was_leader:
+            core.resume(Resigned(now_ms + core.random_election_timeout_ms(), (), self._other_ids()))
+        elif core.voted is not None and core.voted.matches(core.key) and core.is_voter:
+            core.resume(Candidate(now_ms + core.random_election_timeout_ms(), {core.key.node_id}))
+        elif state.leader_id >= 0 and core.leader_endpoint is not None:
+            due_ms = now_ms + core.timing.fetch_timeout_ms
+            core.resume(Follower(due_ms, due_ms))
+        else:
+            core.resume(Unattached(now_ms + core.random_election_timeout_ms()))
+
+    def _other_ids(self) -> set[int]:
+        return {voter.node_id for voter in self.core.other_voters()}
+
+    def _stop(self) -> None:
+        core = self.core
+        core.stopping = True
+        if isinstance(core.state, Leader):
+            self.leading.resign(core.state)
+
+    def _appended(self) -> None:
+        core, state = self.core, self.core.state
+        if isinstance(state, Follower) and state.is_appending:
+            state.is_appending = False
+            self.following.learn_mark(state)
+        core.flush_if_idle()
+
+    def _not_appended(self) -> None:
+        core, state = self.core, self.core.state
+        if isinstance(state, Follower):
+            state.is_appending = False
+            if core.leader_endpoint is not None:
+                core.calls.pause(Peer(core.leader_id, core.leader_endpoint), core.now_ms)
+
+    def _asked(self, request: int, asked: Asked) -> None:
+        match asked:
+            case FetchAsked():
+                self.leading.fetch(request, asked)
+            case VoteAsked():
+                self.election.vote(request, asked)
+            case BeginAsked():
+                self.election.begin(request, asked)
+            case EndAsked():
+                self.election.end(request, asked)
+            case SnapshotAsked():
+                self.leading.snapshot(request, asked)
+            case AddVoter() | RemoveVoter():
+                self.reconfiguration.change(request, asked)
+            case UpdateVoter():
+                self.reconfiguration.update(request, asked)
+            case UpgradeAsked():
+                self.reconfiguration.upgrade(request, asked)
+            case DescribeAsked():
+                self.leading.describe(request)
+            case VersionsAsked():
+                self.core.reply(request, VersionsAnswer(NONE, 0, MAX_KRAFT_VERSION))
+
+    def _answered(self, peer: Peer, call: int, reply: Answered | NoAnswer) -> None:
+        core = self.core
+        asked = core.calls.answered(peer, call)
+        if asked is None:
+            return
+        if isinstance(asked, VersionsAsked) and isinstance(reply, VersionsAnswer | NoAnswer | Refusal):
+            self.reconfiguration.versions(peer, reply)
+        if isinstance(reply, NoAnswer | Refusal):
+            core.calls.pause(peer, core.now_ms)
+            if isinstance(reply, Refused):
+                self.following.refused(peer)
+            if isinstance(asked, VoteAsked) and (
+                isinstance(reply, Unsupported)
+                or (isinstance(reply, Refusal) and reply.error is ErrorCode.unsupported_version)
+            ):
+                self.election.unsupported(asked)
+            return
+        self._told(peer, asked, reply)
+
+    def _told(self, peer: Peer, asked: Asked, reply: Answered) -> None:
+        core = self.core
+        match asked, reply:
+            case FetchAsked(), FetchAnswer():
+                self.following.fetched(peer, asked, reply)
+                return
+            case VoteAsked(), VoteAnswer():
+                self.election.voted(peer, asked, reply)
+            case BeginAsked(), LeaderAnswer():
+                self.election.is_settled(reply)
+            case EndAsked(), LeaderAnswer():
+                self.election.acknowledged(peer, reply)
+            case SnapshotAsked(), SnapshotAnswer():
+                self.following.snapshot_fetched(peer, asked, reply)
+                return
+            case ((UpdateVoter() | AddVoter() | RemoveVoter()), (LeaderAnswer() | ChangeAnswer())):
+                self.following.updated(asked, reply)
+            case _:
+                pass  # what does not fit the question is as good as none
+        if getattr(reply, "error", NONE) is not NONE:
+            core.calls.pause(peer, core.now_ms)
+
+    # -- time
+
+    def _poll(self) -> None:
+        """Do what is due, until nothing is; where the log changes first, after that."""
+        core, before = self.core, None
+        while core.orphans or core.state is not before:
+            while core.orphans:
+                leader = core.orphans.pop()
+                self.leading.dismiss(leader)
+                self.reconfiguration.dismiss(leader)
+            if core.log_changes:
+                break
+            before = core.state
+            core.deadline_ms = NEVER
+            self._poll_role()
+        if core.log_changes:
+            core.wake_at(core.now_ms)
+
+    def _poll_role(self) -> None:
+        state = self.core.state
+        match state:
+            case Follower():
+                self.following.poll(state)
+            case Leader():
+                self.leading.poll(state)
+                if self.core.state is state:
+                    self.reconfiguration.poll(state)
+            case Unattached():
+                self.core.flush_if_idle()
+                self.election.poll_unattached(state)
+                if self.core.state is state:
+                    self.following.poll_unattached(state)
+            case Prospective() | Candidate():
+                self.core.flush_if_idle()
+                self.election.poll_standing(state)
+            case Resigned():
+                self.core.flush_if_idle()
+                self.election.poll_resigned(state)

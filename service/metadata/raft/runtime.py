@@ -1,46 +1,107 @@
-"""The Raft machine's shell: does its effects on the metadata log, on the event loop and a `log-io` thread.
+"""The Raft machine's shell: does its effects in their order, on the event loop and a `log-io` thread.
 
-Owned by the event loop. Appends are written at once; one flush runs at a time, and what is appended meanwhile
-shares the next one. It knows bytes and offsets; what the bytes say is the publisher's business.
+Owned by the event loop. One event is handled at a time, and all its effects are done before the next: where
+one has to wait for the disk (state, truncation, a snapshot), events wait behind it. Only a flush goes on
+beside, and what is appended meanwhile shares the next one. It knows bytes and offsets; what the bytes say is
+the publisher's business.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
-from kio.schema.leader_change_message.v0.data import LeaderChangeMessage, Voter
-from kio.schema.types import BrokerId
-from kio.static.primitive import i16, i32
 
 from service.base.clock import Clock
-from service.base.errors import InvariantError, RequestError
+from service.base.errors import CorruptionError, InvariantError, RequestError, StorageError
 from service.metadata.batches import MAX_BATCH_BYTES, encode_control_batch
-from service.metadata.raft.log import MetadataLog
-from service.metadata.raft.machine import (
+from service.metadata.raft import messages
+from service.metadata.raft.control import VotersSaid, encode_records
+from service.metadata.raft.events import (
+    Answer,
+    AppendControl,
     Appended,
-    BecomeLeader,
+    AppendFetched,
+    Cancelled,
     Commit,
     Effect,
+    Event,
     Flush,
     Flushed,
+    Lead,
+    NotAppended,
+    Peer,
     Persist,
-    RaftMachine,
-    Role,
+    Reply,
+    Request,
+    RestartAt,
+    Send,
+    SnapshotReady,
     Start,
+    StepDown,
     Stop,
+    StoreSnapshot,
+    Tick,
+    TruncateTo,
 )
+from service.metadata.raft.keys import SnapshotId
+from service.metadata.raft.log import MetadataLog
+from service.metadata.raft.machine import RaftMachine
+from service.metadata.raft.peers import Peers
+from service.metadata.raft.requests import (
+    Answered,
+    Asked,
+    Failed,
+    FetchAnswer,
+    NoAnswer,
+    ReadLog,
+    ReadSnapshot,
+    Refusal,
+    Refused,
+    SnapshotAnswer,
+    Unsupported,
+)
+from service.metadata.raft.roles import Role
 from service.metadata.raft.state import QuorumState
+from service.wire.errors import UnsupportedVersion
+
+_WAITED_FOR: Final = (Persist, TruncateTo, RestartAt, StoreSnapshot)
+_FAREWELL_S: Final = 1.0
+"""for telling the others that we lead no more"""
+
+_logger = logging.getLogger(__name__)
+
+
+class Proved(NamedTuple):
+    """A fetched snapshot that is whole: the voters in it, and what the publisher made of it."""
+
+    voters: VotersSaid
+    content: Any
+
+
+class Hooks(NamedTuple):
+    """What the quorum tells, on the loop. `on_fatal`: nothing is ever committed again.
+
+    `prove(snapshot)` reads a fetched snapshot on a `log-io` thread, and raises `CorruptionError` where it is
+    not whole; `on_restart` is told when the log begins anew at its end.
+    """
+
+    on_commit: Callable[[int], None]
+    on_fatal: Callable[[BaseException], None]
+    on_lead: Callable[[int], None]
+    on_step_down: Callable[[], None]
+    on_truncate: Callable[[int], None]
+    prove: Callable[[SnapshotId], Proved]
+    on_restart: Callable[[SnapshotId, Any], None]
 
 
 class Quorum:
-    """This node's part in the metadata quorum.
-
-    `on_commit(high_watermark)` is called on the loop as the log is decided; `on_fatal` when the disk fails
-    under it, after which nothing is ever committed again.
-    """
+    """This node's part in the metadata quorum. Without `peers` it speaks to nobody."""
 
     def __init__(
         self,
@@ -48,26 +109,45 @@ class Quorum:
         log: MetadataLog,
         clock: Clock,
         log_io: Executor,
+        hooks: Hooks,
         *,
-        on_commit: Callable[[int], None],
-        on_fatal: Callable[[BaseException], None],
+        peers: Peers | None = None,
+        request_timeout_ms: int = 2000,
     ) -> None:
         self._machine = machine
         self._log = log
         self._clock = clock
         self._log_io = log_io
-        self._on_commit = on_commit
-        self._on_fatal = on_fatal
+        self._hooks = hooks
+        self._peers = peers
+        self._request_timeout_s = request_timeout_ms / 1000
+        self._events: deque[Event] = deque()
+        self._effects: deque[Effect] = deque()
+        self._is_draining = False
+        self._waiting: asyncio.Task[None] | None = None
         self._flush: asyncio.Task[None] | None = None
+        self._flush_turn = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._leading = -1
+        self._last_request = 0
+        self._requests: dict[int, asyncio.Future[Answered]] = {}
+        self._proved: dict[SnapshotId, Proved] = {}
+        self._has_ended = False
 
     @property
     def epoch(self) -> int:
-        """The epoch in which this node leads."""
         return self._machine.epoch
 
     @property
+    def machine(self) -> RaftMachine:
+        """To be looked at."""
+        return self._machine
+
+    @property
     def is_leader(self) -> bool:
-        return self._machine.role is Role.LEADER
+        return self._leading == self._machine.epoch and self._machine.role is Role.LEADER
 
     @property
     def next_offset(self) -> int:
@@ -75,13 +155,10 @@ class Quorum:
         return self._log.end_offset
 
     async def start(self, state: QuorumState | None) -> None:
-        """Stand for election. `state` is what ``quorum-state`` said. Raises `StorageError`."""
-        loop = asyncio.get_running_loop()
-        for effect in self._machine.handle(Start(state, self._log.end_offset, self._log.last_epoch)):
-            if isinstance(effect, Persist):
-                await loop.run_in_executor(self._log_io, self._log.write_state, effect.state)
-            else:
-                self._execute(effect)
+        """Take part. `state` is what ``quorum-state`` said. Of a sole voter it returns as the leader."""
+        self._tell(Start(state))
+        while self._waiting is not None:
+            await self._waiting
 
     def append(self, batch: bytearray) -> None:
         """Write a batch that was made for `next_offset` and `epoch`. It counts once it is committed.
@@ -97,54 +174,289 @@ class Quorum:
                 f"The change takes {len(batch)} bytes of metadata, the limit is {MAX_BATCH_BYTES}.",
             )
         self._log.append(batch)
-        self._handle(Appended(self._log.end_offset))
+        self._tell(Appended(self._log.end_offset))
+
+    async def ask(self, asked: Asked) -> Answered:
+        """The answer of this node's machine, what it names read from the log or the snapshot.
+
+        Raises `StorageError` where the node ends before there is one.
+        """
+        if self._has_ended:
+            raise StorageError("the metadata quorum has ended")
+        self._last_request += 1
+        number = self._last_request
+        future: asyncio.Future[Answered] = asyncio.get_running_loop().create_future()
+        self._requests[number] = future
+        self._tell(Request(number, asked))
+        try:
+            answer = await future
+        except asyncio.CancelledError:
+            self._tell(Cancelled(number))
+            raise
+        finally:
+            self._requests.pop(number, None)
+        if isinstance(answer, SnapshotAnswer) and isinstance(answer.data, ReadSnapshot):
+            with_data: Answered = await self._run(self._read_snapshot, answer, answer.data)
+            return with_data
+        return answer
+
+    async def handle(self, api_key: int, version: int, message: Any) -> Any:
+        """Answer a request of a peer or an admin: kio's messages in and out."""
+        asked = messages.of_request(api_key, version, message)
+        answer = await self.ask(asked) if not isinstance(asked, Refusal) else asked
+        return messages.to_response(api_key, version, answer, self._clock.now_ms() - self._now_ms())
 
     async def stop(self) -> None:
-        """Wait for what is being flushed, and resign."""
-        while self._flush is not None:
-            await self._flush
-        if self._machine.role is not Role.RESIGNED:
-            self._handle(Stop())
+        """Wait for what is being flushed, resign, and let the others know."""
+        while (flush := self._flush) is not None:
+            await flush
+        if not self._has_ended and self._machine.role is not Role.RESIGNED:
+            self._tell(Stop())
+        if self._waiting is not None:
+            await self._waiting
+        calls = [task for task in self._tasks if not task.done()]
+        if calls and self._machine.role is Role.RESIGNED:
+            await asyncio.wait(calls, timeout=_FAREWELL_S)
+        self._end()
+        rest = [task for task in (*self._tasks, self._waiting) if task is not None]
+        await asyncio.gather(*rest, return_exceptions=True)
+        if (flush := self._flush) is not None:
+            await flush
 
-    def _handle(self, event: Appended | Flushed | Stop) -> None:
-        for effect in self._machine.handle(event):
-            self._execute(effect)
+    def _end(self) -> None:
+        """Nothing is done any more, and nobody waits."""
+        self._has_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        for future in self._requests.values():
+            if not future.done():
+                future.set_exception(StorageError("the metadata quorum has ended"))
 
-    def _execute(self, effect: Effect) -> None:
+    # -- events in, effects out
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    def _tell(self, event: Event) -> None:
+        self._events.append(event)
+        self._drain()
+
+    def _drain(self) -> None:
+        """Go on until nothing is left, or an effect has to be waited for."""
+        if self._is_draining or self._waiting is not None:
+            return
+        self._is_draining = True
+        try:
+            while not self._has_ended:
+                if self._effects:
+                    effect = self._effects.popleft()
+                    if isinstance(effect, _WAITED_FOR):
+                        self._waiting = self._task(self._wait_for(effect), "metadata-effect")
+                        return
+                    self._do(effect)
+                elif self._events:
+                    self._effects.extend(self._machine.handle(self._events.popleft(), self._now_ms()))
+                else:
+                    break
+            self._wind()
+        except Exception as e:
+            self._fail(e)
+        finally:
+            self._is_draining = False
+
+    def _fail(self, error: BaseException) -> None:
+        self._leading = -1
+        self._end()
+        self._hooks.on_fatal(error)
+
+    def _wind(self) -> None:
+        """Have a tick come when the machine wants one."""
+        deadline_ms = self._machine.next_deadline_ms()
+        if self._timer is not None:
+            if deadline_ms is not None and self._timer_ms <= deadline_ms and not self._has_ended:
+                return  # it looks again when that has come
+            self._timer.cancel()
+            self._timer = None
+        if deadline_ms is None or self._has_ended:
+            return
+        wait_s = max(deadline_ms - self._now_ms(), 0) / 1000
+        self._timer_ms = deadline_ms
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._tell(Tick())
+
+    def _task(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        if name != "metadata-effect":
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.get_running_loop().run_in_executor(self._log_io, work, *arguments)
+
+    def _do(self, effect: Effect) -> None:
         match effect:
-            case BecomeLeader():
-                self._append_leader_change(effect)
+            case Send(peer, call, asked):
+                self._task(self._call(peer, call, asked), "metadata-call")
+            case Reply(request, answer):
+                self._reply(request, answer)
             case Flush(end_offset):
                 self._flush = asyncio.get_running_loop().create_task(
-                    self._run_flush(end_offset), name="metadata-flush"
+                    self._run_flush(end_offset, self._flush_turn), name="metadata-flush"
                 )
             case Commit(high_watermark):
-                self._on_commit(high_watermark)
-            case Persist():
-                raise InvariantError("raft: state changes only at the start")
+                self._hooks.on_commit(high_watermark)
+            case AppendControl():
+                self._append_control(effect)
+            case AppendFetched(epoch, records):
+                self._events.appendleft(self._append_fetched(epoch, bytes(records)))
+            case Lead(epoch):
+                self._leading = epoch
+                self._hooks.on_lead(epoch)
+            case StepDown():
+                self._leading = -1
+                self._hooks.on_step_down()
+            case _:
+                pass  # Park and Follow: nothing is to be done here
 
-    def _append_leader_change(self, effect: BecomeLeader) -> None:
-        message = LeaderChangeMessage(
-            version=i16(0),
-            leader_id=BrokerId(self._machine.node_id),
-            voters=tuple(Voter(voter_id=i32(voter)) for voter in effect.voters),
-            granting_voters=tuple(Voter(voter_id=i32(voter)) for voter in effect.granting_voters),
-        )
+    def _append_control(self, effect: AppendControl) -> None:
         batch = encode_control_batch(
-            message,
+            *encode_records(effect.records),
             base_offset=self._log.end_offset,
             epoch=effect.epoch,
             timestamp_ms=self._clock.now_ms(),
         )
         self._log.append(batch)
-        self._handle(Appended(self._log.end_offset))
+        self._events.appendleft(Appended(self._log.end_offset))
 
-    async def _run_flush(self, end_offset: int) -> None:
+    def _append_fetched(self, epoch: int, records: bytes) -> Event:
+        try:
+            if self._log.append_fetched(records, epoch):
+                return Appended(self._log.end_offset)
+            reason = "no whole batch"
+        except CorruptionError as e:
+            reason = str(e)
+        _logger.error("the leader of epoch %d, node %d, gave no records: %s", epoch, self._leader_id, reason)
+        return NotAppended()
+
+    @property
+    def _leader_id(self) -> int:
+        return self._machine.leader_id
+
+    # -- the disk
+
+    async def _wait_for(self, effect: Effect) -> None:
+        try:
+            await self._do_waiting(effect)
+        except Exception as e:
+            self._waiting = None
+            self._fail(e)
+            return
+        self._waiting = None
+        self._drain()
+
+    async def _do_waiting(self, effect: Effect) -> None:
+        match effect:
+            case Persist(state):
+                await self._run(self._log.write_state, state)
+            case TruncateTo(end_offset):
+                await self._forget_flush()
+                self._hooks.on_truncate(end_offset)
+                await self._run(self._log.truncate_to, end_offset)
+            case RestartAt(snapshot):
+                await self._forget_flush()
+                proved = self._proved.pop(snapshot, None)
+                if proved is None:
+                    raise InvariantError(f"raft: the snapshot {snapshot} was never proved")
+                await self._run(self._log.restart_at, snapshot, proved.voters)
+                self._hooks.on_restart(snapshot, proved.content)
+            case StoreSnapshot(snapshot, position, data, is_last):
+                await self._store(snapshot, position, bytes(data), is_last)
+
+    async def _forget_flush(self) -> None:
+        """What is being flushed is about to change: let that end, and tell nobody."""
+        self._flush_turn += 1
+        if self._flush is not None:
+            await asyncio.wait([self._flush])
+
+    async def _store(self, snapshot: SnapshotId, position: int, data: bytes, is_last: bool) -> None:
+        try:
+            await self._run(self._log.store_snapshot, snapshot, position, data)
+        except StorageError as e:
+            _logger.error("the snapshot %s cannot be written: %s", snapshot.file_name, e)
+            self._events.append(SnapshotReady(snapshot, is_good=False))
+            return
+        if is_last:
+            self._task(self._prove(snapshot), "metadata-snapshot-proof")
+
+    async def _prove(self, snapshot: SnapshotId) -> None:
+        is_good = True
+        try:
+            await self._run(self._log.finish_snapshot, snapshot)
+            self._proved = {snapshot: await self._run(self._hooks.prove, snapshot)}
+        except (CorruptionError, StorageError) as e:
+            is_good = False
+            _logger.error("the fetched snapshot %s is thrown away: %s", snapshot.file_name, e)
+        self._tell(SnapshotReady(snapshot, is_good))
+
+    async def _run_flush(self, end_offset: int, turn: int) -> None:
         """An error here is not survivable: what the kernel could not write it may have forgotten."""
         try:
-            await asyncio.get_running_loop().run_in_executor(self._log_io, self._log.flush, end_offset)
+            await self._run(self._log.flush, end_offset)
             self._flush = None
-            self._handle(Flushed(end_offset))
+            if turn == self._flush_turn:
+                self._tell(Flushed(end_offset))
         except Exception as e:
             self._flush = None
-            self._on_fatal(e)
+            self._fail(e)
+
+    def _reply(self, request: int, answer: Answered) -> None:
+        future = self._requests.get(request)
+        if future is None or future.done():
+            return
+        if isinstance(answer, FetchAnswer) and isinstance(answer.records, ReadLog):
+            # Read at once: the log may be truncated before the one who waits is woken.
+            answer = answer._replace(records=self._log.slice(*answer.records))
+        future.set_result(answer)
+
+    def _read_snapshot(self, answer: SnapshotAnswer, read: ReadSnapshot) -> SnapshotAnswer:
+        found = self._log.read_snapshot(read.snapshot, read.position, read.max_bytes)
+        if found is None:
+            return answer._replace(error=ErrorCode.snapshot_not_found, snapshot=None, data=b"")
+        size, data = found
+        if read.position >= size:
+            return answer._replace(error=ErrorCode.position_out_of_range, data=b"")
+        return answer._replace(size=size, data=data)
+
+    # -- the network
+
+    async def _call(self, peer: Peer, call: int, asked: Asked) -> None:
+        try:
+            reply = await self._answer_of(peer, asked)
+        except Exception as e:  # a bug: of ours, or of whoever carries it there
+            self._fail(e)
+            return
+        self._tell(Answer(peer, call, reply))
+
+    async def _answer_of(self, peer: Peer, asked: Asked) -> Answered | NoAnswer:
+        if self._peers is None:
+            return Failed()
+        api_key, version, message = messages.to_request(asked)
+        try:
+            async with asyncio.timeout(self._request_timeout_s):
+                response = await self._peers.call(peer.endpoint, api_key, version, message)
+            return messages.of_response(api_key, version, response)
+        except ConnectionRefusedError:
+            return Refused()
+        except UnsupportedVersion:
+            return Unsupported()
+        except (OSError, TimeoutError):
+            return Failed()
+        except CorruptionError as e:
+            _logger.error("node %d at %s answers no sense: %s", peer.node_id, peer.endpoint.host, e)
+            return Failed()

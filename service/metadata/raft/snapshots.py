@@ -12,11 +12,12 @@ import logging
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-from service.base.disk import Disk, DiskError, Open
+from service.base.disk import Disk, DiskError, MissingFile, Open
 from service.base.errors import CorruptionError
 from service.base.types import Buffer
+from service.metadata.raft.keys import SnapshotId
 from service.records.batch import HEADER_SIZE, complete_headers, read_header
 
 SUFFIX: Final = ".checkpoint"
@@ -28,17 +29,6 @@ _MAX_BATCH_BYTES: Final = 32 * 1024 * 1024
 """Far beyond what we or Kafka write (8 MiB); a length above it is damage."""
 
 _logger = logging.getLogger(__name__)
-
-
-class SnapshotId(NamedTuple):
-    """The snapshot holds everything below `end_offset`, whose last record is of `epoch`."""
-
-    end_offset: int
-    epoch: int
-
-    @property
-    def file_name(self) -> str:
-        return f"{self.end_offset:020d}-{self.epoch:010d}{SUFFIX}"
 
 
 def parse_name(name: str) -> SnapshotId | None:
@@ -96,13 +86,64 @@ def write_snapshot(disk: Disk, directory: Path, snapshot: SnapshotId, batches: I
     return size
 
 
+def read_piece(
+    disk: Disk, directory: Path, snapshot: SnapshotId, position: int, max_bytes: int
+) -> tuple[int, bytes] | None:
+    """The size of a snapshot, and up to `max_bytes` of it, as they lie; None where there is none."""
+    try:
+        fd = disk.open(directory / snapshot.file_name)
+    except MissingFile:
+        return None
+    try:
+        size = disk.size(fd)
+        return size, disk.pread(fd, min(max_bytes, size - position), position) if position < size else b""
+    finally:
+        disk.close(fd)
+
+
+def store_piece(disk: Disk, directory: Path, snapshot: SnapshotId, position: int, data: bytes) -> None:
+    """Write bytes of a snapshot that comes in pieces; those at 0 begin it anew."""
+    fd = disk.open(_part_of(directory, snapshot), Open.ANEW if position == 0 else Open.WRITE)
+    try:
+        disk.pwrite(fd, data, position)
+    finally:
+        disk.close(fd)
+
+
+def sync_part(disk: Disk, directory: Path, snapshot: SnapshotId) -> None:
+    """Make all pieces durable."""
+    fd = disk.open(_part_of(directory, snapshot), Open.WRITE)
+    try:
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)
+
+
+def accept_part(disk: Disk, directory: Path, snapshot: SnapshotId) -> None:
+    """It was proved whole: it bears its own name from now on, durably."""
+    disk.rename(_part_of(directory, snapshot), directory / snapshot.file_name)
+    disk.fsync_dir(directory)
+
+
+def _part_of(directory: Path, snapshot: SnapshotId) -> Path:
+    return directory / (snapshot.file_name + _PART)
+
+
+def read_part(disk: Disk, directory: Path, snapshot: SnapshotId) -> Iterator[bytes]:
+    """As `read_snapshot`, of one that is not proved yet."""
+    return _read(disk, _part_of(directory, snapshot))
+
+
 def read_snapshot(disk: Disk, directory: Path, snapshot: SnapshotId) -> Iterator[bytes]:
     """Its bytes in runs of whole batches, about 1 MiB each.
 
     Raises `CorruptionError` where the file ends within a batch or is none of batches; the batches' checksums
     are for the reader to look at.
     """
-    path = directory / snapshot.file_name
+    return _read(disk, directory / snapshot.file_name)
+
+
+def _read(disk: Disk, path: Path) -> Iterator[bytes]:
     fd = disk.open(path)
     try:
         size, position = disk.size(fd), 0

@@ -1,28 +1,37 @@
 """What ``quorum-state`` says: in which epoch we are and whom we voted for in it. [P]
 
 One line of JSON without a line end, as Apache Kafka 4.3 ``FileQuorumStateStore`` writes it. Version 0 goes
-with kraft.version 0 (voters named by configuration), version 1 with kraft.version 1.
+with kraft.version 0 (voters named by configuration), version 1 with kraft.version 1: it has the directory
+that was voted for, and no voters.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from service.base.errors import CorruptionError
+from service.metadata.raft.keys import NO_DIRECTORY, NOBODY
 
-NOBODY: Final = -1
 MAX_EPOCH: Final = 2**31 - 2
 """An epoch is an int32, and there is always one more to stand in."""
 
 
 class QuorumState(NamedTuple):
-    """What must be on disk before anyone is told of it. `leader_id` and `voted_id` are -1 for nobody."""
+    """What must be on disk before anyone is told of it. `leader_id` and `voted_id` are -1 for nobody.
+
+    `version` is the file's: 0 knows `voters`, 1 knows `voted_directory`.
+    """
 
     epoch: int
     leader_id: int = NOBODY
     voted_id: int = NOBODY
     voters: tuple[int, ...] = ()
+    voted_directory: UUID = NO_DIRECTORY
+    version: int = 0
 
 
 def encode_state(state: QuorumState) -> bytes:
@@ -30,16 +39,20 @@ def encode_state(state: QuorumState) -> bytes:
 
     >>> encode_state(QuorumState(epoch=1, leader_id=1, voters=(1,)))[:46]
     b'{"clusterId":"","leaderId":1,"leaderEpoch":1,"'
+    >>> encode_state(QuorumState(epoch=1, leader_id=1, version=1))[-60:]
+    b'votedDirectoryId":"AAAAAAAAAAAAAAAAAAAAAA","data_version":1}'
     """
-    fields = {
-        "clusterId": "",
+    fields: dict[str, Any] = {
         "leaderId": state.leader_id,
         "leaderEpoch": state.epoch,
         "votedId": state.voted_id,
-        "appliedOffset": 0,
-        "currentVoters": [{"voterId": voter} for voter in state.voters],
-        "data_version": 0,
     }
+    if state.version == 0:
+        fields = {"clusterId": "", **fields, "appliedOffset": 0}
+        fields["currentVoters"] = [{"voterId": voter} for voter in state.voters]
+    else:
+        fields["votedDirectoryId"] = encode_uuid(state.voted_directory)
+    fields["data_version"] = state.version
     return json.dumps(fields, separators=(",", ":")).encode()
 
 
@@ -55,9 +68,24 @@ def decode_state(data: bytes) -> QuorumState:
             leader_id=int(fields["leaderId"]),
             voted_id=int(fields["votedId"]),
             voters=tuple(int(voter["voterId"]) for voter in fields.get("currentVoters") or ()),
+            voted_directory=decode_uuid(fields["votedDirectoryId"]) if version == 1 else NO_DIRECTORY,
+            version=version,
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise CorruptionError(f"quorum-state: not as written: {type(e).__name__}: {e}") from e
     if not 0 <= state.epoch <= MAX_EPOCH:
         raise CorruptionError(f"quorum-state: epoch {state.epoch} is not between 0 and {MAX_EPOCH}")
     return state
+
+
+def encode_uuid(value: UUID) -> str:
+    """As Kafka prints one: base64 for URLs, without padding."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> UUID:
+    """Read what `encode_uuid` writes; `ValueError` for anything else."""
+    try:
+        return UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
+    except binascii.Error as e:
+        raise ValueError(f"{text!r} is no base64") from e

@@ -29,7 +29,8 @@ from service.inspect.source import open_source
 from service.metadata.batches import encode_batch
 from service.metadata.frames import Frame, UnknownRecord, newest
 from service.metadata.raft.durable_offset import encode_durable_offset
-from service.metadata.raft.snapshots import SnapshotId, write_snapshot
+from service.metadata.raft.keys import SnapshotId
+from service.metadata.raft.snapshots import write_snapshot
 from service.metadata.raft.state import QuorumState, encode_state
 from service.metadata.records import RemoteLogRecord, RemoveTombstoneRecord, TombstoneRecord, TopicRecord
 from service.metadata.snapshot_codec import encode_snapshot as encode_image_snapshot

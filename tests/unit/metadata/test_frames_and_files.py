@@ -13,7 +13,8 @@ from service.metadata.batches import decode_batches, encode_batch
 from service.metadata.delta import MetadataDelta
 from service.metadata.frames import Frame, UnknownRecord, decode_frame, encode_frame, newest
 from service.metadata.image import MetadataImage
-from service.metadata.raft.snapshots import SnapshotId, list_snapshots, read_snapshot, write_snapshot
+from service.metadata.raft.keys import SnapshotId
+from service.metadata.raft.snapshots import list_snapshots, read_snapshot, write_snapshot
 from service.metadata.raft.state import decode_state
 from service.metadata.records import (
     FeatureLevelRecord,
@@ -124,9 +125,9 @@ def test_records_without_value_or_control_records_without_type_are_corrupt() -> 
 
 def test_control_records_of_other_types_are_passed_over() -> None:
     builder = BatchBuilder(is_control=True)
-    builder.add(0, b"\x00\x00\x00\x06", b"\x00\x00voters")
+    builder.add(0, b"\x00\x00\x00\x07", b"\x00\x00other")
     (batch,) = decode_batches(builder.build())
-    assert batch.control[0][:2] == (6, None)
+    assert batch.control[0][:2] == (7, None)
 
 
 @pytest.mark.parametrize(

@@ -1,88 +1,402 @@
-"""The Raft machine by itself: what it wants done, and in which order."""
+"""The Raft machine by itself: what it wants done, in which order, and what it answers to whom."""
 
 from __future__ import annotations
 
-import pytest
+from random import Random
+from typing import Any
+from uuid import UUID
 
-from service.base.errors import ConfigError, InvariantError
-from service.metadata.raft.machine import (
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import InvariantError
+from service.metadata.endpoint import Endpoint
+from service.metadata.raft.events import (
+    Answer,
+    AppendControl,
     Appended,
-    BecomeLeader,
     Commit,
+    Effect,
+    Event,
     Flush,
     Flushed,
+    Lead,
+    LeaderChange,
     Persist,
-    RaftMachine,
-    Role,
+    Reply,
+    Request,
+    Send,
     Start,
+    StepDown,
     Stop,
+    Tick,
+    TruncateTo,
 )
+from service.metadata.raft.keys import EpochEnd, ReplicaKey, SnapshotId
+from service.metadata.raft.log_view import EpochIndex, Fit, validate
+from service.metadata.raft.machine import RaftMachine
+from service.metadata.raft.requests import (
+    NONE,
+    AddVoter,
+    BeginAsked,
+    EndAsked,
+    FetchAnswer,
+    FetchAsked,
+    LeaderAnswer,
+    ReadLog,
+    Refusal,
+    Refused,
+    RemoveVoter,
+    Unsupported,
+    VoteAnswer,
+    VoteAsked,
+)
+from service.metadata.raft.roles import LEGAL_MOVES, Identity, Role, Timing
 from service.metadata.raft.state import QuorumState
+from service.metadata.raft.voters import Voter, VoterSet
+from simulator.machines.model import Batch, ModelLog
 
 
-def elected(log_end_offset: int = 0) -> RaftMachine:
-    machine = RaftMachine(1, (1,))
-    machine.handle(Start(None, log_end_offset, -1))
-    return machine
+def endpoint(node_id: int) -> Endpoint:
+    return Endpoint("CONTROLLER", f"n{node_id}", 9093)
 
 
-def test_a_sole_voter_votes_for_itself_then_leads_and_persists_each_step_before_the_next() -> None:
-    effects = RaftMachine(1, (1,)).handle(Start(None, 0, -1))
-    assert effects == (
-        Persist(QuorumState(1, voted_id=1, voters=(1,))),
+def key(node_id: int) -> ReplicaKey:
+    return ReplicaKey(node_id, UUID(int=node_id))
+
+
+class Node:
+    """A machine with a log in memory; effects on the log are done, all are kept."""
+
+    def __init__(
+        self, node_id: int = 1, voters: int = 3, state: QuorumState | None = None, end: int = 0
+    ) -> None:
+        static = VoterSet(Voter(ReplicaKey(i + 1), (endpoint(i + 1),)) for i in range(voters))
+        self.log = ModelLog(static)
+        for offset in range(end):
+            self.log.append(Batch(offset, 1, (offset,)))
+        self.machine = RaftMachine(
+            Identity(key(node_id), "cluster", (endpoint(node_id),)), self.log, Timing(), Random(1)
+        )
+        self.now_ms = 0
+        self.requests = 0
+        self.started = self.tell(Start(state))
+
+    def tell(self, event: Event) -> list[Effect]:
+        effects = list(self.machine.handle(event, self.now_ms))
+        for effect in list(effects):
+            match effect:
+                case AppendControl(epoch, records):
+                    self.log.append(Batch(self.log.end_offset, epoch, records))
+                    effects += self.tell(Appended(self.log.end_offset))
+                case TruncateTo(end):
+                    self.log.truncate(end)
+        return effects
+
+    def ask(self, asked: Any) -> Any:
+        self.requests += 1
+        found = [e.answer for e in self.tell(Request(self.requests, asked)) if isinstance(e, Reply)]
+        return found[0] if found else None
+
+    def pass_ms(self, wait_ms: int) -> list[Effect]:
+        """Ticks as they are asked for."""
+        effects, end = [], self.now_ms + wait_ms
+        while (deadline := self.machine.next_deadline_ms()) is not None and deadline <= end:
+            self.now_ms = max(deadline, self.now_ms + 1)
+            effects += self.tell(Tick())
+        self.now_ms = end
+        return effects
+
+    def sends(self, effects: list[Effect], kind: type[Any]) -> list[Send]:
+        return [e for e in effects if isinstance(e, Send) and isinstance(e.asked, kind)]
+
+    def answer(self, send: Send, reply: Any) -> list[Effect]:
+        return self.tell(Answer(send.peer, send.call, reply))
+
+    def lead(self) -> list[Effect]:
+        """Win an election with the vote of node 2."""
+        effects = self.pass_ms(2500)
+        pre_votes = self.sends(effects, VoteAsked)
+        send = [one for one in pre_votes if one.peer.node_id == 2][-1]
+        effects = self.answer(send, VoteAnswer(NONE, self.machine.epoch, granted=True))
+        (send,) = [one for one in self.sends(effects, VoteAsked) if one.peer.node_id == 2]
+        assert isinstance(send.asked, VoteAsked)
+        assert not send.asked.pre_vote
+        return self.answer(send, VoteAnswer(NONE, self.machine.epoch, granted=True))
+
+
+def test_a_sole_voter_leads_at_once_and_its_vote_is_on_disk_before() -> None:
+    node = Node(voters=1)
+    assert node.started[:3] == [
         Persist(QuorumState(1, leader_id=1, voters=(1,))),
-        BecomeLeader(1, (1,), (1,)),
-    )
+        AppendControl(1, (LeaderChange(1, (1,), (1,)),)),
+        Lead(1),
+    ]
+    assert node.machine.next_deadline_ms() is None or node.machine.next_deadline_ms() == 0
 
 
 @pytest.mark.parametrize(
-    ("state", "last_epoch", "epoch"),
-    [(None, -1, 1), (QuorumState(7, leader_id=1), 7, 8), (QuorumState(7), 3, 8), (None, 5, 6)],
+    ("state", "end", "epoch"),
+    [(None, 0, 1), (QuorumState(7, leader_id=1), 3, 8), (QuorumState(7), 3, 8), (None, 5, 2)],
 )
-def test_every_start_begins_an_epoch_later_than_any_before(
-    state: QuorumState | None, last_epoch: int, epoch: int
+def test_every_start_of_a_sole_voter_begins_an_epoch_later_than_any_before(
+    state: QuorumState | None, end: int, epoch: int
 ) -> None:
-    machine = RaftMachine(1, (1,))
-    machine.handle(Start(state, 10, last_epoch))
-    assert machine.epoch == epoch
+    assert Node(voters=1, state=state, end=end).machine.epoch == epoch
 
 
-def test_nothing_is_committed_before_it_is_flushed() -> None:
-    machine = elected()
-    assert machine.handle(Appended(1)) == (Flush(1),)
-    assert machine.high_watermark == 0
-    assert machine.handle(Flushed(1)) == (Commit(1),)
-
-
-def test_what_is_appended_during_a_flush_shares_the_next_one() -> None:
-    machine = elected()
-    assert machine.handle(Appended(1)) == (Flush(1),)
-    assert machine.handle(Appended(4)) == ()
-    assert machine.handle(Appended(9)) == ()
-    assert machine.handle(Flushed(1)) == (Commit(1), Flush(9))
-    assert machine.handle(Flushed(9)) == (Commit(9),)
+def test_nothing_is_committed_before_it_is_flushed_and_one_flush_gathers() -> None:
+    node = Node(voters=1)
+    assert Flush(1) in node.started
+    assert node.machine.high_watermark == 0
+    node.log.append(Batch(1, 1, (1, 2)))
+    assert node.tell(Appended(3)) == []
+    assert node.tell(Flushed(1)) == [Flush(3), Commit(1)]
+    assert node.tell(Flushed(3)) == [Commit(3)]
 
 
 def test_records_of_earlier_epochs_are_committed_with_the_first_of_this_one() -> None:
-    machine = elected(log_end_offset=100)
-    assert machine.high_watermark == 0
-    machine.handle(Appended(101))
-    assert machine.handle(Flushed(101)) == (Commit(101),)
+    node = Node(voters=1, end=100)
+    assert node.machine.high_watermark == 0
+    assert Commit(101) in node.tell(Flushed(101))
 
 
-def test_a_node_that_resigned_commits_nothing_more() -> None:
-    machine = elected()
-    machine.handle(Appended(1))
-    machine.handle(Stop())
-    assert machine.role is Role.RESIGNED
-    assert machine.handle(Flushed(1)) == ()
-    with pytest.raises(InvariantError):
-        machine.handle(Appended(2))
-    with pytest.raises(InvariantError):
-        machine.handle(Start(None, 2, 1))
+@pytest.mark.parametrize(
+    ("state", "role"),
+    [
+        (None, Role.UNATTACHED),
+        (QuorumState(3, leader_id=1), Role.RESIGNED),
+        (QuorumState(3, voted_id=1), Role.CANDIDATE),
+        (QuorumState(3, voted_id=2), Role.UNATTACHED),
+        (QuorumState(3, leader_id=2), Role.FOLLOWER),
+        (QuorumState(3, leader_id=9), Role.UNATTACHED),
+    ],
+)
+def test_how_a_node_starts_of_several(state: QuorumState | None, role: Role) -> None:
+    node = Node(state=state)
+    assert node.machine.role is role
+    assert node.machine.epoch == (3 if state else 0)
 
 
-@pytest.mark.parametrize("voters", [(2,), (1, 2, 3), ()])
-def test_a_quorum_of_others_is_refused(voters: tuple[int, ...]) -> None:
-    with pytest.raises(ConfigError, match=r"controller\.quorum\.voters"):
-        RaftMachine(1, voters)
+def test_pre_vote_vote_and_leadership_each_on_disk_before_the_next_is_told() -> None:
+    node = Node()
+    effects = node.lead()
+    persisted = effects.index(Persist(QuorumState(1, leader_id=1, voters=(1, 2, 3))))
+    assert persisted < next(i for i, e in enumerate(effects) if isinstance(e, AppendControl))
+    assert persisted < effects.index(Lead(1))
+    assert node.machine.role is Role.LEADER
+    assert node.sends(effects, BeginAsked) or node.sends(node.pass_ms(10), BeginAsked)
+
+
+def test_a_peer_without_pre_vote_makes_a_candidate_at_once() -> None:
+    node = Node()
+    send = node.sends(node.pass_ms(2500), VoteAsked)[-1]
+    effects = node.answer(send, Unsupported())
+    assert node.machine.role is Role.CANDIDATE
+    assert Persist(QuorumState(1, voted_id=1, voters=(1, 2, 3))) in effects
+
+
+def vote(epoch: int, **changes: Any) -> VoteAsked:
+    return VoteAsked(epoch, key(2), 0, 0, voter=key(1), cluster_id="cluster")._replace(**changes)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        (vote(4, cluster_id="another"), ErrorCode.inconsistent_cluster_id),
+        (vote(4, last_offset=-1), ErrorCode.invalid_request),
+        (vote(4, last_epoch=-1), ErrorCode.invalid_request),
+        (vote(4, last_epoch=4), ErrorCode.invalid_request),
+        (vote(4, last_epoch=5, pre_vote=True), ErrorCode.invalid_request),
+        (vote(2), ErrorCode.fenced_leader_epoch),
+        (vote(2, candidate=ReplicaKey(-1)), ErrorCode.fenced_leader_epoch),
+        (vote(4, candidate=ReplicaKey(-1)), ErrorCode.invalid_request),
+        (vote(4, voter=key(3)), ErrorCode.invalid_voter_key),
+        (vote(4, voter=ReplicaKey(1, UUID(int=99))), ErrorCode.invalid_voter_key),
+        (vote(4), NONE),
+        (vote(4, last_epoch=4, pre_vote=True), NONE),
+    ],
+)
+def test_the_checks_of_a_vote(asked: VoteAsked, error: ErrorCode) -> None:
+    node = Node(state=QuorumState(3))
+    answer = node.ask(asked)
+    assert answer.error is error
+    assert getattr(answer, "granted", False) == (error is NONE)
+    later = error in (NONE, ErrorCode.invalid_voter_key)
+    assert node.machine.epoch == (4 if later else 3)
+
+
+def test_a_vote_is_given_once_and_is_on_disk_before_it_is_told() -> None:
+    node = Node(state=QuorumState(3))
+    effects = node.tell(Request(1, vote(4)))
+    kinds = [type(effect) for effect in effects if isinstance(effect, Persist | Reply)]
+    assert kinds == [Persist, Reply]
+    assert node.ask(vote(4, candidate=key(3))).granted is False
+    assert node.ask(vote(4)).granted is True
+
+
+def test_a_shorter_log_gets_no_vote() -> None:
+    node = Node(state=QuorumState(3), end=10)
+    assert node.ask(vote(4, last_epoch=1, last_offset=9)).granted is False
+    assert node.ask(vote(4, last_epoch=1, last_offset=10, candidate=key(3))).granted is True
+
+
+def test_who_follows_a_leader_that_answers_gives_no_pre_vote() -> None:
+    node = Node(state=QuorumState(3, leader_id=2))
+    assert node.ask(vote(3, pre_vote=True, last_epoch=3)).granted is True
+    (send,) = node.sends(node.started, FetchAsked)
+    node.answer(send, FetchAnswer(NONE, 3, 2, endpoint(2)))
+    assert node.ask(vote(3, pre_vote=True, last_epoch=3)).granted is False
+    assert node.ask(EndAsked(3, 2, (key(3), key(1)))).error is NONE
+    assert node.ask(vote(3, pre_vote=True, last_epoch=3)).granted is True
+
+
+def test_refused_three_times_is_dead_and_slow_is_not() -> None:
+    node = Node(state=QuorumState(3, leader_id=2))
+    effects = node.started
+    for _ in range(3):
+        send = node.sends(effects, FetchAsked)[-1]
+        node.answer(send, Refused())
+        effects = node.pass_ms(30)
+    assert node.machine.role is Role.PROSPECTIVE
+
+
+def test_a_leader_that_a_majority_does_not_hear_resigns_and_tells_the_best_first() -> None:
+    node = Node()
+    node.lead()
+    node.tell(Flushed(1))
+    fetch = FetchAsked(key(3), 1, 1, 1, cluster_id="cluster")
+    assert node.ask(fetch) is None, "it waits for records"
+    effects = node.pass_ms(3200)
+    assert node.machine.role is Role.RESIGNED
+    assert any(isinstance(effect, StepDown) for effect in effects)
+    ends = node.sends(effects + node.pass_ms(2500), EndAsked)
+    assert ends
+    assert isinstance(ends[0].asked, EndAsked)
+    assert [one.node_id for one in ends[0].asked.successors] == [3, 2]
+
+
+def test_the_median_of_flushed_ends_is_committed_without_waiting_for_our_own() -> None:
+    node = Node()
+    node.lead()
+    end = node.log.end_offset
+    effects = node.tell(Request(1, FetchAsked(key(2), 1, end, 1, cluster_id="cluster")))
+    assert not [e for e in effects if isinstance(e, Commit)]
+    effects = node.tell(Request(2, FetchAsked(key(3), 1, end, 1, cluster_id="cluster")))
+    assert Commit(end) in effects, "two of three disks have it, ours is not among them"
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"cluster_id": "another"}, ErrorCode.inconsistent_cluster_id),
+        ({"max_wait_ms": -1}, ErrorCode.invalid_request),
+        ({"offset": -1}, ErrorCode.invalid_request),
+        ({"last_epoch": -1}, ErrorCode.invalid_request),
+        ({"last_epoch": 2}, ErrorCode.invalid_request),
+        ({"epoch": 0, "last_epoch": 0}, ErrorCode.fenced_leader_epoch),
+        ({"epoch": 2}, ErrorCode.unknown_leader_epoch),
+        ({}, NONE),
+    ],
+)
+def test_the_checks_of_a_fetch(changes: dict[str, Any], error: ErrorCode) -> None:
+    node = Node()
+    node.lead()
+    asked = FetchAsked(key(2), 1, 0, 0, max_wait_ms=0, cluster_id="cluster")._replace(**changes)
+    answer = node.ask(asked)
+    assert answer.error is error
+    if error is NONE:
+        assert isinstance(answer.records, ReadLog)
+    elif not isinstance(answer, Refusal):
+        assert (answer.leader_id, answer.endpoint) == (1, endpoint(1))
+
+
+def test_a_fetch_waits_but_not_where_its_high_watermark_is_behind() -> None:
+    node = Node()
+    node.lead()
+    node.tell(Flushed(1))
+    asked = FetchAsked(key(2), 1, 1, 1, high_watermark=0, cluster_id="cluster")
+    assert node.ask(asked).high_watermark == 1
+    assert node.ask(asked._replace(high_watermark=1)) is None
+    (reply,) = [e for e in node.pass_ms(510) if isinstance(e, Reply)]
+    assert isinstance(reply.answer, FetchAnswer)
+    assert reply.answer.error is NONE
+
+
+def test_who_waits_is_told_when_the_leader_stops() -> None:
+    node = Node()
+    node.lead()
+    assert node.ask(FetchAsked(key(2), 1, 1, 1, cluster_id="cluster")) is None
+    (reply,) = [e for e in node.tell(Stop()) if isinstance(e, Reply)]
+    assert isinstance(reply.answer, FetchAnswer)
+    assert reply.answer.error is ErrorCode.not_leader_or_follower
+
+
+def test_a_follower_truncates_where_the_logs_part_and_never_what_is_committed() -> None:
+    node = Node(state=QuorumState(3, leader_id=2), end=10)
+    (send,) = node.sends(node.started, FetchAsked)
+    told = FetchAnswer(NONE, 3, 2, endpoint(2), diverging=EpochEnd(1, 6))
+    assert TruncateTo(6) in node.answer(send, told)
+    (send,) = node.sends(node.pass_ms(1), FetchAsked)
+    effects = node.answer(send, FetchAnswer(NONE, 3, 2, endpoint(2), high_watermark=6))
+    assert node.machine.high_watermark == 6
+    (send,) = node.sends(effects, FetchAsked)
+    with pytest.raises(InvariantError, match=r"ours ends at 6 .* committed up to 6"):
+        node.answer(send, told._replace(diverging=EpochEnd(1, 3)))
+
+
+def test_two_leaders_in_one_epoch_end_the_node() -> None:
+    node = Node(state=QuorumState(3, leader_id=2))
+    with pytest.raises(InvariantError, match="two leaders in epoch 3"):
+        node.ask(BeginAsked(3, 3, (endpoint(3),)))
+
+
+def test_voters_do_not_change_under_version_0() -> None:
+    node = Node()
+    node.lead()
+    answer = node.ask(RemoveVoter(key(3), "cluster"))
+    assert answer.error is ErrorCode.request_timed_out, "nothing of its epoch is committed yet"
+    node.ask(FetchAsked(key(2), 1, 1, 1, cluster_id="cluster"))
+    node.tell(Flushed(1))
+    assert node.ask(RemoveVoter(key(3), "cluster")).error is ErrorCode.unsupported_version
+    added = AddVoter(Voter(key(4), (endpoint(4),)), cluster_id="other")
+    assert node.ask(added).error is ErrorCode.inconsistent_cluster_id
+    assert Node().ask(added._replace(cluster_id=None)).error is ErrorCode.not_leader_or_follower
+
+
+def test_a_leader_of_a_later_epoch_is_followed_and_requests_of_the_old_one_are_fenced() -> None:
+    node = Node()
+    node.lead()
+    effects = node.tell(Request(1, BeginAsked(5, 3, (endpoint(3),), cluster_id="cluster")))
+    assert node.machine.role is Role.FOLLOWER
+    assert StepDown() in effects
+    told = [e.answer for e in effects if isinstance(e, Reply)]
+    assert told == [LeaderAnswer(NONE, 5, 3, endpoint(3))]
+    assert node.ask(BeginAsked(4, 2, (endpoint(2),))).error is ErrorCode.fenced_leader_epoch
+
+
+def test_the_table_of_moves_knows_every_role() -> None:
+    assert set(LEGAL_MOVES) == set(Role)
+    assert all(moves <= set(Role) for moves in LEGAL_MOVES.values())
+    assert Role.LEADER not in set.union(*(set(LEGAL_MOVES[r]) for r in Role if r is not Role.CANDIDATE))
+
+
+def test_where_a_follower_stands_towards_a_log_that_begins_with_a_snapshot() -> None:
+    log = ModelLog(VoterSet())
+    log.append(Batch(0, 1, tuple(range(10))))
+    log.append(Batch(10, 3, tuple(range(10))))
+    assert validate(log, 0, 0).fit is Fit.VALID
+    assert validate(log, 10, 1).fit is Fit.VALID
+    assert validate(log, 12, 1).diverging == EpochEnd(1, 10)
+    assert validate(log, 12, 2).diverging == EpochEnd(1, 10)
+    assert validate(log, 21, 3).diverging == EpochEnd(3, 20)
+    log.snapshots = (SnapshotId(10, 1), SnapshotId(15, 3))
+    log.start_offset = 10
+    log.epochs = EpochIndex([(3, 10)], base=1, start_offset=10)
+    newest = SnapshotId(15, 3)
+    assert validate(log, 0, 0).snapshot == newest
+    assert validate(log, 9, 1).snapshot == newest
+    assert validate(log, 10, 2).snapshot == newest
+    assert validate(log, 12, 0).snapshot == newest
+    assert validate(log, 10, 1).fit is Fit.VALID
+    assert validate(log, 20, 3).fit is Fit.VALID

@@ -1,0 +1,14 @@
+"""Where a node is reached. [P]"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Endpoint(NamedTuple):
+    """A listener as others reach it. Protocols: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
+
+    name: str
+    host: str
+    port: int
+    security_protocol: int = 0

@@ -1,0 +1,120 @@
+"""Control records of the metadata log, from and to what the Raft machine knows. [P]
+
+LeaderChange is still version 0 under every kraft.version (Apache Kafka 4.3). KRaftVersion and KRaftVoters
+count from the moment they are appended (KIP-853).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from kio.schema.k_raft_version_record.v0.data import KRaftVersionRecord
+from kio.schema.leader_change_message.v0.data import LeaderChangeMessage
+from kio.schema.leader_change_message.v0.data import Voter as LeaderChangeVoter
+from kio.schema.types import BrokerId
+from kio.schema.voters_record.v0.data import Endpoint as RecordEndpoint
+from kio.schema.voters_record.v0.data import KRaftVersionFeature, VotersRecord
+from kio.schema.voters_record.v0.data import Voter as RecordVoter
+from kio.static.primitive import i16, i32, u16
+
+from service.base.errors import CorruptionError
+from service.metadata.batches import ControlMessage, ControlRecord, ControlType, MetadataBatch
+from service.metadata.endpoint import Endpoint
+from service.metadata.raft import events
+from service.metadata.raft.keys import NO_DIRECTORY, ReplicaKey
+from service.metadata.raft.voters import Voter, VoterHistory, VoterSet
+
+
+class VotersSaid(NamedTuple):
+    """What a log or a snapshot says; `voters` None: nothing, the configuration's count."""
+
+    voters: VoterSet | None = None
+    version: int = 0
+
+
+NO_VOTERS_SAID: Final = VotersSaid()
+
+
+def control_messages(said: VotersSaid) -> tuple[ControlMessage, ...]:
+    """As they stand in a snapshot; none under kraft.version 0."""
+    if said.version == 0 or said.voters is None:
+        return ()
+    return _version(said.version), _voters(said.voters)
+
+
+def encode_records(records: Iterable[events.ControlRecord]) -> tuple[ControlMessage, ...]:
+    """What the machine wants to be written."""
+    return tuple(map(_message, records))
+
+
+def _message(record: events.ControlRecord) -> ControlMessage:
+    match record:
+        case events.LeaderChange(leader_id, voters, granting):
+            return LeaderChangeMessage(
+                version=i16(0),
+                leader_id=BrokerId(leader_id),
+                voters=tuple(LeaderChangeVoter(voter_id=i32(voter)) for voter in voters),
+                granting_voters=tuple(LeaderChangeVoter(voter_id=i32(voter)) for voter in granting),
+            )
+        case events.KRaftVersion(version):
+            return _version(version)
+        case events.KRaftVoters(voters):
+            return _voters(voters)
+
+
+def _version(version: int) -> KRaftVersionRecord:
+    return KRaftVersionRecord(version=i16(0), k_raft_version=i16(version))
+
+
+def _voters(voters: VoterSet) -> VotersRecord:
+    return VotersRecord(version=i16(0), voters=tuple(map(_record_voter, voters)))
+
+
+def _record_voter(voter: Voter) -> RecordVoter:
+    directory = voter.key.directory_id
+    return RecordVoter(
+        voter_id=BrokerId(voter.node_id),
+        voter_directory_id=None if directory == NO_DIRECTORY else directory,
+        endpoints=tuple(
+            RecordEndpoint(name=one.name, host=one.host, port=u16(one.port)) for one in voter.endpoints
+        ),
+        k_raft_version_feature=KRaftVersionFeature(
+            min_supported_version=i16(voter.min_version), max_supported_version=i16(voter.max_version)
+        ),
+    )
+
+
+def voters_said(record: ControlRecord, before: VotersSaid) -> VotersSaid:
+    """`before`, and what one more record says. `CorruptionError` for a version that is not known here."""
+    match record.message:
+        case KRaftVersionRecord() as message:
+            return before._replace(version=int(message.k_raft_version))
+        case VotersRecord() as message:
+            return before._replace(voters=_voter_set(message))
+        case None if record.control_type in (ControlType.KRAFT_VERSION, ControlType.KRAFT_VOTERS):
+            raise CorruptionError(f"control record of type {record.control_type}: its version is not known")
+        case _:
+            return before
+
+
+def _voter_set(record: VotersRecord) -> VoterSet:
+    return VoterSet(
+        Voter(
+            ReplicaKey(int(voter.voter_id), voter.voter_directory_id or NO_DIRECTORY),
+            tuple(Endpoint(str(one.name), str(one.host), int(one.port)) for one in voter.endpoints),
+            int(voter.k_raft_version_feature.min_supported_version),
+            int(voter.k_raft_version_feature.max_supported_version),
+        )
+        for voter in record.voters
+    )
+
+
+def learn(history: VoterHistory, batch: MetadataBatch) -> None:
+    """Take into `history` what the control records of `batch` say of voters."""
+    for i, record in enumerate(batch.control):
+        said = voters_said(record, NO_VOTERS_SAID)
+        if said.voters is not None:
+            history.add(batch.base_offset + i, said.voters)
+        elif said.version:
+            history.add_version(batch.base_offset + i, said.version)

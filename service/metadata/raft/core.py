@@ -1,0 +1,360 @@
+"""What all roles of the Raft machine share: epoch, vote and leader, and how one role becomes another. [P]
+
+Whatever changes the epoch, the vote or the leader is persisted before any effect that rests on it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from service.base.errors import InvariantError
+from service.metadata.endpoint import Endpoint
+from service.metadata.raft.calls import Calls
+from service.metadata.raft.events import (
+    AppendControl,
+    AppendFetched,
+    Commit,
+    ControlRecord,
+    Effect,
+    Flush,
+    Follow,
+    KRaftVersion,
+    KRaftVoters,
+    Lead,
+    LeaderChange,
+    Peer,
+    Persist,
+    Reply,
+    RestartAt,
+    StepDown,
+    TruncateTo,
+)
+from service.metadata.raft.keys import NO_DIRECTORY, NOBODY, ReplicaKey
+from service.metadata.raft.log_view import LogView
+from service.metadata.raft.requests import Answered, Asked
+from service.metadata.raft.roles import (
+    LEGAL_MOVES,
+    NEVER,
+    Candidate,
+    Chance,
+    Follower,
+    Identity,
+    Leader,
+    Prospective,
+    Resigned,
+    Role,
+    RoleState,
+    Timing,
+    Unattached,
+)
+from service.metadata.raft.state import QuorumState
+from service.metadata.raft.voters import RECONFIGURABLE, Voter, VoterSet
+
+UPDATE_PERIOD_FETCH_TIMEOUTS: Final = 3
+_CHANGES_LOG: Final = (AppendControl, AppendFetched, TruncateTo, RestartAt)
+_S = TypeVar("_S")
+
+
+class RaftCore:
+    """Owned by the machine. Role modules read it, and change it by its methods."""
+
+    def __init__(self, identity: Identity, log: LogView, timing: Timing, random: Chance) -> None:
+        self.identity = identity
+        self.key = identity.key
+        self.log = log
+        self.timing = timing
+        self.calls = Calls(timing.request_timeout_ms, timing.retry_backoff_ms)
+        self.now_ms = 0
+        self.epoch = 0
+        self.voted: ReplicaKey | None = None
+        self.leader_id = NOBODY
+        self.leader_endpoint: Endpoint | None = None
+        self.high_watermark = 0
+        """all that this node knows to be committed lies below; never falls"""
+        self.flushed = 0
+        self.state: RoleState = Unattached(NEVER)
+        self.stopping = False
+        self.retries = 0
+        self.deadline_ms = NEVER
+        self.effects: list[Effect] = []
+        self.log_changes = False
+        self.orphans: list[Leader] = []
+        """leaders that we were, whose requests are to be answered"""
+        self._random = random
+        self._persisted: QuorumState | None = None
+        self._flushing: int | None = None
+
+    # -- what is known
+
+    @property
+    def role(self) -> Role:
+        return self.state.role
+
+    @property
+    def voters(self) -> VoterSet:
+        return self.log.voters.latest
+
+    @property
+    def is_voter(self) -> bool:
+        return self.voters.has(self.key)
+
+    @property
+    def may_stand(self) -> bool:
+        """A voter; or one that was removed, while that is not known to be committed: of two voters it may be
+        the only one that has the record, and the other cannot win without its vote (Raft thesis, 4.2.2)."""
+        if self.is_voter:
+            return True
+        offset, before = self.log.voters.latest_offset, self.log.voters.previous
+        is_open = offset is not None and offset >= self.high_watermark
+        return is_open and before is not None and before.has(self.key)
+
+    @property
+    def is_sole_voter(self) -> bool:
+        return len(self.voters) == 1 and self.is_voter
+
+    def other_voters(self) -> list[Voter]:
+        return [voter for voter in self.voters if voter.node_id != self.key.node_id]
+
+    def peer(self, voter: Voter) -> Peer | None:
+        return Peer(voter.node_id, voter.endpoints[0]) if voter.endpoints else None
+
+    def endpoint_of(self, node_id: int) -> Endpoint | None:
+        """Where a leader is reached, to be told to others."""
+        if node_id == self.key.node_id:
+            return self.identity.endpoints[0] if self.identity.endpoints else None
+        if node_id == self.leader_id and self.leader_endpoint is not None:
+            return self.leader_endpoint
+        return self.voters.endpoint(node_id)
+
+    def knows_cluster(self, cluster_id: str | None) -> bool:
+        return cluster_id is None or self.identity.cluster_id in (None, cluster_id)
+
+    def is_me(self, key: ReplicaKey) -> bool:
+        """Whether a request that is meant for `key` is meant for this replica."""
+        if key.node_id < 0 and key.directory_id == NO_DIRECTORY:
+            return True
+        return key.matches(self.key)
+
+    # -- effects and time
+
+    def emit(self, effect: Effect) -> None:
+        self.effects.append(effect)
+        if isinstance(effect, _CHANGES_LOG):
+            self.log_changes = True
+
+    def reply(self, request: int, answer: Answered) -> None:
+        self.emit(Reply(request, answer))
+
+    def wake_at(self, time_ms: int) -> None:
+        self.deadline_ms = min(self.deadline_ms, time_ms)
+
+    def is_due(self, time_ms: int) -> bool:
+        """Whether `time_ms` has come; if not, a tick is asked for."""
+        if time_ms <= self.now_ms:
+            return True
+        self.wake_at(time_ms)
+        return False
+
+    def ask(self, peer: Peer | None, asked: Asked) -> bool:
+        """Send, unless the peer is busy or paused: then a tick is asked for."""
+        if peer is None or not self.is_due(self.calls.free_at_ms(peer.endpoint, asked)):
+            return False
+        self.emit(self.calls.send(peer, asked, self.now_ms))
+        return True
+
+    def random_election_timeout_ms(self) -> int:
+        timeout = self.timing.election_timeout_ms
+        return timeout + self._random.randrange(timeout)
+
+    def random_backoff_ms(self) -> int:
+        """After a lost election: random, and more after each (``binaryExponentialElectionBackoffMs``)."""
+        most = min(self.timing.election_backoff_max_ms, self.timing.retry_backoff_ms << min(self.retries, 16))
+        return self._random.randrange(max(most, 1)) + 1
+
+    def shuffled(self, items: list[_S]) -> list[_S]:
+        self._random.shuffle(items)
+        return items
+
+    def commit(self, mark: int) -> None:
+        if mark > self.high_watermark:
+            self.high_watermark = mark
+            self.emit(Commit(mark))
+
+    # -- the log
+
+    def flush_if_idle(self) -> None:
+        """One flush at a time: what is appended while it runs shares the next one."""
+        end = self.log.end_offset
+        if not self.identity.can_vote:
+            self.flushed = end
+        elif self._flushing is None and self.flushed < end:
+            self._flushing = end
+            self.emit(Flush(end))
+
+    def flush_ended(self, end_offset: int) -> None:
+        self._flushing = None
+        self.flushed = max(self.flushed, end_offset)
+
+    def truncate(self, end_offset: int, told: str) -> None:
+        if end_offset < self.high_watermark:
+            raise InvariantError(
+                f"raft: the leader of epoch {self.epoch} (node {self.leader_id}) would have the metadata log "
+                f"end at {end_offset} ({told}); ours ends at {self.log.end_offset} in epoch "
+                f"{self.log.epochs.latest} and is committed up to {self.high_watermark}"
+            )
+        self.flushed, self._flushing = min(self.flushed, end_offset), None
+        self.emit(TruncateTo(end_offset))
+
+    def restart(self, effect: RestartAt) -> None:
+        end_offset = effect.snapshot.end_offset
+        if end_offset < self.high_watermark:
+            raise InvariantError(
+                f"raft: the leader of epoch {self.epoch} (node {self.leader_id}) gave a snapshot that "
+                f"ends at {end_offset}; ours is committed up to {self.high_watermark}"
+            )
+        self.flushed, self._flushing = end_offset, None
+        self.emit(effect)
+        self.commit(end_offset)
+
+    # -- persisting
+
+    def known_state(self, state: QuorumState | None) -> None:
+        """What is on disk."""
+        self._persisted = state
+
+    def persist(self) -> None:
+        version = min(self.log.voters.version, 1)
+        leads = self.leader_id == self.key.node_id
+        voted = ReplicaKey(NOBODY) if self.voted is None or leads else self.voted
+        state = QuorumState(
+            self.epoch,
+            self.leader_id,
+            voted.node_id,
+            () if version else self.voters.ids,
+            voted.directory_id if version else NO_DIRECTORY,
+            version,
+        )
+        if state == self._persisted:
+            return
+        self._persisted = state
+        for i in range(len(self.effects) - 1, -1, -1):
+            if isinstance(self.effects[i], Persist):
+                self.effects[i] = Persist(state)  # nobody was told of the one before
+                return
+            if not isinstance(self.effects[i], Follow | StepDown):
+                break
+        self.emit(Persist(state))
+
+    # -- moves
+
+    def _move(self, state: RoleState) -> None:
+        before = self.state
+        if state.role not in LEGAL_MOVES[before.role]:
+            raise InvariantError(f"raft: {before.role.value} does not become {state.role.value}")
+        self.state = state
+        if isinstance(before, Leader):
+            self._leave(before)
+
+    def _leave(self, leader: Leader) -> None:
+        """Whoever waits there is answered by the machine, before anything else is done."""
+        self.emit(StepDown())
+        self.orphans.append(leader)
+
+    def resume(self, state: RoleState) -> None:
+        """The role that a start begins with."""
+        self.state = state
+
+    def become_unattached(self, epoch: int) -> None:
+        """A later epoch has begun, or nobody is known to lead in this one."""
+        before = self.state
+        if epoch > self.epoch:
+            self.epoch, self.voted = epoch, None
+            self.leader_id, self.leader_endpoint = NOBODY, None
+        if isinstance(before, Unattached | Prospective | Candidate) and before.deadline_ms > self.now_ms:
+            deadline_ms = before.deadline_ms
+        else:
+            deadline_ms = self.now_ms + self.random_election_timeout_ms()
+        self._move(Unattached(deadline_ms))
+        self.persist()
+        self.emit(Follow(NOBODY, self.epoch))
+
+    def vote_for(self, candidate: ReplicaKey) -> None:
+        """Only as Unattached or Prospective, and once in an epoch. We wait for the outcome."""
+        if self.voted is not None and not self.voted.matches(candidate):
+            raise InvariantError(f"raft: voted for {self.voted} in epoch {self.epoch}, not for {candidate}")
+        self.voted = candidate
+        if isinstance(self.state, Unattached | Prospective):
+            self.state.deadline_ms = self.now_ms + self.random_election_timeout_ms()
+        self.persist()
+
+    def become_follower(self, epoch: int, leader_id: int, endpoint: Endpoint | None) -> None:
+        """`leader_id` leads in `epoch`. Without an address it cannot be followed, and time goes on."""
+        if leader_id == self.key.node_id:
+            raise InvariantError(f"raft: told that this node, {leader_id}, leads in epoch {epoch}")
+        if epoch == self.epoch and self.leader_id not in (NOBODY, leader_id):
+            raise InvariantError(
+                f"raft: two leaders in epoch {epoch}: {self.leader_id} and {leader_id}; our log ends at "
+                f"{self.log.end_offset} in epoch {self.log.epochs.latest}"
+            )
+        if epoch > self.epoch:
+            self.epoch, self.voted = epoch, None
+        self.leader_id, self.leader_endpoint = leader_id, endpoint
+        period_ms = UPDATE_PERIOD_FETCH_TIMEOUTS * self.timing.fetch_timeout_ms
+        if endpoint is None:
+            deadline_ms = self.now_ms + self.random_election_timeout_ms()
+            self._move(Unattached(deadline_ms))
+        else:
+            self.retries = 0
+            self._move(
+                Follower(
+                    deadline_ms=self.now_ms + self.timing.fetch_timeout_ms,
+                    update_due_ms=self.now_ms + period_ms,
+                )
+            )
+        self.persist()
+        self.emit(Follow(leader_id, epoch))
+
+    def become_prospective(self) -> None:
+        """Ask around before an epoch is begun: nobody is disturbed by one who could not win."""
+        self._move(Prospective(self.now_ms + self.random_election_timeout_ms(), {self.key.node_id}))
+
+    def become_candidate(self) -> None:
+        self.epoch += 1
+        self.retries += 1
+        self.leader_id, self.leader_endpoint = NOBODY, None
+        self.voted = self.key
+        self._move(Candidate(self.now_ms + self.random_election_timeout_ms(), {self.key.node_id}))
+        self.persist()
+
+    def become_leader(self, granted: tuple[int, ...]) -> None:
+        """Once on disk that we lead, the epoch's first batch is appended."""
+        self.leader_id, self.leader_endpoint = self.key.node_id, self.endpoint_of(self.key.node_id)
+        self.retries = 0
+        wait_ms = self.timing.fetch_timeout_ms * 3 // 2
+        self._move(Leader(self.log.end_offset, granted, self.now_ms + wait_ms))
+        self.persist()
+        self.emit(AppendControl(self.epoch, (self._leader_change(granted), *self._voters_to_tell())))
+        self.emit(Lead(self.epoch))
+
+    def _leader_change(self, granted: tuple[int, ...]) -> LeaderChange:
+        return LeaderChange(self.key.node_id, self.voters.ids, granted)
+
+    def _voters_to_tell(self) -> tuple[ControlRecord, ...]:
+        """The voters, where they came with the bootstrap snapshot and so are not in the log, or where we have
+        moved."""
+        history = self.log.voters
+        if history.version < RECONFIGURABLE:
+            return ()
+        voters = history.latest
+        mine = voters.get(self.key.node_id)
+        moved = voters
+        if mine is not None and self.identity.endpoints and mine.endpoints != self.identity.endpoints:
+            moved = voters.with_voter(mine._replace(endpoints=self.identity.endpoints))
+        if moved == voters and history.latest_offset not in (None, -1):
+            return ()
+        return (KRaftVersion(history.version), KRaftVoters(moved))
+
+    def resign(self, successors: tuple[ReplicaKey, ...] = ()) -> None:
+        """Lead no more."""
+        others = {voter.node_id for voter in self.other_voters()}
+        self._move(Resigned(self.now_ms + self.random_election_timeout_ms(), successors, others))

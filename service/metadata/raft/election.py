@@ -1,0 +1,294 @@
+"""Elections: votes asked for and given, a leader made known, and what follows when it goes. [P]
+
+Apache Kafka 4.3 ``KafkaRaftClient`` (handleVoteRequest, handleBeginQuorumEpochRequest,
+handleEndQuorumEpochRequest), ``EpochState.canGrantVote``; KIP-595, KIP-996.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import InvariantError
+from service.metadata.raft.core import RaftCore
+from service.metadata.raft.events import Peer
+from service.metadata.raft.keys import NOBODY, ReplicaKey
+from service.metadata.raft.requests import (
+    NONE,
+    BeginAsked,
+    EndAsked,
+    LeaderAnswer,
+    Refusal,
+    Told,
+    VoteAnswer,
+    VoteAsked,
+)
+from service.metadata.raft.roles import (
+    Candidate,
+    Follower,
+    Leader,
+    Prospective,
+    Resigned,
+    Unattached,
+)
+
+
+class Election:
+    """Unattached, Prospective, Candidate and Resigned; and what any role answers to who stands or leads."""
+
+    def __init__(self, core: RaftCore) -> None:
+        self._core = core
+
+    # -- requests
+
+    def vote(self, request: int, asked: VoteAsked) -> None:
+        core = self._core
+        if not core.knows_cluster(asked.cluster_id):
+            core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
+            return
+        error = self._judge_vote(asked)
+        granted = error is NONE and self._can_grant(asked)
+        if granted and not asked.pre_vote:
+            core.vote_for(asked.candidate)
+        core.reply(
+            request,
+            VoteAnswer(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id), granted),
+        )
+
+    def _judge_vote(self, asked: VoteAsked) -> ErrorCode:
+        core = self._core
+        last, epoch = asked.last_epoch, asked.epoch
+        if asked.last_offset < 0 or last < 0 or last > epoch or (last == epoch and not asked.pre_vote):
+            return ErrorCode.invalid_request
+        error = self._check_epoch(asked.candidate.node_id, epoch)
+        if error is not NONE:
+            return error
+        if epoch > core.epoch:
+            core.become_unattached(epoch)
+        return NONE if core.is_me(asked.voter) else ErrorCode.invalid_voter_key
+
+    def _check_epoch(self, node_id: int, epoch: int) -> ErrorCode:
+        if epoch < self._core.epoch:
+            return ErrorCode.fenced_leader_epoch
+        return ErrorCode.invalid_request if node_id < 0 else NONE
+
+    def _can_grant(self, asked: VoteAsked) -> bool:
+        core, state = self._core, self._core.state
+        is_up_to_date = (asked.last_epoch, asked.last_offset) >= (core.log.epochs.latest, core.log.end_offset)
+        if asked.pre_vote:
+            if isinstance(state, Leader) or (isinstance(state, Follower) and state.has_fetched):
+                return False
+            return is_up_to_date
+        if not isinstance(state, Unattached | Prospective):
+            return False
+        if core.voted is not None:
+            return core.voted.matches(asked.candidate)
+        return core.leader_id == NOBODY and is_up_to_date
+
+    def begin(self, request: int, asked: BeginAsked) -> None:
+        core = self._core
+        if not core.knows_cluster(asked.cluster_id):
+            core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
+            return
+        error = self._check_epoch(asked.leader_id, asked.epoch)
+        if error is NONE:
+            endpoint = asked.endpoints[0] if asked.endpoints else core.voters.endpoint(asked.leader_id)
+            self.learn(asked.leader_id, asked.epoch, endpoint)
+            error = NONE if core.is_me(asked.voter) else ErrorCode.invalid_voter_key
+        core.reply(request, self._leader_answer(error))
+
+    def end(self, request: int, asked: EndAsked) -> None:
+        core = self._core
+        if not core.knows_cluster(asked.cluster_id):
+            core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
+            return
+        error = self._check_epoch(asked.leader_id, asked.epoch)
+        if error is NONE:
+            endpoint = asked.endpoints[0] if asked.endpoints else core.voters.endpoint(asked.leader_id)
+            self.learn(asked.leader_id, asked.epoch, endpoint)
+            state = core.state
+            if isinstance(state, Follower) and core.leader_id == asked.leader_id:
+                # It leads no more: who asks us whether it would be elected is no nuisance.
+                state.has_fetched = False
+                state.deadline_ms = core.now_ms + self._succession_ms(asked.successors)
+        core.reply(request, self._leader_answer(error))
+
+    def _leader_answer(self, error: ErrorCode) -> LeaderAnswer:
+        core = self._core
+        return LeaderAnswer(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
+
+    def _succession_ms(self, successors: tuple[ReplicaKey, ...]) -> int:
+        """The first stands at once, the others later and later (``strictExponentialElectionBackoffMs``)."""
+        core = self._core
+        most = core.timing.election_backoff_max_ms
+        place = next((i for i, key in enumerate(successors) if key.matches(core.key)), len(successors))
+        if not successors:
+            return core.random_backoff_ms()  # a leader that was started again knows none
+        if place == 0:
+            return 0
+        if place >= len(successors):
+            return most
+        return min(most, (most >> (len(successors) - 1)) << (place - 1))
+
+    # -- what others say
+
+    def learn(self, leader_id: int, epoch: int, endpoint: object) -> None:
+        """Somebody says who leads, in an epoch that is not before ours."""
+        core = self._core
+        if leader_id == core.key.node_id and not (epoch == core.epoch and core.leader_id == leader_id):
+            if core.is_voter:
+                # Our vote is on disk before anybody is told: who says so errs, or we have lost our past.
+                raise InvariantError(
+                    f"raft: told that this node leads in epoch {epoch}; it does not, in {core.epoch}"
+                )
+            leader_id = NOBODY  # it was another disk under our id
+        if leader_id == core.key.node_id:
+            return  # true, or true until we resigned
+        known = endpoint or core.voters.endpoint(leader_id)
+        if epoch > core.epoch:
+            if leader_id >= 0:
+                core.become_follower(epoch, leader_id, known)  # type: ignore[arg-type]
+            else:
+                core.become_unattached(epoch)
+        elif leader_id >= 0:
+            if core.leader_id not in (NOBODY, leader_id):
+                core.become_follower(epoch, leader_id, None)  # raises: two leaders in one epoch
+            if core.leader_id == NOBODY or (known is not None and isinstance(core.state, Unattached)):
+                core.become_follower(epoch, leader_id, known)  # type: ignore[arg-type]
+
+    def is_settled(self, answer: Told) -> bool:
+        """Look at what an answer says of epoch and leader; whether there is nothing more in it for us.
+
+        ``KafkaRaftClient.maybeHandleCommonResponse``
+        """
+        core = self._core
+        error = answer.error
+        if answer.epoch < core.epoch or error is ErrorCode.unknown_leader_epoch:
+            return True
+        is_news = error in (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower)
+        if answer.epoch > core.epoch or is_news or (answer.leader_id >= 0 and core.leader_id == NOBODY):
+            self.learn(answer.leader_id, answer.epoch, answer.endpoint)
+            self._moved(answer)
+            return True
+        self._moved(answer)
+        return error is not NONE and error is not ErrorCode.snapshot_not_found
+
+    def _moved(self, answer: Told) -> None:
+        """The leader is elsewhere than we thought, and was not to be reached there."""
+        core, state = self._core, self._core.state
+        if answer.endpoint is None or answer.leader_id != core.leader_id or answer.epoch != core.epoch:
+            return
+        if isinstance(state, Follower) and (state.has_fetched and core.now_ms < state.deadline_ms):
+            return
+        if core.leader_id == core.key.node_id or answer.endpoint == core.leader_endpoint:
+            return
+        if isinstance(state, Follower):
+            state.refusals.clear()
+            state.deadline_ms = core.now_ms + core.timing.fetch_timeout_ms
+        if isinstance(state, Follower | Prospective):
+            core.leader_endpoint = answer.endpoint
+
+    def voted(self, peer: Peer, asked: VoteAsked, answer: VoteAnswer) -> None:
+        core = self._core
+        if self.is_settled(answer):
+            return
+        state = core.state
+        if asked.epoch != core.epoch or not isinstance(state, Prospective | Candidate):
+            return
+        if asked.pre_vote != isinstance(state, Prospective):
+            return
+        (state.granted if answer.granted else state.rejected).add(peer.node_id)
+
+    def unsupported(self, asked: VoteAsked) -> None:
+        """A peer knows no pre-vote: then there is none."""
+        core = self._core
+        if asked.pre_vote and asked.epoch == core.epoch and isinstance(core.state, Prospective):
+            core.become_candidate()
+
+    def acknowledged(self, peer: Peer, answer: LeaderAnswer) -> None:
+        """Of EndQuorumEpoch."""
+        if self.is_settled(answer):
+            return
+        if isinstance(self._core.state, Resigned):
+            self._core.state.unacknowledged.discard(peer.node_id)
+
+    # -- time
+
+    def poll_unattached(self, state: Unattached) -> None:
+        core = self._core
+        if core.stopping or not core.may_stand:
+            return
+        if core.is_sole_voter:
+            core.become_candidate()
+        elif core.is_due(state.deadline_ms):
+            core.become_prospective()
+
+    def poll_standing(self, state: Prospective | Candidate) -> None:
+        """Ask those who have not answered; see whether it is won, or lost."""
+        core = self._core
+        if not core.may_stand:
+            self._give_up(state)
+            return
+        ids = core.voters.ids
+        if sum(node_id in state.granted for node_id in ids) >= core.voters.majority:
+            self._won(state)
+            return
+        is_lost = len(ids) - sum(node_id in state.rejected for node_id in ids) < core.voters.majority
+        if isinstance(state, Candidate) and is_lost and not state.is_backing_off:
+            state.is_backing_off = True
+            state.deadline_ms = min(state.deadline_ms, core.now_ms + core.random_backoff_ms())
+        if core.is_due(state.deadline_ms) or (is_lost and isinstance(state, Prospective)):
+            self._lost(state)
+            return
+        if is_lost:
+            return
+        for voter in core.other_voters():
+            if voter.node_id not in state.granted and voter.node_id not in state.rejected:
+                core.ask(core.peer(voter), self._question(voter.key, isinstance(state, Prospective)))
+
+    def _question(self, voter: ReplicaKey, pre_vote: bool) -> VoteAsked:
+        """We claim what is on our disk: a log that a crash may shorten has not won an election."""
+        core = self._core
+        end = min(core.flushed, core.log.end_offset)
+        last_epoch = core.log.epochs.epoch_below(end)
+        return VoteAsked(core.epoch, core.key, last_epoch, end, pre_vote, voter, core.identity.cluster_id)
+
+    def _won(self, state: Prospective | Candidate) -> None:
+        if isinstance(state, Prospective):
+            self._core.become_candidate()
+        else:
+            self._core.become_leader(tuple(sorted(state.granted)))
+
+    def _lost(self, state: Prospective | Candidate) -> None:
+        if isinstance(state, Candidate):
+            self._core.become_prospective()
+        else:
+            self._give_up(state)
+
+    def _give_up(self, state: Prospective | Candidate) -> None:
+        """Back to the leader that may be there, or to waiting for one."""
+        core = self._core
+        if isinstance(state, Prospective) and core.leader_id >= 0 and core.leader_endpoint is not None:
+            core.become_follower(core.epoch, core.leader_id, core.leader_endpoint)
+        else:
+            state.deadline_ms = core.now_ms  # draws a new one
+            core.become_unattached(core.epoch)
+
+    def poll_resigned(self, state: Resigned) -> None:
+        core = self._core
+        for voter in core.other_voters():
+            if voter.node_id in state.unacknowledged:
+                core.ask(
+                    core.peer(voter),
+                    EndAsked(
+                        core.epoch,
+                        core.key.node_id,
+                        state.successors,
+                        core.identity.endpoints,
+                        core.identity.cluster_id,
+                    ),
+                )
+        if core.stopping:
+            return
+        if core.is_sole_voter or core.is_due(state.deadline_ms):
+            # Not in the epoch that it resigned in: others may have voted for it there.
+            core.become_unattached(core.epoch + 1)

@@ -1,0 +1,282 @@
+"""The follower and the observer: they fetch what the leader has, and make their log like it. [P]
+
+What a voter fetched is on its disk before its next fetch claims it. A log that parted from the leader's is
+truncated, never below the high watermark; one that begins too late for it starts anew from a snapshot.
+Apache Kafka 4.3 ``KafkaRaftClient`` (handleFetchResponse, handleFetchSnapshotResponse), ``FollowerState``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from service.metadata.raft.core import UPDATE_PERIOD_FETCH_TIMEOUTS, RaftCore
+from service.metadata.raft.election import Election
+from service.metadata.raft.events import AppendFetched, Peer, RestartAt, SnapshotReady, StoreSnapshot
+from service.metadata.raft.keys import NO_DIRECTORY, EpochEnd
+from service.metadata.raft.requests import (
+    NONE,
+    AddVoter,
+    Asked,
+    ChangeAnswer,
+    FetchAnswer,
+    FetchAsked,
+    LeaderAnswer,
+    ReadLog,
+    ReadSnapshot,
+    RemoveVoter,
+    SnapshotAnswer,
+    SnapshotAsked,
+    UpdateVoter,
+)
+from service.metadata.raft.roles import Fetching, Follower, Unattached
+from service.metadata.raft.voters import RECONFIGURABLE, Voter
+
+REFUSALS: Final = 3
+REFUSALS_WITHIN_MS: Final = 300
+SEEK_MS: Final = 100
+"""between two questions for the leader"""
+MAX_SNAPSHOT_BYTES: Final = 16 * 2**30
+"""What is called larger is not believed."""
+
+
+class Following:
+    def __init__(self, core: RaftCore, election: Election) -> None:
+        self._core = core
+        self._election = election
+        self._seek_at_ms = 0
+
+    # -- asking
+
+    def poll(self, state: Follower) -> None:
+        core = self._core
+        core.flush_if_idle()
+        if core.may_stand and not core.stopping:
+            if core.is_due(state.deadline_ms):
+                core.become_prospective()
+                return
+        elif core.is_due(state.deadline_ms):
+            self.find_leader()
+            return
+        if core.leader_endpoint is None or not self._is_ready(state):
+            return
+        peer = Peer(core.leader_id, core.leader_endpoint)
+        asked = self._own_change(state)
+        if asked is not None:
+            if core.ask(peer, asked):
+                state.update_due_ms = core.now_ms + self._period_ms
+            return
+        core.ask(peer, self._question(state))
+
+    @property
+    def _period_ms(self) -> int:
+        return UPDATE_PERIOD_FETCH_TIMEOUTS * self._core.timing.fetch_timeout_ms
+
+    def _is_ready(self, state: Follower) -> bool:
+        """Whether all we have is on disk, so that a fetch may claim it."""
+        core = self._core
+        whole = state.fetching is not None and state.fetching.is_whole
+        return not (state.is_appending or whole or core.flushed < core.log.end_offset)
+
+    def _question(self, state: Follower) -> FetchAsked | SnapshotAsked:
+        core, timing = self._core, self._core.timing
+        if state.fetching is not None:
+            return SnapshotAsked(
+                core.key,
+                core.epoch,
+                state.fetching.snapshot,
+                state.fetching.position,
+                timing.snapshot_max_bytes,
+                core.identity.cluster_id,
+            )
+        return self._fetch_asked()
+
+    def _fetch_asked(self) -> FetchAsked:
+        core, timing = self._core, self._core.timing
+        return FetchAsked(
+            core.key,
+            core.epoch,
+            core.log.end_offset,
+            core.log.epochs.latest,
+            core.high_watermark,
+            timing.fetch_max_bytes,
+            timing.fetch_wait_ms,
+            core.identity.cluster_id,
+        )
+
+    def poll_unattached(self, state: Unattached) -> None:
+        """An observer looks for the leader; so does a voter that was told an epoch and no more."""
+        core = self._core
+        if not core.is_voter and not core.stopping:
+            self.find_leader()
+
+    def find_leader(self) -> None:
+        """Ask any server that may know: those of the configuration, else the voters; one at a time."""
+        core = self._core
+        if not core.is_due(self._seek_at_ms):
+            return
+        peers = [Peer(-2 - i, endpoint) for i, endpoint in enumerate(core.identity.bootstrap)]
+        peers += [peer for voter in core.other_voters() if (peer := core.peer(voter)) is not None]
+        if core.leader_endpoint is not None and core.leader_id != core.key.node_id:
+            peers.append(Peer(core.leader_id, core.leader_endpoint))
+        asked = self._fetch_asked()._replace(max_wait_ms=0)
+        mine = core.identity.endpoints
+        for peer in core.shuffled([one for one in peers if one.endpoint not in mine]):
+            if core.calls.free_at_ms(peer.endpoint, asked) <= core.now_ms and core.ask(peer, asked):
+                break
+        self._seek_at_ms = core.now_ms + SEEK_MS
+        core.wake_at(self._seek_at_ms)
+
+    # -- our own place among the voters
+
+    def _own_change(self, state: Follower) -> Asked | None:
+        """UpdateRaftVoter where we have moved; AddRaftVoter where we join by ourselves."""
+        core, history = self._core, self._core.log.voters
+        if not core.identity.endpoints or not core.identity.can_vote:
+            return None
+        mine = Voter(core.key, core.identity.endpoints)
+        if core.is_voter:
+            if history.version < RECONFIGURABLE:
+                if state.has_updated or not core.is_due(state.update_due_ms):
+                    return None
+                return UpdateVoter(core.epoch, mine, core.identity.cluster_id)
+            if core.voters.get(core.key.node_id) == mine or not core.is_due(state.update_due_ms):
+                return None
+            return UpdateVoter(core.epoch, mine, core.identity.cluster_id)
+        if not core.timing.auto_join or history.version < RECONFIGURABLE:
+            return None
+        if core.log.end_offset == 0 or core.high_watermark == 0 or not core.is_due(state.update_due_ms):
+            return None
+        old = core.voters.get(core.key.node_id)
+        if old is not None and old.key.directory_id != NO_DIRECTORY:
+            return RemoveVoter(old.key, core.identity.cluster_id)
+        return AddVoter(
+            mine,
+            core.timing.request_timeout_ms,
+            ack_when_committed=False,
+            cluster_id=core.identity.cluster_id,
+        )
+
+    def updated(self, asked: Asked, answer: LeaderAnswer | ChangeAnswer) -> None:
+        """What became of that; time will tell whether it has to be asked again."""
+        core, state = self._core, self._core.state
+        if isinstance(answer, LeaderAnswer) and self._election.is_settled(answer):
+            return
+        if isinstance(state, Follower):
+            if isinstance(asked, UpdateVoter) and answer.error is NONE:
+                state.has_updated = asked.epoch == core.epoch
+            if isinstance(asked, RemoveVoter) and answer.error is NONE:
+                state.update_due_ms = core.now_ms
+
+    # -- answers
+
+    def refused(self, peer: Peer) -> None:
+        """Nobody listens where the leader was: three times at once is a death, not a delay."""
+        core, state = self._core, self._core.state
+        if not isinstance(state, Follower) or peer.endpoint != core.leader_endpoint:
+            return
+        state.refusals = [at for at in state.refusals if core.now_ms - at <= REFUSALS_WITHIN_MS]
+        state.refusals.append(core.now_ms)
+        may_stand = core.timing.refused_election and core.is_voter and not core.stopping
+        if may_stand and len(state.refusals) >= REFUSALS:
+            core.become_prospective()
+
+    def _succeeded(self, state: Follower) -> None:
+        state.has_fetched = True
+        state.refusals.clear()
+        state.deadline_ms = self._core.now_ms + self._core.timing.fetch_timeout_ms
+
+    def fetched(self, peer: Peer, asked: FetchAsked, answer: FetchAnswer) -> None:
+        core = self._core
+        if self._election.is_settled(answer):
+            if answer.error is not NONE:
+                core.calls.pause(peer, core.now_ms)
+            return
+        state = core.state
+        if not isinstance(state, Follower) or core.leader_id != answer.leader_id or state.is_appending:
+            return
+        if asked.epoch != core.epoch or asked.offset != core.log.end_offset:
+            return
+        if state.fetching is not None:  # an observer that looked for its leader; the snapshot goes on
+            self._succeeded(state)
+            return
+        self._succeeded(state)
+        if answer.diverging is not None:
+            self._part(answer.diverging)
+        elif answer.snapshot is not None:
+            if answer.snapshot.end_offset > 0 and answer.snapshot.epoch >= 0:
+                state.fetching = Fetching(answer.snapshot)
+        else:
+            state.leader_mark = max(state.leader_mark, answer.high_watermark)
+            if isinstance(answer.records, ReadLog):
+                return
+            if len(answer.records):
+                state.is_appending = True
+                core.emit(AppendFetched(core.epoch, answer.records))
+            else:
+                self.learn_mark(state)
+
+    def learn_mark(self, state: Follower) -> None:
+        self._core.commit(min(state.leader_mark, self._core.log.end_offset))
+
+    def _part(self, leaders: EpochEnd) -> None:
+        """Truncate to where the two logs may still agree; the next fetch tells whether they do."""
+        core = self._core
+        ours = core.log.epochs.end_of(leaders.epoch, core.log.end_offset)
+        end = min(ours.end_offset, leaders.end_offset) if ours.epoch == leaders.epoch else ours.end_offset
+        end = max(end, core.log.start_offset)
+        if end < core.log.end_offset:
+            core.truncate(end, f"its epoch {leaders.epoch} ends at {leaders.end_offset}")
+
+    def snapshot_fetched(self, peer: Peer, asked: SnapshotAsked, answer: SnapshotAnswer) -> None:
+        core = self._core
+        if self._election.is_settled(answer):
+            if answer.error is not NONE:
+                self._begin_again(peer)
+            return
+        state = core.state
+        if not isinstance(state, Follower) or core.leader_id != answer.leader_id:
+            return
+        fetching = state.fetching
+        if asked.epoch != core.epoch or fetching is None or asked.snapshot != fetching.snapshot:
+            return
+        if answer.error is ErrorCode.snapshot_not_found or answer.snapshot is None:
+            state.fetching = None
+            self._succeeded(state)
+            return
+        size = len(answer.data) if not isinstance(answer.data, ReadSnapshot) else 0
+        end = fetching.position + size
+        if (
+            answer.snapshot != fetching.snapshot
+            or answer.position != fetching.position
+            or not 0 < size <= answer.size
+            or end > answer.size
+            or answer.size > MAX_SNAPSHOT_BYTES
+            or isinstance(answer.data, ReadSnapshot)
+        ):
+            self._begin_again(peer)
+            return
+        self._succeeded(state)
+        is_last = end == answer.size
+        core.emit(StoreSnapshot(fetching.snapshot, fetching.position, answer.data, is_last))
+        fetching.position, fetching.is_whole = end, is_last
+
+    def _begin_again(self, peer: Peer) -> None:
+        core, state = self._core, self._core.state
+        if isinstance(state, Follower):
+            state.fetching = None
+        core.calls.pause(peer, core.now_ms)
+
+    def snapshot_ready(self, event: SnapshotReady) -> None:
+        """It is whole, and on disk: the log begins anew at its end, unless it has gone on meanwhile."""
+        core, state = self._core, self._core.state
+        if not isinstance(state, Follower) or state.fetching is None:
+            return
+        if state.fetching.snapshot != event.snapshot or not state.fetching.is_whole:
+            return
+        state.fetching = None
+        if event.is_good:
+            core.restart(RestartAt(event.snapshot))
+        elif core.leader_endpoint is not None:
+            core.calls.pause(Peer(core.leader_id, core.leader_endpoint), core.now_ms)

@@ -1,0 +1,275 @@
+"""The leader: fetches answered, the high watermark, and whether a majority still listens. [P]
+
+The high watermark is the median of the voters' ends on disk, ours among them, once it lies beyond the start
+of our epoch (Raft, section 5.4.2). Followers get what is not flushed here, so that the slower of two disks
+decides and not their sum. Apache Kafka 4.3 ``LeaderState``, ``KafkaRaftClient.handleFetchRequest``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from service.metadata.raft.core import RaftCore
+from service.metadata.raft.keys import ReplicaKey
+from service.metadata.raft.log_view import Fit, real_snapshots, validate
+from service.metadata.raft.requests import (
+    NONE,
+    BeginAsked,
+    DescribeAnswer,
+    FetchAnswer,
+    FetchAsked,
+    ReadLog,
+    ReadSnapshot,
+    Refusal,
+    ReplicaTold,
+    SnapshotAnswer,
+    SnapshotAsked,
+)
+from service.metadata.raft.roles import NEVER, Leader, Parked, Replica
+from service.metadata.raft.voters import Voter
+
+OBSERVER_SESSION_MS: Final = 300_000
+
+
+class Leading:
+    def __init__(self, core: RaftCore) -> None:
+        self._core = core
+
+    def refusal(self, epoch: int) -> ErrorCode:
+        """Whether this node leads in `epoch` (``validateLeaderOnlyRequest``)."""
+        core = self._core
+        if epoch < core.epoch:
+            return ErrorCode.fenced_leader_epoch
+        if epoch > core.epoch:
+            return ErrorCode.unknown_leader_epoch
+        return NONE if isinstance(core.state, Leader) else ErrorCode.not_leader_or_follower
+
+    # -- fetches
+
+    def fetch(self, request: int, asked: FetchAsked) -> None:
+        core = self._core
+        if not core.knows_cluster(asked.cluster_id):
+            core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
+            return
+        if (
+            asked.max_wait_ms < 0
+            or asked.offset < 0
+            or not 0 <= asked.last_epoch <= asked.epoch
+            or asked.replica.node_id == core.key.node_id
+        ):
+            core.reply(request, self._no_records(ErrorCode.invalid_request))
+            return
+        answer = self._answer(asked, is_heard=True)
+        state = core.state
+        is_empty = answer.error is NONE and answer.diverging is None and answer.snapshot is None
+        is_empty = is_empty and not isinstance(answer.records, ReadLog)
+        if is_empty and asked.max_wait_ms > 0 and isinstance(state, Leader) and not self._is_behind(asked):
+            state.parked[request] = Parked(asked, core.now_ms + asked.max_wait_ms)
+        else:
+            core.reply(request, answer)
+
+    def _is_behind(self, asked: FetchAsked) -> bool:
+        state = self._core.state
+        return isinstance(state, Leader) and asked.high_watermark < state.committed
+
+    def _no_records(self, error: ErrorCode) -> FetchAnswer:
+        core = self._core
+        return FetchAnswer(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
+
+    def _answer(self, asked: FetchAsked, *, is_heard: bool = False) -> FetchAnswer:
+        """`is_heard`: it has come just now, so its sender lives."""
+        core, state = self._core, self._core.state
+        error = self.refusal(asked.epoch)
+        if error is not NONE or not isinstance(state, Leader):
+            return self._no_records(error)
+        validity = validate(core.log, asked.offset, asked.last_epoch)
+        records: ReadLog | bytes = b""
+        if validity.fit is Fit.VALID:
+            if is_heard:
+                self._heard_fetch(state, asked)
+            if asked.offset < core.log.end_offset:
+                records = ReadLog(asked.offset, max(asked.max_bytes, 0))
+        return FetchAnswer(
+            NONE,
+            core.epoch,
+            core.leader_id,
+            core.endpoint_of(core.leader_id),
+            state.committed,
+            core.log.start_offset,
+            validity.diverging,
+            validity.snapshot,
+            records,
+        )
+
+    def _heard_fetch(self, state: Leader, asked: FetchAsked) -> None:
+        """The follower has on disk what lies below the offset it asks for."""
+        core = self._core
+        if asked.replica.node_id < 0:
+            return
+        replica, end = self.replica(state, asked.replica), core.log.end_offset
+        if asked.offset >= end:
+            replica.last_caught_up_ms = core.now_ms
+        elif replica.leader_end > 0 and asked.offset >= replica.leader_end:
+            replica.last_caught_up_ms = max(replica.last_caught_up_ms, replica.last_fetch_ms)
+        replica.leader_end = end
+        replica.last_fetch_ms = core.now_ms
+        replica.end_offset = asked.offset
+        self.heard(state, asked.replica)
+        if core.voters.has(asked.replica):
+            self.advance(state)
+
+    def heard(self, state: Leader, key: ReplicaKey) -> None:
+        """A Fetch or FetchSnapshot: once a majority was heard, the time of it begins anew."""
+        core = self._core
+        if not core.voters.has(key):
+            return
+        state.heard.add(key.node_id)
+        ids = core.voters.ids
+        count = sum(node_id in state.heard for node_id in ids) + core.is_voter
+        if count >= core.voters.majority:
+            state.heard.clear()
+            state.quorum_deadline_ms = core.now_ms + core.timing.fetch_timeout_ms * 3 // 2
+
+    def replica(self, state: Leader, key: ReplicaKey) -> Replica:
+        return state.replicas.setdefault(self._known_as(key), Replica())
+
+    def _known_as(self, key: ReplicaKey) -> ReplicaKey:
+        """A voter whose directory is not known is known by its id."""
+        voter = self._core.voters.get(key.node_id)
+        return voter.key if voter is not None and voter.key.matches(key) else key
+
+    def voter_end(self, state: Leader, voter: Voter) -> int:
+        """Up to where a voter's log is on its disk."""
+        core = self._core
+        if voter.key.matches(core.key):
+            return min(core.flushed, core.log.end_offset)
+        replica = state.replicas.get(voter.key) or state.replicas.get(ReplicaKey(voter.node_id))
+        return -1 if replica is None else replica.end_offset
+
+    def advance(self, state: Leader) -> None:
+        """Look whether more is committed."""
+        core = self._core
+        ends = sorted((self.voter_end(state, voter) for voter in core.voters), reverse=True)
+        mark = ends[core.voters.majority - 1] if ends else -1
+        if mark > max(state.committed, state.epoch_start):
+            state.committed = mark
+            core.commit(mark)
+
+    def answer_parked(self, state: Leader) -> None:
+        """Those for whom there are records, or a mark that they do not know; those whose time is up."""
+        core = self._core
+        end = core.log.end_offset
+        for request, parked in list(state.parked.items()):
+            asked = parked.asked
+            if (
+                asked.offset < end
+                or asked.high_watermark < state.committed
+                or core.is_due(parked.deadline_ms)
+            ):
+                del state.parked[request]
+                core.reply(request, self._answer(asked))
+
+    def dismiss(self, state: Leader) -> None:
+        """We led, and others waited for that: they are told who may lead now."""
+        for request, parked in state.parked.items():
+            self._core.reply(request, self._answer(parked.asked))
+        state.parked.clear()
+
+    def snapshot(self, request: int, asked: SnapshotAsked) -> None:
+        core, state = self._core, self._core.state
+        if not core.knows_cluster(asked.cluster_id):
+            core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
+            return
+        error = self.refusal(asked.epoch)
+        if error is NONE and asked.snapshot not in real_snapshots(core.log):
+            error = ErrorCode.snapshot_not_found
+        if error is NONE and asked.position < 0:
+            error = ErrorCode.position_out_of_range
+        answer = SnapshotAnswer(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
+        if error is NONE and isinstance(state, Leader):
+            replica = self.replica(state, asked.replica)
+            replica.last_fetch_ms = core.now_ms
+            self.heard(state, asked.replica)
+            answer = answer._replace(
+                snapshot=asked.snapshot,
+                position=asked.position,
+                data=ReadSnapshot(asked.snapshot, asked.position, max(asked.max_bytes, 0)),
+            )
+        core.reply(request, answer)
+
+    def describe(self, request: int) -> None:
+        core, state = self._core, self._core.state
+        if not isinstance(state, Leader):
+            error = ErrorCode.not_leader_or_follower
+            core.reply(request, DescribeAnswer(error, core.epoch, core.leader_id))
+            return
+        voters = tuple(self._told(state, voter) for voter in core.voters)
+        observers = tuple(
+            ReplicaTold(key, one.end_offset, one.last_fetch_ms, one.last_caught_up_ms)
+            for key, one in sorted(state.replicas.items())
+            if not core.voters.has(key) and core.now_ms - one.last_fetch_ms < OBSERVER_SESSION_MS
+        )
+        core.reply(
+            request,
+            DescribeAnswer(
+                NONE, core.epoch, core.key.node_id, state.committed, voters, observers, tuple(core.voters)
+            ),
+        )
+
+    def _told(self, state: Leader, voter: Voter) -> ReplicaTold:
+        core = self._core
+        if voter.key.matches(core.key):
+            return ReplicaTold(voter.key, core.log.end_offset, core.now_ms, core.now_ms)
+        one = state.replicas.get(voter.key) or state.replicas.get(ReplicaKey(voter.node_id)) or Replica()
+        return ReplicaTold(voter.key, one.end_offset, one.last_fetch_ms, one.last_caught_up_ms)
+
+    # -- time
+
+    def poll(self, state: Leader) -> None:
+        core = self._core
+        core.flush_if_idle()
+        self.advance(state)
+        self.answer_parked(state)
+        others = core.other_voters()
+        if not others and core.is_voter:
+            state.quorum_deadline_ms = NEVER
+        elif state.quorum_deadline_ms == NEVER:
+            state.quorum_deadline_ms = core.now_ms + core.timing.fetch_timeout_ms * 3 // 2
+        if core.is_due(state.quorum_deadline_ms):
+            self.resign(state)
+            return
+        self._forget_silent(state)
+        for voter in others:
+            self._make_known(state, voter)
+
+    def resign(self, state: Leader) -> None:
+        """The one whose log goes furthest stands first."""
+        core = self._core
+        others = sorted(core.other_voters(), key=lambda one: (-self.voter_end(state, one), one.node_id))
+        core.resign(tuple(voter.key for voter in others))
+
+    def _make_known(self, state: Leader, voter: Voter) -> None:
+        """Tell a voter that has been silent for half the time it would wait itself."""
+        core = self._core
+        half = core.timing.fetch_timeout_ms // 2
+        replica = state.replicas.get(voter.key)
+        last = max(replica.last_fetch_ms if replica else -NEVER, state.begun_ms.get(voter.node_id, -NEVER))
+        if not core.is_due(last + half):
+            return
+        asked = BeginAsked(
+            core.epoch, core.key.node_id, core.identity.endpoints, voter.key, core.identity.cluster_id
+        )
+        if core.ask(core.peer(voter), asked):
+            state.begun_ms[voter.node_id] = core.now_ms
+            core.is_due(core.now_ms + half)
+
+    def _forget_silent(self, state: Leader) -> None:
+        core = self._core
+        if len(state.replicas) > 2 * len(core.voters) + 16:
+            state.replicas = {
+                key: one
+                for key, one in state.replicas.items()
+                if core.voters.has(key) or core.now_ms - one.last_fetch_ms < OBSERVER_SESSION_MS
+            }

@@ -1,0 +1,140 @@
+"""The metadata log as the Raft machine sees it: offsets, epochs, snapshots and voters, all in memory. [P]
+
+The machine looks and does not touch: what it wants done with the log are effects, and they are done before
+the next event reaches it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from service.metadata.raft.keys import EpochEnd, SnapshotId
+from service.metadata.raft.voters import VoterHistory
+
+
+class LogView(Protocol):
+    """Ends are exclusive."""
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def epochs(self) -> EpochIndex: ...
+
+    @property
+    def voters(self) -> VoterHistory: ...
+
+    @property
+    def snapshots(self) -> tuple[SnapshotId, ...]:
+        """Oldest first; the bootstrap snapshot, which ends at 0, among them."""
+        ...
+
+
+class EpochIndex:
+    """Which epoch began at which offset; before the first entry lies `base`, the epoch below the log's start.
+
+    >>> index = EpochIndex([(1, 0), (4, 10)])
+    >>> index.end_of(2, 30), index.end_of(4, 30), index.epoch_below(10)
+    (EpochEnd(epoch=1, end_offset=10), EpochEnd(epoch=4, end_offset=30), 1)
+    """
+
+    def __init__(
+        self, entries: Iterable[tuple[int, int]] = (), *, base: int = 0, start_offset: int = 0
+    ) -> None:
+        self._base = base
+        self._start = start_offset
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        for epoch, offset in entries:
+            self.note(epoch, offset)
+
+    @property
+    def latest(self) -> int:
+        """Epoch of the last record; 0 for an empty log."""
+        return self._epochs[-1] if self._epochs else self._base
+
+    def note(self, epoch: int, offset: int) -> None:
+        """A batch of `epoch` begins at `offset`."""
+        if epoch != self.latest or (not self._epochs and epoch != self._base):
+            self._epochs.append(epoch)
+            self._starts.append(offset)
+
+    def epoch_below(self, offset: int) -> int:
+        """Epoch of the last record below `offset`."""
+        slot = bisect_right(self._starts, offset - 1)
+        return self._epochs[slot - 1] if slot else self._base
+
+    def end_of(self, epoch: int, log_end: int) -> EpochEnd:
+        """Where the records of `epoch`, or of the last epoch before it that has any, end."""
+        slot = bisect_right(self._epochs, epoch)
+        end = self._starts[slot] if slot < len(self._starts) else log_end
+        if slot:
+            return EpochEnd(self._epochs[slot - 1], end)
+        return EpochEnd(min(self._base, epoch), end if epoch >= self._base else self._start)
+
+    def truncate(self, end_offset: int) -> None:
+        while self._starts and self._starts[-1] >= end_offset:
+            self._starts.pop()
+            self._epochs.pop()
+
+    def forget_before(self, offset: int) -> None:
+        """The log begins at `offset`."""
+        self._base = self.epoch_below(offset)
+        self._start = max(self._start, offset)
+        slot = bisect_right(self._starts, offset - 1)
+        del self._starts[:slot], self._epochs[:slot]
+
+    def restart(self, snapshot: SnapshotId) -> None:
+        """The log is empty, and begins at the end of `snapshot`."""
+        self._starts.clear()
+        self._epochs.clear()
+        self._base, self._start = snapshot.epoch, snapshot.end_offset
+
+
+class Fit(Enum):
+    VALID = "valid"
+    DIVERGING = "diverging"
+    SNAPSHOT = "snapshot"
+
+
+class Validity(NamedTuple):
+    """Whether a follower's log goes on in ours; if not, where they part, or which snapshot it needs."""
+
+    fit: Fit
+    diverging: EpochEnd | None = None
+    snapshot: SnapshotId | None = None
+
+
+def real_snapshots(log: LogView) -> tuple[SnapshotId, ...]:
+    """Without the one that a formatted directory begins with."""
+    return tuple(one for one in log.snapshots if one.end_offset > 0)
+
+
+def validate(log: LogView, offset: int, epoch: int) -> Validity:
+    """Where a follower's log that ends at `offset`, with a last record of `epoch`, stands towards `log`.
+
+    Apache Kafka ``KafkaRaftClient.tryCompleteFetchRequest``, ``ReplicatedLog.validateOffsetAndEpoch``.
+    """
+    snapshots = real_snapshots(log)
+    if snapshots:
+        oldest, newest = snapshots[0], snapshots[-1]
+        start = log.start_offset
+        if (
+            offset == 0
+            or offset < start
+            or (offset == start == oldest.end_offset and epoch != oldest.epoch)
+            or epoch < oldest.epoch
+        ):
+            return Validity(Fit.SNAPSHOT, snapshot=newest)
+    if offset == 0 and epoch == 0 and log.start_offset == 0:
+        return Validity(Fit.VALID)
+    end = log.epochs.end_of(epoch, log.end_offset)
+    if end.epoch != epoch or end.end_offset < offset:
+        return Validity(Fit.DIVERGING, diverging=end)
+    return Validity(Fit.VALID)

@@ -1,0 +1,106 @@
+"""What both directions of the quorum's messages share: names, keys, and classes of any version. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from datetime import timedelta
+from functools import cache
+from importlib import import_module
+from types import ModuleType
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.metadata.endpoint import Endpoint
+from service.metadata.raft.keys import NO_DIRECTORY
+from service.metadata.raft.requests import (
+    Refusal,
+)
+from service.metadata.raft.voters import VoterEndpoints
+
+TOPIC: Final = "__cluster_metadata"
+TOPIC_ID: Final = UUID(int=1)
+KRAFT_VERSION: Final = "kraft.version"
+LISTENER: Final = "CONTROLLER"
+
+FETCH: Final = 1
+API_VERSIONS: Final = 18
+VOTE: Final = 52
+BEGIN: Final = 53
+END: Final = 54
+DESCRIBE: Final = 55
+FETCH_SNAPSHOT: Final = 59
+ADD_VOTER: Final = 80
+REMOVE_VOTER: Final = 81
+UPDATE_VOTER: Final = 82
+
+MODULES: Final = {
+    FETCH: "fetch",
+    API_VERSIONS: "api_versions",
+    VOTE: "vote",
+    BEGIN: "begin_quorum_epoch",
+    END: "end_quorum_epoch",
+    DESCRIBE: "describe_quorum",
+    FETCH_SNAPSHOT: "fetch_snapshot",
+    ADD_VOTER: "add_raft_voter",
+    REMOVE_VOTER: "remove_raft_voter",
+    UPDATE_VOTER: "update_raft_voter",
+}
+BAD: Final = Refusal(ErrorCode.invalid_request)
+
+
+@cache
+def module_of(api_key: int, version: int, side: str) -> ModuleType:
+    return import_module(f"kio.schema.{MODULES[api_key]}.v{version}.{side}")
+
+
+def make(module: ModuleType, of: str, /, **values: Any) -> Any:
+    """An instance of the module's class, of those of `values` that this version has."""
+    cls = getattr(module, of)
+    known = {field.name for field in fields(cls)}
+    return cls(**{key: value for key, value in values.items() if key in known})
+
+
+def uuid_or_zero(value: UUID | None) -> UUID:
+    return value or NO_DIRECTORY
+
+
+def or_none(value: UUID) -> UUID | None:
+    return None if value == NO_DIRECTORY else value
+
+
+def endpoints_of(listeners: Iterable[Any]) -> VoterEndpoints:
+    return tuple(Endpoint(str(one.name), str(one.host), int(one.port)) for one in listeners)
+
+
+def listeners_of(module: ModuleType, name: str, endpoints: VoterEndpoints) -> tuple[Any, ...]:
+    return tuple(make(module, name, name=one.name, host=one.host, port=one.port) for one in endpoints)
+
+
+def ms(value: timedelta) -> int:
+    return round(value.total_seconds() * 1000)
+
+
+def only_partition(topics: Any) -> Any | None:
+    """The one partition, where it is ours."""
+    if topics is None or len(topics) != 1 or len(topics[0].partitions) != 1:
+        return None
+    topic, partition = topics[0], topics[0].partitions[0]
+    name = getattr(topic, "topic_name", getattr(topic, "name", getattr(topic, "topic", None)))
+    is_ours = topic.topic_id == TOPIC_ID if hasattr(topic, "topic_id") else name == TOPIC
+    index = getattr(
+        partition, "partition_index", getattr(partition, "partition", getattr(partition, "index", 0))
+    )
+    return partition if is_ours and index == 0 else None
+
+
+NAMES: Final = {
+    FETCH: ("FetchResponse", "responses"),
+    VOTE: ("VoteResponse", "topics"),
+    BEGIN: ("BeginQuorumEpochResponse", "topics"),
+    END: ("EndQuorumEpochResponse", "topics"),
+    DESCRIBE: ("DescribeQuorumResponse", "topics"),
+    FETCH_SNAPSHOT: ("FetchSnapshotResponse", "topics"),
+}

@@ -1,0 +1,230 @@
+"""The quorum's requests and answers, from and to Kafka's messages. [P]
+
+    of_request(api key, version, message) -> asked | refusal      what a peer or an admin asks of us
+    to_response(api key, version, answer) -> message              what we answer
+    to_request(asked) -> (api key, version, message)              what we ask, in the newest version
+    of_response(api key, version, message) -> answer              what we are answered
+
+Exactly one topic and partition, ours, is spoken of; anything else is INVALID_REQUEST. Layouts of the versions
+are kio's: a field that a version lacks is left out on the way out, and has its default on the way in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import CorruptionError
+from service.metadata.endpoint import Endpoint
+from service.metadata.raft.keys import NOBODY, EpochEnd, ReplicaKey, SnapshotId
+from service.metadata.raft.message_parts import (
+    BAD,
+    BEGIN,
+    DESCRIBE,
+    END,
+    FETCH,
+    FETCH_SNAPSHOT,
+    KRAFT_VERSION,
+    LISTENER,
+    VOTE,
+    endpoints_of,
+    make,
+    module_of,
+    ms,
+    only_partition,
+    uuid_or_zero,
+)
+from service.metadata.raft.messages_out import to_request, to_response
+from service.metadata.raft.requests import (
+    NONE,
+    NOT_BEHIND,
+    AddVoter,
+    Answered,
+    Asked,
+    BeginAsked,
+    ChangeAnswer,
+    DescribeAsked,
+    EndAsked,
+    FetchAnswer,
+    FetchAsked,
+    LeaderAnswer,
+    Refusal,
+    RemoveVoter,
+    SnapshotAnswer,
+    SnapshotAsked,
+    UpdateVoter,
+    VersionsAnswer,
+    VersionsAsked,
+    VoteAnswer,
+    VoteAsked,
+)
+from service.metadata.raft.voters import Voter
+
+__all__ = ["VOTE", "make", "module_of", "of_request", "of_response", "to_request", "to_response"]
+
+# -- requests in
+
+
+def of_request(api_key: int, version: int, message: Any) -> Asked | Refusal:
+    """What is asked. A `Refusal` where it is not of our partition. Clusters are compared by the machine."""
+    match api_key:
+        case 1:
+            return _fetch_asked(message)
+        case 59:
+            return _snapshot_asked(message)
+        case 80:
+            return AddVoter(
+                _voter_named(message),
+                ms(message.timeout),
+                getattr(message, "ack_when_committed", True),
+                message.cluster_id,
+            )
+        case 81:
+            return RemoveVoter(_key_named(message), message.cluster_id)
+        case 82:
+            feature = message.k_raft_version_feature
+            voter = _voter_named(message)._replace(
+                min_version=int(feature.min_supported_version), max_version=int(feature.max_supported_version)
+            )
+            return UpdateVoter(int(message.current_leader_epoch), voter, message.cluster_id)
+        case 18:
+            return VersionsAsked()
+        case 52 | 53 | 54 | 55:
+            partition = only_partition(message.topics)
+            return BAD if partition is None else _election_asked(api_key, message, partition)
+        case _:
+            raise ValueError(f"API {api_key} is none of the quorum's")
+
+
+def _election_asked(api_key: int, message: Any, partition: Any) -> Asked:
+    if api_key == DESCRIBE:
+        return DescribeAsked()
+    voter = ReplicaKey(
+        int(getattr(message, "voter_id", NOBODY)),
+        uuid_or_zero(getattr(partition, "voter_directory_id", None)),
+    )
+    cluster_id = message.cluster_id
+    if api_key == VOTE:
+        return VoteAsked(
+            int(partition.replica_epoch),
+            ReplicaKey(
+                int(partition.replica_id), uuid_or_zero(getattr(partition, "replica_directory_id", None))
+            ),
+            int(partition.last_offset_epoch),
+            int(partition.last_offset),
+            getattr(partition, "pre_vote", False),
+            voter,
+            cluster_id,
+        )
+    endpoints = endpoints_of(getattr(message, "leader_endpoints", ()))
+    epoch, leader_id = int(partition.leader_epoch), int(partition.leader_id)
+    if api_key == BEGIN:
+        return BeginAsked(epoch, leader_id, endpoints, voter, cluster_id)
+    candidates = getattr(partition, "preferred_candidates", None)
+    successors = (
+        tuple(ReplicaKey(int(one)) for one in partition.preferred_successors)
+        if candidates is None
+        else tuple(
+            ReplicaKey(int(one.candidate_id), uuid_or_zero(one.candidate_directory_id)) for one in candidates
+        )
+    )
+    return EndAsked(epoch, leader_id, successors, endpoints, cluster_id)
+
+
+def _fetch_asked(message: Any) -> FetchAsked | Refusal:
+    partition = only_partition(message.topics)
+    if partition is None:
+        return BAD
+    replica_id = message.replica_state.replica_id if hasattr(message, "replica_state") else message.replica_id
+    mark = getattr(partition, "high_watermark", NOT_BEHIND)
+    return FetchAsked(
+        ReplicaKey(int(replica_id), uuid_or_zero(getattr(partition, "replica_directory_id", None))),
+        int(getattr(partition, "current_leader_epoch", -1)),
+        int(partition.fetch_offset),
+        int(getattr(partition, "last_fetched_epoch", -1)),
+        int(mark),
+        int(message.max_bytes),
+        ms(message.max_wait),
+        getattr(message, "cluster_id", None),
+    )
+
+
+def _snapshot_asked(message: Any) -> SnapshotAsked | Refusal:
+    partition = only_partition(message.topics)
+    if partition is None:
+        return BAD
+    return SnapshotAsked(
+        ReplicaKey(int(message.replica_id), uuid_or_zero(getattr(partition, "replica_directory_id", None))),
+        int(partition.current_leader_epoch),
+        SnapshotId(int(partition.snapshot_id.end_offset), int(partition.snapshot_id.epoch)),
+        int(partition.position),
+        int(message.max_bytes),
+        message.cluster_id,
+    )
+
+
+def _key_named(message: Any) -> ReplicaKey:
+    return ReplicaKey(int(message.voter_id), uuid_or_zero(message.voter_directory_id))
+
+
+def _voter_named(message: Any) -> Voter:
+    return Voter(_key_named(message), endpoints_of(message.listeners))
+
+
+# -- responses in
+
+
+def of_response(api_key: int, version: int, message: Any) -> Answered:
+    """What is answered. `CorruptionError` where it is not of our partition."""
+    error: ErrorCode = message.error_code
+    match api_key:
+        case 80 | 81:
+            return ChangeAnswer(error, message.error_message or "")
+        case 82:
+            one = message.current_leader
+            endpoint = Endpoint(LISTENER, str(one.host), int(one.port)) if one.host else None
+            return LeaderAnswer(error, int(one.leader_epoch), int(one.leader_id), endpoint)
+        case 18:
+            found = [one for one in message.supported_features if one.name == KRAFT_VERSION]
+            if not found:
+                return VersionsAnswer(error)
+            return VersionsAnswer(error, int(found[0].min_version), int(found[0].max_version))
+    if error is not NONE:
+        return Refusal(error)
+    partition = only_partition(message.responses if api_key == FETCH else message.topics)
+    if partition is None:
+        raise CorruptionError("an answer that is not of the metadata partition")
+    leader = partition.current_leader if api_key in (FETCH, FETCH_SNAPSHOT) else partition
+    leader_id, epoch = int(leader.leader_id), int(leader.leader_epoch)
+    place = _endpoint_of(message, leader_id)
+    error = partition.error_code
+    if api_key == VOTE:
+        return VoteAnswer(error, epoch, leader_id, place, partition.vote_granted)
+    if api_key in (BEGIN, END):
+        return LeaderAnswer(error, epoch, leader_id, place)
+    told = SnapshotId(int(partition.snapshot_id.end_offset), int(partition.snapshot_id.epoch))
+    snapshot = None if told.end_offset < 0 or told.epoch < 0 else told
+    if api_key == FETCH_SNAPSHOT:
+        size, position = int(partition.size), int(partition.position)
+        data = partition.unaligned_records or b""
+        return SnapshotAnswer(error, epoch, leader_id, place, snapshot, size, position, data)
+    parts = EpochEnd(int(partition.diverging_epoch.epoch), int(partition.diverging_epoch.end_offset))
+    return FetchAnswer(
+        error,
+        epoch,
+        leader_id,
+        place,
+        int(partition.high_watermark),
+        int(partition.log_start_offset),
+        parts if parts.epoch >= 0 else None,
+        snapshot,
+        partition.records or b"",
+    )
+
+
+def _endpoint_of(message: Any, leader_id: int) -> Endpoint | None:
+    for one in getattr(message, "node_endpoints", ()):
+        if one.node_id == leader_id:
+            return Endpoint(LISTENER, str(one.host), int(one.port))
+    return None

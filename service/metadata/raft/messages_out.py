@@ -1,0 +1,359 @@
+"""The quorum's answers and questions as Kafka's messages; `messages` reads what comes in. [P]"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from types import ModuleType
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from service.metadata.endpoint import Endpoint
+from service.metadata.raft.keys import EpochEnd, SnapshotId
+from service.metadata.raft.message_parts import (
+    ADD_VOTER,
+    API_VERSIONS,
+    BEGIN,
+    END,
+    FETCH,
+    FETCH_SNAPSHOT,
+    LISTENER,
+    NAMES,
+    REMOVE_VOTER,
+    TOPIC,
+    TOPIC_ID,
+    UPDATE_VOTER,
+    VOTE,
+    listeners_of,
+    make,
+    module_of,
+    or_none,
+)
+from service.metadata.raft.requests import (
+    NONE,
+    AddVoter,
+    Answered,
+    Asked,
+    BeginAsked,
+    ChangeAnswer,
+    DescribeAnswer,
+    EndAsked,
+    FetchAnswer,
+    FetchAsked,
+    LeaderAnswer,
+    Refusal,
+    RemoveVoter,
+    ReplicaTold,
+    SnapshotAnswer,
+    SnapshotAsked,
+    UpdateVoter,
+    VersionsAnswer,
+    VersionsAsked,
+    VoteAnswer,
+    VoteAsked,
+)
+
+# -- responses out
+
+
+def to_response(api_key: int, version: int, answer: Answered, wall_ms: int = 0) -> Any:
+    """The message. `wall_ms` is added to times of the machine's clock, for DescribeQuorum."""
+    module = module_of(api_key, version, "response")
+    match answer:
+        case Refusal(error):
+            return _refused(module, api_key, error)
+        case VoteAnswer() | FetchAnswer() | SnapshotAnswer():
+            return _with_partition(module, answer)
+        case LeaderAnswer():
+            return _leader_response(module, api_key, answer)
+        case ChangeAnswer(error, text):
+            name = "AddRaftVoterResponse" if api_key == ADD_VOTER else "RemoveRaftVoterResponse"
+            return make(module, name, throttle_time=timedelta(), error_code=error, error_message=text or None)
+        case DescribeAnswer():
+            return _described(module, answer, wall_ms)
+        case VersionsAnswer():
+            raise ValueError("ApiVersions is answered by the listener")
+
+
+def _refused(module: ModuleType, api_key: int, error: ErrorCode) -> Any:
+    """An error for the whole request."""
+    if api_key not in NAMES:
+        return make(module, "UpdateRaftVoterResponse", throttle_time=timedelta(), error_code=error)
+    name, topics = NAMES[api_key]
+    values: dict[str, Any] = {topics: (), "throttle_time": timedelta(), "nodes": (), "error_message": None}
+    return make(module, name, error_code=error, **values)
+
+
+def _nodes(module: ModuleType, answer: Any) -> tuple[Any, ...]:
+    if answer.endpoint is None or answer.leader_id < 0 or not hasattr(module, "NodeEndpoint"):
+        return ()
+    one = answer.endpoint
+    return (make(module, "NodeEndpoint", node_id=answer.leader_id, host=one.host, port=one.port, rack=None),)
+
+
+def _with_partition(module: ModuleType, answer: VoteAnswer | FetchAnswer | SnapshotAnswer) -> Any:
+    values: dict[str, Any] = {
+        "error_code": NONE,
+        "throttle_time": timedelta(),
+        "session_id": 0,
+        "node_endpoints": _nodes(module, answer),
+    }
+    if isinstance(answer, VoteAnswer):
+        partition = make(
+            module,
+            "PartitionData",
+            partition_index=0,
+            error_code=answer.error,
+            leader_id=answer.leader_id,
+            leader_epoch=answer.epoch,
+            vote_granted=answer.granted,
+        )
+        topic = make(module, "TopicData", topic_name=TOPIC, partitions=(partition,))
+        return make(module, "VoteResponse", topics=(topic,), **values)
+    leader = make(module, "LeaderIdAndEpoch", leader_id=answer.leader_id, leader_epoch=answer.epoch)
+    snapshot = answer.snapshot or SnapshotId(-1, -1)
+    told = make(module, "SnapshotId", end_offset=snapshot.end_offset, epoch=snapshot.epoch)
+    if isinstance(answer, SnapshotAnswer):
+        partition = make(
+            module,
+            "PartitionSnapshot",
+            index=0,
+            error_code=answer.error,
+            snapshot_id=told,
+            current_leader=leader,
+            size=answer.size,
+            position=answer.position,
+            unaligned_records=answer.data,
+        )
+        topic = make(module, "TopicSnapshot", name=TOPIC, partitions=(partition,))
+        return make(module, "FetchSnapshotResponse", topics=(topic,), **values)
+    diverging = answer.diverging or EpochEnd(-1, -1)
+    partition = make(
+        module,
+        "PartitionData",
+        partition_index=0,
+        error_code=answer.error,
+        high_watermark=answer.high_watermark,
+        last_stable_offset=-1,
+        log_start_offset=answer.log_start,
+        diverging_epoch=make(
+            module, "EpochEndOffset", epoch=diverging.epoch, end_offset=diverging.end_offset
+        ),
+        current_leader=leader,
+        snapshot_id=told,
+        aborted_transactions=(),
+        preferred_read_replica=-1,
+        records=answer.records,
+    )
+    topic = make(module, "FetchableTopicResponse", topic=TOPIC, topic_id=TOPIC_ID, partitions=(partition,))
+    return make(module, "FetchResponse", responses=(topic,), **values)
+
+
+def _leader_response(module: ModuleType, api_key: int, answer: LeaderAnswer) -> Any:
+    if api_key == UPDATE_VOTER:
+        one = answer.endpoint or Endpoint(LISTENER, "", 0)
+        leader = make(
+            module,
+            "CurrentLeader",
+            leader_id=answer.leader_id,
+            leader_epoch=answer.epoch,
+            host=one.host,
+            port=one.port,
+        )
+        return make(
+            module,
+            "UpdateRaftVoterResponse",
+            throttle_time=timedelta(),
+            error_code=answer.error,
+            current_leader=leader,
+        )
+    partition = make(
+        module,
+        "PartitionData",
+        partition_index=0,
+        error_code=answer.error,
+        leader_id=answer.leader_id,
+        leader_epoch=answer.epoch,
+    )
+    topic = make(module, "TopicData", topic_name=TOPIC, partitions=(partition,))
+    name = NAMES[api_key][0]
+    return make(module, name, error_code=NONE, topics=(topic,), node_endpoints=_nodes(module, answer))
+
+
+def _described(module: ModuleType, answer: DescribeAnswer, wall_ms: int) -> Any:
+    def told(replicas: tuple[ReplicaTold, ...]) -> tuple[Any, ...]:
+        return tuple(
+            make(
+                module,
+                "ReplicaState",
+                replica_id=one.key.node_id,
+                replica_directory_id=or_none(one.key.directory_id),
+                log_end_offset=one.end_offset,
+                last_fetch_timestamp=_wall(one.last_fetch_ms, wall_ms),
+                last_caught_up_timestamp=_wall(one.last_caught_up_ms, wall_ms),
+            )
+            for one in replicas
+        )
+
+    partition = make(
+        module,
+        "PartitionData",
+        partition_index=0,
+        error_code=answer.error,
+        error_message=None,
+        leader_id=answer.leader_id,
+        leader_epoch=answer.epoch,
+        high_watermark=answer.high_watermark,
+        current_voters=told(answer.voters),
+        observers=told(answer.observers),
+    )
+    nodes = tuple(
+        make(module, "Node", node_id=one.node_id, listeners=listeners_of(module, "Listener", one.endpoints))
+        for one in (answer.nodes if hasattr(module, "Node") else ())
+    )
+    topic = make(module, "TopicData", topic_name=TOPIC, partitions=(partition,))
+    return make(
+        module, "DescribeQuorumResponse", error_code=NONE, error_message=None, topics=(topic,), nodes=nodes
+    )
+
+
+def _wall(time_ms: int, wall_ms: int) -> int:
+    return -1 if time_ms < 0 else time_ms + wall_ms
+
+
+# -- requests out
+
+
+def to_request(asked: Asked) -> tuple[int, int, Any]:
+    """API key, version and message."""
+    match asked:
+        case VoteAsked() | BeginAsked() | EndAsked():
+            return _election_request(asked)
+        case FetchAsked() | SnapshotAsked():
+            return _fetch_request(asked)
+        case AddVoter() | RemoveVoter() | UpdateVoter():
+            return _change_request(asked)
+        case VersionsAsked():
+            module = module_of(API_VERSIONS, 4, "request")
+            name = {"client_software_name": "firn", "client_software_version": "1"}
+            return API_VERSIONS, 4, make(module, "ApiVersionsRequest", **name)
+        case _:
+            raise ValueError(f"{type(asked).__name__} is not asked of peers")
+
+
+def _election_request(asked: VoteAsked | BeginAsked | EndAsked) -> tuple[int, int, Any]:
+    api_key = {VoteAsked: VOTE, BeginAsked: BEGIN, EndAsked: END}[type(asked)]
+    version = 2 if api_key == VOTE else 1
+    module = module_of(api_key, version, "request")
+    values: dict[str, Any] = {"partition_index": 0}
+    top: dict[str, Any] = {"cluster_id": asked.cluster_id}
+    if isinstance(asked, EndAsked):
+        values["preferred_candidates"] = tuple(
+            make(
+                module,
+                "ReplicaInfo",
+                candidate_id=key.node_id,
+                candidate_directory_id=or_none(key.directory_id),
+            )
+            for key in asked.successors
+        )
+    else:
+        top["voter_id"] = asked.voter.node_id
+        values["voter_directory_id"] = or_none(asked.voter.directory_id)
+    if isinstance(asked, VoteAsked):
+        values |= {
+            "replica_epoch": asked.epoch,
+            "replica_id": asked.candidate.node_id,
+            "replica_directory_id": or_none(asked.candidate.directory_id),
+            "last_offset_epoch": asked.last_epoch,
+            "last_offset": asked.last_offset,
+            "pre_vote": asked.pre_vote,
+        }
+    else:
+        values |= {"leader_id": asked.leader_id, "leader_epoch": asked.epoch}
+        top["leader_endpoints"] = listeners_of(module, "LeaderEndpoint", asked.endpoints)
+    partition = make(module, "PartitionData", **values)
+    topic = make(module, "TopicData", topic_name=TOPIC, partitions=(partition,))
+    name = NAMES[api_key][0].replace("Response", "Request")
+    return api_key, version, make(module, name, topics=(topic,), **top)
+
+
+def _fetch_request(asked: FetchAsked | SnapshotAsked) -> tuple[int, int, Any]:
+    directory = or_none(asked.replica.directory_id)
+    if isinstance(asked, SnapshotAsked):
+        module = module_of(FETCH_SNAPSHOT, 1, "request")
+        wanted = make(module, "SnapshotId", end_offset=asked.snapshot.end_offset, epoch=asked.snapshot.epoch)
+        partition = make(
+            module,
+            "PartitionSnapshot",
+            partition=0,
+            current_leader_epoch=asked.epoch,
+            snapshot_id=wanted,
+            position=asked.position,
+            replica_directory_id=directory,
+        )
+        topic = make(module, "TopicSnapshot", name=TOPIC, partitions=(partition,))
+        message = make(
+            module,
+            "FetchSnapshotRequest",
+            cluster_id=asked.cluster_id,
+            replica_id=asked.replica.node_id,
+            max_bytes=asked.max_bytes,
+            topics=(topic,),
+        )
+        return FETCH_SNAPSHOT, 1, message
+    module = module_of(FETCH, 18, "request")
+    partition = make(
+        module,
+        "FetchPartition",
+        partition=0,
+        current_leader_epoch=asked.epoch,
+        fetch_offset=asked.offset,
+        last_fetched_epoch=asked.last_epoch,
+        log_start_offset=-1,
+        partition_max_bytes=0,
+        replica_directory_id=directory,
+        high_watermark=asked.high_watermark,
+    )
+    message = make(
+        module,
+        "FetchRequest",
+        cluster_id=asked.cluster_id,
+        replica_state=make(module, "ReplicaState", replica_id=asked.replica.node_id, replica_epoch=-1),
+        max_wait=timedelta(milliseconds=asked.max_wait_ms),
+        min_bytes=0,
+        max_bytes=asked.max_bytes,
+        topics=(make(module, "FetchTopic", topic_id=TOPIC_ID, partitions=(partition,)),),
+        forgotten_topics_data=(),
+    )
+    return FETCH, 18, message
+
+
+def _change_request(asked: AddVoter | RemoveVoter | UpdateVoter) -> tuple[int, int, Any]:
+    key = asked.key if isinstance(asked, RemoveVoter) else asked.voter.key
+    values: dict[str, Any] = {
+        "cluster_id": asked.cluster_id,
+        "voter_id": key.node_id,
+        "voter_directory_id": or_none(key.directory_id),
+    }
+    if isinstance(asked, RemoveVoter):
+        return (
+            REMOVE_VOTER,
+            0,
+            make(module_of(REMOVE_VOTER, 0, "request"), "RemoveRaftVoterRequest", **values),
+        )
+    api_key, version = (ADD_VOTER, 1) if isinstance(asked, AddVoter) else (UPDATE_VOTER, 0)
+    module = module_of(api_key, version, "request")
+    values["listeners"] = listeners_of(module, "Listener", asked.voter.endpoints)
+    if isinstance(asked, AddVoter):
+        values["timeout"] = timedelta(milliseconds=asked.timeout_ms)
+        values["ack_when_committed"] = asked.ack_when_committed
+        return api_key, version, make(module, "AddRaftVoterRequest", **values)
+    values["current_leader_epoch"] = asked.epoch
+    values["k_raft_version_feature"] = make(
+        module,
+        "KRaftVersionFeature",
+        min_supported_version=asked.voter.min_version,
+        max_supported_version=asked.voter.max_version,
+    )
+    return api_key, version, make(module, "UpdateRaftVoterRequest", **values)

@@ -1,0 +1,230 @@
+"""Voters that come, go and move, one change at a time. [P]
+
+Apache Kafka 4.3 ``AddVoterHandler``, ``RemoveVoterHandler``, ``UpdateVoterHandler``; KIP-853.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kio.schema.errors import ErrorCode
+
+from service.metadata.raft.core import RaftCore
+from service.metadata.raft.events import AppendControl, ControlRecord, KRaftVersion, KRaftVoters, Peer
+from service.metadata.raft.keys import NO_DIRECTORY
+from service.metadata.raft.leading import Leading
+from service.metadata.raft.requests import (
+    NONE,
+    AddVoter,
+    ChangeAnswer,
+    LeaderAnswer,
+    NoAnswer,
+    Refusal,
+    RemoveVoter,
+    UpdateVoter,
+    UpgradeAsked,
+    VersionsAnswer,
+    VersionsAsked,
+)
+from service.metadata.raft.roles import Change, Leader
+from service.metadata.raft.voters import MAX_KRAFT_VERSION, RECONFIGURABLE, Voter, VoterSet
+
+CAUGHT_UP_WITHIN_MS: Final = 3_600_000
+_TIMED_OUT: Final = ErrorCode.request_timed_out
+
+
+class Reconfiguration:
+    """The leader's part in changes of the voters."""
+
+    def __init__(self, core: RaftCore, leading: Leading) -> None:
+        self._core = core
+        self._leading = leading
+
+    # -- AddRaftVoter and RemoveRaftVoter
+
+    def change(self, request: int, asked: AddVoter | RemoveVoter) -> None:
+        core, state = self._core, self._core.state
+        if not core.knows_cluster(asked.cluster_id):
+            answer = f'The given id "{asked.cluster_id}" is not the cluster\'s.'
+            core.reply(request, ChangeAnswer(ErrorCode.inconsistent_cluster_id, answer))
+            return
+        if not isinstance(state, Leader):
+            core.reply(request, ChangeAnswer(ErrorCode.not_leader_or_follower, "This node does not lead."))
+            return
+        refusal = self._malformed(asked) or self._not_now(state) or self._unfit(asked)
+        if refusal is not None:
+            core.reply(request, refusal)
+        elif isinstance(asked, AddVoter):
+            self._ask_versions(state, request, asked)
+        else:
+            self._append(core.voters.without(asked.key))
+            deadline_ms = core.now_ms + core.timing.request_timeout_ms
+            state.change = Change(request, asked, deadline_ms, core.log.end_offset)
+
+    def _malformed(self, asked: AddVoter | RemoveVoter) -> ChangeAnswer | None:
+        key = asked.voter.key if isinstance(asked, AddVoter) else asked.key
+        if key.node_id < 0 or key.directory_id == NO_DIRECTORY:
+            return ChangeAnswer(ErrorCode.invalid_request, "The request names no voter.")
+        if isinstance(asked, AddVoter) and not asked.voter.endpoints:
+            return ChangeAnswer(ErrorCode.invalid_request, "The request names no endpoint of the voter.")
+        return None
+
+    def _not_now(self, state: Leader) -> ChangeAnswer | None:
+        core, history = self._core, self._core.log.voters
+        if state.change is not None:
+            return ChangeAnswer(_TIMED_OUT, "Another voter change is under way.")
+        if state.committed < 0:
+            return ChangeAnswer(_TIMED_OUT, "Nothing of the leader's epoch is committed yet.")
+        if history.version < RECONFIGURABLE:
+            reason = f"Voters do not change while kraft.version is {history.version}."
+            return ChangeAnswer(ErrorCode.unsupported_version, reason)
+        offset = history.latest_offset
+        if offset is None or offset >= state.committed:
+            return ChangeAnswer(_TIMED_OUT, f"The voters at offset {offset} are not committed yet.")
+        if core.log_changes:
+            return ChangeAnswer(_TIMED_OUT, "Another change is being written.")
+        return None
+
+    def _unfit(self, asked: AddVoter | RemoveVoter) -> ChangeAnswer | None:
+        voters = self._core.voters
+        if isinstance(asked, AddVoter):
+            if voters.get(asked.voter.node_id) is not None:
+                reason = f"Node {asked.voter.node_id} is a voter already."
+                return ChangeAnswer(ErrorCode.duplicate_voter, reason)
+        elif voters.without(asked.key) == voters:
+            return ChangeAnswer(ErrorCode.voter_not_found, f"{asked.key} is none of the voters {voters.ids}.")
+        return None
+
+    def _ask_versions(self, state: Leader, request: int, asked: AddVoter) -> None:
+        core = self._core
+        peer = Peer(asked.voter.node_id, asked.voter.endpoints[0])
+        if not core.ask(peer, VersionsAsked()):
+            core.reply(request, ChangeAnswer(_TIMED_OUT, "The new voter cannot be asked now."))
+            return
+        state.change = Change(request, asked, core.now_ms + core.timing.request_timeout_ms)
+
+    def versions(self, peer: Peer, answer: VersionsAnswer | Refusal | NoAnswer) -> None:
+        """The new voter has said which versions it speaks, or has not."""
+        state = self._core.state
+        change = state.change if isinstance(state, Leader) else None
+        if not isinstance(state, Leader) or change is None or change.offset is not None:
+            return
+        asked = change.asked
+        if not isinstance(asked, AddVoter) or asked.voter.node_id != peer.node_id:
+            return
+        refusal = self._unready(state, asked, answer)
+        if refusal is not None or not isinstance(answer, VersionsAnswer):
+            self._finish(state, refusal or ChangeAnswer(_TIMED_OUT))
+            return
+        voter = asked.voter._replace(min_version=answer.min_version, max_version=answer.max_version)
+        change.offset = self._core.log.end_offset
+        self._append(self._core.voters.with_voter(voter))
+        if not asked.ack_when_committed and change.request is not None:
+            self._core.reply(change.request, ChangeAnswer(NONE))
+            change.request = None
+
+    def _unready(
+        self, state: Leader, asked: AddVoter, answer: VersionsAnswer | Refusal | NoAnswer
+    ) -> ChangeAnswer | None:
+        core, node_id = self._core, asked.voter.node_id
+        if not isinstance(answer, VersionsAnswer) or answer.error is not NONE:
+            return ChangeAnswer(_TIMED_OUT, f"Node {node_id} did not say which versions it speaks.")
+        if not answer.min_version <= core.log.voters.version <= answer.max_version:
+            reason = f"Node {node_id} does not speak kraft.version {core.log.voters.version}."
+            return ChangeAnswer(ErrorCode.invalid_request, reason)
+        replica = state.replicas.get(asked.voter.key)
+        since = core.now_ms - CAUGHT_UP_WITHIN_MS
+        if replica is None or replica.last_caught_up_ms < 0 or replica.last_caught_up_ms <= since:
+            return ChangeAnswer(_TIMED_OUT, f"Node {node_id} has not caught up with the log.")
+        return None
+
+    # -- UpdateRaftVoter, kraft.version
+
+    def update(self, request: int, asked: UpdateVoter) -> None:
+        core, state = self._core, self._core.state
+        error = ErrorCode.inconsistent_cluster_id
+        if core.knows_cluster(asked.cluster_id):
+            error = self._leading.refusal(asked.epoch)
+        if error is NONE and isinstance(state, Leader):
+            error = self._update(state, asked.voter)
+        leader = core.endpoint_of(core.leader_id)
+        core.reply(request, LeaderAnswer(error, core.epoch, core.leader_id, leader))
+
+    def _update(self, state: Leader, voter: Voter) -> ErrorCode:
+        core, history = self._core, self._core.log.voters
+        if (
+            voter.key.node_id < 0
+            or voter.key.directory_id == NO_DIRECTORY
+            or not voter.endpoints
+            or not 0 <= voter.min_version <= voter.max_version
+        ):
+            return ErrorCode.invalid_request
+        if not voter.min_version <= history.version <= voter.max_version:
+            return ErrorCode.invalid_request
+        if state.change is not None or state.committed < 0 or core.log_changes:
+            return _TIMED_OUT
+        if not core.voters.has(voter.key):
+            return ErrorCode.voter_not_found
+        if history.version < RECONFIGURABLE:
+            state.updates[voter.node_id] = voter
+            return NONE
+        if history.latest_offset is None or history.latest_offset >= state.committed:
+            return _TIMED_OUT
+        if core.voters.get(voter.node_id) != voter:
+            self._append(core.voters.with_voter(voter))
+        return NONE
+
+    def upgrade(self, request: int, asked: UpgradeAsked) -> None:
+        """Finalize kraft.version 1: every voter has told its directory (``UpdateFeatures``)."""
+        core, state = self._core, self._core.state
+        if not isinstance(state, Leader) or state.committed < 0:
+            answer = ChangeAnswer(ErrorCode.not_leader_or_follower, "This node does not lead yet.")
+        elif not core.log.voters.version <= asked.version <= MAX_KRAFT_VERSION:
+            reason = f"kraft.version {core.log.voters.version} does not become {asked.version}."
+            answer = ChangeAnswer(ErrorCode.invalid_update_version, reason)
+        elif asked.version == core.log.voters.version:
+            answer = ChangeAnswer(NONE)
+        else:
+            answer = self._upgrade(state, asked.version)
+        core.reply(request, answer)
+
+    def _upgrade(self, state: Leader, version: int) -> ChangeAnswer:
+        core = self._core
+        told = {core.key.node_id: Voter(core.key, core.identity.endpoints), **state.updates}
+        missing = [node_id for node_id in core.voters.ids if node_id not in told]
+        unfit = [
+            node_id for node_id, one in told.items() if not one.min_version <= version <= one.max_version
+        ]
+        if missing or unfit or core.key.directory_id == NO_DIRECTORY or core.log_changes:
+            reason = f"Voters {missing + unfit} have not said that they speak kraft.version {version}."
+            return ChangeAnswer(ErrorCode.invalid_update_version, reason)
+        self._append(VoterSet(told[node_id] for node_id in core.voters.ids), KRaftVersion(version))
+        return ChangeAnswer(NONE)
+
+    # -- the course of it
+
+    def _append(self, voters: VoterSet, *before: ControlRecord) -> None:
+        self._core.emit(AppendControl(self._core.epoch, (*before, KRaftVoters(voters))))
+
+    def _finish(self, state: Leader, answer: ChangeAnswer) -> None:
+        change, state.change = state.change, None
+        if change is not None and change.request is not None:
+            self._core.reply(change.request, answer)
+
+    def poll(self, state: Leader) -> None:
+        """Whether a change is committed, or its time is up."""
+        core, change = self._core, state.change
+        if change is not None:
+            if change.offset is not None and change.offset < state.committed:
+                self._finish(state, ChangeAnswer(NONE))
+            elif core.is_due(change.deadline_ms):
+                self._finish(state, ChangeAnswer(_TIMED_OUT, "The change was not committed in time."))
+        offset = core.log.voters.latest_offset
+        if not core.is_voter and offset is not None and offset < state.committed:
+            self._leading.resign(state)
+
+    def dismiss(self, state: Leader) -> None:
+        """We led, and do not any more: whether the change will be is for others to say."""
+        self._finish(
+            state, ChangeAnswer(ErrorCode.not_leader_or_follower, "This node does not lead any more.")
+        )

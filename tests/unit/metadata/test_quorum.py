@@ -1,0 +1,321 @@
+"""Three quorums on real directories, in one process: elections, kills, truncation, snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.api_versions.v4.response import ApiVersionsResponse, SupportedFeatureKey
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import SystemClock
+from service.base.disk import SystemDisk
+from service.base.errors import RequestError, StorageError
+from service.base.world import system_world
+from service.metadata.delta import MetadataDelta
+from service.metadata.endpoint import Endpoint
+from service.metadata.frames import newest
+from service.metadata.image import MetadataImage
+from service.metadata.image_frames import image_frames
+from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
+from service.metadata.raft import messages
+from service.metadata.raft.control import VotersSaid
+from service.metadata.raft.keys import ReplicaKey, SnapshotId
+from service.metadata.raft.requests import AddVoter, DescribeAnswer, DescribeAsked, RemoveVoter
+from service.metadata.raft.roles import Identity, Leader, Role, Timing
+from service.metadata.raft.snapshots import write_snapshot
+from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.records import TopicRecord
+from service.metadata.snapshot_codec import encode_snapshot
+
+TIMING = Timing(
+    election_timeout_ms=300, fetch_timeout_ms=800, election_backoff_max_ms=200, request_timeout_ms=800
+)
+VOTERS = VoterSet(Voter(ReplicaKey(i), (Endpoint("CONTROLLER", f"n{i}", 9093),)) for i in (1, 2, 3))
+
+
+VERSIONS = ApiVersionsResponse(
+    error_code=ErrorCode.none,
+    api_keys=(),
+    throttle_time=timedelta(),
+    supported_features=(SupportedFeatureKey(name="kraft.version", min_version=0, max_version=1),),
+)
+
+
+class InProcess:
+    """Peers of one node: requests go through Kafka's messages to the others of `cluster`."""
+
+    def __init__(self, cluster: Cluster, node_id: int) -> None:
+        self._cluster = cluster
+        self._node_id = node_id
+
+    async def call(self, peer: Endpoint, api_key: int, version: int, message: Any) -> Any:
+        await asyncio.sleep(0)
+        node_id = int(peer.host[1:])
+        publisher = self._cluster.running.get(node_id)
+        if publisher is None or publisher._quorum is None:
+            raise ConnectionRefusedError(peer.host)
+        await self._maybe_lost(node_id)
+        if api_key == 18:  # the listener's
+            return VERSIONS
+        try:
+            answer = await publisher.quorum.handle(api_key, version, message)
+        except StorageError as e:  # it ends, and its connections with it
+            raise ConnectionResetError(peer.host) from e
+        await self._maybe_lost(node_id)
+        return answer
+
+    async def _maybe_lost(self, node_id: int) -> None:
+        if {node_id, self._node_id} & self._cluster.cut_off:
+            await asyncio.sleep(3600)
+
+
+def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
+    """Enough where the image before is empty."""
+    return MetadataDelta(before).replay_all(frame.record for frame in image_frames(after))
+
+
+class Cluster:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.running: dict[int, Publisher] = {}
+        self.cut_off: set[int] = set()
+        self.led: list[tuple[int, int]] = []
+
+    async def start(
+        self, node_id: int, voters: VoterSet = VOTERS, bootstrap: tuple[Endpoint, ...] = (), **options: Any
+    ) -> Publisher:
+        endpoint = Endpoint("CONTROLLER", f"n{node_id}", 9093)
+        identity = Identity(ReplicaKey(node_id, UUID(int=node_id)), "cluster", (endpoint,), bootstrap)
+        world = replace(system_world(SystemClock()), random=random.Random(node_id))
+        given = MetadataOptions(
+            node_id,
+            self.directory / str(node_id),
+            quorum=QuorumOptions(identity, voters, TIMING),
+            **options,
+        )
+        publisher = Publisher(
+            given, world, on_fatal=_refuse, peers=InProcess(self, node_id), difference=difference
+        )
+        publisher.invite(_Guest(self, node_id))
+        self.running[node_id] = publisher
+        await publisher.start()
+        return publisher
+
+    async def stop(self, node_id: int) -> None:
+        await self.running.pop(node_id).stop()
+
+    async def stop_all(self) -> None:
+        for node_id in list(self.running):
+            await self.stop(node_id)
+
+    def leader(self) -> Publisher | None:
+        found = [
+            one
+            for node_id, one in self.running.items()
+            if node_id not in self.cut_off and one._quorum is not None and one.quorum.is_leader
+        ]
+        return found[0] if len(found) == 1 else None
+
+
+class _Guest:
+    def __init__(self, cluster: Cluster, node_id: int) -> None:
+        self._cluster, self._node_id = cluster, node_id
+
+    def on_lead(self, epoch: int) -> None:
+        self._cluster.led.append((epoch, self._node_id))
+
+    def on_step_down(self) -> None:
+        self._cluster.led.append((-1, self._node_id))
+
+
+def _refuse(what: str, error: BaseException) -> None:
+    raise AssertionError(what) from error
+
+
+async def until(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "it did not come about"
+        await asyncio.sleep(0.01)
+    return found
+
+
+def propose(leader: Publisher, name: str) -> int:
+    """Write a topic; returns its offset. It is not committed yet."""
+    before = leader.image
+    offset = leader.next_offset
+    record = newest(TopicRecord(name=name, topic_id=UUID(bytes=name.rjust(16).encode())))
+    steps = leader.propose([record], before)
+    try:
+        while True:
+            next(steps)
+    except StopIteration:
+        return offset
+
+
+async def write(cluster: Cluster, name: str) -> None:
+    def try_it() -> tuple[Publisher, int] | None:
+        leader = cluster.leader()
+        if leader is None or leader.image.offset + 1 != leader.next_offset:
+            return None
+        return leader, propose(leader, name)
+
+    leader, offset = await until(try_it)
+    await leader.committed(offset)
+
+
+def has(publisher: Publisher, name: str) -> bool:
+    return name in publisher.image.topics_by_name
+
+
+def log_of(cluster: Cluster, node_id: int) -> bytes:
+    directory = cluster.directory / str(node_id) / "__cluster_metadata-0"
+    return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+
+
+async def same_logs(cluster: Cluster) -> bytes:
+    """Once all have the same log, byte for byte: that."""
+    await until(lambda: len({log_of(cluster, node_id) for node_id in cluster.running}) == 1)
+    return log_of(cluster, 1)
+
+
+def test_one_leads_the_others_follow_and_a_kill_costs_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        for node_id in (1, 2, 3):
+            await cluster.start(node_id)
+        await write(cluster, "first")
+        await until(lambda: all(has(one, "first") for one in cluster.running.values()))
+        leader = await until(cluster.leader)
+        (gone,) = [node_id for node_id, one in cluster.running.items() if one is leader]
+        await cluster.stop(gone)
+        assert cluster.led[-1] == (-1, gone)
+        began = time.monotonic()
+        await write(cluster, "second")
+        assert time.monotonic() - began < 5
+        await cluster.start(gone)
+        await until(lambda: has(cluster.running[gone], "second"))
+        epochs = [epoch for epoch, _ in cluster.led if epoch >= 0]
+        assert len(epochs) == len(set(epochs))
+        answer = await (await until(cluster.leader)).quorum.ask(DescribeAsked())
+        assert isinstance(answer, DescribeAnswer)
+        assert [one.key.node_id for one in answer.voters] == [1, 2, 3]
+        await same_logs(cluster)
+        await cluster.stop_all()
+
+    asyncio.run(scenario())
+
+
+def test_what_a_leader_wrote_alone_is_truncated_and_was_never_published(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        for node_id in (1, 2, 3):
+            await cluster.start(node_id)
+        await write(cluster, "first")
+        await until(lambda: all(has(one, "first") for one in cluster.running.values()))
+        old = await until(cluster.leader)
+        (alone,) = [node_id for node_id, one in cluster.running.items() if one is old]
+        cluster.cut_off.add(alone)
+        propose(old, "never")
+        await write(cluster, "instead")
+        await until(lambda: not old.quorum.is_leader)
+        with pytest.raises(RequestError) as refused:
+            propose(old, "late")
+        assert refused.value.code is ErrorCode.not_controller
+        cluster.cut_off.clear()
+        await until(lambda: has(old, "instead"))
+        assert not has(old, "never")
+        assert b"never" not in await same_logs(cluster)
+        await cluster.stop_all()
+
+    asyncio.run(scenario())
+
+
+def test_an_empty_voter_gets_a_snapshot_and_the_log_behind_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        for node_id in (1, 2):
+            await cluster.start(node_id, snapshot_max_bytes=1)
+        for i in range(6):
+            await write(cluster, f"topic-{i}")
+        leader = await until(cluster.leader)
+        await until(lambda: leader.quorum.machine.core.log.start_offset > 0)
+        await cluster.start(3)
+        late = cluster.running[3]
+        await until(lambda: all(has(late, f"topic-{i}") for i in range(6)))
+        assert late.quorum.machine.core.log.start_offset > 0
+        await write(cluster, "after")
+        await until(lambda: has(late, "after"))
+        await cluster.stop(3)
+        await cluster.start(3)
+        await until(lambda: has(cluster.running[3], "after"))
+        assert cluster.running[3].quorum.machine.role in (Role.FOLLOWER, Role.LEADER)
+        await cluster.stop_all()
+
+    asyncio.run(scenario())
+
+
+def test_a_formatted_voter_takes_others_in_and_lets_them_go(tmp_path: Path) -> None:
+    """kraft.version 1: the voters come with the bootstrap snapshot, then from the log."""
+    places = {node_id: Endpoint("CONTROLLER", f"n{node_id}", 9093) for node_id in (1, 2)}
+    first = VoterSet([Voter(ReplicaKey(1, UUID(int=1)), (places[1],))])
+    directory = tmp_path / "1" / "__cluster_metadata-0"
+    directory.mkdir(parents=True)
+    batches = encode_snapshot((), epoch=0, last_timestamp_ms=0, now_ms=0, voters=VotersSaid(first, 1))
+    write_snapshot(SystemDisk(), directory, SnapshotId(0, 0), batches)
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        one = await cluster.start(1, VoterSet())
+        assert one.quorum.is_leader
+        two = await cluster.start(2, VoterSet(), (places[1],))
+        await write(cluster, "first")
+        await until(lambda: has(two, "first"))
+        new = Voter(ReplicaKey(2, UUID(int=2)), (places[2],))
+        state = one.quorum.machine.core.state
+        assert isinstance(state, Leader)
+        await until(lambda: state.replicas[new.key].last_caught_up_ms >= 0)
+        assert (await one.quorum.ask(AddVoter(new))).error is ErrorCode.none
+        assert one.quorum.machine.voters.ids == (1, 2)
+        assert (await one.quorum.ask(AddVoter(new))).error is ErrorCode.duplicate_voter
+        await until(lambda: two.quorum.machine.voters.ids == (1, 2))
+        await write(cluster, "second")
+        await cluster.stop_all()
+        assert b'"data_version":1' in (directory / "quorum-state").read_bytes()
+        for node_id in (1, 2):
+            await cluster.start(node_id, VoterSet(), (places[1],))
+        leader = await until(cluster.leader)
+        assert leader.quorum.machine.voters.ids == (1, 2), "it is in the log"
+        await write(cluster, "third")
+        answer = await leader.quorum.ask(RemoveVoter(ReplicaKey(1, UUID(int=1))))
+        assert answer.error is ErrorCode.none
+        await until(lambda: cluster.running[2].quorum.is_leader)
+        assert cluster.running[2].quorum.machine.voters.ids == (2,)
+        await write(cluster, "fourth")
+        await until(lambda: has(cluster.running[1], "fourth"))
+        await cluster.stop_all()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_vote_of_another_cluster_or_partition_is_refused(tmp_path: Path, version: int) -> None:
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        publisher = await cluster.start(1)
+        module = messages.module_of(messages.VOTE, version, "request")
+        request = messages.make(module, "VoteRequest", cluster_id="other", voter_id=1, topics=())
+        answer = await publisher.quorum.handle(messages.VOTE, version, request)
+        assert answer.error_code is ErrorCode.invalid_request
+        await cluster.stop_all()
+
+    asyncio.run(scenario())
