@@ -203,7 +203,11 @@ class Quorum:
     async def handle(self, api_key: int, version: int, message: Any) -> Any:
         """Answer a request of a peer or an admin: kio's messages in and out."""
         asked = messages.of_request(api_key, version, message)
-        answer = await self.ask(asked) if not isinstance(asked, Refusal) else asked
+        if isinstance(asked, Refusal):
+            if not self._machine.core.knows_cluster(getattr(message, "cluster_id", None)):
+                asked = Refusal(ErrorCode.inconsistent_cluster_id)
+            return messages.to_refusal(api_key, version, message, asked)
+        answer = await self.ask(asked)
         return messages.to_response(api_key, version, answer, self._clock.now_ms() - self._now_ms())
 
     async def stop(self) -> None:
