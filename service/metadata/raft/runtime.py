@@ -371,14 +371,16 @@ class Quorum:
             case TruncateTo(end_offset):
                 await self._forget_flush()
                 self._hooks.on_truncate(end_offset)
-                await self._run(self._log.truncate_to, end_offset)
+                async with self._log.changing:
+                    await self._run(self._log.truncate_to, end_offset)
             case RestartAt(snapshot):
                 await self._forget_flush()
                 proved = self._proved.pop(snapshot, None)
                 if proved is None:
                     raise InvariantError(f"raft: the snapshot {snapshot} was never proved")
-                await self._run(self._log.restart_at, snapshot, proved.voters)
-                self._hooks.on_restart(snapshot, proved.content)
+                async with self._log.changing:
+                    await self._run(self._log.restart_at, snapshot, proved.voters)
+                    self._hooks.on_restart(snapshot, proved.content)
             case StoreSnapshot(snapshot, position, data, is_last):
                 await self._store(snapshot, position, bytes(data), is_last)
 

@@ -20,11 +20,8 @@ from service.base.clock import SystemClock
 from service.base.disk import SystemDisk
 from service.base.errors import RequestError, StorageError
 from service.base.world import system_world
-from service.metadata.delta import MetadataDelta
 from service.metadata.endpoint import Endpoint
 from service.metadata.frames import newest
-from service.metadata.image import MetadataImage
-from service.metadata.image_frames import image_frames
 from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import messages
 from service.metadata.raft.control import VotersSaid
@@ -78,11 +75,6 @@ class InProcess:
             await asyncio.sleep(3600)
 
 
-def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-    """Enough where the image before is empty."""
-    return MetadataDelta(before).replay_all(frame.record for frame in image_frames(after))
-
-
 class Cluster:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -102,9 +94,7 @@ class Cluster:
             quorum=QuorumOptions(identity, voters, TIMING),
             **options,
         )
-        publisher = Publisher(
-            given, world, on_fatal=_refuse, peers=InProcess(self, node_id), difference=difference
-        )
+        publisher = Publisher(given, world, on_fatal=_refuse, peers=InProcess(self, node_id))
         publisher.invite(_Guest(self, node_id))
         self.running[node_id] = publisher
         await publisher.start()
@@ -302,6 +292,53 @@ def test_a_formatted_voter_takes_others_in_and_lets_them_go(tmp_path: Path) -> N
         assert cluster.running[2].quorum.machine.voters.ids == (2,)
         await write(cluster, "fourth")
         await until(lambda: has(cluster.running[1], "fourth"))
+        await cluster.stop_all()
+
+    asyncio.run(scenario())
+
+
+def format_voters(directory: Path, *node_ids: int) -> VoterSet:
+    """As `firn format --initial-controllers` leaves them; returns the voters."""
+    voters = VoterSet(Voter(ReplicaKey(i, UUID(int=i)), (place(i),)) for i in node_ids)
+    for node_id in node_ids:
+        path = directory / str(node_id) / "__cluster_metadata-0"
+        path.mkdir(parents=True)
+        batches = encode_snapshot((), epoch=0, last_timestamp_ms=0, now_ms=0, voters=VotersSaid(voters, 1))
+        write_snapshot(SystemDisk(), path, SnapshotId(0, 0), batches)
+    return voters
+
+
+def place(node_id: int) -> Endpoint:
+    return Endpoint("CONTROLLER", f"n{node_id}", 9093)
+
+
+@pytest.mark.parametrize("leftover", [False, True])
+def test_a_voter_that_began_anew_forgets_the_snapshots_before(tmp_path: Path, leftover: bool) -> None:
+    """`leftover`: a crash came before the files were gone."""
+    format_voters(tmp_path, 1, 2, 3)
+    bootstrap = tmp_path / "3" / "__cluster_metadata-0" / SnapshotId(0, 0).file_name
+    kept = bootstrap.read_bytes()
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        for node_id in (1, 2):
+            await cluster.start(node_id, VoterSet(), snapshot_max_bytes=1)
+        for i in range(6):
+            await write(cluster, f"topic-{i}")
+        leader = await until(cluster.leader)
+        await until(lambda: leader.quorum.machine.core.log.start_offset > 0)
+        late = await cluster.start(3, VoterSet())
+        await until(lambda: all(has(late, f"topic-{i}") for i in range(6)))
+        assert late.quorum.machine.voters.ids == (1, 2, 3)
+        assert not bootstrap.exists()
+        await cluster.stop(3)
+        if leftover:
+            bootstrap.write_bytes(kept)
+        late = await cluster.start(3, VoterSet(), snapshot_max_bytes=1)
+        await write(cluster, "after")
+        await until(lambda: has(late, "after") and has(late, "topic-5"))
+        assert late.quorum.machine.voters.ids == (1, 2, 3)
+        await until(lambda: not bootstrap.exists())
         await cluster.stop_all()
 
     asyncio.run(scenario())
