@@ -70,7 +70,7 @@ class MetadataOptions:
     snapshot_interval_ms: int = 3_600_000
     """``metadata.log.max.snapshot.interval.ms``; 0: never because of time"""
     retention_bytes: int = 0
-    """``metadata.max.retention.bytes``, log and snapshots together; 0: what need not stay goes; -1: no limit"""
+    """``metadata.max.retention.bytes``, log and snapshots. 0: what need not stay goes, -1: no limit"""
     retention_ms: int = -1
     """``metadata.max.retention.ms``; -1: no limit"""
     quorum: QuorumOptions | None = None

@@ -245,6 +245,7 @@ def test_snapshots_stay_as_long_as_the_retention_says(
     async def scenario() -> None:
         directory = tmp_path / CLUSTER_METADATA_DIR
         async with running(tmp_path, snapshot_max_bytes=3000, retention_bytes=retention_bytes) as controller:
+            await fill(controller)
             await written_snapshots(controller, directory, 4)
         held = list_snapshots(SystemDisk(), directory)
         assert len(held) == 2 if kept == 2 else len(held) >= 4
