@@ -211,15 +211,31 @@ def epochs_of_fetches_ignored(machine: RaftMachine) -> None:
 
 
 def old_answers_count(machine: RaftMachine) -> None:
-    """Votes of an epoch before are counted in this one."""
+    """Whatever was asked for when, a vote is a vote: pre-votes, and those of an epoch before, count now."""
+    core, asked_by_call = machine.core, dict[int, Any]()
+
+    def sends(before: Any) -> Any:
+        def send(peer: Any, asked: Any, now_ms: int) -> Any:
+            effect = before(peer, asked, now_ms)
+            if isinstance(asked, VoteAsked):
+                asked_by_call[effect.call] = asked
+            return effect
+
+        return send
+
+    def answers(before: Any) -> Any:
+        return lambda peer, call: before(peer, call) or asked_by_call.get(call)
 
     def make(before: Any) -> Any:
         def voted(peer: Any, asked: VoteAsked, answer: Any) -> None:
-            pre_vote = isinstance(machine.core.state, Prospective)
-            before(peer, asked._replace(epoch=machine.core.epoch, pre_vote=pre_vote), answer)
+            pre_vote, epoch = isinstance(core.state, Prospective), core.epoch
+            answer = answer._replace(epoch=max(answer.epoch, epoch))
+            before(peer, asked._replace(epoch=epoch, pre_vote=pre_vote), answer)
 
         return voted
 
+    _swap(core.calls, "send", sends)
+    _swap(core.calls, "answered", answers)
     _swap(machine.election, "voted", make)
 
 

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from simulator.machines.world import MachinesWorld
 
 _WAITED_FOR: Final = (Persist, TruncateTo, RestartAt)
-_BATCHES_READ: Final = 4
 _PIECES_READ: Final = 3
 
 
@@ -185,12 +184,14 @@ class Replica:
                     world.oracle.told_epoch(self.key, asked.epoch)
                     if not asked.pre_vote:
                         world.oracle.voted(self.key, asked.epoch, self.key)
+                        world.may_fall("votes", self)
                 world.network.ask(self, peer, call, asked)
             case Reply(request, answer):
                 self._reply(request, answer)
             case Flush(end):
                 turn = self._flush_turn
-                self.later(self._disk_ms(), lambda: self._flushed(turn, end))
+                wait = world.hang_ms() or self._disk_ms()
+                self.later(wait, lambda: self._flushed(turn, end))
             case AppendFetched(epoch, records):
                 self._append_fetched(epoch, records)
             case AppendControl(epoch, records):
@@ -200,6 +201,8 @@ class Replica:
                 self.append(Batch(self.log.end_offset, epoch, records))
             case Commit(mark):
                 world.oracle.commits(self, mark)
+                if self.is_leader:
+                    world.may_fall("commits", self)
             case Persist(state):
                 self.disk.state = state
             case TruncateTo(end):
@@ -213,6 +216,7 @@ class Replica:
             case Lead(epoch):
                 self.leading = epoch
                 world.oracle.leads(self)
+                world.may_fall("leads", self)
             case StepDown():
                 self.leading = -1
             case _:
@@ -258,7 +262,7 @@ class Replica:
         if isinstance(answer, VoteAnswer) and answer.granted and not asked.pre_vote:
             oracle.voted(self.key, epoch, asked.candidate)
         if isinstance(answer, FetchAnswer) and isinstance(answer.records, ReadLog):
-            count = self.world.random.randint(1, _BATCHES_READ)
+            count = self.world.random.randint(1, self.world.batches_read)
             answer = answer._replace(records=self.log.read(answer.records.offset, count))  # type: ignore[arg-type]
         if isinstance(answer, SnapshotAnswer) and isinstance(answer.data, ReadSnapshot):
             answer = self._read_snapshot(answer, answer.data)
