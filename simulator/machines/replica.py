@@ -93,7 +93,7 @@ class Replica:
         self._queue: deque[Event] = deque()
         self._effects: Iterator[Effect] | None = None
         self._tick_at = -1.0
-        self._flush_turn = 0
+        self._flush_turn = self._cuts = 0
         self._asked: dict[int, Any] = {}
         self._pieces: dict[SnapshotId, list[Piece]] = {}
         world = self.world
@@ -189,7 +189,7 @@ class Replica:
             case Reply(request, answer):
                 self._reply(request, answer)
             case Flush(end):
-                turn = self._flush_turn
+                turn = self._flush_turn, self._cuts
                 wait = world.hang_ms() or self._disk_ms()
                 self.later(wait, lambda: self._flushed(turn, end))
             case AppendFetched(epoch, records):
@@ -207,11 +207,13 @@ class Replica:
                 self.disk.state = state
             case TruncateTo(end):
                 self._flush_turn += not world.keeps_flush
+                self._cuts += 1
                 self.log.truncate(end)
             case StoreSnapshot(snapshot, position, data, is_last):
                 self._store(snapshot, position, data, is_last)
             case RestartAt(snapshot):
                 self._flush_turn += not world.keeps_flush
+                self._cuts += 1
                 self.log.restart(self._pieces.pop(snapshot)[0].snapshot)
             case Lead(epoch):
                 self.leading = epoch
@@ -247,8 +249,12 @@ class Replica:
             event = Appended(batch.end)
         self._queue.appendleft(event)
 
-    def _flushed(self, turn: int, end: int) -> None:
+    def _flushed(self, began: tuple[int, int], end: int) -> None:
+        turn, cuts = began
         if turn == self._flush_turn:
+            if cuts != self._cuts:  # a planted bug: what was on its way to the disk is not there any more
+                self.tell(Flushed(end))
+                return
             self.log.durable_end = max(self.log.durable_end, min(end, self.log.end_offset))
             self.tell(Flushed(end))
 
