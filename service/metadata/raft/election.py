@@ -191,7 +191,10 @@ class Election:
         if answer.epoch < core.epoch or error is ErrorCode.unknown_leader_epoch:
             return True
         is_news = error in (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower)
-        if answer.epoch > core.epoch or is_news or (answer.leader_id >= 0 and core.leader_id == NOBODY):
+        is_unknown = core.leader_id == NOBODY
+        if isinstance(core.state, Unattached) and answer.endpoint is not None:
+            is_unknown = True  # or known by its id alone, as a start may find it
+        if answer.epoch > core.epoch or is_news or (answer.leader_id >= 0 and is_unknown):
             self.learn(answer.leader_id, answer.epoch, answer.endpoint)
             self._moved(answer)
             return True
