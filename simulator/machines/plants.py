@@ -128,7 +128,12 @@ def fetches_before_it_has_flushed(machine: RaftMachine) -> None:
     def ready(state: Follower) -> bool:
         return not state.is_appending and (state.fetching is None or not state.fetching.is_whole)
 
+    def claims(before: Any) -> Any:
+        log = machine.core.log
+        return lambda: before()._replace(offset=log.end_offset, last_epoch=log.epochs.latest)
+
     machine.following._is_ready = ready  # type: ignore[method-assign]
+    _swap(machine.following, "_fetch_asked", claims)
 
 
 def half_is_a_majority(machine: RaftMachine) -> None:
