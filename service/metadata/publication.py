@@ -13,9 +13,11 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
 from service.base.errors import CorruptionError, InvariantError, StorageError
+from service.base.slices import Slice
 from service.metadata.batches import MetadataBatch, decode_batches
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
+from service.metadata.image_diff import apply_snapshot
 from service.metadata.raft.log import MetadataLog
 from service.records.batch import iter_headers
 
@@ -58,6 +60,7 @@ class Publication:
         self._on_bug = on_bug
         self._high_watermark = 0
         self._proposals: deque[_Proposal] = deque()
+        self._snapshot: MetadataImage | None = None
         self._catching_up: asyncio.Task[None] | None = None
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._failure: StorageError | None = None
@@ -74,22 +77,21 @@ class Publication:
         while self._proposals and self._proposals[-1].image.offset >= end_offset:
             self._proposals.pop()
 
-    def jump(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """A snapshot stands for the log up to its end: publish it as one change."""
+    def jump(self, image: MetadataImage) -> None:
+        """The log begins anew at the end of a snapshot, which says `image`: publish that as one change, which
+        is found in slices."""
         if image.offset <= self.image.offset:
             raise InvariantError(f"a snapshot up to {image.offset}, {self.image.offset} is published")
         self._proposals.clear()
         self._high_watermark = max(self._high_watermark, image.offset + 1)
-        self._publish(image, delta, 0)
-        self._wake()
+        self._snapshot = image
+        self._begin_catching_up()
 
     def commit(self, high_watermark: int) -> None:
         """Everything below `high_watermark` is decided: publish it."""
         self._high_watermark = high_watermark
         if self._catching_up is None and not self._publish_proposed():
-            self._catching_up = asyncio.get_running_loop().create_task(
-                self._catch_up(), name="metadata-catch-up"
-            )
+            self._begin_catching_up()
         self._wake()
 
     async def reached(self, offset: int) -> None:
@@ -117,8 +119,16 @@ class Publication:
         await asyncio.gather(*(work for _, work in self._works), return_exceptions=True)
         self.fail(StorageError("the node stops"))
 
+    def _begin_catching_up(self) -> None:
+        if self._catching_up is None:
+            self._catching_up = asyncio.get_running_loop().create_task(
+                self._catch_up(), name="metadata-catch-up"
+            )
+
     def _publish_proposed(self) -> bool:
-        """Publish what this node proposed itself; False where the log has to be read to go on."""
+        """Publish what this node proposed itself; False where a snapshot or the log has to be read."""
+        if self._snapshot is not None:
+            return False
         while self.image.offset + 1 < self._high_watermark:
             proposed = self._proposals[0] if self._proposals else None
             if proposed is None or proposed.delta.image is not self.image:
@@ -128,10 +138,17 @@ class Publication:
         return True
 
     async def _catch_up(self) -> None:
-        """Apply the log from the image to the high watermark, slice by slice."""
+        """Apply the snapshot, if one came, and the log behind it up to the high watermark, in slices."""
         try:
             while not self._publish_proposed():
-                self._publish_slice()
+                if self._snapshot is not None:
+                    after, self._snapshot = self._snapshot, None
+                    image, delta = await Slice().go_on(apply_snapshot(self.image, after))
+                    self._publish(image, delta, 0)
+                else:
+                    async with self._log.changing:
+                        if self._snapshot is None:  # else the log has begun anew meanwhile
+                            self._publish_slice()
                 self._wake()
                 await asyncio.sleep(0)
         except Exception as e:

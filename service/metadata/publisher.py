@@ -19,7 +19,7 @@ from uuid import UUID
 from kio.schema.errors import ErrorCode
 
 from service.base.disk import Disk
-from service.base.errors import ConfigError, CorruptionError, InvariantError, RequestError, StorageError
+from service.base.errors import ConfigError, CorruptionError, RequestError, StorageError
 from service.base.files import exists, make_directory, write_atomically
 from service.base.steps import Steps
 from service.base.world import World
@@ -69,6 +69,10 @@ class MetadataOptions:
     """``metadata.log.max.record.bytes.between.snapshots``"""
     snapshot_interval_ms: int = 3_600_000
     """``metadata.log.max.snapshot.interval.ms``; 0: never because of time"""
+    retention_bytes: int = 0
+    """``metadata.max.retention.bytes``, log and snapshots. 0: what need not stay goes, -1: no limit"""
+    retention_ms: int = -1
+    """``metadata.max.retention.ms``; -1: no limit"""
     quorum: QuorumOptions | None = None
     """None: this node is the sole voter"""
 
@@ -88,10 +92,6 @@ class Guest(Protocol):
     def on_lead(self, epoch: int) -> None: ...
 
     def on_step_down(self) -> None: ...
-
-
-Difference = Callable[[MetadataImage, MetadataImage], MetadataDelta]
-"""What leads from one image to another, for listeners that are to jump."""
 
 
 class _Opened(NamedTuple):
@@ -118,9 +118,8 @@ class Publisher:
         *,
         on_fatal: Callable[[str, BaseException], None],
         peers: Peers | None = None,
-        difference: Difference | None = None,
     ) -> None:
-        """Of a quorum of several, `peers` reaches the others, and `difference` is for fetched snapshots."""
+        """`peers` reaches the others of a quorum of several."""
         self._options = options
         self._world = world
         self._on_fatal = on_fatal
@@ -130,7 +129,6 @@ class Publisher:
         identity = Identity(ReplicaKey(options.node_id, options.directory_id))
         self._quorum_options = options.quorum or QuorumOptions(identity, sole)
         self._peers = peers
-        self._difference = difference
         self._guest: Guest | None = None
         self._log: MetadataLog | None = None
         self._quorum: Quorum | None = None
@@ -197,6 +195,8 @@ class Publisher:
             self.metrics,
             max_bytes=self._options.snapshot_max_bytes,
             interval_ms=self._options.snapshot_interval_ms,
+            retention_bytes=self._options.retention_bytes,
+            retention_ms=self._options.retention_ms,
             current_image=lambda: self.image,
             on_fatal=lambda e: self._on_fatal("metadata snapshot", e),
         )
@@ -248,12 +248,9 @@ class Publisher:
         accept_part(disk, directory, snapshot)
         return Proved(content.voters, content.image)
 
-    def _restarted(self, snapshot: SnapshotId, image: MetadataImage) -> None:
+    def _restarted(self, _: SnapshotId, image: MetadataImage) -> None:
         """The log begins anew at a snapshot: listeners are told how it differs from what they know."""
-        if self._difference is None:
-            raise InvariantError(f"metadata: nobody can tell what {snapshot.file_name} changes")
-        publication = self._opened()
-        publication.jump(image, self._difference(publication.image, image))
+        self._opened().jump(image)
 
     def _open(self) -> _Opened:
         disk, directory = self._world.disk, self._options.directory / CLUSTER_METADATA_DIR

@@ -27,6 +27,7 @@ from service.metadata.frames import Frame
 from service.metadata.image import MetadataImage
 from service.metadata.image_frames import image_frames
 from service.metadata.raft.control import NO_VOTERS_SAID, VotersSaid, control_messages, voters_said
+from service.records.batch import complete_headers
 
 _RECORDS_PER_BATCH: Final = 500
 
@@ -115,6 +116,19 @@ def decode_content(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> Sn
     if seen[-1:] != [ControlType.SNAPSHOT_FOOTER]:
         raise CorruptionError("snapshot: its footer is missing")
     return SnapshotContent(delta.build(end_offset - 1, epoch, timestamp_ms), voters)
+
+
+def last_contained_ms(head: bytes) -> int:
+    """The time of the last record that a snapshot covers, as its first batch tells; -1 where it does not."""
+    try:
+        ends = [header.end for header in complete_headers(head)][:1]
+        for batch in decode_batches(head[: ends[0]] if ends else b""):
+            for control in batch.control:
+                if isinstance(control.message, SnapshotHeaderRecord):
+                    return int(control.message.last_contained_log_timestamp)
+    except CorruptionError:
+        pass  # whoever reads it says so
+    return -1
 
 
 def _batches(runs: Iterable[Buffer]) -> Iterator[MetadataBatch]:

@@ -33,7 +33,7 @@ class Network:
         random = self._world.random
         base = 0.1 + random.random()
         if self.delay and random.random() < self.delay:
-            base += random.random() * 400
+            base += random.random() * (self._world.late_ms if random.random() < 0.2 else 400)
         return base
 
     def _is_lost(self, source: int, target: int) -> bool:

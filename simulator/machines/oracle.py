@@ -1,11 +1,11 @@
 """What must hold after every step, and is looked at as it happens: each check costs what changed.
 
-R1  one leader in an epoch, and no replica leads in one twice
+R1  one leader in an epoch, voted for by a majority, and no replica leads in one twice
 R2  a vote, or an epoch, that anybody was told of is never taken back, not by a crash either
 R3  what is committed never changes: all logs and snapshots say the same of it
 R4  logs that have a batch of the same offset and epoch in common agree below it
 R5  high watermarks never fall
-R6  voter sets differ by one voter, and the one before is committed
+R6  voter sets differ by one voter, the one before is committed, and nobody counts by one it has no more
 R7  what a leader commits is on the disks of a majority
 R8  a leader has all that was committed in earlier epochs
 """
@@ -34,6 +34,7 @@ class Oracle:
         self._digests: list[int] = [0]
         self._leaders: dict[int, tuple[ReplicaKey, int]] = {}
         self._votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
+        self._voters_of: dict[int, list[ReplicaKey]] = {}
         self._told: dict[ReplicaKey, int] = {}
         self._batches: dict[tuple[int, int], tuple[Batch, int]] = {}
         self._marks: dict[int, int] = {}
@@ -50,6 +51,7 @@ class Oracle:
         epoch, me = replica.machine.epoch, (replica.key, replica.life)
         if self._leaders.setdefault(epoch, me) != me:
             raise Violation(f"R1: {self._leaders[epoch]} and {me} lead in epoch {epoch}")
+        self._was_voted_for(replica, epoch)
         log = replica.log
         end = max((mark for other, mark in self._marks.items() if other < epoch), default=0)
         if log.end_offset < end:
@@ -58,7 +60,23 @@ class Oracle:
         if end > log.start_offset and (batch is None or batch.epoch != self.committed[end - 1][0]):
             raise Violation(f"R8: the leader of epoch {epoch} has another record at {end - 1}")
 
+    def _was_voted_for(self, replica: Replica, epoch: int) -> None:
+        voters = replica.log.voters.latest
+        granted = {
+            key.node_id
+            for key in self._voters_of.get(epoch, ())
+            if voters.has(key) and self._votes[key, epoch] == replica.key
+        }
+        if voters.has(replica.key):
+            granted.add(replica.node_id)  # a sole voter tells nobody
+        if len(granted) < voters.majority:
+            raise Violation(
+                f"R1: {granted} of {voters} voted for {replica.key}, which leads in epoch {epoch}"
+            )
+
     def voted(self, key: ReplicaKey, epoch: int, candidate: ReplicaKey) -> None:
+        if (key, epoch) not in self._votes:
+            self._voters_of.setdefault(epoch, []).append(key)
         if self._votes.setdefault((key, epoch), candidate) != candidate:
             raise Violation(f"R2: {key} votes for {candidate} and {self._votes[key, epoch]} in epoch {epoch}")
 
@@ -74,6 +92,9 @@ class Oracle:
         if machine.high_watermark < replica.mark:
             raise Violation(f"R5: {replica.key}: {replica.mark} becomes {machine.high_watermark}")
         replica.mark = machine.high_watermark
+        offset = replica.log.voters.latest_offset
+        if offset is not None and offset >= replica.log.end_offset:
+            raise Violation(f"R6: {replica.key} counts by voters at {offset}, which its log has no more")
         state = machine.core.state
         if isinstance(state, Leader) and state.committed >= 0:
             if state.committed < self._marks.get(machine.epoch, -1):

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from simulator.machines.world import MachinesWorld
 
 _WAITED_FOR: Final = (Persist, TruncateTo, RestartAt)
-_BATCHES_READ: Final = 4
 _PIECES_READ: Final = 3
 
 
@@ -94,7 +93,7 @@ class Replica:
         self._queue: deque[Event] = deque()
         self._effects: Iterator[Effect] | None = None
         self._tick_at = -1.0
-        self._flush_turn = 0
+        self._flush_turn = self._cuts = 0
         self._asked: dict[int, Any] = {}
         self._pieces: dict[SnapshotId, list[Piece]] = {}
         world = self.world
@@ -185,12 +184,14 @@ class Replica:
                     world.oracle.told_epoch(self.key, asked.epoch)
                     if not asked.pre_vote:
                         world.oracle.voted(self.key, asked.epoch, self.key)
+                        world.may_fall("votes", self)
                 world.network.ask(self, peer, call, asked)
             case Reply(request, answer):
                 self._reply(request, answer)
             case Flush(end):
-                turn = self._flush_turn
-                self.later(self._disk_ms(), lambda: self._flushed(turn, end))
+                turn = self._flush_turn, self._cuts
+                wait = world.hang_ms() or self._disk_ms()
+                self.later(wait, lambda: self._flushed(turn, end))
             case AppendFetched(epoch, records):
                 self._append_fetched(epoch, records)
             case AppendControl(epoch, records):
@@ -200,19 +201,24 @@ class Replica:
                 self.append(Batch(self.log.end_offset, epoch, records))
             case Commit(mark):
                 world.oracle.commits(self, mark)
+                if self.is_leader:
+                    world.may_fall("commits", self)
             case Persist(state):
                 self.disk.state = state
             case TruncateTo(end):
                 self._flush_turn += not world.keeps_flush
+                self._cuts += 1
                 self.log.truncate(end)
             case StoreSnapshot(snapshot, position, data, is_last):
                 self._store(snapshot, position, data, is_last)
             case RestartAt(snapshot):
                 self._flush_turn += not world.keeps_flush
+                self._cuts += 1
                 self.log.restart(self._pieces.pop(snapshot)[0].snapshot)
             case Lead(epoch):
                 self.leading = epoch
                 world.oracle.leads(self)
+                world.may_fall("leads", self)
             case StepDown():
                 self.leading = -1
             case _:
@@ -243,8 +249,12 @@ class Replica:
             event = Appended(batch.end)
         self._queue.appendleft(event)
 
-    def _flushed(self, turn: int, end: int) -> None:
+    def _flushed(self, began: tuple[int, int], end: int) -> None:
+        turn, cuts = began
         if turn == self._flush_turn:
+            if cuts != self._cuts:  # a planted bug: what was on its way to the disk is not there any more
+                self.tell(Flushed(end))
+                return
             self.log.durable_end = max(self.log.durable_end, min(end, self.log.end_offset))
             self.tell(Flushed(end))
 
@@ -258,7 +268,7 @@ class Replica:
         if isinstance(answer, VoteAnswer) and answer.granted and not asked.pre_vote:
             oracle.voted(self.key, epoch, asked.candidate)
         if isinstance(answer, FetchAnswer) and isinstance(answer.records, ReadLog):
-            count = self.world.random.randint(1, _BATCHES_READ)
+            count = self.world.random.randint(1, self.world.batches_read)
             answer = answer._replace(records=self.log.read(answer.records.offset, count))  # type: ignore[arg-type]
         if isinstance(answer, SnapshotAnswer) and isinstance(answer.data, ReadSnapshot):
             answer = self._read_snapshot(answer, answer.data)

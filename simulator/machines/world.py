@@ -50,6 +50,8 @@ ACTS: Final = {
     "crash_all": 1,
     "move": 2,
 }
+FALLS: Final = ("votes", "leads", "commits")
+"""Moments in which a replica may fall: its vote is asked for, it leads, it has committed something."""
 BOOTSTRAP: Final = SnapshotId(0, 0)
 
 
@@ -84,6 +86,12 @@ class MachinesWorld:
         self.is_healing = self._has_moved = False
         self.kraft_version = random.choice((0, 1, 1))
         self._answers = 0
+        self._falls = {moment: random.choice((0.0, 0.0, 0.1, 0.5)) for moment in FALLS}
+        self._hangs = random.choice((0.0, 0.0, 0.05, 0.3))
+        self._burst = random.choice((1, 1, 6))
+        self.batches_read = random.choice((1, 2, 4))
+        """most that one fetch gets"""
+        self.late_ms = random.choice((400, 3000))
         acts = [act for act in ACTS if random.random() < 0.6]
         if "move" in acts:  # one that nobody can call is as good as lost
             acts = [act for act in acts if act not in ("wipe", "reconfigure")]
@@ -184,11 +192,39 @@ class MachinesWorld:
     def _write(self) -> None:
         for replica in self.replicas.values():
             if replica.is_leader and self.random.random() < 0.9:
-                count = self.random.choice((1, 1, 2, 3))
-                replica.propose(tuple(self.new_number() for _ in range(count)))
+                for _ in range(self.random.randint(1, self._burst)):
+                    count = self.random.choice((1, 1, 2, 3))
+                    if replica.is_leader:
+                        replica.propose(tuple(self.new_number() for _ in range(count)))
         self._write_later()
 
     # -- faults
+
+    def hang_ms(self) -> float:
+        """How long a flush hangs; 0: it does not."""
+        if self._hangs and not self.is_healing and self.random.random() < self._hangs:
+            return 3000 * self.random.random()
+        return 0.0
+
+    def may_fall(self, moment: str, replica: Replica) -> None:
+        """`replica` may be gone in a moment: crashed, or cut off from all others."""
+        rate, random = self._falls[moment], self.random
+        if rate and not self.is_healing and random.random() < rate:
+            wait = random.choice((1, 4, 12)) * random.random()
+            self.at(self.now + wait, partial(self._fall, replica, replica.life))
+
+    def _fall(self, replica: Replica, life: int) -> None:
+        if replica.life != life or self.is_healing:
+            return
+        back = self.now + self.random.choice((5, 100, 3000)) * self.random.random()
+        if self.random.random() < 0.6:
+            replica.crash()
+            self.at(back, partial(_start, replica))
+            return
+        one = replica.node_id
+        links = {link for other in self.replicas for link in ((one, other), (other, one))}
+        self.network.cut |= links
+        self.at(back, partial(self.network.cut.difference_update, links))
 
     def _act(self) -> None:
         if self.is_healing:

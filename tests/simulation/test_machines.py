@@ -15,6 +15,9 @@ SOME_PLANTS = (
     "half_is_a_majority",
     "vote_not_persisted",
     "leadership_not_persisted",
+    "truncation_keeps_voters",
+    "claims_what_is_not_flushed",
+    "old_answers_count",
 )
 
 

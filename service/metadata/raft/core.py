@@ -47,7 +47,7 @@ from service.metadata.raft.roles import (
     Timing,
     Unattached,
 )
-from service.metadata.raft.state import QuorumState
+from service.metadata.raft.state import MAX_EPOCH, QuorumState
 from service.metadata.raft.voters import RECONFIGURABLE, Voter, VoterSet
 
 UPDATE_PERIOD_FETCH_TIMEOUTS: Final = 3
@@ -102,6 +102,8 @@ class RaftCore:
     def may_stand(self) -> bool:
         """A voter; or one that was removed, while that is not known to be committed: of two voters it may be
         the only one that has the record, and the other cannot win without its vote (Raft thesis, 4.2.2)."""
+        if self.epoch > MAX_EPOCH - 1:
+            return False  # no epoch is left
         if self.is_voter:
             return True
         offset, before = self.log.voters.latest_offset, self.log.voters.previous
@@ -131,9 +133,7 @@ class RaftCore:
 
     def is_me(self, key: ReplicaKey) -> bool:
         """Whether a request that is meant for `key` is meant for this replica."""
-        if key.node_id < 0 and key.directory_id == NO_DIRECTORY:
-            return True
-        return key.matches(self.key)
+        return key.node_id < 0 or key.matches(self.key)
 
     # -- effects and time
 
@@ -264,13 +264,14 @@ class RaftCore:
         """The role that a start begins with."""
         self.state = state
 
-    def become_unattached(self, epoch: int) -> None:
-        """A later epoch has begun, or nobody is known to lead in this one."""
+    def become_unattached(self, epoch: int, *, waits_anew: bool = False) -> None:
+        """A later epoch has begun, or nobody is known to lead in this one. Who was waiting to stand goes on
+        waiting, unless it `waits_anew`."""
         before = self.state
         if epoch > self.epoch:
             self.epoch, self.voted = epoch, None
             self.leader_id, self.leader_endpoint = NOBODY, None
-        if isinstance(before, Unattached | Prospective | Candidate) and before.deadline_ms > self.now_ms:
+        if not waits_anew and isinstance(before, Unattached | Prospective | Candidate | Resigned):
             deadline_ms = before.deadline_ms
         else:
             deadline_ms = self.now_ms + self.random_election_timeout_ms()
@@ -283,8 +284,13 @@ class RaftCore:
         if self.voted is not None and not self.voted.matches(candidate):
             raise InvariantError(f"raft: voted for {self.voted} in epoch {self.epoch}, not for {candidate}")
         self.voted = candidate
-        if isinstance(self.state, Unattached | Prospective):
-            self.state.deadline_ms = self.now_ms + self.random_election_timeout_ms()
+        deadline_ms = self.now_ms + self.random_election_timeout_ms()
+        if isinstance(self.state, Unattached):
+            self.state.deadline_ms = deadline_ms
+        elif isinstance(self.state, Prospective):
+            self.state = Prospective(
+                deadline_ms, {self.key.node_id}
+            )  # asks anew, should that come to nothing
         self.persist()
 
     def become_follower(self, epoch: int, leader_id: int, endpoint: Endpoint | None) -> None:

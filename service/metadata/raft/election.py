@@ -6,6 +6,8 @@ handleEndQuorumEpochRequest), ``EpochState.canGrantVote``; KIP-595, KIP-996.
 
 from __future__ import annotations
 
+from typing import Final
+
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import InvariantError
@@ -30,6 +32,10 @@ from service.metadata.raft.roles import (
     Resigned,
     Unattached,
 )
+from service.metadata.raft.state import MAX_EPOCH
+
+LAST_EPOCH_TOLD: Final = MAX_EPOCH - 1
+"""Whoever is told of it can still stand in the one after it."""
 
 
 class Election:
@@ -60,6 +66,8 @@ class Election:
         if asked.last_offset < 0 or last < 0 or last > epoch or (last == epoch and not asked.pre_vote):
             return ErrorCode.invalid_request
         error = self._check_epoch(asked.candidate.node_id, epoch)
+        if error is NONE and asked.candidate.node_id == core.key.node_id:
+            error = ErrorCode.invalid_request  # we do not ask ourselves
         if error is not NONE:
             return error
         if epoch > core.epoch:
@@ -69,7 +77,24 @@ class Election:
     def _check_epoch(self, node_id: int, epoch: int) -> ErrorCode:
         if epoch < self._core.epoch:
             return ErrorCode.fenced_leader_epoch
-        return ErrorCode.invalid_request if node_id < 0 else NONE
+        return ErrorCode.invalid_request if node_id < 0 or epoch > LAST_EPOCH_TOLD else NONE
+
+    def _check_leader(self, leader_id: int, epoch: int) -> ErrorCode:
+        """What nobody can say in good faith changes nothing: that we lead where we do not, or that a node
+        which does not vote leads beside a leader that is known.
+
+        Of a voter it is the end of this node (`learn`): then there are two leaders in one epoch.
+        """
+        core = self._core
+        error = self._check_epoch(leader_id, epoch)
+        if error is not NONE:
+            return error
+        is_known = epoch == core.epoch and core.leader_id != NOBODY
+        if is_known and core.leader_id == leader_id:
+            return NONE
+        if leader_id == core.key.node_id or (is_known and core.voters.get(leader_id) is None):
+            return ErrorCode.invalid_request
+        return NONE
 
     def _can_grant(self, asked: VoteAsked) -> bool:
         core, state = self._core, self._core.state
@@ -89,7 +114,7 @@ class Election:
         if not core.knows_cluster(asked.cluster_id):
             core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
             return
-        error = self._check_epoch(asked.leader_id, asked.epoch)
+        error = self._check_leader(asked.leader_id, asked.epoch)
         if error is NONE:
             endpoint = asked.endpoints[0] if asked.endpoints else core.voters.endpoint(asked.leader_id)
             self.learn(asked.leader_id, asked.epoch, endpoint)
@@ -101,13 +126,14 @@ class Election:
         if not core.knows_cluster(asked.cluster_id):
             core.reply(request, Refusal(ErrorCode.inconsistent_cluster_id))
             return
-        error = self._check_epoch(asked.leader_id, asked.epoch)
+        error = self._check_leader(asked.leader_id, asked.epoch)
         if error is NONE:
             endpoint = asked.endpoints[0] if asked.endpoints else core.voters.endpoint(asked.leader_id)
             self.learn(asked.leader_id, asked.epoch, endpoint)
             state = core.state
             if isinstance(state, Follower) and core.leader_id == asked.leader_id:
-                # It leads no more: who asks us whether it would be elected is no nuisance.
+                # It leads no more: who asks us whether it would be elected is no nuisance. (Kafka refuses
+                # pre-votes here until the time it sets below has come.)
                 state.has_fetched = False
                 state.deadline_ms = core.now_ms + self._succession_ms(asked.successors)
         core.reply(request, self._leader_answer(error))
@@ -165,7 +191,10 @@ class Election:
         if answer.epoch < core.epoch or error is ErrorCode.unknown_leader_epoch:
             return True
         is_news = error in (ErrorCode.fenced_leader_epoch, ErrorCode.not_leader_or_follower)
-        if answer.epoch > core.epoch or is_news or (answer.leader_id >= 0 and core.leader_id == NOBODY):
+        is_unknown = core.leader_id == NOBODY
+        if isinstance(core.state, Unattached) and answer.endpoint is not None:
+            is_unknown = True  # or known by its id alone, as a start may find it
+        if answer.epoch > core.epoch or is_news or (answer.leader_id >= 0 and is_unknown):
             self.learn(answer.leader_id, answer.epoch, answer.endpoint)
             self._moved(answer)
             return True
@@ -226,7 +255,7 @@ class Election:
         """Ask those who have not answered; see whether it is won, or lost."""
         core = self._core
         if not core.may_stand:
-            self._give_up(state)
+            self._give_up(state, is_lost=True)
             return
         ids = core.voters.ids
         if sum(node_id in state.granted for node_id in ids) >= core.voters.majority:
@@ -235,9 +264,10 @@ class Election:
         is_lost = len(ids) - sum(node_id in state.rejected for node_id in ids) < core.voters.majority
         if isinstance(state, Candidate) and is_lost and not state.is_backing_off:
             state.is_backing_off = True
+            # Kafka waits for the election's time to be up; pre-vote keeps it harmless not to.
             state.deadline_ms = min(state.deadline_ms, core.now_ms + core.random_backoff_ms())
         if core.is_due(state.deadline_ms) or (is_lost and isinstance(state, Prospective)):
-            self._lost(state)
+            self._lost(state, is_lost=is_lost)
             return
         if is_lost:
             return
@@ -258,20 +288,20 @@ class Election:
         else:
             self._core.become_leader(tuple(sorted(state.granted)))
 
-    def _lost(self, state: Prospective | Candidate) -> None:
+    def _lost(self, state: Prospective | Candidate, *, is_lost: bool) -> None:
         if isinstance(state, Candidate):
             self._core.become_prospective()
         else:
-            self._give_up(state)
+            self._give_up(state, is_lost=is_lost)
 
-    def _give_up(self, state: Prospective | Candidate) -> None:
-        """Back to the leader that may be there, or to waiting for one."""
+    def _give_up(self, state: Prospective | Candidate, *, is_lost: bool) -> None:
+        """Back to the leader that may be there, or to waiting for one: who was refused waits anew, who just
+        was not answered asks again at once."""
         core = self._core
         if isinstance(state, Prospective) and core.leader_id >= 0 and core.leader_endpoint is not None:
             core.become_follower(core.epoch, core.leader_id, core.leader_endpoint)
         else:
-            state.deadline_ms = core.now_ms  # draws a new one
-            core.become_unattached(core.epoch)
+            core.become_unattached(core.epoch, waits_anew=is_lost)
 
     def poll_resigned(self, state: Resigned) -> None:
         core = self._core

@@ -93,12 +93,14 @@ class Following:
         return self._fetch_asked()
 
     def _fetch_asked(self) -> FetchAsked:
+        """It claims what is on disk: a leader whose voters we are among, unknown to us, counts it."""
         core, timing = self._core, self._core.timing
+        end = min(core.flushed, core.log.end_offset)
         return FetchAsked(
             core.key,
             core.epoch,
-            core.log.end_offset,
-            core.log.epochs.latest,
+            end,
+            core.log.epochs.epoch_below(end),
             core.high_watermark,
             timing.fetch_max_bytes,
             timing.fetch_wait_ms,

@@ -31,6 +31,10 @@ from service.metadata.raft.roles import NEVER, Leader, Parked, Replica
 from service.metadata.raft.voters import Voter
 
 OBSERVER_SESSION_MS: Final = 300_000
+MAX_REPLICAS: Final = 1000
+"""that are remembered, besides the voters: a node can call itself anything"""
+MAX_ANSWER_BYTES: Final = 8 * 2**20
+"""of records or of a snapshot, whatever is asked for"""
 
 
 class Leading:
@@ -90,7 +94,7 @@ class Leading:
             if is_heard:
                 self._heard_fetch(state, asked)
             if asked.offset < core.log.end_offset:
-                records = ReadLog(asked.offset, max(asked.max_bytes, 0))
+                records = ReadLog(asked.offset, _bounded(asked.max_bytes))
         return FetchAnswer(
             NONE,
             core.epoch,
@@ -133,7 +137,19 @@ class Leading:
             state.quorum_deadline_ms = core.now_ms + core.timing.fetch_timeout_ms * 3 // 2
 
     def replica(self, state: Leader, key: ReplicaKey) -> Replica:
-        return state.replicas.setdefault(self._known_as(key), Replica())
+        known = self._known_as(key)
+        found = state.replicas.get(known)
+        if found is None:
+            if len(state.replicas) >= MAX_REPLICAS + len(self._core.voters):
+                self._forget_one(state)
+            found = state.replicas[known] = Replica()
+        return found
+
+    def _forget_one(self, state: Leader) -> None:
+        """The one that does not vote and has been silent for longest."""
+        voters = self._core.voters
+        strangers = (key for key in state.replicas if not voters.has(key))
+        del state.replicas[min(strangers, key=lambda key: state.replicas[key].last_fetch_ms)]
 
     def _known_as(self, key: ReplicaKey) -> ReplicaKey:
         """A voter whose directory is not known is known by its id."""
@@ -189,13 +205,13 @@ class Leading:
             error = ErrorCode.position_out_of_range
         answer = SnapshotAnswer(error, core.epoch, core.leader_id, core.endpoint_of(core.leader_id))
         if error is NONE and isinstance(state, Leader):
-            replica = self.replica(state, asked.replica)
-            replica.last_fetch_ms = core.now_ms
-            self.heard(state, asked.replica)
+            if asked.replica.node_id >= 0 and asked.replica.node_id != core.key.node_id:
+                self.replica(state, asked.replica).last_fetch_ms = core.now_ms
+                self.heard(state, asked.replica)
             answer = answer._replace(
                 snapshot=asked.snapshot,
                 position=asked.position,
-                data=ReadSnapshot(asked.snapshot, asked.position, max(asked.max_bytes, 0)),
+                data=ReadSnapshot(asked.snapshot, asked.position, _bounded(asked.max_bytes)),
             )
         core.reply(request, answer)
 
@@ -273,3 +289,7 @@ class Leading:
                 for key, one in state.replicas.items()
                 if core.voters.has(key) or core.now_ms - one.last_fetch_ms < OBSERVER_SESSION_MS
             }
+
+
+def _bounded(max_bytes: int) -> int:
+    return min(max(max_bytes, 0), MAX_ANSWER_BYTES)

@@ -6,6 +6,7 @@ appended to on the event loop and flushed on a `log-io` thread.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -13,6 +14,7 @@ from uuid import UUID
 
 from service.base.disk import Disk
 from service.base.errors import CorruptionError
+from service.base.files import remove_file
 from service.base.types import Buffer, TopicIdPartition
 from service.base.world import World
 from service.config.settings import LogConfig
@@ -23,7 +25,7 @@ from service.metadata.raft.durable_offset import DurableOffset, keep_durable_off
 from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.log_check import Durable, check_log
 from service.metadata.raft.log_view import EpochIndex
-from service.metadata.raft.snapshots import read_piece, store_piece, sync_part
+from service.metadata.raft.snapshots import list_snapshots, read_piece, store_piece, sync_part
 from service.metadata.raft.state import QuorumState
 from service.metadata.raft.state_file import write_state
 from service.metadata.raft.voters import VoterHistory, VoterSet
@@ -50,6 +52,8 @@ class MetadataLog:
         self.snapshots = tuple(snapshots)
         """oldest first"""
         self.voters = voters
+        self.changing = asyncio.Lock()
+        """held on the loop by whoever reads it there, or has a thread cut it, begin it anew or seal it"""
         self._disk = disk
         self._log = log
         self._durable = durable
@@ -148,6 +152,11 @@ class MetadataLog:
     def end_offset(self) -> int:
         return self._log.log_end_offset
 
+    @property
+    def size(self) -> int:
+        """Bytes of its segments."""
+        return self._log.size
+
     def append(self, data: Buffer) -> None:
         """Write whole batches; not on disk before `flush`. What they say of voters counts at once."""
         control: list[MetadataBatch] = []
@@ -213,6 +222,9 @@ class MetadataLog:
         self._log.restart_at(snapshot.end_offset)
         self._durable.write(snapshot.end_offset)
         self._durable.sync()
+        for old in list_snapshots(self._disk, self.directory):
+            if old.end_offset < snapshot.end_offset:  # nothing goes on from it any more
+                remove_file(self._disk, self.directory / old.file_name)
         self.snapshots = (snapshot,)
         self.epochs.restart(snapshot)
         self.voters.restart(snapshot.end_offset, said.voters, said.version)

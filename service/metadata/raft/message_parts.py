@@ -13,6 +13,7 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.base.errors import CorruptionError
 from service.metadata.endpoint import Endpoint
 from service.metadata.raft.keys import NO_DIRECTORY
 from service.metadata.raft.requests import (
@@ -24,6 +25,7 @@ TOPIC: Final = "__cluster_metadata"
 TOPIC_ID: Final = UUID(int=1)
 KRAFT_VERSION: Final = "kraft.version"
 LISTENER: Final = "CONTROLLER"
+MAX_HOST: Final = 255
 
 FETCH: Final = 1
 API_VERSIONS: Final = 18
@@ -49,6 +51,8 @@ MODULES: Final = {
     UPDATE_VOTER: "update_raft_voter",
 }
 BAD: Final = Refusal(ErrorCode.invalid_request)
+UNKNOWN: Final = Refusal(ErrorCode.unknown_topic_or_partition)
+"""Of a partition that is not ours, where Kafka says so of the partition and not of the request."""
 
 
 @cache
@@ -72,7 +76,19 @@ def or_none(value: UUID) -> UUID | None:
 
 
 def endpoints_of(listeners: Iterable[Any]) -> VoterEndpoints:
-    return tuple(Endpoint(str(one.name), str(one.host), int(one.port)) for one in listeners)
+    """Raises `CorruptionError` for an address that no node can have: none is ever looked up."""
+    return tuple(endpoint_of(str(one.name), str(one.host), int(one.port)) for one in listeners)
+
+
+def endpoint_of(name: str, host: str, port: int) -> Endpoint:
+    """Raises `CorruptionError` for what is none."""
+    try:
+        is_sound = port > 0 and 0 < len(host) <= MAX_HOST and "\0" not in host and bool(host.encode("idna"))
+    except UnicodeError:
+        is_sound = False
+    if not is_sound:
+        raise CorruptionError(f"{host[:MAX_HOST]!r}:{port} is no address")
+    return Endpoint(name, host, port)
 
 
 def listeners_of(module: ModuleType, name: str, endpoints: VoterEndpoints) -> tuple[Any, ...]:

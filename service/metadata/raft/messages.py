@@ -2,6 +2,7 @@
 
     of_request(api key, version, message) -> asked | refusal      what a peer or an admin asks of us
     to_response(api key, version, answer) -> message              what we answer
+    to_refusal(api key, version, message, refusal)            what we answer where nothing could be asked
     to_request(asked) -> (api key, version, message)              what we ask, in the newest version
     of_response(api key, version, message) -> answer              what we are answered
 
@@ -27,7 +28,9 @@ from service.metadata.raft.message_parts import (
     FETCH_SNAPSHOT,
     KRAFT_VERSION,
     LISTENER,
+    UNKNOWN,
     VOTE,
+    endpoint_of,
     endpoints_of,
     make,
     module_of,
@@ -35,7 +38,7 @@ from service.metadata.raft.message_parts import (
     only_partition,
     uuid_or_zero,
 )
-from service.metadata.raft.messages_out import to_request, to_response
+from service.metadata.raft.messages_out import to_refusal, to_request, to_response
 from service.metadata.raft.requests import (
     NONE,
     NOT_BEHIND,
@@ -59,15 +62,35 @@ from service.metadata.raft.requests import (
     VoteAnswer,
     VoteAsked,
 )
+from service.metadata.raft.state import MAX_EPOCH
 from service.metadata.raft.voters import Voter
 
-__all__ = ["VOTE", "make", "module_of", "of_request", "of_response", "to_request", "to_response"]
+__all__ = [
+    "VOTE",
+    "make",
+    "module_of",
+    "of_request",
+    "of_response",
+    "to_refusal",
+    "to_request",
+    "to_response",
+]
 
 # -- requests in
 
 
 def of_request(api_key: int, version: int, message: Any) -> Asked | Refusal:
-    """What is asked. A `Refusal` where it is not of our partition. Clusters are compared by the machine."""
+    """What is asked. A `Refusal` where it is not of our partition, or names an address that cannot be one.
+
+    Clusters are compared by the machine; of a refusal, which never gets there, by who answers.
+    """
+    try:
+        return _asked(api_key, message)
+    except CorruptionError:
+        return BAD
+
+
+def _asked(api_key: int, message: Any) -> Asked | Refusal:
     match api_key:
         case 1:
             return _fetch_asked(message)
@@ -92,7 +115,9 @@ def of_request(api_key: int, version: int, message: Any) -> Asked | Refusal:
             return VersionsAsked()
         case 52 | 53 | 54 | 55:
             partition = only_partition(message.topics)
-            return BAD if partition is None else _election_asked(api_key, message, partition)
+            if partition is None:
+                return UNKNOWN if api_key == DESCRIBE else BAD
+            return _election_asked(api_key, message, partition)
         case _:
             raise ValueError(f"API {api_key} is none of the quorum's")
 
@@ -134,8 +159,8 @@ def _election_asked(api_key: int, message: Any, partition: Any) -> Asked:
 
 def _fetch_asked(message: Any) -> FetchAsked | Refusal:
     partition = only_partition(message.topics)
-    if partition is None:
-        return BAD
+    if partition is None or not hasattr(message.topics[0], "topic_id"):
+        return BAD  # before version 13 topics had no ids, and ours is known by its id here
     replica_id = message.replica_state.replica_id if hasattr(message, "replica_state") else message.replica_id
     mark = getattr(partition, "high_watermark", NOT_BEHIND)
     return FetchAsked(
@@ -153,7 +178,7 @@ def _fetch_asked(message: Any) -> FetchAsked | Refusal:
 def _snapshot_asked(message: Any) -> SnapshotAsked | Refusal:
     partition = only_partition(message.topics)
     if partition is None:
-        return BAD
+        return UNKNOWN if len(message.topics) == 1 and len(message.topics[0].partitions) == 1 else BAD
     return SnapshotAsked(
         ReplicaKey(int(message.replica_id), uuid_or_zero(getattr(partition, "replica_directory_id", None))),
         int(partition.current_leader_epoch),
@@ -176,15 +201,15 @@ def _voter_named(message: Any) -> Voter:
 
 
 def of_response(api_key: int, version: int, message: Any) -> Answered:
-    """What is answered. `CorruptionError` where it is not of our partition."""
+    """What is answered. `CorruptionError` where it is not of our partition, or cannot be."""
     error: ErrorCode = message.error_code
     match api_key:
         case 80 | 81:
             return ChangeAnswer(error, message.error_message or "")
         case 82:
             one = message.current_leader
-            endpoint = Endpoint(LISTENER, str(one.host), int(one.port)) if one.host else None
-            return LeaderAnswer(error, int(one.leader_epoch), int(one.leader_id), endpoint)
+            endpoint = endpoint_of(LISTENER, str(one.host), int(one.port)) if one.host else None
+            return LeaderAnswer(error, _epoch(one.leader_epoch), int(one.leader_id), endpoint)
         case 18:
             found = [one for one in message.supported_features if one.name == KRAFT_VERSION]
             if not found:
@@ -196,7 +221,7 @@ def of_response(api_key: int, version: int, message: Any) -> Answered:
     if partition is None:
         raise CorruptionError("an answer that is not of the metadata partition")
     leader = partition.current_leader if api_key in (FETCH, FETCH_SNAPSHOT) else partition
-    leader_id, epoch = int(leader.leader_id), int(leader.leader_epoch)
+    leader_id, epoch = int(leader.leader_id), _epoch(leader.leader_epoch)
     place = _endpoint_of(message, leader_id)
     error = partition.error_code
     if api_key == VOTE:
@@ -226,5 +251,11 @@ def of_response(api_key: int, version: int, message: Any) -> Answered:
 def _endpoint_of(message: Any, leader_id: int) -> Endpoint | None:
     for one in getattr(message, "node_endpoints", ()):
         if one.node_id == leader_id:
-            return Endpoint(LISTENER, str(one.host), int(one.port))
+            return endpoint_of(LISTENER, str(one.host), int(one.port))
     return None
+
+
+def _epoch(value: Any) -> int:
+    if value > MAX_EPOCH:
+        raise CorruptionError(f"epoch {value} is not below 2^31 - 1")
+    return int(value)

@@ -14,14 +14,17 @@ from service.metadata.raft.message_parts import (
     ADD_VOTER,
     API_VERSIONS,
     BEGIN,
+    DESCRIBE,
     END,
     FETCH,
     FETCH_SNAPSHOT,
     LISTENER,
+    MODULES,
     NAMES,
     REMOVE_VOTER,
     TOPIC,
     TOPIC_ID,
+    UNKNOWN,
     UPDATE_VOTER,
     VOTE,
     listeners_of,
@@ -75,10 +78,44 @@ def to_response(api_key: int, version: int, answer: Answered, wall_ms: int = 0) 
             raise ValueError("ApiVersions is answered by the listener")
 
 
+def to_refusal(api_key: int, version: int, message: Any, refusal: Refusal) -> Any:
+    """The answer to a `message` that is not of our partition: an error of each that it names where Kafka says
+    so there (DescribeQuorum, FetchSnapshot), else of the whole."""
+    module = module_of(api_key, version, "response")
+    if api_key not in (DESCRIBE, FETCH_SNAPSHOT) or refusal.error is not UNKNOWN.error:
+        return to_response(api_key, version, refusal)
+    if api_key == FETCH_SNAPSHOT:
+        topic = message.topics[0]
+        partition = _snapshot_partition(
+            module, SnapshotAnswer(refusal.error, -1), int(topic.partitions[0].partition)
+        )
+        topics: tuple[Any, ...] = (make(module, "TopicSnapshot", name=topic.name, partitions=(partition,)),)
+        values: dict[str, Any] = {"throttle_time": timedelta(), "node_endpoints": ()}
+        return make(module, "FetchSnapshotResponse", error_code=NONE, topics=topics, **values)
+    topics = tuple(
+        make(
+            module,
+            "TopicData",
+            topic_name=topic.topic_name,
+            partitions=tuple(
+                _described_partition(module, DescribeAnswer(refusal.error, -1), 0, int(one.partition_index))
+                for one in topic.partitions
+            ),
+        )
+        for topic in message.topics or ()
+    )
+    return make(
+        module, "DescribeQuorumResponse", error_code=NONE, error_message=None, topics=topics, nodes=()
+    )
+
+
 def _refused(module: ModuleType, api_key: int, error: ErrorCode) -> Any:
     """An error for the whole request."""
+    if api_key == UPDATE_VOTER:
+        return _leader_response(module, api_key, LeaderAnswer(error, -1))
     if api_key not in NAMES:
-        return make(module, "UpdateRaftVoterResponse", throttle_time=timedelta(), error_code=error)
+        name = f"{MODULES[api_key].title().replace('_', '')}Response"
+        return make(module, name, throttle_time=timedelta(), error_code=error, error_message=None)
     name, topics = NAMES[api_key]
     values: dict[str, Any] = {topics: (), "throttle_time": timedelta(), "nodes": (), "error_message": None}
     return make(module, name, error_code=error, **values)
@@ -110,24 +147,12 @@ def _with_partition(module: ModuleType, answer: VoteAnswer | FetchAnswer | Snaps
         )
         topic = make(module, "TopicData", topic_name=TOPIC, partitions=(partition,))
         return make(module, "VoteResponse", topics=(topic,), **values)
-    leader = make(module, "LeaderIdAndEpoch", leader_id=answer.leader_id, leader_epoch=answer.epoch)
-    snapshot = answer.snapshot or SnapshotId(-1, -1)
-    told = make(module, "SnapshotId", end_offset=snapshot.end_offset, epoch=snapshot.epoch)
     if isinstance(answer, SnapshotAnswer):
-        partition = make(
-            module,
-            "PartitionSnapshot",
-            index=0,
-            error_code=answer.error,
-            snapshot_id=told,
-            current_leader=leader,
-            size=answer.size,
-            position=answer.position,
-            unaligned_records=answer.data,
-        )
+        partition = _snapshot_partition(module, answer, 0)
         topic = make(module, "TopicSnapshot", name=TOPIC, partitions=(partition,))
         return make(module, "FetchSnapshotResponse", topics=(topic,), **values)
     diverging = answer.diverging or EpochEnd(-1, -1)
+    told, leader = _snapshot_and_leader(module, answer)
     partition = make(
         module,
         "PartitionData",
@@ -147,6 +172,29 @@ def _with_partition(module: ModuleType, answer: VoteAnswer | FetchAnswer | Snaps
     )
     topic = make(module, "FetchableTopicResponse", topic=TOPIC, topic_id=TOPIC_ID, partitions=(partition,))
     return make(module, "FetchResponse", responses=(topic,), **values)
+
+
+def _snapshot_and_leader(module: ModuleType, answer: FetchAnswer | SnapshotAnswer) -> tuple[Any, Any]:
+    snapshot = answer.snapshot or SnapshotId(-1, -1)
+    return (
+        make(module, "SnapshotId", end_offset=snapshot.end_offset, epoch=snapshot.epoch),
+        make(module, "LeaderIdAndEpoch", leader_id=answer.leader_id, leader_epoch=answer.epoch),
+    )
+
+
+def _snapshot_partition(module: ModuleType, answer: SnapshotAnswer, index: int) -> Any:
+    told, leader = _snapshot_and_leader(module, answer)
+    return make(
+        module,
+        "PartitionSnapshot",
+        index=index,
+        error_code=answer.error,
+        snapshot_id=told,
+        current_leader=leader,
+        size=answer.size,
+        position=answer.position,
+        unaligned_records=answer.data,
+    )
 
 
 def _leader_response(module: ModuleType, api_key: int, answer: LeaderAnswer) -> Any:
@@ -181,6 +229,18 @@ def _leader_response(module: ModuleType, api_key: int, answer: LeaderAnswer) -> 
 
 
 def _described(module: ModuleType, answer: DescribeAnswer, wall_ms: int) -> Any:
+    nodes = tuple(
+        make(module, "Node", node_id=one.node_id, listeners=listeners_of(module, "Listener", one.endpoints))
+        for one in (answer.nodes if hasattr(module, "Node") else ())
+    )
+    partition = _described_partition(module, answer, wall_ms, 0)
+    topic = make(module, "TopicData", topic_name=TOPIC, partitions=(partition,))
+    return make(
+        module, "DescribeQuorumResponse", error_code=NONE, error_message=None, topics=(topic,), nodes=nodes
+    )
+
+
+def _described_partition(module: ModuleType, answer: DescribeAnswer, wall_ms: int, index: int) -> Any:
     def told(replicas: tuple[ReplicaTold, ...]) -> tuple[Any, ...]:
         return tuple(
             make(
@@ -195,10 +255,10 @@ def _described(module: ModuleType, answer: DescribeAnswer, wall_ms: int) -> Any:
             for one in replicas
         )
 
-    partition = make(
+    return make(
         module,
         "PartitionData",
-        partition_index=0,
+        partition_index=index,
         error_code=answer.error,
         error_message=None,
         leader_id=answer.leader_id,
@@ -206,14 +266,6 @@ def _described(module: ModuleType, answer: DescribeAnswer, wall_ms: int) -> Any:
         high_watermark=answer.high_watermark,
         current_voters=told(answer.voters),
         observers=told(answer.observers),
-    )
-    nodes = tuple(
-        make(module, "Node", node_id=one.node_id, listeners=listeners_of(module, "Listener", one.endpoints))
-        for one in (answer.nodes if hasattr(module, "Node") else ())
-    )
-    topic = make(module, "TopicData", topic_name=TOPIC, partitions=(partition,))
-    return make(
-        module, "DescribeQuorumResponse", error_code=NONE, error_message=None, topics=(topic,), nodes=nodes
     )
 
 

@@ -203,7 +203,11 @@ class Quorum:
     async def handle(self, api_key: int, version: int, message: Any) -> Any:
         """Answer a request of a peer or an admin: kio's messages in and out."""
         asked = messages.of_request(api_key, version, message)
-        answer = await self.ask(asked) if not isinstance(asked, Refusal) else asked
+        if isinstance(asked, Refusal):
+            if not self._machine.core.knows_cluster(getattr(message, "cluster_id", None)):
+                asked = Refusal(ErrorCode.inconsistent_cluster_id)
+            return messages.to_refusal(api_key, version, message, asked)
+        answer = await self.ask(asked)
         return messages.to_response(api_key, version, answer, self._clock.now_ms() - self._now_ms())
 
     async def stop(self) -> None:
@@ -367,14 +371,16 @@ class Quorum:
             case TruncateTo(end_offset):
                 await self._forget_flush()
                 self._hooks.on_truncate(end_offset)
-                await self._run(self._log.truncate_to, end_offset)
+                async with self._log.changing:
+                    await self._run(self._log.truncate_to, end_offset)
             case RestartAt(snapshot):
                 await self._forget_flush()
                 proved = self._proved.pop(snapshot, None)
                 if proved is None:
                     raise InvariantError(f"raft: the snapshot {snapshot} was never proved")
-                await self._run(self._log.restart_at, snapshot, proved.voters)
-                self._hooks.on_restart(snapshot, proved.content)
+                async with self._log.changing:
+                    await self._run(self._log.restart_at, snapshot, proved.voters)
+                    self._hooks.on_restart(snapshot, proved.content)
             case StoreSnapshot(snapshot, position, data, is_last):
                 await self._store(snapshot, position, bytes(data), is_last)
 

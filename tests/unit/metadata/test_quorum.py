@@ -20,16 +20,13 @@ from service.base.clock import SystemClock
 from service.base.disk import SystemDisk
 from service.base.errors import RequestError, StorageError
 from service.base.world import system_world
-from service.metadata.delta import MetadataDelta
 from service.metadata.endpoint import Endpoint
 from service.metadata.frames import newest
-from service.metadata.image import MetadataImage
-from service.metadata.image_frames import image_frames
 from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import messages
 from service.metadata.raft.control import VotersSaid
 from service.metadata.raft.keys import ReplicaKey, SnapshotId
-from service.metadata.raft.requests import AddVoter, DescribeAnswer, DescribeAsked, RemoveVoter
+from service.metadata.raft.requests import AddVoter, DescribeAnswer, DescribeAsked, RemoveVoter, UpgradeAsked
 from service.metadata.raft.roles import Identity, Leader, Role, Timing
 from service.metadata.raft.snapshots import write_snapshot
 from service.metadata.raft.voters import Voter, VoterSet
@@ -78,11 +75,6 @@ class InProcess:
             await asyncio.sleep(3600)
 
 
-def difference(before: MetadataImage, after: MetadataImage) -> MetadataDelta:
-    """Enough where the image before is empty."""
-    return MetadataDelta(before).replay_all(frame.record for frame in image_frames(after))
-
-
 class Cluster:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -91,20 +83,28 @@ class Cluster:
         self.led: list[tuple[int, int]] = []
 
     async def start(
-        self, node_id: int, voters: VoterSet = VOTERS, bootstrap: tuple[Endpoint, ...] = (), **options: Any
+        self,
+        node_id: int,
+        voters: VoterSet = VOTERS,
+        bootstrap: tuple[Endpoint, ...] = (),
+        *,
+        port: int = 9093,
+        timing: Timing = TIMING,
+        directory: UUID | None = None,
+        **options: Any,
     ) -> Publisher:
-        endpoint = Endpoint("CONTROLLER", f"n{node_id}", 9093)
-        identity = Identity(ReplicaKey(node_id, UUID(int=node_id)), "cluster", (endpoint,), bootstrap)
+        endpoint = Endpoint("CONTROLLER", f"n{node_id}", port)
+        identity = Identity(
+            ReplicaKey(node_id, directory or UUID(int=node_id)), "cluster", (endpoint,), bootstrap
+        )
         world = replace(system_world(SystemClock()), random=random.Random(node_id))
         given = MetadataOptions(
             node_id,
             self.directory / str(node_id),
-            quorum=QuorumOptions(identity, voters, TIMING),
+            quorum=QuorumOptions(identity, voters, timing),
             **options,
         )
-        publisher = Publisher(
-            given, world, on_fatal=_refuse, peers=InProcess(self, node_id), difference=difference
-        )
+        publisher = Publisher(given, world, on_fatal=_refuse, peers=InProcess(self, node_id))
         publisher.invite(_Guest(self, node_id))
         self.running[node_id] = publisher
         await publisher.start()
@@ -307,15 +307,204 @@ def test_a_formatted_voter_takes_others_in_and_lets_them_go(tmp_path: Path) -> N
     asyncio.run(scenario())
 
 
+def format_voters(directory: Path, *node_ids: int) -> VoterSet:
+    """As `firn format --initial-controllers` leaves them; returns the voters."""
+    voters = VoterSet(Voter(ReplicaKey(i, UUID(int=i)), (place(i),)) for i in node_ids)
+    for node_id in node_ids:
+        path = directory / str(node_id) / "__cluster_metadata-0"
+        path.mkdir(parents=True)
+        batches = encode_snapshot((), epoch=0, last_timestamp_ms=0, now_ms=0, voters=VotersSaid(voters, 1))
+        write_snapshot(SystemDisk(), path, SnapshotId(0, 0), batches)
+    return voters
+
+
+def place(node_id: int) -> Endpoint:
+    return Endpoint("CONTROLLER", f"n{node_id}", 9093)
+
+
+@pytest.mark.parametrize("leftover", [False, True])
+def test_a_voter_that_began_anew_forgets_the_snapshots_before(tmp_path: Path, leftover: bool) -> None:
+    """`leftover`: a crash came before the files were gone."""
+    format_voters(tmp_path, 1, 2, 3)
+    bootstrap = tmp_path / "3" / "__cluster_metadata-0" / SnapshotId(0, 0).file_name
+    kept = bootstrap.read_bytes()
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        for node_id in (1, 2):
+            await cluster.start(node_id, VoterSet(), snapshot_max_bytes=1)
+        for i in range(6):
+            await write(cluster, f"topic-{i}")
+        leader = await until(cluster.leader)
+        await until(lambda: leader.quorum.machine.core.log.start_offset > 0)
+        late = await cluster.start(3, VoterSet())
+        await until(lambda: all(has(late, f"topic-{i}") for i in range(6)))
+        assert late.quorum.machine.voters.ids == (1, 2, 3)
+        assert not bootstrap.exists()
+        await cluster.stop(3)
+        if leftover:
+            bootstrap.write_bytes(kept)
+        late = await cluster.start(3, VoterSet(), snapshot_max_bytes=1)
+        await write(cluster, "after")
+        await until(lambda: has(late, "after") and has(late, "topic-5"))
+        assert late.quorum.machine.voters.ids == (1, 2, 3)
+        await until(lambda: not bootstrap.exists())
+        await cluster.stop_all()
+
+    asyncio.run(scenario())
+
+
+QUICK = replace(TIMING, fetch_timeout_ms=600, fetch_wait_ms=100)
+"""Voters say where they are every 1.8 s."""
+
+
+async def describe(cluster: Cluster, version: int = 2) -> Any:
+    """DescribeQuorum of whoever leads, through Kafka's messages."""
+    module = messages.module_of(55, version, "request")
+    partition = messages.make(module, "PartitionData", partition_index=0)
+    topic = messages.make(module, "TopicData", topic_name="__cluster_metadata", partitions=(partition,))
+    request = messages.make(module, "DescribeQuorumRequest", topics=(topic,))
+    leader = await until(cluster.leader)
+    return await leader.quorum.handle(55, version, request)
+
+
+def test_static_voters_are_upgraded_and_move_from_then_on(tmp_path: Path) -> None:
+    """kraft.version 0 to 1 once every voter has told its directory; then a voter comes back elsewhere."""
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        for node_id in (1, 2, 3):
+            await cluster.start(node_id, timing=QUICK)
+        await write(cluster, "first")
+
+        async def upgraded() -> bool:
+            leader = await until(cluster.leader)
+            answer = await leader.quorum.ask(UpgradeAsked(1))
+            return bool(answer.error is ErrorCode.none)
+
+        assert not await upgraded(), "nobody has told its directory yet"
+        end = time.monotonic() + 15
+        while not await upgraded():
+            assert time.monotonic() < end
+            await asyncio.sleep(0.1)
+        everybody = list(cluster.running.values())
+        await until(lambda: all(one.quorum.machine.core.log.voters.version == 1 for one in everybody))
+        voters = everybody[0].quorum.machine.voters
+        assert [one.key for one in voters] == [ReplicaKey(i, UUID(int=i)) for i in (1, 2, 3)]
+        leader = await until(cluster.leader)
+        (moved,) = [i for i, one in cluster.running.items() if one is not leader][:1]
+        await cluster.stop(moved)
+        await cluster.start(moved, port=9999, timing=QUICK)
+        there = Endpoint("CONTROLLER", f"n{moved}", 9999)
+        await until(
+            lambda: all(
+                one.quorum.machine.voters.endpoint(moved) == there for one in cluster.running.values()
+            )
+        )
+        answer = await describe(cluster)
+        (partition,) = answer.topics[0].partitions
+        assert partition.error_code is ErrorCode.none
+        assert {one.replica_id for one in partition.current_voters} == {1, 2, 3}
+        assert {one.replica_directory_id for one in partition.current_voters} == {
+            UUID(int=i) for i in (1, 2, 3)
+        }
+        now_ms = time.time() * 1000
+        for one in partition.current_voters:
+            assert now_ms - 60_000 < one.last_fetch_timestamp < now_ms + 1000
+        assert {one.node_id: one.listeners[0].port for one in answer.nodes}[moved] == 9999
+        await write(cluster, "second")
+        await cluster.stop_all()
+        for node_id in (1, 2, 3):
+            await cluster.start(node_id, timing=QUICK, port=9999 if node_id == moved else 9093)
+        await write(cluster, "third")
+        assert all(one.quorum.machine.core.log.voters.version == 1 for one in cluster.running.values())
+        await cluster.stop_all()
+
+    asyncio.run(scenario())
+
+
+def test_a_controller_joins_by_itself_and_replaces_its_own_wiped_disk(tmp_path: Path) -> None:
+    format_voters(tmp_path, 1)
+    joins = replace(QUICK, auto_join=True)
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path)
+        await cluster.start(1, VoterSet(), timing=QUICK)
+        await write(cluster, "first")
+        for node_id in (2, 3):
+            await cluster.start(node_id, VoterSet(), (place(1),), timing=joins)
+        everybody = cluster.running
+        await until(lambda: all(one.quorum.machine.voters.ids == (1, 2, 3) for one in everybody.values()), 20)
+        leader = await until(cluster.leader)
+        gone = 3 if everybody[3] is not leader else 2
+        await cluster.stop(gone)
+        (tmp_path / str(gone)).rename(tmp_path / "wiped")
+        await cluster.start(
+            gone, VoterSet(), (place(1), place(5 - gone)), timing=joins, directory=UUID(int=77)
+        )
+        key = ReplicaKey(gone, UUID(int=77))
+        await until(lambda: all(one.quorum.machine.voters.has(key) for one in everybody.values()), 20)
+        assert all(one.quorum.machine.voters.ids == (1, 2, 3) for one in everybody.values())
+        await write(cluster, "second")
+        await until(lambda: has(everybody[gone], "first") and has(everybody[gone], "second"))
+        for version in (0, 1, 2):
+            (partition,) = (await describe(cluster, version)).topics[0].partitions
+            assert partition.error_code is ErrorCode.none
+            assert {one.replica_id for one in partition.current_voters} == {1, 2, 3}
+            assert {one.replica_id for one in partition.observers} <= {gone}, "its old disk"
+        await cluster.stop_all()
+
+    asyncio.run(scenario())
+
+
+def test_logs_are_cut_and_begun_anew_while_they_are_read(tmp_path: Path) -> None:
+    """Leaders that write alone are cut off in turn, and snapshots overtake whoever was away."""
+
+    async def scenario() -> None:
+        random_ = random.Random(7)
+        cluster = Cluster(tmp_path)
+        for node_id in (1, 2, 3):
+            await cluster.start(node_id, snapshot_max_bytes=400)
+        written: list[str] = []
+        for turn in range(10):
+            old = await until(cluster.leader)
+            (alone,) = [node_id for node_id, one in cluster.running.items() if one is old]
+            if random_.random() < 0.7:
+                cluster.cut_off.add(alone)
+                for i in range(random_.randint(1, 20)):
+                    if old.quorum.is_leader:
+                        propose(old, f"lost-{turn}-{i}")
+            else:
+                await cluster.stop(alone)
+            for i in range(random_.randint(1, 12)):
+                written.append(f"kept-{turn}-{i}")
+                await write(cluster, written[-1])
+            cluster.cut_off.clear()
+            if alone not in cluster.running:
+                await cluster.start(alone, snapshot_max_bytes=400)
+        everybody = list(cluster.running.values())
+        await until(lambda: all(has(one, name) for one in everybody for name in written[-3:]), 20)
+        for one in everybody:
+            assert sorted(one.image.topics_by_name) == sorted(written)
+        await cluster.stop_all()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_a_vote_of_another_cluster_or_partition_is_refused(tmp_path: Path, version: int) -> None:
     async def scenario() -> None:
         cluster = Cluster(tmp_path)
         publisher = await cluster.start(1)
         module = messages.module_of(messages.VOTE, version, "request")
-        request = messages.make(module, "VoteRequest", cluster_id="other", voter_id=1, topics=())
-        answer = await publisher.quorum.handle(messages.VOTE, version, request)
-        assert answer.error_code is ErrorCode.invalid_request
+        for cluster_id, error in (
+            ("other", ErrorCode.inconsistent_cluster_id),
+            (None, ErrorCode.invalid_request),
+        ):
+            values = {"cluster_id": cluster_id, "voter_id": 1}
+            request = messages.make(module, "VoteRequest", topics=(), **values)
+            answer = await publisher.quorum.handle(messages.VOTE, version, request)
+            assert answer.error_code is error
         await cluster.stop_all()
 
     asyncio.run(scenario())

@@ -400,3 +400,68 @@ def test_where_a_follower_stands_towards_a_log_that_begins_with_a_snapshot() -> 
     assert validate(log, 12, 0).snapshot == newest
     assert validate(log, 10, 1).fit is Fit.VALID
     assert validate(log, 20, 3).fit is Fit.VALID
+
+
+def test_an_observer_that_looks_for_its_leader_claims_what_is_on_its_disk() -> None:
+    """It may be a voter by a record that only the leader has; seed 20244 of the machines world."""
+    node = Node(9, end=3, state=QuorumState(1, leader_id=2))
+    (send,) = node.sends(node.pass_ms(0) + node.tell(Tick()) + node.started, FetchAsked)[:1]
+    node.log.append(Batch(3, 1, (3,)))
+    node.answer(send, FetchAnswer(NONE, 1, 2, endpoint(2), 3, 0, records=(object(),)))  # type: ignore[arg-type]
+    node.tell(Appended(4))
+    sent = node.sends(node.pass_ms(5000), FetchAsked)
+    assert {one.asked.offset for one in sent} == {3}, "nobody has told that the rest is flushed"
+    node.tell(Flushed(4))
+    sent = node.sends(node.pass_ms(5000), FetchAsked)
+    assert {one.asked.offset for one in sent} == {4}
+
+
+def test_a_leader_known_by_its_id_alone_is_followed_once_its_address_is_told() -> None:
+    """Seed 349 of the machines world: an empty observer that starts with a leader in its state."""
+    log = ModelLog(VoterSet())
+    machine = RaftMachine(Identity(key(9), "cluster", (), (endpoint(1),)), log, Timing(), Random(1))
+    effects = machine.handle(Start(QuorumState(20, leader_id=1)), 0)
+    assert machine.role is Role.UNATTACHED
+    (send,) = [one for one in effects if isinstance(one, Send)]
+    machine.handle(Answer(send.peer, send.call, FetchAnswer(NONE, 20, 1, endpoint(1), 5, 0)), 10)
+    assert machine.role is Role.FOLLOWER
+    assert machine.leader_endpoint == endpoint(1)
+
+
+def test_who_was_just_not_answered_asks_again_at_once_and_who_was_refused_waits() -> None:
+    """Kafka 4.3 ``QuorumState.transitionToUnattached``: the time of a pre-vote goes on unless it was lost."""
+
+    def standing() -> tuple[Node, list[Send]]:
+        node = Node(1, end=3)
+        waiting: Any = node.machine.core.state
+        node.now_ms = waiting.deadline_ms
+        sent = node.sends(node.tell(Tick()), VoteAsked)
+        assert node.machine.role is Role.PROSPECTIVE
+        return node, sent
+
+    node, sent = standing()
+    before: Any = node.machine.core.state
+    node.now_ms = before.deadline_ms
+    node.tell(Tick())
+    assert node.machine.role is Role.PROSPECTIVE
+    assert node.machine.core.state is not before
+
+    node, sent = standing()
+    for one in sent:
+        node.answer(one, VoteAnswer(NONE, node.machine.epoch))
+    after: Any = node.machine.core.state
+    assert node.machine.role is Role.UNATTACHED
+    assert after.deadline_ms >= node.now_ms + 1000
+
+
+def test_a_vote_given_while_prospective_begins_the_question_anew() -> None:
+    """Kafka 4.3 ``QuorumState.prospectiveAddVotedState``: pre-votes from before do not count with it."""
+    node = Node(1, end=3, voters=5, state=QuorumState(4))
+    send = next(one for one in node.sends(node.pass_ms(2500), VoteAsked) if one.peer.node_id == 3)
+    node.answer(send, VoteAnswer(NONE, 4, granted=True))
+    state: Any = node.machine.core.state
+    assert state.granted == {1, 3}
+    answer = node.ask(VoteAsked(4, key(2), 1, 3))
+    assert (answer.error, answer.granted) == (NONE, True)
+    state = node.machine.core.state
+    assert (node.machine.role, state.granted) == (Role.PROSPECTIVE, {1})

@@ -16,10 +16,13 @@ from service.metadata.batches import encode_batch
 from service.metadata.controller.requests import AlterConfig, AlterResource, CreateTopic, DeleteTopic
 from service.metadata.frames import newest
 from service.metadata.image import MetadataImage
+from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.snapshots import list_snapshots
 from service.metadata.raft.state import QuorumState
 from service.metadata.raft.state_file import read_state
 from service.metadata.records import TopicRecord
+from service.metadata.snapshot_codec import last_contained_ms
+from service.metadata.snapshotter import Held, expendable
 from tests.unit.metadata.controllers import AnyConfig, LoneController, catalog_commit, create, join, running
 
 LOG = "00000000000000000000.log"
@@ -209,5 +212,47 @@ def test_a_tombstone_stands_over_restarts_and_snapshots_until_it_is_forgotten(tm
             await controller.forget_topics([offloaded])
         async with running(tmp_path, rules=AnyConfig()) as controller:
             assert set(controller.tombstones()) == {created.topic_id}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("sizes", "log_bytes", "limits", "gone"),
+    [
+        ([10, 10], 1000, (0, 0), 0),
+        ([10, 10, 10], 1000, (0, -1), 1),
+        ([10, 10, 10, 10], 60, (-1, -1), 0),
+        ([10, 10, 10, 10], 60, (100, -1), 0),
+        ([10, 10, 10, 10], 60, (99, -1), 1),
+        ([10, 10, 10, 10], 60, (89, -1), 2),
+        ([10, 10, 10, 10], 60, (-1, 70), 0),
+        ([10, 10, 10, 10], 60, (-1, 69), 1),
+        ([10, 10, 10, 10], 60, (-1, 0), 2),
+    ],
+)
+def test_what_the_retention_lets_go_never_is_the_only_copy(
+    sizes: list[int], log_bytes: int, limits: tuple[int, int], gone: int
+) -> None:
+    """Snapshots of times 30, 40, 50, 60; it is 100."""
+    held = [Held(SnapshotId(i + 1, 1), size, 30 + 10 * i) for i, size in enumerate(sizes)]
+    assert expendable(held, log_bytes, *limits, now_ms=100) == gone
+
+
+@pytest.mark.parametrize(("retention_bytes", "kept"), [(0, 2), (1 << 30, 4)])
+def test_snapshots_stay_as_long_as_the_retention_says(
+    tmp_path: Path, retention_bytes: int, kept: int
+) -> None:
+    async def scenario() -> None:
+        directory = tmp_path / CLUSTER_METADATA_DIR
+        async with running(tmp_path, snapshot_max_bytes=3000, retention_bytes=retention_bytes) as controller:
+            await fill(controller)
+            await written_snapshots(controller, directory, 4)
+        held = list_snapshots(SystemDisk(), directory)
+        assert len(held) == 2 if kept == 2 else len(held) >= 4
+        for one in held:
+            head = (directory / one.file_name).read_bytes()[:4096]
+            assert last_contained_ms(head) > 0
+        async with running(tmp_path) as controller:
+            assert controller.image.topics_by_name
 
     asyncio.run(scenario())

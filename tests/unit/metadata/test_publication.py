@@ -1,0 +1,119 @@
+"""A snapshot that was fetched becomes the image in slices, and the log behind it goes on from there."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from service.base.errors import InvariantError
+from service.metadata.batches import encode_batch
+from service.metadata.delta import MetadataDelta
+from service.metadata.frames import newest
+from service.metadata.image import MetadataImage
+from service.metadata.publication import Publication
+from service.metadata.records import TopicRecord
+
+MANY = 20_000
+
+
+def topics(first: int, end: int, before: MetadataImage, offset: int) -> MetadataImage:
+    records = (TopicRecord(name=f"t{n}", topic_id=UUID(int=n + 1)) for n in range(first, end))
+    return MetadataDelta(before).replay_all(records).build(offset, 3, 0)
+
+
+class OneBatch:
+    """A log of which a batch of one topic is at `offset`."""
+
+    def __init__(self, offset: int) -> None:
+        self.changing = asyncio.Lock()
+        record = newest(TopicRecord(name="behind", topic_id=UUID(int=MANY + 99)))
+        self.batch = encode_batch([record], base_offset=offset, epoch=3, timestamp_ms=0)
+        self.read_at: list[int] = []
+
+    def read(self, offset: int, max_bytes: int, end_offset: int) -> bytes:
+        self.read_at.append(offset)
+        return bytes(self.batch)
+
+
+class Heard:
+    def __init__(self) -> None:
+        self.changes: list[tuple[int, int, int]] = []
+
+    def __call__(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:
+        assert delta.image is before or before.offset < after.offset
+        self.changes.append((before.offset, after.offset, len(after.topics_by_name)))
+
+
+def publication(log: Any, heard: Heard, image: MetadataImage) -> Publication:
+    def refuse(*what: object) -> None:
+        raise AssertionError(what)
+
+    return Publication(log, image, [heard], on_published=lambda size: None, on_broken=refuse, on_bug=refuse)
+
+
+def test_a_snapshot_is_published_in_slices_and_the_log_behind_it_after_that() -> None:
+    async def scenario() -> None:
+        before = topics(0, MANY // 2, MetadataImage(), 9)
+        after = topics(MANY // 4, MANY, MetadataImage(), 99)
+        log, heard = OneBatch(100), Heard()
+        one = publication(log, heard, before)
+        turns = 0
+
+        async def count_turns() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        counting = asyncio.create_task(count_turns())
+        one.jump(after)
+        one.commit(100)
+        assert not heard.changes, "not in this turn"
+        await one.reached(99)
+        assert turns > 20
+        one.commit(101)
+        await one.reached(100)
+        counting.cancel()
+        assert heard.changes == [(9, 99, MANY - MANY // 4), (99, 100, MANY - MANY // 4 + 1)]
+        assert log.read_at == [100]
+        assert one.image.topics_by_name.keys() >= {"behind", f"t{MANY - 1}"}
+        assert "t0" not in one.image.topics_by_name
+        await one.stop()
+
+    asyncio.run(scenario())
+
+
+def test_the_log_is_not_read_while_a_thread_changes_it_and_not_at_all_where_it_begins_anew() -> None:
+    async def scenario() -> None:
+        log, heard = OneBatch(0), Heard()
+        one = publication(log, heard, MetadataImage())
+        async with log.changing:
+            one.commit(1)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert not log.read_at
+            one.jump(topics(0, 3, MetadataImage(), 50))
+        await one.reached(50)
+        assert not log.read_at
+        assert heard.changes == [(-1, 50, 3)]
+        await one.stop()
+
+    asyncio.run(scenario())
+
+
+def test_of_two_snapshots_that_come_at_once_the_later_is_the_image() -> None:
+    async def scenario() -> None:
+        heard = Heard()
+        one = publication(OneBatch(0), heard, MetadataImage())
+        one.jump(topics(0, 3, MetadataImage(), 50))
+        one.jump(topics(0, 5, MetadataImage(), 70))
+        await one.reached(70)
+        assert heard.changes[-1][1:] == (70, 5)
+        with pytest.raises(InvariantError):
+            one.jump(topics(0, 5, MetadataImage(), 70))
+        await one.stop()
+
+    asyncio.run(scenario())
