@@ -127,7 +127,7 @@ def last_contained_ms(head: bytes) -> int:
                 if isinstance(control.message, SnapshotHeaderRecord):
                     return int(control.message.last_contained_log_timestamp)
     except CorruptionError:
-        pass  # whoever reads it says so
+        return -1  # whoever reads it says so
     return -1
 
 

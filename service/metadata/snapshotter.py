@@ -164,14 +164,14 @@ class Snapshotter:
         batches = encode_image(image, self._clock.now_ms(), said)
         write_snapshot(self._disk, directory, snapshot, batches)
         self._log.note_durable()
-        return [Held(one, *self._size_and_time(one)) for one in list_snapshots(self._disk, directory)]
+        self._known = {one: self._size_and_time(one) for one in list_snapshots(self._disk, directory)}
+        return [Held(one, *told) for one, told in self._known.items()]
 
     def _size_and_time(self, snapshot: SnapshotId) -> tuple[int, int]:
         found = self._known.get(snapshot)
         if found is None:
             head = read_piece(self._disk, self._log.directory, snapshot, 0, _HEAD_BYTES)
             found = (0, -1) if head is None else (head[0], last_contained_ms(head[1]))
-            self._known[snapshot] = found
         return found
 
 
