@@ -1,0 +1,147 @@
+"""AlterPartition, ElectLeaders, AssignReplicasToDirs: who is in sync, who leads, and where replicas lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from kio.schema.alter_partition.v3 import response as altered
+from kio.schema.assign_replicas_to_dirs.v0 import response as assigned
+from kio.schema.elect_leaders.v2 import response as elected
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.broker.broker import NO_THROTTLE
+from service.broker.controller_side import ControllerSide
+from service.broker.forwarding import timeout_of
+from service.metadata.controller.requests import (
+    ZERO_UUID,
+    AlterPartition,
+    AlterPartitionResult,
+    AssignReplica,
+    AssignReplicaResult,
+    BrokerState,
+    ElectionResult,
+    ElectLeaders,
+)
+from service.network.exchange import RequestContext
+from service.wire.api import ApiKey
+from service.wire.refusals import refusal
+
+
+async def alter(side: ControllerSide, context: RequestContext, request: Any) -> Any:
+    """AlterPartition: a leader proposes ISRs; STALE_BROKER_EPOCH refuses all of them."""
+    asked = [
+        AlterPartition(
+            topic_id=topic.topic_id or ZERO_UUID,
+            partition=one.partition_index,
+            leader_epoch=one.leader_epoch,
+            partition_epoch=one.partition_epoch,
+            isr=tuple(BrokerState(each.broker_id, each.broker_epoch) for each in one.new_isr_with_epochs),
+            recovery=one.leader_recovery_state,
+        )
+        for topic in request.topics
+        for one in topic.partitions
+    ]
+    try:
+        results = await side.controller.alter_partitions(request.broker_id, request.broker_epoch, asked)
+    except RequestError as e:
+        return altered.AlterPartitionResponse(throttle_time=NO_THROTTLE, error_code=e.code, topics=())
+    return altered.AlterPartitionResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        topics=tuple(
+            altered.TopicData(topic_id=topic_id, partitions=tuple(map(_altered, of_topic)))
+            for topic_id, of_topic in groupby(results, attrgetter("topic_id"))
+        ),
+    )
+
+
+def _altered(one: AlterPartitionResult) -> altered.PartitionData:
+    if one.error is not ErrorCode.none:
+        return altered.PartitionData(
+            partition_index=one.partition,
+            error_code=one.error,
+            leader_id=0,
+            leader_epoch=0,
+            partition_epoch=0,
+        )
+    return altered.PartitionData(
+        partition_index=one.partition,
+        error_code=one.error,
+        leader_id=one.leader,
+        leader_epoch=one.leader_epoch,
+        isr=one.isr,
+        leader_recovery_state=one.recovery,
+        partition_epoch=one.partition_epoch,
+    )
+
+
+async def elect(side: ControllerSide, context: RequestContext, request: Any) -> Any:
+    """ElectLeaders (KIP-460): the partitions that are named, or all that need it."""
+    named = request.topic_partitions
+    asked = ElectLeaders(
+        request.election_type,
+        None if named is None else tuple((topic.topic, each) for topic in named for each in topic.partitions),
+    )
+    try:
+        results = await side.controller.elect_leaders(
+            asked, deadline_ms=side.deadline_ms(timeout_of(request))
+        )
+    except RequestError as e:
+        return refusal(ApiKey.ELECT_LEADERS, request, e.code, e.message)
+    return elected.ElectLeadersResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        replica_election_results=tuple(_elected(results)),
+    )
+
+
+def _elected(results: Iterable[ElectionResult]) -> Iterable[elected.ReplicaElectionResult]:
+    """Each topic once, in the order in which it was first named."""
+    topics: dict[str, list[elected.PartitionResult]] = {}
+    for one in results:
+        topics.setdefault(one.topic, []).append(
+            elected.PartitionResult(
+                partition_id=one.partition, error_code=one.error, error_message=one.message
+            )
+        )
+    for topic, partitions in topics.items():
+        yield elected.ReplicaElectionResult(topic=topic, partition_result=tuple(partitions))
+
+
+async def assign(side: ControllerSide, context: RequestContext, request: Any) -> Any:
+    """AssignReplicasToDirs (KIP-858): a broker tells in which of its directories replicas lie."""
+    asked = [
+        AssignReplica(directory.id_ or ZERO_UUID, topic.topic_id or ZERO_UUID, one.partition_index)
+        for directory in request.directories
+        for topic in directory.topics
+        for one in topic.partitions
+    ]
+    try:
+        results = await side.controller.assign_replicas(request.broker_id, request.broker_epoch, asked)
+    except RequestError as e:
+        return assigned.AssignReplicasToDirsResponse(
+            throttle_time=NO_THROTTLE, error_code=e.code, directories=()
+        )
+    return assigned.AssignReplicasToDirsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        directories=tuple(
+            assigned.DirectoryData(id_=directory, topics=tuple(_assigned(of_directory)))
+            for directory, of_directory in groupby(results, attrgetter("directory"))
+        ),
+    )
+
+
+def _assigned(results: Iterable[AssignReplicaResult]) -> Iterable[assigned.TopicData]:
+    for topic_id, of_topic in groupby(results, attrgetter("topic_id")):
+        yield assigned.TopicData(
+            topic_id=topic_id,
+            partitions=tuple(
+                assigned.PartitionData(partition_index=one.partition, error_code=one.error)
+                for one in of_topic
+            ),
+        )
