@@ -91,6 +91,11 @@ def _nodes(module: ModuleType, answer: Any) -> tuple[Any, ...]:
     return (make(module, "NodeEndpoint", node_id=answer.leader_id, host=one.host, port=one.port, rack=None),)
 
 
+def _part(module: ModuleType, of: str, **values: Any) -> Any:
+    """As `make`; None in versions that are older than the structure, as those of Fetch below 12."""
+    return make(module, of, **values) if hasattr(module, of) else None
+
+
 def _with_partition(module: ModuleType, answer: VoteAnswer | FetchAnswer | SnapshotAnswer) -> Any:
     values: dict[str, Any] = {
         "error_code": NONE,
@@ -110,9 +115,9 @@ def _with_partition(module: ModuleType, answer: VoteAnswer | FetchAnswer | Snaps
         )
         topic = make(module, "TopicData", topic_name=TOPIC, partitions=(partition,))
         return make(module, "VoteResponse", topics=(topic,), **values)
-    leader = make(module, "LeaderIdAndEpoch", leader_id=answer.leader_id, leader_epoch=answer.epoch)
+    leader = _part(module, "LeaderIdAndEpoch", leader_id=answer.leader_id, leader_epoch=answer.epoch)
     snapshot = answer.snapshot or SnapshotId(-1, -1)
-    told = make(module, "SnapshotId", end_offset=snapshot.end_offset, epoch=snapshot.epoch)
+    told = _part(module, "SnapshotId", end_offset=snapshot.end_offset, epoch=snapshot.epoch)
     if isinstance(answer, SnapshotAnswer):
         partition = make(
             module,
@@ -136,7 +141,7 @@ def _with_partition(module: ModuleType, answer: VoteAnswer | FetchAnswer | Snaps
         high_watermark=answer.high_watermark,
         last_stable_offset=-1,
         log_start_offset=answer.log_start,
-        diverging_epoch=make(
+        diverging_epoch=_part(
             module, "EpochEndOffset", epoch=diverging.epoch, end_offset=diverging.end_offset
         ),
         current_leader=leader,
