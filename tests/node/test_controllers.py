@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import shutil
 import struct
+from dataclasses import replace
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pytest
 from kio.schema.envelope.v0.request import EnvelopeRequest
 from kio.schema.errors import ErrorCode
 
@@ -27,6 +30,7 @@ from service.wire.api import APIS, ApiKey, decode_response, encode_request, requ
 from service.wire.catalog import CommitCatalogRequest
 from service.wire.primitives import Cursor
 from service.wire.schema import compile_steps
+from tests.property.wire.test_fuzzed_controllers import pair
 from tests.support.controllers import CLUSTER_ID, Broker, Fleet, new_topics
 from tests.support.waiting import until
 
@@ -314,7 +318,8 @@ def test_hostile_frames_get_the_protocols_answer_and_nothing_is_written(tmp_path
         )[4:]
 
         async def refused(frame: bytes) -> ErrorCode:
-            return decode_response(ApiKey.ENVELOPE, 0, await answers(place, frame))[1].error_code
+            code: ErrorCode = decode_response(ApiKey.ENVELOPE, 0, await answers(place, frame))[1].error_code
+            return code
 
         assert await refused(envelope(envelope(create))) == ErrorCode.invalid_request
         assert await refused(envelope(asked)) == ErrorCode.invalid_request
@@ -428,6 +433,73 @@ def test_a_broker_whose_process_is_gone_is_fenced_before_its_session_ends(tmp_pa
         assert not active.publisher.image.brokers[7].fenced
         await broker.close()
         await until(lambda: active.publisher.image.brokers[7].fenced, 10)
+        await fleet.stop()
+        assert not fleet.failures
+
+    run(scenario())
+
+
+def test_any_request_in_any_version_is_answered_or_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sound frames with values that make little sense, and the same ones with a byte changed."""
+    seed = 14
+
+    async def scenario() -> None:
+        fleet = await Fleet(tmp_path).start()
+        active = await fleet.led()
+        place, epoch = fleet.endpoints[fleet.id_of(active)], active.publisher.epoch
+        chance, count = random.Random(seed), 0
+        for key in CONTROLLER_APIS:
+            api = APIS[key]
+            for version in range(api.min_version, api.max_version + 1):
+                for number in range(8):
+                    frame = bytearray(pair(key, version, chance)[0])
+                    if number % 2 and len(frame) > 20:
+                        frame[chance.randrange(10, len(frame))] = chance.randrange(256)
+                    data = await answers(place, bytes(frame))
+                    count += bool(data)
+                    if data and key != ApiKey.FETCH:
+                        decode_response(key, version, data)
+        print(f"seed {seed}: {count} answers")
+        assert count > 200
+        image = active.publisher.image
+        assert not image.topics_by_name
+        assert not image.brokers
+        assert (active.controller.is_active, active.publisher.epoch) == (True, epoch)
+        await fleet.stop()
+        assert not fleet.failures
+        assert not [one.getMessage() for one in caplog.records if one.exc_info]
+
+    run(scenario())
+
+
+def test_voters_stay_as_they_are_under_a_static_quorum(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fleet = await Fleet(tmp_path).start()
+        active = await fleet.led()
+        follower = next(one for one in fleet.running if one != fleet.id_of(active))
+        module = request_module(ApiKey.REMOVE_RAFT_VOTER)
+        message = module.RemoveRaftVoterRequest(
+            cluster_id=CLUSTER_ID, voter_id=follower, voter_directory_id=UUID(int=1000 + follower)
+        )
+        answer = await call(fleet, ApiKey.REMOVE_RAFT_VOTER, message)
+        assert answer.error_code == ErrorCode.unsupported_version
+        message = replace(message, cluster_id="another")
+        answer = await call(fleet, ApiKey.REMOVE_RAFT_VOTER, message)
+        assert answer.error_code == ErrorCode.inconsistent_cluster_id
+        module = request_module(ApiKey.ADD_RAFT_VOTER)
+        message = module.AddRaftVoterRequest(
+            cluster_id=CLUSTER_ID,
+            timeout=timedelta(seconds=1),
+            voter_id=9,
+            voter_directory_id=UUID(int=9),
+            listeners=(module.Listener(name="CONTROLLER", host="127.0.0.1", port=1),),
+        )
+        answer = await call(fleet, ApiKey.ADD_RAFT_VOTER, message)
+        assert answer.error_code == ErrorCode.unsupported_version
+        answer = await call(fleet, ApiKey.ADD_RAFT_VOTER, message, node_id=follower)
+        assert answer.error_code == ErrorCode.not_leader_or_follower
         await fleet.stop()
         assert not fleet.failures
 

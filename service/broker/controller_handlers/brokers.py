@@ -141,6 +141,6 @@ def _features(request: Any) -> tuple[FeatureRange, ...]:
     )
 
 
-def _ids(given: tuple[UUID | None, ...]) -> tuple[UUID, ...]:
-    """A zero id reads as None."""
-    return tuple(one or ZERO_UUID for one in given)
+def _ids(given: tuple[UUID | None, ...] | None) -> tuple[UUID, ...]:
+    """A zero id reads as None; older versions may have null for none."""
+    return tuple(one or ZERO_UUID for one in given or ())
