@@ -47,6 +47,7 @@ _REGISTRATION_MS: Final = 10_000
 _RETRY_MS: Final = 100
 _RETRY_MAX_MS: Final = 60_000
 _PROBE_S: Final = 1.0
+_AGAIN_S: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,12 +244,15 @@ class ControllerNode:
 
     async def _claim(self, epoch: int, offset: int) -> None:
         await self.publisher.committed(offset)
-        quorum = self.publisher.quorum
-        if self._stopping or quorum.epoch != epoch or not quorum.is_leader:
-            return
-        node_id = self._options.controller.node_id
-        _log.info("node %d is the active controller of epoch %d", node_id, epoch)
-        await self.controller.claim(epoch)
+        quorum, node_id = self.publisher.quorum, self._options.controller.node_id
+        while not self._stopping and quorum.epoch == epoch and quorum.is_leader:
+            _log.info("node %d is the active controller of epoch %d", node_id, epoch)
+            try:
+                await self.controller.claim(epoch)
+                return
+            except RequestError as e:  # the quorum wrote meanwhile, or somebody else leads
+                _log.info("node %d has not taken over in epoch %d: %s", node_id, epoch, e)
+                await asyncio.sleep(_AGAIN_S)
 
     def on_step_down(self) -> None:
         """What this node proposed and nobody committed never was."""

@@ -56,6 +56,8 @@ class Publication:
         self._on_published = on_published
         self._on_broken = on_broken
         self._on_bug = on_bug
+        self._content = image
+        """`image` as it was before batches that say nothing of metadata: what proposals may be made on"""
         self._high_watermark = 0
         self._proposals: deque[_Proposal] = deque()
         self._catching_up: asyncio.Task[None] | None = None
@@ -121,7 +123,9 @@ class Publication:
         """Publish what this node proposed itself; False where the log has to be read to go on."""
         while self.image.offset + 1 < self._high_watermark:
             proposed = self._proposals[0] if self._proposals else None
-            if proposed is None or proposed.delta.image is not self.image:
+            if proposed is None or proposed.image.offset >= self._high_watermark:
+                return False  # a control batch of the quorum's stands before it
+            if proposed.delta.image is not self.image and proposed.delta.image is not self._content:
                 return False
             self._proposals.popleft()
             self._publish(*proposed)
@@ -145,10 +149,15 @@ class Publication:
         for header, batch in zip(iter_headers(data), decode_batches(data), strict=True):
             if batch.base_offset != self.image.offset + 1:
                 raise CorruptionError(f"offset {batch.base_offset} follows {self.image.offset}")
+            content = self._content
             self._publish(*apply_batch(self.image, batch), header.size)
+            if not batch.frames:
+                self._content = content
+        while self._proposals and self._proposals[0].image.offset <= self.image.offset:
+            self._proposals.popleft()  # it was read from the log instead
 
     def _publish(self, image: MetadataImage, delta: MetadataDelta, size: int) -> None:
-        before, self.image = self.image, image
+        before, self.image, self._content = self.image, image, image
         for listener in self._listeners:
             try:
                 work = listener(before, image, delta)

@@ -504,3 +504,72 @@ def test_voters_stay_as_they_are_under_a_static_quorum(tmp_path: Path) -> None:
         assert not fleet.failures
 
     run(scenario())
+
+
+def test_voters_come_and_go_while_topics_are_created(tmp_path: Path) -> None:
+    """One controller becomes three, and the first one leaves: by requests to the listener of who leads."""
+
+    async def scenario() -> None:
+        fleet = await Fleet(tmp_path, is_dynamic=True).start()
+        broker = await Broker(fleet, 7).start()
+        answered: list[str] = []
+        is_over = False
+
+        async def create(writer: int) -> None:
+            while not is_over:
+                name = f"w{writer}-{len(answered)}"
+                answer = await broker.forward(ApiKey.CREATE_TOPICS, 7, new_topics(name))
+                if answer.topics[0].error_code == ErrorCode.none:
+                    answered.append(name)
+
+        async def change(key: ApiKey, message: Any) -> None:
+            errors = []
+            for _ in range(200):
+                answer = await call(fleet, key, message)
+                if answer.error_code == ErrorCode.none:
+                    return
+                errors.append((answer.error_code, answer.error_message))
+                await asyncio.sleep(0.05)
+            raise AssertionError(errors[-3:])
+
+        async with asyncio.TaskGroup() as group:
+            for writer in range(3):
+                group.create_task(create(writer))
+            adding = request_module(ApiKey.ADD_RAFT_VOTER)
+            for node_id in (2, 3):
+                place = fleet.endpoints[node_id]
+                listener = adding.Listener(name=place.name, host=place.host, port=place.port)
+                message = adding.AddRaftVoterRequest(
+                    cluster_id=CLUSTER_ID,
+                    timeout=timedelta(seconds=5),
+                    voter_id=node_id,
+                    voter_directory_id=UUID(int=1000 + node_id),
+                    listeners=(listener,),
+                )
+                await change(ApiKey.ADD_RAFT_VOTER, message)
+            before = len(answered)
+            await until(lambda: len(answered) >= before + 5)
+            message = request_module(ApiKey.REMOVE_RAFT_VOTER).RemoveRaftVoterRequest(
+                cluster_id=CLUSTER_ID, voter_id=1, voter_directory_id=UUID(int=1001)
+            )
+            await change(ApiKey.REMOVE_RAFT_VOTER, message)
+            await until(lambda: (active := fleet.active()) is not None and fleet.id_of(active) != 1)
+            before = len(answered)
+            await until(lambda: len(answered) >= before + 5)
+            is_over = True
+        active = await fleet.led()
+        assert active.publisher.quorum.machine.voters.ids == (2, 3)
+        offset = active.publisher.image.offset
+        await until(lambda: all(one.publisher.image.offset >= offset for one in fleet.running.values()))
+        for one in fleet.running.values():
+            assert not [name for name in answered if name not in one.publisher.image.topics_by_name]
+        module = request_module(ApiKey.API_VERSIONS)
+        asked = module.ApiVersionsRequest(client_software_name="x", client_software_version="1")
+        told = await call(fleet, ApiKey.API_VERSIONS, asked)
+        assert ("kraft.version", 1) in {(one.name, one.max_version_level) for one in told.finalized_features}
+        await broker.close()
+        await fleet.stop()
+        assert not fleet.failures
+        assert fleet.assert_same_logs() > 0
+
+    run(scenario())

@@ -6,12 +6,12 @@ import asyncio
 import logging
 import random
 import struct
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+from service.base.disk import SystemDisk
 from service.base.world import World, system_world
 from service.broker.controller_calls import Feature, Identity
 from service.broker.controller_node import (
@@ -31,11 +31,17 @@ from service.config.settings import BrokerConfig
 from service.metadata.controller.broker_sessions import SessionTimes
 from service.metadata.controller.controller import ControllerOptions
 from service.metadata.controller.requests import Endpoint
+from service.metadata.delta import MetadataDelta
 from service.metadata.features import cluster_features
+from service.metadata.image import MetadataImage
+from service.metadata.publication import Listener
 from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import roles
-from service.metadata.raft.keys import ReplicaKey
+from service.metadata.raft.control import VotersSaid
+from service.metadata.raft.keys import ReplicaKey, SnapshotId
+from service.metadata.raft.snapshots import write_snapshot
 from service.metadata.raft.voters import Voter, VoterSet
+from service.metadata.snapshot_codec import encode_snapshot
 from service.network.channel import Channels
 from service.network.exchange import RequestContext
 from service.wire.api import (
@@ -62,7 +68,8 @@ def _world(seed: int) -> World:
 class Fleet:
     """Controllers 1 to `count` on ports of their own, each on a folder below `folder`."""
 
-    def __init__(self, folder: Path, count: int = 3, **metadata: Any) -> None:
+    def __init__(self, folder: Path, count: int = 3, *, is_dynamic: bool = False, **metadata: Any) -> None:
+        """`is_dynamic`: kraft.version 1, with node 1 as the voter that the quorum begins with."""
         self.folder = folder
         self.count = count
         _, ports = agree_on_ports(0, 0, count)
@@ -70,11 +77,22 @@ class Fleet:
             node_id: Endpoint("CONTROLLER", HOST, port) for node_id, port in enumerate(ports, start=1)
         }
         self.voters = VoterSet(Voter(ReplicaKey(one), (place,)) for one, place in self.endpoints.items())
+        self.bootstrap: tuple[Endpoint, ...] = ()
+        if is_dynamic:
+            self.bootstrap, self.voters = (self.endpoints[1],), VoterSet()
+            self._format(Voter(ReplicaKey(1, UUID(int=1001)), self.bootstrap))
         self.running: dict[int, ControllerNode] = {}
         self.failures: list[tuple[str, BaseException]] = []
         self.metadata = metadata
         self.sessions = SessionTimes(session_timeout_ms=3_000, heartbeat_interval_ms=300)
         self._starts = 0
+
+    def _format(self, first: Voter) -> None:
+        directory = self.folder / str(first.node_id) / "__cluster_metadata-0"
+        directory.mkdir(parents=True)
+        said = VotersSaid(VoterSet([first]), 1)
+        batches = encode_snapshot((), epoch=0, last_timestamp_ms=0, now_ms=0, voters=said)
+        write_snapshot(SystemDisk(), directory, SnapshotId(0, 0), batches)
 
     def _fatal(self, what: str, error: BaseException) -> None:
         logging.getLogger(__name__).error("%s", what, exc_info=error)
@@ -83,7 +101,7 @@ class Fleet:
     def metadata_of(self, node_id: int, *, can_vote: bool = True) -> MetadataOptions:
         place = (self.endpoints[node_id],) if can_vote else ()
         key = ReplicaKey(node_id, UUID(int=1000 + node_id))
-        identity = roles.Identity(key, CLUSTER_ID, place, can_vote=can_vote)
+        identity = roles.Identity(key, CLUSTER_ID, place, self.bootstrap, can_vote=can_vote)
         return MetadataOptions(
             node_id,
             self.folder / str(node_id),
@@ -119,8 +137,20 @@ class Fleet:
                 on_fatal=self._fatal,
             )
             self.running[node_id] = node
+            node.publisher.subscribe(self._check_committed(node.publisher))
             await node.start()
         return self
+
+    def _check_committed(self, publisher: Publisher) -> Listener:
+        """Nothing is published before it is committed."""
+
+        def published(before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:
+            mark = publisher._publication._high_watermark if publisher._publication is not None else 0
+            if after.offset >= mark:
+                what = f"offset {after.offset} is published, {mark} is the high watermark"
+                self._fatal(what, AssertionError(what))
+
+        return published
 
     async def kill(self, node_id: int) -> None:
         """As kill -9: nobody is told; what is in flight is lost."""
@@ -266,6 +296,3 @@ def new_topics(*names: str, partitions: int = 1, timeout_ms: int = 10_000) -> An
         ),
         timeout=timeout_ms,
     )
-
-
-Scenario = Callable[[Fleet], Any]
