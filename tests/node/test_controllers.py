@@ -17,6 +17,8 @@ import pytest
 from kio.schema.envelope.v0.request import EnvelopeRequest
 from kio.schema.errors import ErrorCode
 
+from service.base.errors import StorageError
+from service.base.types import TopicIdPartition
 from service.broker import controller_calls
 from service.broker.controller_calls import Feature, Identity
 from service.broker.controller_listener import CONTROLLER_APIS
@@ -26,6 +28,7 @@ from service.metadata.controller.broker_sessions import SessionTimes
 from service.metadata.controller.requests import Endpoint
 from service.metadata.raft.message_parts import make
 from service.network.channel import Channels
+from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
 from service.wire.api import APIS, ApiKey, decode_response, encode_request, request_module
 from service.wire.catalog import CommitCatalogRequest
 from service.wire.primitives import Cursor
@@ -571,5 +574,137 @@ def test_voters_come_and_go_while_topics_are_created(tmp_path: Path) -> None:
         await fleet.stop()
         assert not fleet.failures
         assert fleet.assert_same_logs() > 0
+
+    run(scenario())
+
+
+def test_what_admins_change_goes_through_a_broker_to_the_controller(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fleet = await Fleet(tmp_path).start()
+        broker = await Broker(fleet, 7).start()
+        answer = await broker.forward(ApiKey.CREATE_TOPICS, 7, new_topics("t", "u", partitions=2))
+        assert {one.error_code for one in answer.topics} == {ErrorCode.none}
+        module = request_module(ApiKey.CREATE_PARTITIONS)
+        more = module.CreatePartitionsTopic(name="t", count=4, assignments=None)
+        request = module.CreatePartitionsRequest(
+            topics=(more,), timeout=timedelta(seconds=5), validate_only=False
+        )
+        answer = await broker.forward(ApiKey.CREATE_PARTITIONS, 3, request)
+        assert answer.results[0].error_code == ErrorCode.none
+        assert len(broker.publisher.image.topics_by_name["t"].partitions) == 4
+
+        module = request_module(ApiKey.INCREMENTAL_ALTER_CONFIGS)
+        resources = tuple(
+            module.AlterConfigsResource(
+                resource_type=kind,
+                resource_name=name,
+                configs=(module.AlterableConfig(name=key, config_operation=0, value=value),),
+            )
+            for kind, name, key, value in (
+                (2, "t", "retention.ms", "86400000"),
+                (4, "7", "log.cleaner.threads", "2"),
+                (2, "t-that-is-not", "retention.ms", "1"),
+            )
+        )
+        request = module.IncrementalAlterConfigsRequest(resources=resources, validate_only=False)
+        answer = await broker.forward(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, request)
+        assert [one.error_code for one in answer.responses][::2] == [
+            ErrorCode.none,
+            ErrorCode.unknown_topic_or_partition,
+        ]
+        module = request_module(ApiKey.DESCRIBE_CONFIGS)
+        request = module.DescribeConfigsRequest(
+            resources=(
+                module.DescribeConfigsResource(
+                    resource_type=2, resource_name="t", configuration_keys=("retention.ms",)
+                ),
+            ),
+            include_synonyms=False,
+            include_documentation=False,
+        )
+        answer = await call(fleet, ApiKey.DESCRIBE_CONFIGS, request)
+        assert [(one.name, one.value) for one in answer.results[0].configs] == [("retention.ms", "86400000")]
+
+        module = request_module(ApiKey.ELECT_LEADERS)
+        named = module.TopicPartitions(topic="t", partitions=(0, 9))
+        request = module.ElectLeadersRequest(
+            election_type=0, topic_partitions=(named,), timeout=timedelta(seconds=5)
+        )
+        answer = await broker.forward(ApiKey.ELECT_LEADERS, 2, request)
+        codes = {
+            one.partition_id: one.error_code for one in answer.replica_election_results[0].partition_result
+        }
+        assert codes == {0: ErrorCode.election_not_needed, 9: ErrorCode.unknown_topic_or_partition}
+
+        module = request_module(ApiKey.DELETE_TOPICS)
+        named = module.DeleteTopicState(name="u", topic_id=None)
+        request = module.DeleteTopicsRequest(topics=(named,), timeout=timedelta(seconds=5))
+        answer = await broker.forward(ApiKey.DELETE_TOPICS, 6, request)
+        assert answer.responses[0].error_code == ErrorCode.none
+        assert "u" not in broker.publisher.image.topics_by_name
+
+        assert broker.membership is not None
+        request = controller_calls.producer_ids(7, broker.membership.epoch)
+        answer = await call(fleet, ApiKey.ALLOCATE_PRODUCER_IDS, request)
+        assert controller_calls.producer_ids_allocated(answer).size == 1000
+        await broker.close()
+        await fleet.stop()
+        assert not fleet.failures
+
+    run(scenario())
+
+
+def test_the_catalog_goes_by_rpc_and_outlives_the_controller(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fleet = await Fleet(tmp_path).start()
+        broker = await Broker(fleet, 7).start()
+        await broker.forward(ApiKey.CREATE_TOPICS, 7, new_topics("t"))
+        topic = broker.publisher.image.topics_by_name["t"]
+        tip = TopicIdPartition(topic.id, "t", 0)
+        entry = CatalogEntry(1, "m1", topic.partitions[0].leader_epoch, 0, 9, 1, 100)
+        with pytest.raises(StorageError, match="unsupported_version"):  # the feature's level is 0 yet
+            await broker.catalog.commit([CatalogCommit(tip, 0, entry)])
+        module = request_module(ApiKey.UPDATE_FEATURES)
+        update = module.FeatureUpdateKey(feature="firn.catalog.version", max_version_level=1, upgrade_type=1)
+        request = module.UpdateFeaturesRequest(
+            feature_updates=(update,), timeout=timedelta(seconds=5), validate_only=False
+        )
+        active = await fleet.led()
+        await until(lambda: len(active.publisher.image.controllers) == 3)
+        answer = await broker.forward(ApiKey.UPDATE_FEATURES, 2, request)
+        assert (answer.error_code, answer.error_message) == (ErrorCode.none, None)
+        assert await broker.catalog.commit([CatalogCommit(tip, 0, entry)]) == [CatalogResult.COMMITTED]
+        assert broker.catalog.entry(topic.id, 0) == entry
+        await fleet.kill(fleet.id_of(active))
+        following = entry._replace(version=2, manifest_key="m2", end_offset=20)
+        commits = [CatalogCommit(tip, 1, following)]
+        assert await broker.catalog.commit(commits) == [CatalogResult.COMMITTED]
+        stale = [CatalogCommit(tip, 1, following._replace(manifest_key="m3"))]
+        assert await broker.catalog.commit(stale) == [CatalogResult.VERSION_CONFLICT]
+        assert await broker.catalog.barrier() <= broker.publisher.image.offset
+        await broker.close()
+        await fleet.stop()
+        assert not fleet.failures
+
+    run(scenario())
+
+
+def test_a_controller_alone_leads_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fleet = await Fleet(tmp_path, 1).start()
+        broker = await Broker(fleet, 7).start()
+        answer = await broker.forward(ApiKey.CREATE_TOPICS, 7, new_topics("t"))
+        assert answer.topics[0].error_code == ErrorCode.none
+        await fleet.stop(1)
+        await fleet.start(1)
+        active = await fleet.led()
+        assert "t" in active.publisher.image.topics_by_name
+        assert broker.membership is not None
+        epoch = broker.membership.epoch
+        answer = await broker.forward(ApiKey.CREATE_TOPICS, 7, new_topics("u"))
+        assert (answer.topics[0].error_code, broker.membership.epoch) == (ErrorCode.none, epoch)
+        await broker.close()
+        await fleet.stop()
+        assert not fleet.failures
 
     run(scenario())
