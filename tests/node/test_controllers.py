@@ -20,7 +20,7 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import StorageError
 from service.base.types import TopicIdPartition
 from service.broker import controller_calls
-from service.broker.controller_calls import Feature, Identity
+from service.broker.controller_calls import AlterIsr, Feature, Identity
 from service.broker.controller_listener import CONTROLLER_APIS
 from service.broker.forwarding import ANONYMOUS
 from service.broker.lifecycle import Heartbeat, MoveAway, Recover, Serve
@@ -644,6 +644,37 @@ def test_what_admins_change_goes_through_a_broker_to_the_controller(tmp_path: Pa
         assert "u" not in broker.publisher.image.topics_by_name
 
         assert broker.membership is not None
+        epoch = broker.membership.epoch
+        topic = broker.publisher.image.topics_by_name["t"]
+        proposals = [
+            AlterIsr(topic.id, index, one.leader_epoch, one.partition_epoch, ((7, epoch),))
+            for index, one in sorted(topic.partitions.items())
+        ]
+        proposals.append(AlterIsr(UUID(int=5), 3, 0, 0, ((7, epoch),)))
+        answer = await call(fleet, ApiKey.ALTER_PARTITION, controller_calls.alter_isr(7, epoch, proposals))
+        told = [(one.topic_id, one.partition, one.error) for one in controller_calls.isr_altered(answer)]
+        assert told == [
+            *((topic.id, index, ErrorCode.none) for index in range(4)),
+            (UUID(int=5), 3, ErrorCode.unknown_topic_id),
+        ]
+        module = request_module(ApiKey.ASSIGN_REPLICAS_TO_DIRS)
+        partitions = tuple(module.PartitionData(partition_index=index) for index in (0, 9))
+        directory = module.DirectoryData(
+            id_=UUID(int=7 << 70 | 5), topics=(module.TopicData(topic_id=topic.id, partitions=partitions),)
+        )
+        request = module.AssignReplicasToDirsRequest(
+            broker_id=7, broker_epoch=epoch, directories=(directory, directory)
+        )
+        answer = await call(fleet, ApiKey.ASSIGN_REPLICAS_TO_DIRS, request)
+        told = [
+            (one.id_, each.topic_id, [(of.partition_index, of.error_code) for of in each.partitions])
+            for one in answer.directories
+            for each in one.topics
+        ]
+        of_topic = [(0, ErrorCode.none), (9, ErrorCode.unknown_topic_or_partition)]
+        assert [each for one in told for each in one[2]] == of_topic * 2
+        assert {one[:2] for one in told} == {(UUID(int=7 << 70 | 5), topic.id)}
+
         request = controller_calls.producer_ids(7, broker.membership.epoch)
         answer = await call(fleet, ApiKey.ALLOCATE_PRODUCER_IDS, request)
         assert controller_calls.producer_ids_allocated(answer).size == 1000

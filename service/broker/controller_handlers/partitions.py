@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
+from uuid import UUID
 
 from kio.schema.alter_partition.v3 import response as altered
 from kio.schema.assign_replicas_to_dirs.v0 import response as assigned
@@ -13,6 +14,7 @@ from kio.schema.elect_leaders.v2 import response as elected
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
+from service.base.slices import each_in_slices
 from service.broker.broker import NO_THROTTLE
 from service.broker.controller_side import ControllerSide
 from service.broker.forwarding import timeout_of
@@ -30,32 +32,37 @@ from service.network.exchange import RequestContext
 from service.wire.api import ApiKey
 from service.wire.refusals import refusal
 
+PARTITION_US: Final = 5
+
 
 async def alter(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """AlterPartition: a leader proposes ISRs; STALE_BROKER_EPOCH refuses all of them."""
-    asked = [
-        AlterPartition(
-            topic_id=topic.topic_id or ZERO_UUID,
-            partition=one.partition_index,
-            leader_epoch=one.leader_epoch,
-            partition_epoch=one.partition_epoch,
-            isr=tuple(BrokerState(each.broker_id, each.broker_epoch) for each in one.new_isr_with_epochs),
-            recovery=one.leader_recovery_state,
-        )
-        for topic in request.topics
-        for one in topic.partitions
-    ]
+    named = [(topic.topic_id or ZERO_UUID, one) for topic in request.topics for one in topic.partitions]
+    asked = await each_in_slices(_to_alter, named, PARTITION_US)
     try:
         results = await side.controller.alter_partitions(request.broker_id, request.broker_epoch, asked)
     except RequestError as e:
         return altered.AlterPartitionResponse(throttle_time=NO_THROTTLE, error_code=e.code, topics=())
+    answers = iter(await each_in_slices(_altered, results, PARTITION_US))
     return altered.AlterPartitionResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         topics=tuple(
-            altered.TopicData(topic_id=topic_id, partitions=tuple(map(_altered, of_topic)))
+            altered.TopicData(topic_id=topic_id, partitions=tuple(next(answers) for _ in of_topic))
             for topic_id, of_topic in groupby(results, attrgetter("topic_id"))
         ),
+    )
+
+
+def _to_alter(named: tuple[UUID, Any]) -> AlterPartition:
+    topic_id, one = named
+    return AlterPartition(
+        topic_id=topic_id,
+        partition=one.partition_index,
+        leader_epoch=one.leader_epoch,
+        partition_epoch=one.partition_epoch,
+        isr=tuple(BrokerState(each.broker_id, each.broker_epoch) for each in one.new_isr_with_epochs),
+        recovery=one.leader_recovery_state,
     )
 
 
@@ -114,34 +121,42 @@ def _elected(results: Iterable[ElectionResult]) -> Iterable[elected.ReplicaElect
 
 async def assign(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """AssignReplicasToDirs (KIP-858): a broker tells in which of its directories replicas lie."""
-    asked = [
-        AssignReplica(directory.id_ or ZERO_UUID, topic.topic_id or ZERO_UUID, one.partition_index)
+    named = [
+        (directory.id_, topic.topic_id, one)
         for directory in request.directories
         for topic in directory.topics
         for one in topic.partitions
     ]
+    asked = await each_in_slices(_to_assign, named, PARTITION_US)
     try:
         results = await side.controller.assign_replicas(request.broker_id, request.broker_epoch, asked)
     except RequestError as e:
         return assigned.AssignReplicasToDirsResponse(
             throttle_time=NO_THROTTLE, error_code=e.code, directories=()
         )
+    answers = iter(await each_in_slices(_assigned, results, PARTITION_US))
     return assigned.AssignReplicasToDirsResponse(
         throttle_time=NO_THROTTLE,
         error_code=ErrorCode.none,
         directories=tuple(
-            assigned.DirectoryData(id_=directory, topics=tuple(_assigned(of_directory)))
+            assigned.DirectoryData(id_=directory, topics=tuple(_topics(of_directory, answers)))
             for directory, of_directory in groupby(results, attrgetter("directory"))
         ),
     )
 
 
-def _assigned(results: Iterable[AssignReplicaResult]) -> Iterable[assigned.TopicData]:
+def _to_assign(named: tuple[UUID | None, UUID | None, Any]) -> AssignReplica:
+    directory, topic_id, one = named
+    return AssignReplica(directory or ZERO_UUID, topic_id or ZERO_UUID, one.partition_index)
+
+
+def _assigned(one: AssignReplicaResult) -> assigned.PartitionData:
+    return assigned.PartitionData(partition_index=one.partition, error_code=one.error)
+
+
+def _topics(
+    results: Iterable[AssignReplicaResult], answers: Iterator[assigned.PartitionData]
+) -> Iterator[assigned.TopicData]:
+    """The topics of one directory; `answers` has what stands for each result, in order."""
     for topic_id, of_topic in groupby(results, attrgetter("topic_id")):
-        yield assigned.TopicData(
-            topic_id=topic_id,
-            partitions=tuple(
-                assigned.PartitionData(partition_index=one.partition, error_code=one.error)
-                for one in of_topic
-            ),
-        )
+        yield assigned.TopicData(topic_id=topic_id, partitions=tuple(next(answers) for _ in of_topic))
