@@ -138,6 +138,7 @@ class Publication:
                 self._publish_slice()
                 self._wake()
                 await asyncio.sleep(0)
+            self._wake()
         except Exception as e:
             self._on_broken(e)
             self.fail(StorageError(f"the metadata log cannot be applied: {e}"))
