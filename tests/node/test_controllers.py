@@ -666,14 +666,14 @@ def test_what_admins_change_goes_through_a_broker_to_the_controller(tmp_path: Pa
             broker_id=7, broker_epoch=epoch, directories=(directory, directory)
         )
         answer = await call(fleet, ApiKey.ASSIGN_REPLICAS_TO_DIRS, request)
-        told = [
+        placed = [
             (one.id_, each.topic_id, [(of.partition_index, of.error_code) for of in each.partitions])
             for one in answer.directories
             for each in one.topics
         ]
         of_topic = [(0, ErrorCode.none), (9, ErrorCode.unknown_topic_or_partition)]
-        assert [each for one in told for each in one[2]] == of_topic * 2
-        assert {one[:2] for one in told} == {(UUID(int=7 << 70 | 5), topic.id)}
+        assert [each for one in placed for each in one[2]] == of_topic * 2
+        assert {one[:2] for one in placed} == {(UUID(int=7 << 70 | 5), topic.id)}
 
         request = controller_calls.producer_ids(7, broker.membership.epoch)
         answer = await call(fleet, ApiKey.ALLOCATE_PRODUCER_IDS, request)
