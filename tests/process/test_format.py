@@ -18,7 +18,7 @@ from service.metadata.bootstrap import parse_initial_controllers
 from service.metadata.features import supported_features
 from service.metadata.formatting import check_formatted
 from tests.support.kafka_tools import RUNNER, run_tool, tool
-from tests.support.processes import Node, child, free_port, wait_until
+from tests.support.processes import FIRN, Node, child, free_port, wait_until
 from tests.support.quorums import Cluster, Program
 from tests.support.requirements import KAFKA_LIBS, need_kafka_tools
 
@@ -216,7 +216,7 @@ class TestWithKafka:
 def test_the_command_says_what_it_did(tmp_path: Path) -> None:
     config = Config(tmp_path, is_dynamic=True)
     done = subprocess.run(
-        ["firn", "format", "-c", str(config.path), "-t", CLUSTER_ID, "-s"],
+        [str(FIRN), "format", "-c", str(config.path), "-t", CLUSTER_ID, "-s"],
         capture_output=True,
         text=True,
         check=True,
