@@ -15,8 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.printable import printable
 from service.base.slices import Slice
-from service.broker.broker import Broker
-from service.broker.tables import BROKER_APIS, Served
+from service.broker.tables import BROKER_APIS, Host, Served
 from service.network.exchange import Answer, Later, Promise, RequestContext, Response
 from service.wire.api import (
     APIS,
@@ -47,7 +46,7 @@ COUNTED_ERRORS: Final = 1000
 class Dispatcher:
     """The server's handler: called on the loop with each whole request frame, in order per connection."""
 
-    def __init__(self, broker: Broker, apis: Mapping[int, Served] = BROKER_APIS) -> None:
+    def __init__(self, broker: Host, apis: Mapping[int, Served] = BROKER_APIS) -> None:
         self._broker = broker
         self._apis = dict(apis)
 

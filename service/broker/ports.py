@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from service.config.settings import BrokerConfig
 from service.metadata.controller.features_control import FeatureUpdate
 from service.metadata.controller.requests import (
     AlterResource,
@@ -59,6 +60,19 @@ class FeatureAdmin(Protocol):
     async def update_features(
         self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False
     ) -> None: ...
+
+
+class AdminHost(Protocol):
+    """What the admin's handlers need of their node, a broker or a controller."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+    @property
+    def topic_admin(self) -> TopicAdmin: ...
+    @property
+    def config_admin(self) -> ConfigAdmin: ...
+    @property
+    def feature_admin(self) -> FeatureAdmin: ...
 
 
 class ProducerIdSource(Protocol):

@@ -8,10 +8,10 @@ without those of security; only what is served gets a row.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from typing import Any, Final, NamedTuple, NoReturn
+from types import ModuleType
+from typing import Any, Final, NamedTuple, NoReturn, Protocol
 
 from service.base.errors import InvariantError
-from service.broker.broker import Broker
 from service.broker.handlers import (
     alter_configs,
     api_versions,
@@ -34,18 +34,29 @@ from service.broker.handlers import (
     produce,
 )
 from service.network.exchange import Promise, RequestContext, Response
+from service.partition.metrics import ServingMetrics
 from service.wire.api import ApiKey, RequestHeader
 from service.wire.fetch import parse_fetch, parse_fetch_steps
 from service.wire.produce import parse_produce, parse_produce_steps
 
-Handler = Callable[[Broker, RequestContext, Any], Any]
-Quick = Callable[[Broker, RequestHeader, memoryview], Response | Promise | None]
+Handler = Callable[[Any, RequestContext, Any], Any]
+"""Its first argument is the node as the listener's handlers see it (`Host`)."""
+Quick = Callable[[Any, RequestHeader, memoryview], Response | Promise | None]
 Parse = Callable[[int, memoryview, int, int], Any]
 ParseSteps = Callable[[int, memoryview, int], Generator[None, None, Any]]
 
 
-def _is_not_loaded(broker: Broker, context: RequestContext, request: Any) -> NoReturn:
+def _is_not_loaded(broker: Host, context: RequestContext, request: Any) -> NoReturn:
     raise InvariantError(f"the code of API {context.api_key} is not loaded")
+
+
+class Host(Protocol):
+    """A node as the dispatcher sees it, whatever its listener's handlers see: a broker, or a controller."""
+
+    @property
+    def metrics(self) -> ServingMetrics: ...
+
+    async def load(self, module: str) -> ModuleType: ...
 
 
 class Served(NamedTuple):
@@ -112,13 +123,17 @@ CONTROLLER_KEYS: Final = frozenset({
 """What may be served on a controller's listener, and only there where `BROKER_APIS` has no row."""
 
 
-def controller_apis(rows: Mapping[int, Served]) -> dict[int, Served]:
-    """The table of a controller's listener that serves `rows`, and ApiVersions, which tells of them.
+def controller_apis(
+    rows: Mapping[int, Served],
+    features: Callable[[Any], api_versions.Features] = api_versions.features_of_broker,
+) -> dict[int, Served]:
+    """The table of a controller's listener that serves `rows`, and ApiVersions, which tells of them, and of
+    `features` of the node.
 
     Raises `InvariantError` for a row that does not belong there.
     """
     if strangers := [int(key) for key in rows if key not in CONTROLLER_KEYS]:
         raise InvariantError(f"API keys {strangers} are not a controller's")
     table = dict(rows)
-    table[ApiKey.API_VERSIONS] = Served(api_versions.answering(table))
+    table[ApiKey.API_VERSIONS] = Served(api_versions.answering(table, features))
     return dict(sorted(table.items()))

@@ -58,6 +58,8 @@ class Publication:
         self._on_published = on_published
         self._on_broken = on_broken
         self._on_bug = on_bug
+        self._content = image
+        """`image` as it was before batches that say nothing of metadata: what proposals may be made on"""
         self._high_watermark = 0
         self._proposals: deque[_Proposal] = deque()
         self._snapshot: MetadataImage | None = None
@@ -131,7 +133,9 @@ class Publication:
             return False
         while self.image.offset + 1 < self._high_watermark:
             proposed = self._proposals[0] if self._proposals else None
-            if proposed is None or proposed.delta.image is not self.image:
+            if proposed is None or proposed.image.offset >= self._high_watermark:
+                return False  # a control batch of the quorum's stands before it
+            if proposed.delta.image is not self.image and proposed.delta.image is not self._content:
                 return False
             self._proposals.popleft()
             self._publish(*proposed)
@@ -151,6 +155,7 @@ class Publication:
                             self._publish_slice()
                 self._wake()
                 await asyncio.sleep(0)
+            self._wake()
         except Exception as e:
             self._on_broken(e)
             self.fail(StorageError(f"the metadata log cannot be applied: {e}"))
@@ -162,10 +167,15 @@ class Publication:
         for header, batch in zip(iter_headers(data), decode_batches(data), strict=True):
             if batch.base_offset != self.image.offset + 1:
                 raise CorruptionError(f"offset {batch.base_offset} follows {self.image.offset}")
+            content = self._content
             self._publish(*apply_batch(self.image, batch), header.size)
+            if not batch.frames:
+                self._content = content
+        while self._proposals and self._proposals[0].image.offset <= self.image.offset:
+            self._proposals.popleft()  # it was read from the log instead
 
     def _publish(self, image: MetadataImage, delta: MetadataDelta, size: int) -> None:
-        before, self.image = self.image, image
+        before, self.image, self._content = self.image, image, image
         for listener in self._listeners:
             try:
                 work = listener(before, image, delta)

@@ -122,6 +122,8 @@ class RequestContext:
 Answer = Response | None
 Later = Awaitable[Answer] | Promise
 Handler = Callable[[RequestContext, memoryview], Answer | Later]
+Gone = Callable[[RequestContext], None]
+"""Told of a connection that has ended."""
 Describe = Callable[[RequestContext, memoryview | None], str]
 """What a request asks for and who asks, in words: for the few that held the loop. Without the request it was
 answered later."""

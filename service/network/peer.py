@@ -22,6 +22,7 @@ from service.network.connection import ANSWERING, CLOSED, READING, Connection
 from service.network.exchange import (
     Answer,
     Describe,
+    Gone,
     Handler,
     Later,
     Limits,
@@ -64,6 +65,7 @@ class Shared:
     counters: NetworkMetrics
     turns: Turns
     describe: Describe
+    on_gone: Gone | None = None
     peers: dict[Peer, None] = field(default_factory=dict)
     """in the order in which they came"""
     scratch: memoryview = field(default_factory=lambda: memoryview(bytearray(_SCRATCH_BYTES)))
@@ -189,6 +191,8 @@ class Peer(asyncio.BufferedProtocol):
             self._mute.cancel()
         if self._pending is not None and self._context.cancel_on_disconnect:
             self._pending.cancel()
+        if self._shared.on_gone is not None:
+            self._shared.on_gone(self._context)
 
     # -- one request after the other
 

@@ -28,7 +28,7 @@ from service.base.errors import ConfigError
 from service.base.turns import Turns
 from service.network.admission import Admission
 from service.network.buffers import BufferPool
-from service.network.exchange import Answer, Describe, Handler, Limits
+from service.network.exchange import Answer, Describe, Gone, Handler, Limits
 from service.network.metrics import NetworkMetrics
 from service.network.peer import Peer, Shared
 
@@ -53,6 +53,7 @@ class Server:
         metrics: NetworkMetrics | None = None,
         turns: Turns | None = None,
         describe: Describe | None = None,
+        on_gone: Gone | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -63,6 +64,7 @@ class Server:
         self.counters = metrics or NetworkMetrics()
         self._turns = turns or Turns()
         self._describe = describe or (lambda context, request: str(context))
+        self._on_gone = on_gone
         self._shared: Shared | None = None
         self._listening: list[asyncio.Server] = []
         self._kept: list[socket.socket] = []
@@ -108,6 +110,7 @@ class Server:
             self.counters,
             self._turns,
             self._describe,
+            self._on_gone,
         )
         try:
             server = await loop.create_server(

@@ -49,6 +49,8 @@ __all__ = [
     "ApiKey",
     "RequestHeader",
     "common_versions",
+    "decode_as_is",
+    "decode_as_is_steps",
     "decode_request",
     "decode_response",
     "encode_request",
@@ -57,6 +59,7 @@ __all__ = [
     "parse_request_header",
     "request_module",
     "response_frame",
+    "response_frame_as_is",
     "response_module",
     "unsupported_api_versions_frame",
 ]
@@ -255,6 +258,40 @@ def _codec_of(header: RequestHeader) -> Codec:
     if api.by_hand_before and version != api.max_version:
         raise ValueError(f"{api.name} version {version} has its own codec")  # for the replica id, too
     return _request_codec(key, version, _canonical_version(api, version))
+
+
+def decode_as_is(header: RequestHeader, frame: Buffer, most_elements: int = MAX_ELEMENTS) -> Any:
+    """kio's message of the request's own version, for APIs whose versions differ in more than fields.
+
+    Raises as `decode_request`.
+    """
+    codec = _request_codec(header.api_key, header.api_version, header.api_version)
+    with _bounded():
+        return codec.read(Cursor(frame, header.body, most_elements))
+
+
+def decode_as_is_steps(header: RequestHeader, frame: Buffer) -> Steps:
+    """As `decode_as_is`, in steps."""
+    codec = _request_codec(header.api_key, header.api_version, header.api_version)
+    cursor = Cursor(frame, header.body)
+    with _bounded():
+        if codec.read_steps is None:
+            return codec.read(cursor)
+        return (yield from codec.read_steps(cursor))
+
+
+@cache
+def _as_is_codec(key: int, version: int) -> Codec:
+    own, _ = _response_classes(key, version)
+    return compile_steps(own, own)
+
+
+def response_frame_as_is(header: RequestHeader, message: Any) -> bytearray:
+    """As `response_frame`, of kio's message of the version."""
+    out = _head(header.api_key, header.api_version)
+    _as_is_codec(header.api_key, header.api_version).write(out, message)
+    _SIZE_AND_CORRELATION.pack_into(out, 0, len(out) - 4, header.correlation_id)
+    return out
 
 
 def _upgraded(header: RequestHeader, message: Any) -> Any:

@@ -21,5 +21,9 @@ class UnsupportedRequest(WireError):
     """Unknown API key, or a version of a known API outside the served range."""
 
 
+class Unanswered(WireError):
+    """Nothing is wrong with the request, but this node ends before there is an answer."""
+
+
 class UnsupportedVersion(FirnError):
     """A peer that we ask serves the API not at all, or in no version that will do. Nothing was sent."""

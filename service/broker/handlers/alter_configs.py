@@ -12,7 +12,8 @@ from kio.schema.alter_configs.v2.response import AlterConfigsResourceResponse, A
 
 from service.base.slices import each_in_slices
 from service.broker.altered import RESOURCE_US, alter_each
-from service.broker.broker import NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE
+from service.broker.ports import AdminHost
 from service.metadata.controller.requests import (
     AlterConfig,
     AlterResource,
@@ -23,7 +24,7 @@ from service.network.exchange import RequestContext
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: AlterConfigsRequest
+    broker: AdminHost, context: RequestContext, request: AlterConfigsRequest
 ) -> AlterConfigsResponse:
     """Change each resource wholly or not at all; the changes hold on this node once the answer is there."""
 

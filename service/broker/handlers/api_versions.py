@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
-from typing import Final
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, NamedTuple
 
 from kio.schema.api_versions.v4.request import ApiVersionsRequest
 from kio.schema.api_versions.v4.response import (
@@ -17,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from service.broker.broker import NO_THROTTLE, Broker
 from service.metadata.features import supported_features
+from service.metadata.image import FeatureRange
 from service.network.exchange import RequestContext
 from service.wire.api import APIS
 
@@ -24,19 +25,34 @@ FIRST_VERSION_WITH_CLIENT_SOFTWARE: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def answering(
-    served: Collection[int],
-) -> Callable[[Broker, RequestContext, ApiVersionsRequest], ApiVersionsResponse]:
-    """The handler of a listener that serves the APIs of these keys, as they are when it is asked."""
+class Features(NamedTuple):
+    """What a node supports, and what is finalized as of an offset of the metadata."""
 
-    def handle(broker: Broker, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
-        return _answer(broker, context, request, served)
+    supported: Collection[FeatureRange]
+    finalized: Mapping[str, int]
+    offset: int
+
+
+def features_of_broker(broker: Broker) -> Features:
+    """As a broker of this software tells them."""
+    return Features(supported_features(), broker.image.features, broker.image.offset)
+
+
+def answering(
+    served: Collection[int], features: Callable[[Any], Features] = features_of_broker
+) -> Callable[[Any, RequestContext, ApiVersionsRequest], ApiVersionsResponse]:
+    """The handler of a listener that serves the APIs of these keys, as they are when it is asked.
+
+    `features` of the node that the handler is given."""
+
+    def handle(node: Any, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+        return _answer(features(node), context, request, served)
 
     return handle
 
 
 def _answer(
-    broker: Broker, context: RequestContext, request: ApiVersionsRequest, served: Collection[int]
+    features: Features, context: RequestContext, request: ApiVersionsRequest, served: Collection[int]
 ) -> ApiVersionsResponse:
     """What the listener serves, and the features of the cluster; INVALID_REQUEST for a client whose software
     has an impossible name (KIP-511)."""
@@ -47,7 +63,6 @@ def _answer(
         return ApiVersionsResponse(
             error_code=ErrorCode.invalid_request, api_keys=(), throttle_time=NO_THROTTLE
         )
-    image = broker.image
     return ApiVersionsResponse(
         error_code=ErrorCode.none,
         api_keys=tuple(
@@ -58,11 +73,11 @@ def _answer(
         throttle_time=NO_THROTTLE,
         supported_features=tuple(
             SupportedFeatureKey(name=name, min_version=low, max_version=high)
-            for name, low, high in supported_features()
+            for name, low, high in features.supported
         ),
-        finalized_features_epoch=image.offset,
+        finalized_features_epoch=features.offset,
         finalized_features=tuple(
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in image.features.items()
+            for name, level in features.finalized.items()
         ),
     )

@@ -14,7 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import each_in_slices
-from service.broker.broker import NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE
+from service.broker.ports import AdminHost
 from service.config.describing import describe_topic
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
@@ -30,7 +31,7 @@ ANSWER_US: Final = 300
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: CreateTopicsRequest
+    broker: AdminHost, context: RequestContext, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     """Create all that can be created; each topic has its own outcome. The answer comes once the topics can be
     used.
@@ -63,7 +64,7 @@ def _asked(topic: CreatableTopic) -> CreateTopic:
     )
 
 
-def _answer(broker: Broker, result: CreateTopicResult) -> CreatableTopicResult:
+def _answer(broker: AdminHost, result: CreateTopicResult) -> CreatableTopicResult:
     failed = result.error is not ErrorCode.none
     configs = () if failed else describe_topic(result.configs, broker.config)
     return CreatableTopicResult(

@@ -10,7 +10,8 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import each_in_slices
-from service.broker.broker import NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE
+from service.broker.ports import AdminHost
 from service.metadata.controller.decision import EXCESSIVE
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
@@ -24,7 +25,7 @@ TOPIC_US: Final = 4
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: DeleteTopicsRequest
+    broker: AdminHost, context: RequestContext, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     """Delete what can be deleted; with ``delete.topic.enable=false`` nothing can.
 

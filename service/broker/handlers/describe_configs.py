@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Generator
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.describe_configs.v4.response import DescribeConfigsResponse, DescribeConfigsResult
@@ -12,11 +12,13 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError
 from service.base.slices import in_slices
 from service.broker import loggers
-from service.broker.broker import NO_THROTTLE, Broker
-from service.broker.encoded_answers import Flavour, Settings, encoded_loggers
+from service.broker.broker import NO_THROTTLE
+from service.broker.encoded_answers import EncodedSettings, Flavour, Settings, encoded_loggers
+from service.config.settings import BrokerConfig
 from service.metadata.controller.configs_control import broker_id_of
 from service.metadata.controller.requests import ResourceType
 from service.metadata.controller.topic_names import what_is_wrong_with
+from service.metadata.image import MetadataImage
 from service.network.exchange import RequestContext
 from service.wire.api import ApiKey, encode_element
 from service.wire.primitives import Encoded
@@ -30,8 +32,19 @@ GROUP_US: Final = 100
 SAME_US: Final = 4
 
 
+class SettingsHost(Protocol):
+    """The node whose settings are described, a broker or a controller."""
+
+    @property
+    def config(self) -> BrokerConfig: ...
+    @property
+    def image(self) -> MetadataImage: ...
+    @property
+    def encoded_settings(self) -> EncodedSettings: ...
+
+
 def handle(
-    broker: Broker, context: RequestContext, request: DescribeConfigsRequest
+    broker: SettingsHost, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse | Awaitable[DescribeConfigsResponse]:
     """The keys asked for of each resource, all of them where none are named.
 
@@ -42,7 +55,7 @@ def handle(
 
 
 def _steps(
-    broker: Broker, version: int, request: DescribeConfigsRequest
+    broker: SettingsHost, version: int, request: DescribeConfigsRequest
 ) -> Generator[int, None, DescribeConfigsResponse]:
     flavour = Flavour(version, request.include_synonyms, request.include_documentation)
     same: dict[tuple[int, str, tuple[str, ...]], Encoded] = {}
@@ -61,7 +74,7 @@ def _steps(
     return DescribeConfigsResponse(throttle_time=NO_THROTTLE, results=tuple(results))
 
 
-def _work_us(broker: Broker, asked: DescribeConfigsResource, flavour: Flavour) -> int:
+def _work_us(broker: SettingsHost, asked: DescribeConfigsResource, flavour: Flavour) -> int:
     if asked.resource_type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
         return SETTINGS_US
     if asked.resource_type == ResourceType.GROUP:
@@ -72,7 +85,7 @@ def _work_us(broker: Broker, asked: DescribeConfigsResource, flavour: Flavour) -
 
 
 def _result(
-    broker: Broker, asked: DescribeConfigsResource, flavour: Flavour, *, is_room: bool
+    broker: SettingsHost, asked: DescribeConfigsResource, flavour: Flavour, *, is_room: bool
 ) -> DescribeConfigsResult:
     settings: Settings = ()
     error, message = ErrorCode.none, ""
@@ -94,7 +107,7 @@ def _result(
     )
 
 
-def _settings(broker: Broker, asked: DescribeConfigsResource, flavour: Flavour) -> Settings:
+def _settings(broker: SettingsHost, asked: DescribeConfigsResource, flavour: Flavour) -> Settings:
     known, name = broker.encoded_settings, asked.resource_name
     if asked.resource_type == ResourceType.TOPIC:
         reason = what_is_wrong_with(name)

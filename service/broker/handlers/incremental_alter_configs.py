@@ -19,7 +19,8 @@ from service.base.errors import RequestError
 from service.base.slices import Slice, each_in_slices
 from service.broker import loggers
 from service.broker.altered import RESOURCE_US, alter_each
-from service.broker.broker import NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE
+from service.broker.ports import AdminHost
 from service.metadata.controller.configs_control import TWICE
 from service.metadata.controller.requests import (
     AlterConfig,
@@ -31,7 +32,7 @@ from service.network.exchange import RequestContext
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: IncrementalAlterConfigsRequest
+    broker: AdminHost, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> IncrementalAlterConfigsResponse:
     """Change each resource wholly or not at all; the changes hold on this node once the answer is there."""
 
@@ -46,7 +47,7 @@ async def handle(
 
 
 async def _alter(
-    broker: Broker, asked: Sequence[AlterResource], *, validate_only: bool
+    broker: AdminHost, asked: Sequence[AlterResource], *, validate_only: bool
 ) -> list[AlterResourceResult]:
     """What is stored is for the controller, loggers are this process's; answers in the request's order."""
     stored = [one for one in asked if one.resource_type != ResourceType.BROKER_LOGGER]

@@ -7,7 +7,8 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
-from service.broker.broker import NO_THROTTLE, Broker
+from service.broker.broker import NO_THROTTLE
+from service.broker.ports import AdminHost
 from service.metadata.controller.features_control import FeatureUpdate, UpgradeType
 from service.network.exchange import RequestContext
 from service.wire.features import (
@@ -22,7 +23,7 @@ _FAILED: Final = "The update failed for all features since the following feature
 
 
 async def handle(
-    broker: Broker, context: RequestContext, request: UpdateFeaturesRequest
+    broker: AdminHost, context: RequestContext, request: UpdateFeaturesRequest
 ) -> UpdateFeaturesResponse:
     """All of them, or none; INVALID_UPDATE_VERSION for a level that cannot be."""
     version = context.api_version

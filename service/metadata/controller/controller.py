@@ -9,7 +9,7 @@ publisher's. What is due as time passes is asked for by `next_deadline_ms` and d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
@@ -100,6 +100,8 @@ class ControllerOptions:
     """feature levels; where ``firn.catalog.version`` is among them, the remote catalog needs its level"""
     voters: tuple[int, ...] = ()
     """controllers that must have registered before a feature's level changes"""
+    incarnation_id: UUID | None = None
+    """of this process, where it registers as a standby, too; None: one is drawn at its first activation"""
     elections: ElectionSettings = field(default_factory=ElectionSettings)
     sessions: SessionTimes = field(default_factory=SessionTimes)
     chores: ChoreTimes = field(default_factory=ChoreTimes)
@@ -123,14 +125,16 @@ class Controller:
         *,
         probe: ProbeBroker | None = None,
         upgrade_kraft: KRaftUpgrade | None = None,
+        on_news: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_news`: `next_deadline_ms` may have come nearer."""
         self._options = options
         self._publisher = publisher
         self._clock = world.clock
         self._new_uuid = world.new_uuid
         self._rules = config_rules
         self._upgrade_kraft = upgrade_kraft
-        self._incarnation_id: UUID | None = None
+        self._incarnation_id = options.incarnation_id
         self._turns = Turns(publisher, self._clock, lambda: self._overseer.wrote())
         self._overseer = Overseer(
             self._turns,
@@ -139,6 +143,7 @@ class Controller:
             chores=options.chores,
             elections=options.elections,
             probe=probe,
+            on_news=on_news,
         )
 
     @property

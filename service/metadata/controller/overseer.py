@@ -66,12 +66,14 @@ class Overseer:
         chores: ChoreTimes,
         elections: ElectionSettings,
         probe: ProbeBroker | None,
+        on_news: Callable[[], None] = lambda: None,
     ) -> None:
         self._turns = turns
         self._clock = clock
         self._times = sessions
         self._elections = elections
         self._probe = probe
+        self._on_news = on_news
         self._sessions = BrokerSessions(sessions)
         self._periodic = Periodic(chores)
         self._works: dict[asyncio.Task[None], None] = {}
@@ -118,6 +120,7 @@ class Overseer:
     def tell(self, event: Event) -> None:
         """Something that needs nothing to be done."""
         self._sessions.handle(event, self._clock.monotonic_ms())
+        self._on_news()
 
     def act(self, event: Event) -> None:
         """Have the sessions look at `event`, and do what they say beside everything else."""
@@ -126,6 +129,7 @@ class Overseer:
             task = asyncio.get_running_loop().create_task(work, name="controller-sessions")
             self._works[task] = None
             task.add_done_callback(self._acted)
+        self._on_news()
 
     def _acted(self, task: asyncio.Task[None]) -> None:
         del self._works[task]

@@ -128,6 +128,11 @@ def _nodes(module: ModuleType, answer: Any) -> tuple[Any, ...]:
     return (make(module, "NodeEndpoint", node_id=answer.leader_id, host=one.host, port=one.port, rack=None),)
 
 
+def _part(module: ModuleType, of: str, **values: Any) -> Any:
+    """As `make`; None in versions that are older than the structure, as those of Fetch below 12."""
+    return make(module, of, **values) if hasattr(module, of) else None
+
+
 def _with_partition(module: ModuleType, answer: VoteAnswer | FetchAnswer | SnapshotAnswer) -> Any:
     values: dict[str, Any] = {
         "error_code": NONE,
@@ -161,7 +166,7 @@ def _with_partition(module: ModuleType, answer: VoteAnswer | FetchAnswer | Snaps
         high_watermark=answer.high_watermark,
         last_stable_offset=-1,
         log_start_offset=answer.log_start,
-        diverging_epoch=make(
+        diverging_epoch=_part(
             module, "EpochEndOffset", epoch=diverging.epoch, end_offset=diverging.end_offset
         ),
         current_leader=leader,
@@ -177,8 +182,8 @@ def _with_partition(module: ModuleType, answer: VoteAnswer | FetchAnswer | Snaps
 def _snapshot_and_leader(module: ModuleType, answer: FetchAnswer | SnapshotAnswer) -> tuple[Any, Any]:
     snapshot = answer.snapshot or SnapshotId(-1, -1)
     return (
-        make(module, "SnapshotId", end_offset=snapshot.end_offset, epoch=snapshot.epoch),
-        make(module, "LeaderIdAndEpoch", leader_id=answer.leader_id, leader_epoch=answer.epoch),
+        _part(module, "SnapshotId", end_offset=snapshot.end_offset, epoch=snapshot.epoch),
+        _part(module, "LeaderIdAndEpoch", leader_id=answer.leader_id, leader_epoch=answer.epoch),
     )
 
 

@@ -1,0 +1,146 @@
+"""What brokers and controllers tell of themselves: registrations, heartbeats, producer ids (KIP-631).
+
+Each answers as Kafka's ``ControllerApis``: an error for the whole request stands in the answer's own field.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from kio.schema.allocate_producer_ids.v0.response import AllocateProducerIdsResponse
+from kio.schema.broker_heartbeat.v2.response import BrokerHeartbeatResponse
+from kio.schema.broker_registration.v4.response import BrokerRegistrationResponse
+from kio.schema.controller_registration.v0.response import ControllerRegistrationResponse
+from kio.schema.errors import ErrorCode
+from kio.schema.unregister_broker.v0.response import UnregisterBrokerResponse
+
+from service.base.errors import RequestError
+from service.broker.broker import NO_THROTTLE
+from service.broker.controller_side import ControllerSide
+from service.metadata.controller.requests import (
+    ZERO_UUID,
+    BrokerHeartbeat,
+    Endpoint,
+    RegisterBroker,
+    RegisterController,
+)
+from service.metadata.image import FeatureRange
+from service.network.exchange import RequestContext
+
+
+async def register(side: ControllerSide, context: RequestContext, request: Any) -> BrokerRegistrationResponse:
+    """BrokerRegistration: a broker process starts. `broker_epoch` is its epoch from then on."""
+    asked = RegisterBroker(
+        broker_id=request.broker_id,
+        incarnation_id=request.incarnation_id or ZERO_UUID,
+        endpoints=_endpoints(request),
+        cluster_id=request.cluster_id,
+        rack=request.rack,
+        log_dirs=_ids(request.log_dirs),
+        features=_features(request),
+        previous_epoch=request.previous_broker_epoch,
+        is_migrating_zk_broker=request.is_migrating_zk_broker,
+    )
+    try:
+        epoch = await side.controller.register_broker(asked)
+    except RequestError as e:
+        return BrokerRegistrationResponse(throttle_time=NO_THROTTLE, error_code=e.code)
+    return BrokerRegistrationResponse(
+        throttle_time=NO_THROTTLE, error_code=ErrorCode.none, broker_epoch=epoch
+    )
+
+
+async def heartbeat(side: ControllerSide, context: RequestContext, request: Any) -> BrokerHeartbeatResponse:
+    """BrokerHeartbeat: decided within half an interval, or not at all. The connection is remembered: when it
+    breaks, the broker may be dead."""
+    connection_id = context.connection_id
+    try:
+        if request.cordoned_log_dirs:
+            raise RequestError(ErrorCode.invalid_request, "Cordoned log directories are not known here.")
+        reply = await side.controller.heartbeat(
+            BrokerHeartbeat(
+                broker_id=request.broker_id,
+                broker_epoch=request.broker_epoch,
+                metadata_offset=request.current_metadata_offset,
+                wants_fence=request.want_fence,
+                wants_shut_down=request.want_shut_down,
+                offline_log_dirs=_ids(request.offline_log_dirs),
+            ),
+            deadline_ms=side.deadline_ms(side.heartbeat_interval_ms // 2),
+        )
+    except RequestError as e:
+        return BrokerHeartbeatResponse(throttle_time=NO_THROTTLE, error_code=e.code, should_shut_down=False)
+    side.heard(connection_id, request.broker_id, request.broker_epoch)
+    return BrokerHeartbeatResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        is_caught_up=reply.is_caught_up,
+        is_fenced=reply.is_fenced,
+        should_shut_down=reply.should_shut_down,
+    )
+
+
+async def unregister(side: ControllerSide, context: RequestContext, request: Any) -> UnregisterBrokerResponse:
+    """UnregisterBroker: forget a broker. Without a message, as Kafka's controller."""
+    error = ErrorCode.none
+    try:
+        await side.controller.unregister_broker(request.broker_id)
+    except RequestError as e:
+        error = e.code
+    return UnregisterBrokerResponse(throttle_time=NO_THROTTLE, error_code=error, error_message=None)
+
+
+async def allocate_producer_ids(
+    side: ControllerSide, context: RequestContext, request: Any
+) -> AllocateProducerIdsResponse:
+    """AllocateProducerIds: a block for the broker process that asks."""
+    try:
+        block = await side.controller.allocate_producer_ids(request.broker_id, request.broker_epoch)
+    except RequestError as e:
+        return AllocateProducerIdsResponse(
+            throttle_time=NO_THROTTLE, error_code=e.code, producer_id_start=0, producer_id_len=0
+        )
+    return AllocateProducerIdsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        producer_id_start=block.first,
+        producer_id_len=block.size,
+    )
+
+
+async def register_controller(
+    side: ControllerSide, context: RequestContext, request: Any
+) -> ControllerRegistrationResponse:
+    """ControllerRegistration (KIP-919): a standby makes itself known."""
+    error, message = ErrorCode.none, None
+    try:
+        if request.zk_migration_ready:
+            raise RequestError(ErrorCode.invalid_request, "There is nothing to be migrated from ZooKeeper.")
+        await side.controller.register_controller(
+            RegisterController(
+                node_id=request.controller_id,
+                incarnation_id=request.incarnation_id or ZERO_UUID,
+                endpoints=_endpoints(request),
+                features=_features(request),
+            )
+        )
+    except RequestError as e:
+        error, message = e.code, e.message
+    return ControllerRegistrationResponse(throttle_time=NO_THROTTLE, error_code=error, error_message=message)
+
+
+def _endpoints(request: Any) -> tuple[Endpoint, ...]:
+    return tuple(Endpoint(one.name, one.host, one.port, one.security_protocol) for one in request.listeners)
+
+
+def _features(request: Any) -> tuple[FeatureRange, ...]:
+    return tuple(
+        FeatureRange(one.name, one.min_supported_version, one.max_supported_version)
+        for one in request.features
+    )
+
+
+def _ids(given: tuple[UUID | None, ...] | None) -> tuple[UUID, ...]:
+    """A zero id reads as None; older versions may have null for none."""
+    return tuple(one or ZERO_UUID for one in given or ())

@@ -1,0 +1,45 @@
+"""CommitCatalog, an API of Firn's own: brokers change the remote catalog, or wait for all that was before."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.broker import rpc_catalog
+from service.broker.controller_side import ControllerSide
+from service.metadata.controller.requests import ZERO_UUID, CatalogSender
+from service.network.exchange import RequestContext
+from service.remote.catalog import CatalogResult
+from service.wire.catalog import MAX_COMMITS, CommitCatalogRequest, CommitCatalogResponse
+
+
+async def handle(
+    side: ControllerSide, context: RequestContext, request: CommitCatalogRequest
+) -> CommitCatalogResponse:
+    """NOT_CONTROLLER, STALE_BROKER_EPOCH, INVALID_REQUEST, each for the whole; then a result per commit."""
+    sender = CatalogSender(request.broker_id, request.broker_epoch)
+    controller = side.controller
+    try:
+        if len(request.forgotten_topics) > MAX_COMMITS:
+            raise RequestError(ErrorCode.invalid_request, f"{len(request.forgotten_topics)} topics to forget")
+        commits = rpc_catalog.commits_of(request, lambda topic_id: _topic_name(side, topic_id))
+        results: list[CatalogResult] = []
+        offset = -1
+        if request.forgotten_topics:
+            forgotten = [one or ZERO_UUID for one in request.forgotten_topics]
+            await controller.forget_topics(forgotten, sender=sender)
+        if commits or not request.forgotten_topics:
+            results, offset = await controller.commit_from(sender, commits)
+        else:
+            offset = side.image.offset  # what was forgotten is committed
+    except RequestError as e:
+        refused: CommitCatalogResponse = rpc_catalog.refused(e.code)
+        return refused
+    return rpc_catalog.response_of(results, offset)
+
+
+def _topic_name(side: ControllerSide, topic_id: UUID) -> str | None:
+    topic = side.image.topics_by_id.get(topic_id)
+    return None if topic is None else topic.name

@@ -1,0 +1,70 @@
+"""DescribeCluster on a controller's listener: who the controllers are (KIP-919)."""
+
+from __future__ import annotations
+
+from kio.schema.describe_cluster.v2.request import DescribeClusterRequest
+from kio.schema.describe_cluster.v2.response import DescribeClusterBroker, DescribeClusterResponse
+from kio.schema.errors import ErrorCode
+
+from service.broker.broker import CLUSTER_OPERATIONS, NO_THROTTLE
+from service.broker.controller_side import ControllerSide
+from service.network.exchange import RequestContext
+from service.wire.metadata import OPERATIONS_NOT_ASKED
+
+BROKERS = 1
+CONTROLLERS = 2
+_NOBODY = -1
+
+
+def handle(
+    side: ControllerSide, context: RequestContext, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    """The registered controllers as seen from the listener the request came in by, and which of them leads.
+
+    Version 0 does not know what a type of endpoint is, and means brokers: INVALID_REQUEST.
+    """
+    kind = request.endpoint_type
+    if kind != CONTROLLERS:
+        if kind == BROKERS:
+            error = ErrorCode.mismatched_endpoint_type
+            message = (
+                "The request was sent to an endpoint of type CONTROLLER, but we wanted an endpoint of type "
+                "BROKER"
+            )
+        else:
+            error, message = ErrorCode.unsupported_endpoint_type, f"Unsupported endpoint type {kind}"
+        if context.api_version == 0:
+            error = ErrorCode.invalid_request
+        return DescribeClusterResponse(
+            throttle_time=NO_THROTTLE,
+            error_code=error,
+            error_message=message,
+            cluster_id="",
+            controller_id=_NOBODY,
+            brokers=(),
+        )
+    nodes = tuple(_controllers(side, context.listener))
+    leader_id = side.metadata.quorum.machine.leader_id
+    asked = request.include_cluster_authorized_operations
+    return DescribeClusterResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        error_message=None,
+        endpoint_type=CONTROLLERS,
+        cluster_id=side.cluster_id,
+        controller_id=leader_id if any(one.broker_id == leader_id for one in nodes) else _NOBODY,
+        brokers=nodes,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
+    )
+
+
+def _controllers(side: ControllerSide, listener: str) -> list[DescribeClusterBroker]:
+    """Those that have such a listener."""
+    return [
+        DescribeClusterBroker(
+            broker_id=one.id, host=endpoint.host, port=endpoint.port, rack=None, is_fenced=False
+        )
+        for one in side.image.controllers.values()
+        for endpoint in one.endpoints
+        if endpoint.name == listener
+    ]

@@ -1,0 +1,48 @@
+"""Envelope (KIP-590): a request that a broker forwards, answered as if its client had asked here."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from kio.schema.envelope.v0.request import EnvelopeRequest
+from kio.schema.envelope.v0.response import EnvelopeResponse
+
+from service.base.errors import RequestError
+from service.broker import forwarding
+from service.broker.controller_side import ControllerSide, check_active
+from service.broker.tables import Served
+from service.network.exchange import RequestContext
+from service.wire.api import ApiKey
+
+_ANYWHERE = frozenset({ApiKey.DESCRIBE_QUORUM})
+"""What a node that does not lead answers for itself, in the answer's own way"""
+
+
+def handling(
+    rows: Mapping[int, Served],
+) -> Callable[[ControllerSide, RequestContext, EnvelopeRequest], Awaitable[EnvelopeResponse]]:
+    """The handler of a listener that serves `rows`."""
+
+    async def handle(
+        side: ControllerSide, context: RequestContext, envelope: EnvelopeRequest
+    ) -> EnvelopeResponse:
+        """What cannot be unwrapped is refused, and nothing of it is done."""
+        context.cancel_on_disconnect = False
+        connection_id, port, listener = context.connection_id, context.client_port, context.listener
+        try:
+            forwarded = await forwarding.unwrap(envelope, rows)
+            header = forwarded.header
+            if header.api_key not in _ANYWHERE:
+                check_active(side)
+        except RequestError as e:
+            return forwarding.refused(e.code)
+        inner = RequestContext(connection_id, forwarded.client_host, port, listener)
+        inner.api_key, inner.api_version = header.api_key, header.api_version
+        inner.correlation_id, inner.client_id = header.correlation_id, header.client_id
+        answer: Any = rows[header.api_key].handle(side, inner, forwarded.request)
+        if isinstance(answer, Awaitable):
+            answer = await answer
+        return forwarding.sealed(header, answer)
+
+    return handle

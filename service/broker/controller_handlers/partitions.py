@@ -1,0 +1,162 @@
+"""AlterPartition, ElectLeaders, AssignReplicasToDirs: who is in sync, who leads, and where replicas lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.alter_partition.v3 import response as altered
+from kio.schema.assign_replicas_to_dirs.v0 import response as assigned
+from kio.schema.elect_leaders.v2 import response as elected
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.slices import each_in_slices
+from service.broker.broker import NO_THROTTLE
+from service.broker.controller_side import ControllerSide
+from service.broker.forwarding import timeout_of
+from service.metadata.controller.requests import (
+    ZERO_UUID,
+    AlterPartition,
+    AlterPartitionResult,
+    AssignReplica,
+    AssignReplicaResult,
+    BrokerState,
+    ElectionResult,
+    ElectLeaders,
+)
+from service.network.exchange import RequestContext
+from service.wire.api import ApiKey
+from service.wire.refusals import refusal
+
+PARTITION_US: Final = 5
+
+
+async def alter(side: ControllerSide, context: RequestContext, request: Any) -> Any:
+    """AlterPartition: a leader proposes ISRs; STALE_BROKER_EPOCH refuses all of them."""
+    named = [(topic.topic_id or ZERO_UUID, one) for topic in request.topics for one in topic.partitions]
+    asked = await each_in_slices(_to_alter, named, PARTITION_US)
+    try:
+        results = await side.controller.alter_partitions(request.broker_id, request.broker_epoch, asked)
+    except RequestError as e:
+        return altered.AlterPartitionResponse(throttle_time=NO_THROTTLE, error_code=e.code, topics=())
+    answers = iter(await each_in_slices(_altered, results, PARTITION_US))
+    return altered.AlterPartitionResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        topics=tuple(
+            altered.TopicData(topic_id=topic_id, partitions=tuple(next(answers) for _ in of_topic))
+            for topic_id, of_topic in groupby(results, attrgetter("topic_id"))
+        ),
+    )
+
+
+def _to_alter(named: tuple[UUID, Any]) -> AlterPartition:
+    topic_id, one = named
+    return AlterPartition(
+        topic_id=topic_id,
+        partition=one.partition_index,
+        leader_epoch=one.leader_epoch,
+        partition_epoch=one.partition_epoch,
+        isr=tuple(BrokerState(each.broker_id, each.broker_epoch) for each in one.new_isr_with_epochs),
+        recovery=one.leader_recovery_state,
+    )
+
+
+def _altered(one: AlterPartitionResult) -> altered.PartitionData:
+    if one.error is not ErrorCode.none:
+        return altered.PartitionData(
+            partition_index=one.partition,
+            error_code=one.error,
+            leader_id=0,
+            leader_epoch=0,
+            partition_epoch=0,
+        )
+    return altered.PartitionData(
+        partition_index=one.partition,
+        error_code=one.error,
+        leader_id=one.leader,
+        leader_epoch=one.leader_epoch,
+        isr=one.isr,
+        leader_recovery_state=one.recovery,
+        partition_epoch=one.partition_epoch,
+    )
+
+
+async def elect(side: ControllerSide, context: RequestContext, request: Any) -> Any:
+    """ElectLeaders (KIP-460): the partitions that are named, or all that need it."""
+    named = request.topic_partitions
+    asked = ElectLeaders(
+        request.election_type,
+        None if named is None else tuple((topic.topic, each) for topic in named for each in topic.partitions),
+    )
+    try:
+        results = await side.controller.elect_leaders(
+            asked, deadline_ms=side.deadline_ms(timeout_of(request))
+        )
+    except RequestError as e:
+        return refusal(ApiKey.ELECT_LEADERS, request, e.code, e.message)
+    return elected.ElectLeadersResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        replica_election_results=tuple(_elected(results)),
+    )
+
+
+def _elected(results: Iterable[ElectionResult]) -> Iterable[elected.ReplicaElectionResult]:
+    """Each topic once, in the order in which it was first named."""
+    topics: dict[str, list[elected.PartitionResult]] = {}
+    for one in results:
+        topics.setdefault(one.topic, []).append(
+            elected.PartitionResult(
+                partition_id=one.partition, error_code=one.error, error_message=one.message
+            )
+        )
+    for topic, partitions in topics.items():
+        yield elected.ReplicaElectionResult(topic=topic, partition_result=tuple(partitions))
+
+
+async def assign(side: ControllerSide, context: RequestContext, request: Any) -> Any:
+    """AssignReplicasToDirs (KIP-858): a broker tells in which of its directories replicas lie."""
+    named = [
+        (directory.id_, topic.topic_id, one)
+        for directory in request.directories
+        for topic in directory.topics
+        for one in topic.partitions
+    ]
+    asked = await each_in_slices(_to_assign, named, PARTITION_US)
+    try:
+        results = await side.controller.assign_replicas(request.broker_id, request.broker_epoch, asked)
+    except RequestError as e:
+        return assigned.AssignReplicasToDirsResponse(
+            throttle_time=NO_THROTTLE, error_code=e.code, directories=()
+        )
+    answers = iter(await each_in_slices(_assigned, results, PARTITION_US))
+    return assigned.AssignReplicasToDirsResponse(
+        throttle_time=NO_THROTTLE,
+        error_code=ErrorCode.none,
+        directories=tuple(
+            assigned.DirectoryData(id_=directory, topics=tuple(_topics(of_directory, answers)))
+            for directory, of_directory in groupby(results, attrgetter("directory"))
+        ),
+    )
+
+
+def _to_assign(named: tuple[UUID | None, UUID | None, Any]) -> AssignReplica:
+    directory, topic_id, one = named
+    return AssignReplica(directory or ZERO_UUID, topic_id or ZERO_UUID, one.partition_index)
+
+
+def _assigned(one: AssignReplicaResult) -> assigned.PartitionData:
+    return assigned.PartitionData(partition_index=one.partition, error_code=one.error)
+
+
+def _topics(
+    results: Iterable[AssignReplicaResult], answers: Iterator[assigned.PartitionData]
+) -> Iterator[assigned.TopicData]:
+    """The topics of one directory; `answers` has what stands for each result, in order."""
+    for topic_id, of_topic in groupby(results, attrgetter("topic_id")):
+        yield assigned.TopicData(topic_id=topic_id, partitions=tuple(next(answers) for _ in of_topic))

@@ -1,0 +1,86 @@
+"""A controller's listener: which handler answers which API there.
+
+Order of checks and errors are those of Kafka's ``ControllerApis`` and of what it calls. Reassignments have no
+row: they are not decided here yet. Metadata and whatever else is a broker's costs the connection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Any, Final
+
+from service.base.errors import StorageError
+from service.broker.controller_handlers import brokers, catalog, cluster, envelope, partitions, quorum
+from service.broker.controller_handlers.admin import on_controller
+from service.broker.controller_side import ControllerSide, features_of
+from service.broker.handlers import (
+    alter_configs,
+    create_partitions,
+    create_topics,
+    delete_topics,
+    describe_configs,
+    incremental_alter_configs,
+    update_features,
+)
+from service.broker.tables import Handler, Served, controller_apis
+from service.network.exchange import RequestContext
+from service.wire.api import ApiKey
+from service.wire.errors import Unanswered
+
+
+def _decided(handle: Handler) -> Served:
+    """A row whose handler asks the controller: where the log fails meanwhile, nobody knows what was done, and
+    the connection ends without an answer."""
+
+    async def handled(side: ControllerSide, context: RequestContext, request: Any) -> Any:
+        context.cancel_on_disconnect = False
+        what = context.api_key
+        try:
+            return await handle(side, context, request)
+        except StorageError as e:
+            raise Unanswered(f"{ApiKey(what).name}: {e}") from e
+
+    return Served(handled)
+
+
+_ROWS: Final[dict[int, Served]] = {
+    ApiKey.FETCH: Served(quorum.handle_fetch, quorum.parse_fetch, quorum.parse_fetch_steps),
+    ApiKey.CREATE_TOPICS: _decided(on_controller(create_topics.handle)),
+    ApiKey.DELETE_TOPICS: _decided(on_controller(delete_topics.handle)),
+    ApiKey.DESCRIBE_CONFIGS: Served(describe_configs.handle),
+    ApiKey.ALTER_CONFIGS: _decided(on_controller(alter_configs.handle)),
+    ApiKey.CREATE_PARTITIONS: _decided(on_controller(create_partitions.handle)),
+    ApiKey.ELECT_LEADERS: _decided(partitions.elect),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(on_controller(incremental_alter_configs.handle)),
+    ApiKey.VOTE: Served(quorum.handle),
+    ApiKey.BEGIN_QUORUM_EPOCH: Served(quorum.handle),
+    ApiKey.END_QUORUM_EPOCH: Served(quorum.handle),
+    ApiKey.DESCRIBE_QUORUM: Served(quorum.handle),
+    ApiKey.ALTER_PARTITION: _decided(partitions.alter),
+    ApiKey.UPDATE_FEATURES: _decided(on_controller(update_features.handle)),
+    ApiKey.FETCH_SNAPSHOT: Served(quorum.handle),
+    ApiKey.DESCRIBE_CLUSTER: Served(cluster.handle),
+    ApiKey.BROKER_REGISTRATION: _decided(brokers.register),
+    ApiKey.BROKER_HEARTBEAT: _decided(brokers.heartbeat),
+    ApiKey.UNREGISTER_BROKER: _decided(brokers.unregister),
+    ApiKey.ALLOCATE_PRODUCER_IDS: _decided(brokers.allocate_producer_ids),
+    ApiKey.CONTROLLER_REGISTRATION: _decided(brokers.register_controller),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: _decided(partitions.assign),
+    ApiKey.ADD_RAFT_VOTER: Served(quorum.handle),
+    ApiKey.REMOVE_RAFT_VOTER: Served(quorum.handle),
+    ApiKey.UPDATE_RAFT_VOTER: Served(quorum.handle),
+    ApiKey.COMMIT_CATALOG: _decided(catalog.handle),
+}
+_ROWS[ApiKey.ENVELOPE] = Served(envelope.handling(_ROWS))
+
+CONTROLLER_APIS: Final[dict[int, Served]] = controller_apis(_ROWS, features_of)
+"""What a controller's listener serves; its handlers are given a `ControllerSide`."""
+
+
+async def answer_here(side: ControllerSide, context: RequestContext, request: Any) -> Any:
+    """The answer to a canonical `request` of this process itself, `context.api_key` in its newest version.
+
+    Not for Fetch, which is answered in bytes.
+    """
+    answer = CONTROLLER_APIS[context.api_key].handle(side, context, request)
+    return await answer if isinstance(answer, Awaitable) else answer

@@ -1,0 +1,331 @@
+"""A controller as a whole: its metadata, its part in the quorum, its decisions, and its listener.
+
+Owned by the event loop. Whoever composes a node starts one: alone, or beside a broker that follows the same
+`publisher`. The controller decides from the moment that its image holds the epoch's first batch until the
+quorum has another leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from service.base.backoff import backoff
+from service.base.errors import RequestError, StorageError
+from service.base.world import World
+from service.broker import controller_calls
+from service.broker.config_rules import NodeConfigRules
+from service.broker.controller_calls import Feature
+from service.broker.controller_listener import CONTROLLER_APIS, answer_here
+from service.broker.controller_side import ControllerSide
+from service.broker.controllers import Active, Calls, Controllers
+from service.broker.dispatch import Dispatcher
+from service.config.settings import BrokerConfig
+from service.metadata.controller.broker_sessions import ProbeOutcome
+from service.metadata.controller.controller import Controller, ControllerOptions
+from service.metadata.controller.overseer import ProbeBroker
+from service.metadata.controller.periodic import NEVER
+from service.metadata.delta import MetadataDelta
+from service.metadata.image import BrokerImage, MetadataImage
+from service.metadata.publisher import MetadataOptions, Publisher
+from service.metadata.raft.peers import Peers
+from service.network.admission import Admission
+from service.network.channel import Channels
+from service.network.exchange import Limits, RequestContext
+from service.network.server import Server
+from service.wire.api import APIS, ApiKey
+from service.wire.errors import UnsupportedVersion
+
+_log = logging.getLogger(__name__)
+
+_REGISTRATION_MS: Final = 10_000
+"""of one try; a standby that is not registered decides all the same once it leads"""
+_RETRY_MS: Final = 100
+_RETRY_MAX_MS: Final = 60_000
+_PROBE_S: Final = 1.0
+_AGAIN_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerNodeOptions:
+    """`metadata` with the quorum, in which this node votes; `controller` with the address that is told."""
+
+    metadata: MetadataOptions
+    controller: ControllerOptions
+    host: str
+    port: int
+    """where the listener is bound"""
+    listener: str = "CONTROLLER"
+    inter_broker_listener: str = "PLAINTEXT"
+    """of brokers, where they are probed"""
+    heartbeat_interval_ms: int = 2_000
+    max_connections: int = 1 << 31
+    limits: Limits = field(default_factory=Limits)
+
+
+class QuorumLeaders:
+    """Who leads, as this node's own quorum knows. Is `controllers.Leaders`."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+
+    def active(self) -> Active | None:
+        try:
+            machine = self._publisher.quorum.machine
+        except RequestError:
+            return None  # not open yet
+        node_id = machine.leader_id
+        endpoint = machine.core.endpoint_of(node_id) if node_id >= 0 else None
+        return None if endpoint is None else Active(node_id, machine.epoch, endpoint)
+
+
+def prober(listener: str) -> ProbeBroker:
+    """Tries where other nodes reach a broker. Only a refusal proves that nobody is there."""
+
+    async def probe(broker: BrokerImage) -> ProbeOutcome:
+        places = [one for one in broker.endpoints if one.name == listener]
+        if not places:
+            return ProbeOutcome.UNKNOWN
+        try:
+            async with asyncio.timeout(_PROBE_S):
+                _, writer = await asyncio.open_connection(places[0].host, places[0].port)
+        except ConnectionRefusedError:
+            return ProbeOutcome.REFUSED
+        except OSError:  # a time-out is one
+            return ProbeOutcome.UNKNOWN
+        writer.close()
+        return ProbeOutcome.OPEN
+
+    return probe
+
+
+class ControllerNode:
+    """One controller. `on_fatal(what, error)` ends the node. Is the publisher's `Guest`."""
+
+    def __init__(
+        self,
+        options: ControllerNodeOptions,
+        config: Callable[[], BrokerConfig],
+        world: World,
+        *,
+        on_fatal: Callable[[str, BaseException], None],
+        peers: Peers | None = None,
+        calls: Calls | None = None,
+    ) -> None:
+        """`peers` of the quorum and `calls` to the active controller; None: over the network."""
+        self._options = options
+        self._clock = world.clock
+        self._random = world.random
+        self._on_fatal = on_fatal
+        self._loop = asyncio.get_running_loop()
+        self._own: list[Channels] = []
+        self.publisher = Publisher(
+            options.metadata,
+            world,
+            on_fatal=on_fatal,
+            peers=self._channels() if peers is None else peers,
+        )
+        self.incarnation_id = options.controller.incarnation_id or world.new_uuid()
+        self.controller = Controller(
+            replace(options.controller, incarnation_id=self.incarnation_id),
+            self.publisher,
+            world,
+            NodeConfigRules(config),
+            probe=prober(options.inter_broker_listener),
+            on_news=self._wind,
+        )
+        self.side = ControllerSide(
+            config,
+            world.clock,
+            options.controller.node_id,
+            options.controller.cluster_id,
+            self.publisher,
+            self.controller,
+            supported=options.controller.supported,
+            heartbeat_interval_ms=options.heartbeat_interval_ms,
+        )
+        self.leaders = QuorumLeaders(self.publisher)
+        self.controllers = Controllers(
+            options.controller.node_id,
+            self.leaders,
+            self._channels() if calls is None else calls,
+            self.here,
+        )
+        dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
+        self.server = Server(
+            options.host,
+            options.port,
+            dispatcher,
+            limits=options.limits,
+            listener=options.listener,
+            admission=Admission(options.max_connections),
+            describe=dispatcher.describe,
+            on_gone=lambda context: self.side.gone(context.connection_id),
+        )
+        self._claiming: asyncio.Task[None] | None = None
+        self._ticking: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = NEVER
+        self._registering: asyncio.Task[None] | None = None
+        self._registrations = asyncio.Event()
+        self._stopping = False
+
+    def _channels(self) -> Channels:
+        channels = Channels(chance=self._random.random)
+        self._own.append(channels)
+        return channels
+
+    # -- life
+
+    async def start(self) -> None:
+        """Bind, take part in the quorum, and serve. Who leads is found out afterwards.
+
+        Raises `ConfigError` where the address cannot be had, and as `Publisher.start`.
+        """
+        await self.server.bind()
+        self.publisher.subscribe(self._published)
+        self.publisher.invite(self)
+        await self.publisher.start()
+        await self.server.start()
+        self._registering = self._supervised(self._keep_registered(), "controller-registration")
+
+    async def stop(self) -> None:
+        """Decide nothing more, resign, and close."""
+        self._stopping = True
+        self.controller.stop()
+        self._unwind()
+        tasks = [one for one in (self._registering, self._claiming, self._ticking) if one is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.publisher.stop()
+        await self.server.close(1.0)
+        for channels in self._own:
+            await channels.close()
+
+    def _supervised(self, work: Any, name: str) -> asyncio.Task[None]:
+        """A bug in it ends the node; that the log fails, the publisher tells by itself."""
+
+        def done(task: asyncio.Task[None]) -> None:
+            if task.cancelled() or (error := task.exception()) is None:
+                return
+            if isinstance(error, RequestError | StorageError):
+                _log.info("node %d: %s: %s", self._options.controller.node_id, name, error)
+                return
+            self._on_fatal(name, error)
+
+        task: asyncio.Task[None] = self._loop.create_task(work, name=name)
+        task.add_done_callback(done)
+        return task
+
+    # -- leading
+
+    def on_lead(self, epoch: int) -> None:
+        """The epoch's first batch is in the log; once it is committed, this node decides."""
+        self._claiming = self._supervised(
+            self._claim(epoch, self.publisher.next_offset - 1), "controller-claim"
+        )
+
+    async def _claim(self, epoch: int, offset: int) -> None:
+        await self.publisher.committed(offset)
+        quorum, node_id = self.publisher.quorum, self._options.controller.node_id
+        while not self._stopping and quorum.epoch == epoch and quorum.is_leader:
+            _log.info("node %d is the active controller of epoch %d", node_id, epoch)
+            try:
+                await self.controller.claim(epoch)
+                return
+            except RequestError as e:  # the quorum wrote meanwhile, or somebody else leads
+                _log.info("node %d has not taken over in epoch %d: %s", node_id, epoch, e)
+                await asyncio.sleep(_AGAIN_S)
+
+    def on_step_down(self) -> None:
+        """What this node proposed and nobody committed never was."""
+        claiming, self._claiming = self._claiming, None
+        if claiming is not None:
+            claiming.cancel()
+        self.controller.renounce()
+        self._unwind()
+        self.controllers.look_again()
+
+    # -- time
+
+    def _wind(self) -> None:
+        """Have a tick come when something is due."""
+        deadline_ms = self.controller.next_deadline_ms
+        if self._stopping or deadline_ms >= min(self._timer_ms, NEVER):
+            return  # it looks again when that has come
+        self._unwind()
+        self._timer_ms = deadline_ms
+        wait_s = max(deadline_ms - self._clock.monotonic_ms(), 1) / 1000
+        self._timer = self._loop.call_later(wait_s, self._tick)
+
+    def _unwind(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._timer_ms = None, NEVER
+
+    def _tick(self) -> None:
+        self._timer, self._timer_ms = None, NEVER
+        if self._ticking is None:
+            self._ticking = self._supervised(self._do_tick(), "controller-tick")
+
+    async def _do_tick(self) -> None:
+        try:
+            await self.controller.tick()
+        finally:
+            self._ticking = None
+            self._wind()
+
+    # -- being known
+
+    def _published(self, before: MetadataImage, after: MetadataImage, delta: MetadataDelta) -> None:
+        if before.controllers is not after.controllers:
+            self._registrations.set()
+
+    def _is_registered(self) -> bool:
+        known = self.publisher.image.controllers.get(self._options.controller.node_id)
+        return known is not None and known.incarnation_id == self.incarnation_id
+
+    async def _keep_registered(self) -> None:
+        """Tell the active controller of this process, until its image has it, and whenever it has not."""
+        given = self._options.controller
+        features = tuple(Feature(*one) for one in self.side.supported)
+        message = controller_calls.controller_registration(
+            given.node_id, self.incarnation_id, given.listeners, features
+        )
+        failures = 0
+        while True:
+            self._registrations.clear()
+            if self._is_registered():
+                failures = 0
+                await self._registrations.wait()
+                continue
+            try:
+                answer = await self.controllers.ask(
+                    ApiKey.CONTROLLER_REGISTRATION, message, timeout_ms=_REGISTRATION_MS, is_safe_again=True
+                )
+                controller_calls.controller_registered(answer)
+            except (RequestError, UnsupportedVersion) as e:
+                failures += 1
+                _log.info("node %d is not registered as a controller yet: %s", given.node_id, e)
+            else:
+                failures = max(failures, 1)  # until the image shows it
+            pause_ms = backoff(
+                failures, first=_RETRY_MS, longest=_RETRY_MAX_MS, jitter=0.2, uniform=self._random.random()
+            )
+            try:
+                async with asyncio.timeout(pause_ms / 1000):
+                    await self._registrations.wait()
+            except TimeoutError:
+                continue
+
+    # -- for this process itself
+
+    async def here(self, api_key: int, message: Any) -> Any:
+        """The answer of this node's controller to its own process; see `controllers.Here`."""
+        context = RequestContext(-1, "127.0.0.1", 0, self._options.listener)
+        context.api_key, context.api_version = api_key, APIS[api_key].max_version
+        return await answer_here(self.side, context, message)

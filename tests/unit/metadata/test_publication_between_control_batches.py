@@ -1,0 +1,91 @@
+"""What is published when the quorum's own batches stand between those of the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+from uuid import UUID
+
+from service.metadata.batches import encode_batch, encode_control_batch
+from service.metadata.delta import MetadataDelta
+from service.metadata.frames import newest
+from service.metadata.image import MetadataImage
+from service.metadata.publication import Publication
+from service.metadata.raft.control import encode_records
+from service.metadata.raft.events import KRaftVersion
+from service.metadata.records import TopicRecord
+
+
+class Log:
+    """Whole batches below an offset, from one on."""
+
+    def __init__(self) -> None:
+        self.batches: list[bytes] = []
+        self.changing = asyncio.Lock()
+
+    def read(self, offset: int, size: int, end_offset: int) -> bytes:
+        return b"".join(self.batches[offset:end_offset])
+
+
+def propose(log: Log, publication: Publication, before: MetadataImage, name: str) -> MetadataImage:
+    """A batch of one record."""
+    frame, offset = (
+        newest(TopicRecord(name=name, topic_id=UUID(bytes=name.rjust(16).encode()))),
+        len(log.batches),
+    )
+    delta = MetadataDelta(before).replay_all([frame.record])
+    image = delta.build(offset, 1, 5)
+    batch = bytes(encode_batch([frame], base_offset=offset, epoch=1, timestamp_ms=5))
+    log.batches.append(batch)
+    publication.proposed(image, delta, len(batch))
+    return image
+
+
+def control(log: Log) -> None:
+    log.batches.append(
+        bytes(
+            encode_control_batch(
+                *encode_records((KRaftVersion(1),)), base_offset=len(log.batches), epoch=1, timestamp_ms=5
+            )
+        )
+    )
+
+
+def test_a_batch_behind_a_control_batch_waits_until_it_is_committed_itself() -> None:
+    async def scenario() -> None:
+        seen: list[tuple[int, int]] = []
+        broken: list[Any] = []
+        log: Any = Log()
+        publication = Publication(
+            log,
+            MetadataImage(),
+            [lambda before, after, delta: seen.append((before.offset, after.offset))],
+            on_published=lambda size: None,
+            on_broken=broken.append,
+            on_bug=lambda what, error: broken.append(error),
+        )
+        first = propose(log, publication, publication.image, "first")
+        control(log)
+        second = propose(log, publication, first, "second")
+        control(log)
+        third = propose(log, publication, second, "third")
+        publication.commit(1)
+        assert publication.image is first
+        publication.commit(2)
+        await publication.reached(1)
+        assert publication.image.offset == 1
+        assert "second" not in publication.image.topics_by_name
+        publication.commit(3)
+        await publication.reached(2)
+        assert publication.image is second, "as it was proposed: the log is not read for it"
+        publication.commit(5)
+        await publication.reached(4)
+        assert publication.image is third
+        assert seen == [(-1, 0), (0, 1), (1, 2), (2, 4)]
+        fourth = propose(log, publication, third, "fourth")
+        publication.commit(6)
+        await publication.reached(5)
+        assert publication.image is fourth
+        assert not broken
+
+    asyncio.run(scenario())
