@@ -17,8 +17,6 @@ Blocking; for start, stop and the `log-io` threads.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import contextlib
 import json
 import logging
@@ -41,6 +39,8 @@ from service.base.files import (
     write_atomically,
     write_checkpoint,
 )
+from service.base.uuids import decode_uuid as decode_uuid
+from service.base.uuids import encode_uuid as encode_uuid
 from service.base.world import World
 from service.hot import names
 from service.hot.durability import Latch
@@ -81,23 +81,6 @@ class Boot(NamedTuple):
 
     boot_id: str
     damaged: frozenset[str] = frozenset()
-
-
-def encode_uuid(value: UUID) -> str:
-    """A UUID in Kafka's text form: URL-safe base64, 22 characters.
-
-    >>> encode_uuid(UUID(int=1))
-    'AAAAAAAAAAAAAAAAAAAAAQ'
-    """
-    return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
-
-
-def decode_uuid(text: str) -> UUID:
-    """`ValueError` if `text` is none."""
-    try:
-        return UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError):
-        raise ValueError(f"not an id: {text!r}") from None
 
 
 def is_reserved(directory_id: UUID) -> bool:

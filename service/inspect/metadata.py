@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from service.base.errors import CorruptionError
+from service.base.uuids import encode_uuid
 from service.inspect.dump import Dump, Row
 from service.inspect.segment import base_offset_of, iter_batches
 from service.inspect.source import Source
@@ -13,7 +14,7 @@ from service.metadata.frames import Frame, UnknownRecord
 from service.metadata.raft.durable_offset import decode_durable_offset
 from service.metadata.raft.keys import SnapshotId
 from service.metadata.raft.snapshots import parse_name
-from service.metadata.raft.state import decode_state, encode_uuid
+from service.metadata.raft.state import decode_state
 from service.remote.format.keys import METADATA_PREFIX, MetadataKey, parse_key
 
 MAX_STATE_BYTES = 1 << 20

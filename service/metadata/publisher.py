@@ -22,6 +22,7 @@ from service.base.disk import Disk
 from service.base.errors import ConfigError, CorruptionError, RequestError, StorageError
 from service.base.files import exists, make_directory, write_atomically
 from service.base.steps import Steps
+from service.base.uuids import encode_uuid
 from service.base.world import World
 from service.hot.names import CLUSTER_METADATA_DIR, PARTITION_METADATA
 from service.metadata.batches import encode_batch_in_steps
@@ -45,7 +46,7 @@ from service.metadata.raft.snapshots import (
     remove_unfinished,
     set_aside,
 )
-from service.metadata.raft.state import QuorumState, encode_uuid
+from service.metadata.raft.state import QuorumState
 from service.metadata.raft.state_file import read_state
 from service.metadata.raft.voters import Voter, VoterSet
 from service.metadata.snapshot_codec import SnapshotContent, decode_content

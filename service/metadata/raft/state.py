@@ -7,13 +7,12 @@ that was voted for, and no voters.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 from service.base.errors import CorruptionError
+from service.base.uuids import decode_uuid, encode_uuid
 from service.metadata.raft.keys import NO_DIRECTORY, NOBODY
 
 MAX_EPOCH: Final = 2**31 - 2
@@ -76,16 +75,3 @@ def decode_state(data: bytes) -> QuorumState:
     if not 0 <= state.epoch <= MAX_EPOCH:
         raise CorruptionError(f"quorum-state: epoch {state.epoch} is not between 0 and {MAX_EPOCH}")
     return state
-
-
-def encode_uuid(value: UUID) -> str:
-    """As Kafka prints one: base64 for URLs, without padding."""
-    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
-
-
-def decode_uuid(text: str) -> UUID:
-    """Read what `encode_uuid` writes; `ValueError` for anything else."""
-    try:
-        return UUID(bytes=base64.b64decode(text + "==", altchars=b"-_", validate=True))
-    except binascii.Error as e:
-        raise ValueError(f"{text!r} is no base64") from e
