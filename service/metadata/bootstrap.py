@@ -11,21 +11,15 @@ header (KIP-853). Sources: Apache Kafka ``BootstrapDirectory``, ``BootstrapMetad
 
 from __future__ import annotations
 
-import io
 import logging
-import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from uuid import UUID
 
-from kio.schema.k_raft_version_record.v0.data import KRaftVersionRecord
 from kio.schema.snapshot_footer_record.v0.data import SnapshotFooterRecord
 from kio.schema.snapshot_header_record.v0.data import SnapshotHeaderRecord
-from kio.schema.types import BrokerId
-from kio.schema.voters_record.v0.data import Endpoint, KRaftVersionFeature, Voter, VotersRecord
-from kio.serial import entity_writer
-from kio.static.primitive import i16, i64, u16
+from kio.static.primitive import i16, i64
 
 from service.base.disk import Disk, MissingFile
 from service.base.errors import ConfigError, CorruptionError
@@ -33,10 +27,14 @@ from service.base.files import read_file, write_atomically
 from service.base.types import Buffer
 from service.hot.log_dir import MAX_SMALL_BYTES, decode_uuid, encode_uuid, is_reserved
 from service.metadata.batches import ControlType, decode_batches, encode_batch, encode_control_batch
+from service.metadata.endpoint import Endpoint
 from service.metadata.frames import Frame, UnknownRecord, newest
 from service.metadata.image import METADATA_VERSION, FeatureRange
+from service.metadata.raft.control import VotersSaid
+from service.metadata.raft.keys import ReplicaKey
+from service.metadata.raft.voters import Voter, VoterSet
 from service.metadata.records import FeatureLevelRecord, MetadataRecord
-from service.records.builder import BatchBuilder
+from service.metadata.snapshot_codec import encode_snapshot
 
 _logger = logging.getLogger(__name__)
 
@@ -44,9 +42,6 @@ FILE_NAME: Final = "bootstrap.checkpoint"
 KRAFT_VERSION: Final = "kraft.version"
 """Kept in control records of the quorum, and so in no FeatureLevelRecord."""
 MAX_KRAFT_VERSION: Final = 1
-_CONTROL_KEY: Final = struct.Struct(">hh")
-_KRAFT_VERSION_TYPE: Final = 5
-_KRAFT_VOTERS_TYPE: Final = 6
 _MAX_PORT: Final = 65535
 _MAX_ID: Final = 2**31 - 1
 
@@ -242,36 +237,14 @@ def encode_first_voters(
 
     `listener`: the first of ``controller.listener.names``, by which they are reached.
     """
-    voters = VotersRecord(
-        version=i16(0),
-        voters=tuple(
-            Voter(
-                voter_id=BrokerId(one.node_id),
-                voter_directory_id=one.directory_id,
-                endpoints=(Endpoint(name=listener.upper(), host=one.host, port=u16(one.port)),),
-                k_raft_version_feature=KRaftVersionFeature(
-                    min_supported_version=i16(0), max_supported_version=i16(MAX_KRAFT_VERSION)
-                ),
-            )
-            for one in controllers
-        ),
+    voters = VoterSet(
+        Voter(
+            ReplicaKey(one.node_id, one.directory_id),
+            (Endpoint(listener.upper(), one.host, one.port),),
+            0,
+            MAX_KRAFT_VERSION,
+        )
+        for one in controllers
     )
-    header = SnapshotHeaderRecord(version=i16(0), last_contained_log_timestamp=i64(now_ms))
-    version = KRaftVersionRecord(version=i16(0), k_raft_version=i16(MAX_KRAFT_VERSION))
-    builder = BatchBuilder(0, leader_epoch=0, is_control=True)
-    for control_type, message in (
-        (ControlType.SNAPSHOT_HEADER, header),
-        (_KRAFT_VERSION_TYPE, version),
-        (_KRAFT_VOTERS_TYPE, voters),
-    ):
-        builder.add(now_ms, _CONTROL_KEY.pack(0, control_type), _encoded(message))
-    yield builder.build()
-    footer = SnapshotFooterRecord(version=i16(0))
-    yield encode_control_batch(footer, base_offset=3, epoch=0, timestamp_ms=now_ms)
-
-
-def _encoded(message: object) -> bytes:
-    buffer = io.BytesIO()
-    writer: Any = entity_writer(type(message))
-    writer(buffer, message)
-    return buffer.getvalue()
+    said = VotersSaid(voters, MAX_KRAFT_VERSION)
+    return encode_snapshot((), epoch=0, last_timestamp_ms=now_ms, now_ms=now_ms, voters=said)
