@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from errno import EIO, ENOSPC
@@ -125,14 +127,22 @@ def climb(
 
 
 def away(ladder: Ladder) -> None:
-    """The bucket is not there any more."""
-    ladder.bucket.rename(ladder.bucket.with_name("elsewhere"))
-    ladder.bucket.write_text("not a directory")
+    """The bucket is not there any more; what is being written at this moment may make it once more."""
+    for number in itertools.count():
+        with contextlib.suppress(FileNotFoundError):
+            ladder.bucket.rename(ladder.bucket.with_name(f"elsewhere-{number}"))
+        with contextlib.suppress(IsADirectoryError):
+            ladder.bucket.write_text("not a directory")
+            return
 
 
 def back(ladder: Ladder) -> None:
+    """All that was ever in it is there again."""
+    first, *later = sorted(ladder.bucket.parent.glob("elsewhere-*"))
+    for one in later:
+        shutil.copytree(one, first, dirs_exist_ok=True)
     ladder.bucket.unlink()
-    ladder.bucket.with_name("elsewhere").rename(ladder.bucket)
+    first.rename(ladder.bucket)
 
 
 def test_free_space_is_asked_by_threads_at_intervals(climb: Callable[..., Ladder]) -> None:
