@@ -115,10 +115,12 @@ class Applier:
             self._listener.applied(before, image, delta)
 
     async def start(self, image: MetadataImage) -> None:
-        """Bring every partition of `image` online."""
-        self._image = image
-        topics = image.topics_by_id.values()
-        await self._apply_topics(((topic, topic.partitions) for topic in topics), is_new=lambda _: False)
+        """Bring every partition of `image` online. Changes that come meanwhile follow."""
+        async with self._turn:
+            self._image = image
+            self.config = dynamic_config(self.config, image)
+            topics = image.topics_by_id.values()
+            await self._apply_topics(((topic, topic.partitions) for topic in topics), is_new=lambda _: False)
 
     def apply(
         self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta

@@ -10,19 +10,19 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from uuid import UUID
 
 from service.base.clock import Clock
 from service.base.disk import Space
-from service.base.errors import RequestError
+from service.base.errors import InvariantError, RequestError
 from service.base.printable import printable
 from service.base.threads import Threads
 from service.base.timers import Timers
 from service.broker.coordinators import GroupCoordinators
 from service.broker.disk_watch import DiskWatch
 from service.broker.encoded_answers import EncodedSettings, EncodedTopics
-from service.broker.ports import ConfigAdmin, FeatureAdmin, ProducerIdSource, TopicAdmin
+from service.broker.ports import BrokerAdmin, ConfigAdmin, FeatureAdmin, TopicAdmin
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
@@ -31,11 +31,14 @@ from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ProducerIdBlock
 from service.metadata.image import MetadataImage
-from service.metadata.publisher import Publisher
-from service.network.exchange import RequestContext
+from service.network.exchange import RequestContext, Response
 from service.network.limited_log import RateLimitedLog
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
+from service.wire.api import RequestHeader
+
+if TYPE_CHECKING:
+    from service.broker.control_plane import ControlPlane
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -62,8 +65,7 @@ class Broker:
         config: Callable[[], BrokerConfig],
         clock: Clock,
         cluster_id: str,
-        metadata: Publisher,
-        controller: Controller,
+        plane: ControlPlane,
         replicas: Replicas,
         logs: LogManager,
         threads: Threads,
@@ -74,19 +76,14 @@ class Broker:
         self._config = config
         self.clock = clock
         self.cluster_id = cluster_id
-        self.metadata = metadata
-        self.controller = controller
-        """for the composition root; handlers use the ports below"""
-        self.topic_admin: TopicAdmin = controller
-        self.config_admin: ConfigAdmin = controller
-        self.feature_admin: FeatureAdmin = controller
-        self._id_source: ProducerIdSource = controller
+        self.plane = plane
+        self.metadata = plane.metadata
+        self.admin: BrokerAdmin = plane.admin
+        self.config_admin: ConfigAdmin = plane.admin
         self.replicas = replicas
         self.timers = timers
         self.fetch_sessions = fetch_sessions
         self.groups = groups
-        self.epoch = -1
-        """this process's registration with the controller"""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.loop = asyncio.get_running_loop()
         self.endpoints: dict[str, tuple[str, int]] = {}
@@ -108,6 +105,29 @@ class Broker:
         return self._config()
 
     @property
+    def topic_admin(self) -> TopicAdmin:
+        """Where this process decides; else what clients ask for goes to the controller as it came."""
+        return self._decides()
+
+    @property
+    def feature_admin(self) -> FeatureAdmin:
+        """As `topic_admin`."""
+        return self._decides()
+
+    def _decides(self) -> Controller:
+        if self.plane.decides is None:
+            raise InvariantError("the controller is elsewhere")
+        return self.plane.decides
+
+    async def forward(
+        self, context: RequestContext, header: RequestHeader, frame: memoryview, request: Any
+    ) -> Response:
+        """The controller's answer to a request that it decides."""
+        if self.plane.forwarder is None:
+            raise InvariantError("there is no controller elsewhere")
+        return await self.plane.forwarder.forward(context, header, frame, request)
+
+    @property
     def image(self) -> MetadataImage:
         """The newest committed metadata."""
         return self.metadata.image
@@ -122,7 +142,7 @@ class Broker:
         return self.endpoints[listener]
 
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
-        return await self._id_source.allocate_producer_ids(self.config.node_id, self.epoch)
+        return await self.admin.allocate_producer_ids(self.config.node_id, self.plane.epoch)
 
     async def flush(self, log: LocalLog) -> None:
         """Have `log` written through to the device, off the loop. `StorageError` if the device refuses: then

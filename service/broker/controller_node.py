@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from service.base.backoff import backoff
 from service.base.errors import RequestError, StorageError
+from service.base.turns import Turns
 from service.base.world import World
 from service.broker import controller_calls
 from service.broker.config_rules import NodeConfigRules
@@ -23,6 +24,7 @@ from service.broker.controller_listener import CONTROLLER_APIS, answer_here
 from service.broker.controller_side import ControllerSide
 from service.broker.controllers import Active, Calls, Controllers
 from service.broker.dispatch import Dispatcher
+from service.config.listeners import Listener
 from service.config.settings import BrokerConfig
 from service.metadata.controller.broker_sessions import ProbeOutcome
 from service.metadata.controller.controller import Controller, ControllerOptions
@@ -35,6 +37,7 @@ from service.metadata.raft.peers import Peers
 from service.network.admission import Admission
 from service.network.channel import Channels
 from service.network.exchange import Limits, RequestContext
+from service.network.metrics import NetworkMetrics
 from service.network.server import Server
 from service.wire.api import APIS, ApiKey
 from service.wire.errors import UnsupportedVersion
@@ -55,10 +58,8 @@ class ControllerNodeOptions:
 
     metadata: MetadataOptions
     controller: ControllerOptions
-    host: str
-    port: int
-    """where the listener is bound"""
-    listener: str = "CONTROLLER"
+    listeners: tuple[Listener, ...]
+    """where it is bound; the first one is the quorum's"""
     inter_broker_listener: str = "PLAINTEXT"
     """of brokers, where they are probed"""
     heartbeat_interval_ms: int = 2_000
@@ -114,8 +115,11 @@ class ControllerNode:
         on_fatal: Callable[[str, BaseException], None],
         peers: Peers | None = None,
         calls: Calls | None = None,
+        metrics: NetworkMetrics | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """`peers` of the quorum and `calls` to the active controller; None: over the network."""
+        """`peers` of the quorum and `calls` to the active controller; None: over the network. `metrics` and
+        `turns` are told of its listeners."""
         self._options = options
         self._clock = world.clock
         self._random = world.random
@@ -155,16 +159,22 @@ class ControllerNode:
             self.here,
         )
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
-        self.server = Server(
-            options.host,
-            options.port,
-            dispatcher,
-            limits=options.limits,
-            listener=options.listener,
-            admission=Admission(options.max_connections),
-            describe=dispatcher.describe,
-            on_gone=lambda context: self.side.gone(context.connection_id),
-        )
+        admission = Admission(options.max_connections)
+        self.servers = [
+            Server(
+                one.host,
+                one.port,
+                dispatcher,
+                limits=options.limits,
+                listener=one.name,
+                admission=admission,
+                metrics=metrics,
+                turns=turns,
+                describe=dispatcher.describe,
+                on_gone=lambda context: self.side.gone(context.connection_id),
+            )
+            for one in options.listeners
+        ]
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -185,11 +195,13 @@ class ControllerNode:
 
         Raises `ConfigError` where the address cannot be had, and as `Publisher.start`.
         """
-        await self.server.bind()
+        for server in self.servers:
+            await server.bind()
         self.publisher.subscribe(self._published)
         self.publisher.invite(self)
         await self.publisher.start()
-        await self.server.start()
+        for server in self.servers:
+            await server.start()
         self._registering = self._supervised(self._keep_registered(), "controller-registration")
 
     async def stop(self) -> None:
@@ -202,7 +214,8 @@ class ControllerNode:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.publisher.stop()
-        await self.server.close(1.0)
+        for server in self.servers:
+            await server.close(1.0)
         for channels in self._own:
             await channels.close()
 
@@ -326,6 +339,6 @@ class ControllerNode:
 
     async def here(self, api_key: int, message: Any) -> Any:
         """The answer of this node's controller to its own process; see `controllers.Here`."""
-        context = RequestContext(-1, "127.0.0.1", 0, self._options.listener)
+        context = RequestContext(-1, "127.0.0.1", 0, self._options.listeners[0].name)
         context.api_key, context.api_version = api_key, APIS[api_key].max_version
         return await answer_here(self.side, context, message)

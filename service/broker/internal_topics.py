@@ -10,7 +10,7 @@ from typing import Final
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError, StorageError
-from service.broker.ports import TopicAdmin
+from service.broker.ports import TopicMaker
 from service.config.settings import BrokerConfig
 from service.metadata.controller.requests import CreateTopic
 from service.metadata.controller.topic_names import OFFSETS_TOPIC
@@ -54,7 +54,7 @@ class InternalTopics:
         self,
         config: Callable[[], BrokerConfig],
         image: Callable[[], MetadataImage],
-        admin: TopicAdmin,
+        admin: TopicMaker,
     ) -> None:
         self._config = config
         self._image = image

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-SEVERAL_NODES: bool = False
+SEVERAL_NODES: bool = True
 """Whether nodes take the keys of `tables.cluster`. Until they do, a node is alone: `tables.quorum` is all
 that it takes, and what it would ignore it refuses."""

@@ -26,6 +26,7 @@ from service.broker.lifecycle import Timing as BrokerTiming
 from service.broker.membership import Membership
 from service.broker.rpc_catalog import Registration, RpcCatalog
 from service.cli.dev_nodes import agree_on_ports
+from service.config import listeners
 from service.config.settings import BrokerConfig
 from service.metadata.controller.broker_sessions import SessionTimes
 from service.metadata.controller.controller import ControllerOptions
@@ -127,8 +128,7 @@ class Fleet:
                         voters=self.voters.ids,
                         sessions=self.sessions,
                     ),
-                    place.host,
-                    place.port,
+                    (listeners.Listener(place.name, place.host, place.port),),
                     heartbeat_interval_ms=self.sessions.heartbeat_interval_ms,
                 ),
                 lambda config=config: config,  # type: ignore[misc]
@@ -155,7 +155,7 @@ class Fleet:
         """As kill -9: nobody is told; what is in flight is lost."""
         node = self.running.pop(node_id)
         node.publisher.quorum._end()
-        await node.server.close(0)
+        await node.servers[0].close(0)
         await node.stop()
 
     async def stop(self, *node_ids: int) -> None:

@@ -65,9 +65,7 @@ async def _create_and_answer(
 ) -> MetadataResponse:
     names = missing if isinstance(missing, list) else await missing
     if names:
-        await broker.topic_admin.create_topics(
-            [as_created(name, broker.config, broker.image) for name in names]
-        )
+        await broker.admin.create_topics([as_created(name, broker.config, broker.image) for name in names])
     answer = in_slices(_steps(broker, context.listener, context.api_version, request))
     return answer if isinstance(answer, MetadataResponse) else await answer
 
