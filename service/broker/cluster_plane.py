@@ -23,7 +23,7 @@ from service.broker.config_rules import NodeConfigRules
 from service.broker.control_plane import Home, endpoints_of, metadata_options
 from service.broker.controller_calls import Feature, Identity
 from service.broker.controller_handlers.cluster import CONTROLLERS
-from service.broker.controller_node import ControllerNode, ControllerNodeOptions, QuorumLeaders
+from service.broker.controller_node import ControllerNode, ControllerNodeOptions, QuorumLeaders, knock
 from service.broker.controllers import Controllers, Here
 from service.broker.forwarding import Forwarder
 from service.broker.handlers import alter_configs, api_versions, incremental_alter_configs
@@ -37,7 +37,7 @@ from service.broker.tables import BROKER_APIS, Served
 from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.settings import BrokerConfig
 from service.metadata.bootstrap import first_records
-from service.metadata.controller.broker_sessions import SessionTimes
+from service.metadata.controller.broker_sessions import ProbeOutcome, SessionTimes
 from service.metadata.controller.controller import ControllerOptions
 from service.metadata.controller.elections_control import ElectionSettings
 from service.metadata.controller.periodic import ChoreTimes
@@ -61,6 +61,8 @@ _log = logging.getLogger(__name__)
 _LOOK_S: Final = 0.02
 _ASK_MS: Final = 5_000
 _AGAIN_S: Final = 0.2
+_HOPELESS_S: Final = 0.2
+_HOPELESS_ROUNDS: Final = 3
 _OF_A_BROKER: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
 
 
@@ -332,10 +334,36 @@ class ClusterPlane:
         await self._until(self._serves)
 
     async def leave(self) -> None:
-        """Have the leaderships move away, in the time that the configuration gives."""
-        if self._membership is not None and not self._gone.is_set():
-            self._membership.terminate()
-            await self._gone.wait()
+        """Have the leaderships move away; not where there is certainly nobody any more who could do that."""
+        if self._membership is None or self._gone.is_set():
+            return
+        self._membership.terminate()
+        gone = asyncio.ensure_future(self._gone.wait())
+        rounds = 0
+        while rounds < _HOPELESS_ROUNDS and not gone.done():
+            await asyncio.wait([gone], timeout=_HOPELESS_S)
+            rounds = rounds + 1 if not gone.done() and await self._is_hopeless() else 0
+        gone.cancel()
+        if rounds:
+            _log.info(
+                "node %d leaves without having its leaderships moved: most controllers are gone",
+                self._config.node_id,
+            )
+
+    async def _is_hopeless(self) -> bool:
+        """Whether nobody leads, and nobody listens where most of the voters are reached: a refusal is proof,
+        silence is none."""
+        try:
+            machine = self.metadata.quorum.machine
+        except RequestError:
+            return True
+        if machine.leader_id >= 0:
+            return False
+        voters = machine.core.log.voters.latest
+        others = [one.endpoints[0] for one in voters if one.node_id != self._config.node_id and one.endpoints]
+        answers = await asyncio.gather(*map(knock, others))
+        refused = sum(one is ProbeOutcome.REFUSED for one in answers)
+        return len(voters) - refused < voters.majority
 
     async def _until(self, event: asyncio.Event) -> None:
         """Raises `NodeEnds` where the node is to end first."""

@@ -35,7 +35,7 @@ from service.metadata.image import BrokerImage, MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
 from service.network.admission import Admission
-from service.network.channel import Channels
+from service.network.channel import Channels, Reachable
 from service.network.exchange import Limits, RequestContext
 from service.network.metrics import NetworkMetrics
 from service.network.server import Server
@@ -83,22 +83,25 @@ class QuorumLeaders:
         return None if endpoint is None else Active(node_id, machine.epoch, endpoint)
 
 
+async def knock(place: Reachable) -> ProbeOutcome:
+    """Whether anybody listens there. Only a refusal proves that nobody does."""
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            _, writer = await asyncio.open_connection(place.host, place.port)
+    except ConnectionRefusedError:
+        return ProbeOutcome.REFUSED
+    except OSError:  # a time-out is one
+        return ProbeOutcome.UNKNOWN
+    writer.close()
+    return ProbeOutcome.OPEN
+
+
 def prober(listener: str) -> ProbeBroker:
-    """Tries where other nodes reach a broker. Only a refusal proves that nobody is there."""
+    """Tries where other nodes reach a broker."""
 
     async def probe(broker: BrokerImage) -> ProbeOutcome:
         places = [one for one in broker.endpoints if one.name == listener]
-        if not places:
-            return ProbeOutcome.UNKNOWN
-        try:
-            async with asyncio.timeout(_PROBE_S):
-                _, writer = await asyncio.open_connection(places[0].host, places[0].port)
-        except ConnectionRefusedError:
-            return ProbeOutcome.REFUSED
-        except OSError:  # a time-out is one
-            return ProbeOutcome.UNKNOWN
-        writer.close()
-        return ProbeOutcome.OPEN
+        return await knock(places[0]) if places else ProbeOutcome.UNKNOWN
 
     return probe
 
