@@ -42,7 +42,7 @@ from service.metadata.controller.controller import ControllerOptions
 from service.metadata.controller.elections_control import ElectionSettings
 from service.metadata.controller.periodic import ChoreTimes
 from service.metadata.controller.requests import Endpoint, ResourceType, TopicDefaults
-from service.metadata.features import bootstrap_records, cluster_features
+from service.metadata.features import cluster_bootstrap_records, cluster_features
 from service.metadata.image import KRAFT_VERSION, MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import roles
@@ -159,7 +159,7 @@ def _controller_options(
         cluster_id=home.cluster_id,
         defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
         listeners=endpoints_of(cluster.advertised_controller_listeners),
-        bootstrap=first or bootstrap_records(),
+        bootstrap=first or cluster_bootstrap_records(),
         supported=supported,
         voters=tuple(one.node_id for one in cluster.quorum.voters),
         incarnation_id=incarnation_id,

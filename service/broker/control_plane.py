@@ -21,8 +21,10 @@ from service.broker.ports import BrokerAdmin
 from service.broker.tables import BROKER_APIS, Served
 from service.config.listeners import Listener
 from service.config.settings import BrokerConfig
+from service.metadata.bootstrap import first_records
 from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.requests import Endpoint, PartitionLimit, RegisterBroker, TopicDefaults
+from service.metadata.features import bootstrap_records, supported_features
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.network.server import Server
 from service.remote.catalog import Catalog
@@ -124,17 +126,19 @@ class AlonePlane:
         partition_limit: PartitionLimit | None,
         on_fatal: Callable[[str, BaseException], None],
     ) -> None:
-        """`current`: the settings as they are now."""
+        """`current`: the settings as they are now. Raises as `first_records`."""
         self._config = config
         self._home = home
         self._incarnation_id = incarnation_id
         self.epoch = -1
         self.metadata = Publisher(metadata_options(config, home), world, on_fatal=on_fatal)
+        first = first_records(world.disk, config.cluster.metadata_log_dir, supported_features())
         options = ControllerOptions(
             node_id=config.node_id,
             cluster_id=home.cluster_id,
             defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
             partition_limit=partition_limit,
+            bootstrap=first or bootstrap_records(),
         )
         self.admin = self.catalog = self.decides = Controller(
             options, self.metadata, world, NodeConfigRules(current)

@@ -225,10 +225,9 @@ class Node:
         """Bring everything up. Raises `ConfigError`, `CorruptionError`, `StorageError` or `OSError`, what was
         started until then being on `stack`."""
         config = self._static_config
-        is_member = not config.cluster.is_alone or bool(config.cluster.controller_listeners)
-        if is_member:
+        if config.cluster.is_member:
             check_cluster(config)
-        cluster_id = await self._cluster_id(is_member)
+        cluster_id = await self._cluster_id()
         budget = None
         if self._open_files is not None:
             budget = descriptors.budget(self._open_files, max_connections=config.max_connections)
@@ -241,7 +240,7 @@ class Node:
         home = self._claim(stack, cluster_id)
         if config.cluster.is_controller and not config.remote_recover:
             _check_metadata(self._world.disk, config.cluster, self.logs)
-        self.plane = plane = self._make_plane(is_member, home, budget)
+        self.plane = plane = self._make_plane(home, budget)
         self.metadata = plane.metadata
         await plane.start(stack)
         if closing is None:
@@ -266,12 +265,12 @@ class Node:
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
 
-    async def _cluster_id(self, is_member: bool) -> str:
+    async def _cluster_id(self) -> str:
         """The id that the directories bear, or that empty ones are to be formatted with: the configured one,
         a random one, or that of the quorum."""
         config, cluster, disk = self._static_config, self._static_config.cluster, self._world.disk
         check_metadata_place(disk, cluster)
-        if is_member:
+        if cluster.is_member:
             check_formatted(cluster, load_ensemble(disk, cluster.directories))
         known = cluster_id_of(disk, cluster.directories)
         if known is None:
@@ -302,13 +301,13 @@ class Node:
             -1 if self.logs is None else self.logs.clean_epoch(),
         )
 
-    def _make_plane(self, is_member: bool, home: Home, budget: Budget | None) -> ControlPlane:
+    def _make_plane(self, home: Home, budget: Budget | None) -> ControlPlane:
         config, world, fail = self._static_config, self._world, self._supervisor.fail
 
         def current() -> BrokerConfig:
             return self._applier.config if self._applier else config
 
-        if not is_member:
+        if not config.cluster.is_member:
             limit = None if budget is None else _partition_limit(budget)
             return AlonePlane(
                 config, current, world, home, world.new_uuid(), partition_limit=limit, on_fatal=fail

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from service.config.tables.columns import BOOLEAN, INT, LIST, LONG, MIB, STRING, WEEK_MS, key, synonyms_of
-from service.config.tables.quorum import METADATA_LOG
+from service.config.tables.metadata_log import METADATA_LOG
 
 CLUSTER: Final = (
     key(
@@ -104,7 +104,8 @@ CLUSTER: Final = (
     ),
     key(
         "metadata.max.idle.interval.ms", INT, 500,
-        "The active controller writes a record that says nothing when it wrote none for so long. 0: never.",
+        "The active controller writes a record that says nothing when it wrote none for so long, so that "
+        "others see the log move; one whom nobody can follow writes none. 0: never.",
         at_least=0,
     ),
     key(
