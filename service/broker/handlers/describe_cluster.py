@@ -25,7 +25,9 @@ def handle(
     error, message = ErrorCode.none, None
     if request.endpoint_type == 2:
         error = ErrorCode.mismatched_endpoint_type
-        message = "The request was sent to an endpoint of the wrong type."
+        message = (
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+        )
     elif request.endpoint_type != BROKERS:
         error = ErrorCode.unsupported_endpoint_type
         message = f"Unsupported endpoint type {request.endpoint_type}"
