@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
@@ -19,6 +19,7 @@ from service.base.errors import InvariantError, RequestError
 from service.base.printable import printable
 from service.base.threads import Threads
 from service.base.timers import Timers
+from service.broker.cluster_view import ClusterView
 from service.broker.coordinators import GroupCoordinators
 from service.broker.disk_watch import DiskWatch
 from service.broker.encoded_answers import EncodedSettings, EncodedTopics
@@ -36,6 +37,7 @@ from service.network.limited_log import RateLimitedLog
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
 from service.wire.api import RequestHeader
+from service.wire.produce import NodeEndpoint
 
 if TYPE_CHECKING:
     from service.broker.control_plane import ControlPlane
@@ -81,6 +83,7 @@ class Broker:
         self.admin: BrokerAdmin = plane.admin
         self.config_admin: ConfigAdmin = plane.admin
         self.replicas = replicas
+        replicas.known_by(lambda: plane.metadata.image)
         self.timers = timers
         self.fetch_sessions = fetch_sessions
         self.groups = groups
@@ -88,6 +91,10 @@ class Broker:
         self.loop = asyncio.get_running_loop()
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
+        own = config()
+        self.cluster = ClusterView(
+            own.node_id, own.broker_rack, lambda: metadata.image, self.endpoints, lambda: self.epoch
+        )
         self._logs = logs
         self._records_pool = threads.pool("records", 2)
         self._search_pool = threads.pool("search", 1)
@@ -132,14 +139,18 @@ class Broker:
         """The newest committed metadata."""
         return self.metadata.image
 
-    def offline_replicas(self, topic_id: UUID, partition: int) -> tuple[int, ...]:
-        """The brokers that hold the partition and cannot serve it: this one, or none that it knows of."""
-        offline = self.replicas.why_offline(topic_id, partition) is not None
-        return (self.config.node_id,) if offline else ()
+    def current_leader(self, topic: str | UUID, partition: int) -> tuple[int, int] | None:
+        """(Broker id, leader epoch) of who leads a partition as the metadata says, by topic name or id; -1:
+        nobody."""
+        known = self.image.topic(topic)
+        found = None if known is None else known.partitions.get(partition)
+        return None if found is None else (found.leader, found.leader_epoch)
 
-    def endpoint(self, listener: str) -> tuple[str, int]:
-        """Where a client that came in by `listener` finds this node."""
-        return self.endpoints[listener]
+    def node_endpoints(self, listener: str, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:
+        """Where those of `nodes` are found that clients of `listener` can reach."""
+        known = self.cluster.seen_by(listener).by_id
+        found = [known[node] for node in nodes if node in known]
+        return tuple([NodeEndpoint(one.id, one.host, one.port, one.rack) for one in found])
 
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
         return await self.admin.allocate_producer_ids(self.config.node_id, self.plane.epoch)

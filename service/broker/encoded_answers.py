@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.describe_configs.v4.response import DescribeConfigsResourceResult, DescribeConfigsSynonym
 
+from service.broker.cluster_view import Standing
 from service.broker.replicas import Replicas
 from service.config.describing import (
     ConfigEntry,
@@ -123,31 +124,51 @@ def _entry(entry: ConfigEntry, flavour: Flavour) -> DescribeConfigsResourceResul
     )
 
 
+class TopicFlavour(NamedTuple):
+    """How topics are asked for, and where."""
+
+    listener: str
+    version: int
+    operations: int
+
+
+class _KnownTopic(NamedTuple):
+    partitions: Mapping[int, PartitionImage]
+    standing: Standing
+    made: Encoded
+
+
 class EncodedTopics:
-    """Topics of Metadata. They hold as long as their image does, and no replica of theirs is offline."""
+    """Topics of Metadata, by the listener that is asked. They hold as long as their image does, the brokers
+    stand as they do, and no replica of theirs is offline here."""
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
-        self._known: dict[tuple[str, int, int], tuple[Mapping[int, PartitionImage], Encoded]] = {}
+        self._known: dict[tuple[str, TopicFlavour], _KnownTopic] = {}
 
-    def get(self, topic: TopicImage, version: int, operations: int) -> Encoded | None:
+    def get(self, topic: TopicImage, flavour: TopicFlavour, standing: Standing) -> Encoded | None:
         """None where it is to be made."""
-        known = self._known.get((topic.name, version, operations))
-        if known is None or known[0] is not topic.partitions or self.has_offline(topic):
+        known = self._known.get((topic.name, flavour))
+        if known is None or known.partitions is not topic.partitions or known.standing is not standing:
             return None
-        return known[1]
+        return None if self.has_offline(topic) else known.made
 
     def has_offline(self, topic: TopicImage) -> bool:
         why = self._replicas.why_offline
         return any(why(topic.id, index) is not None for index in topic.partitions)
 
     def add(
-        self, topic: TopicImage, version: int, operations: int, element: MetadataResponseTopic, most: int
+        self,
+        topic: TopicImage,
+        flavour: TopicFlavour,
+        standing: Standing,
+        element: MetadataResponseTopic,
+        most: int,
     ) -> Encoded:
         """The element encoded, and kept; at most so many are."""
         if len(self._known) >= most:
             self._known.clear()
-        made = encode_element(ApiKey.METADATA, version, ("topics",), element)
+        made = encode_element(ApiKey.METADATA, flavour.version, ("topics",), element)
         if not self.has_offline(topic):
-            self._known[topic.name, version, operations] = (topic.partitions, made)
+            self._known[topic.name, flavour] = _KnownTopic(topic.partitions, standing, made)
         return made

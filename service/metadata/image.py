@@ -145,6 +145,10 @@ class MetadataImage:
         """This image under another ``kraft.version``."""
         return replace(self, kraft_version=level)
 
+    def topic(self, topic: str | UUID) -> TopicImage | None:
+        """One topic, by name or id."""
+        return self.topics_by_id.get(topic) if isinstance(topic, UUID) else self.topics_by_name.get(topic)
+
     def partition(self, topic_id: UUID, partition: int) -> PartitionImage | None:
         """One partition, or None where the topic or the partition is not there."""
         topic = self.topics_by_id.get(topic_id)

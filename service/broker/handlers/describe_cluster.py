@@ -16,7 +16,8 @@ BROKERS = 1
 def handle(
     broker: Broker, context: RequestContext, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
-    """The brokers as seen from the listener the request came in by.
+    """The brokers as seen from the listener the request came in by; fenced ones only where they are asked
+    for.
 
     Endpoint type 2 (controllers) is asked of controllers' listeners only: MISMATCHED_ENDPOINT_TYPE; any other
     number is UNSUPPORTED_ENDPOINT_TYPE (KIP-919).
@@ -24,22 +25,31 @@ def handle(
     error, message = ErrorCode.none, None
     if request.endpoint_type == 2:
         error = ErrorCode.mismatched_endpoint_type
-        message = "The request was sent to an endpoint of the wrong type."
+        message = (
+            "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+        )
     elif request.endpoint_type != BROKERS:
         error = ErrorCode.unsupported_endpoint_type
         message = f"Unsupported endpoint type {request.endpoint_type}"
     asked = request.include_cluster_authorized_operations
-    host, port = broker.endpoint(context.listener)
-    me = DescribeClusterBroker(
-        broker_id=broker.config.node_id, host=host, port=port, rack=broker.config.broker_rack, is_fenced=False
-    )
+    seen = broker.cluster.seen_by(context.listener)
+    brokers = seen.everybody if request.include_fenced_brokers else seen.alive
+    if error is not ErrorCode.none:
+        brokers = ()
     return DescribeClusterResponse(
         throttle_time=NO_THROTTLE,
         error_code=error,
         error_message=message,
         endpoint_type=request.endpoint_type,
         cluster_id=broker.cluster_id,
-        controller_id=broker.config.node_id,
-        brokers=() if error is not ErrorCode.none else (me,),
+        controller_id=broker.cluster.controller_id(seen),
+        brokers=tuple(
+            [
+                DescribeClusterBroker(
+                    broker_id=one.id, host=one.host, port=one.port, rack=one.rack, is_fenced=one.is_fenced
+                )
+                for one in brokers
+            ]
+        ),
         cluster_authorized_operations=CLUSTER_OPERATIONS if asked else OPERATIONS_NOT_ASKED,
     )
