@@ -180,11 +180,13 @@ class Mixed:
         ports, quorum = agree_on_ports(0, brokers, len(CONTROLLERS))
         places = dict(zip(CONTROLLERS, quorum, strict=True))
         voters = [InitialController(one, HOST, port, random_id(world)) for one, port in places.items()]
-        named = {
-            "controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{port}" for port in quorum)
-        } if is_dynamic else {
-            "controller.quorum.voters": ",".join(f"{one}@{HOST}:{port}" for one, port in places.items())
-        }
+        named = (
+            {"controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{port}" for port in quorum)}
+            if is_dynamic
+            else {
+                "controller.quorum.voters": ",".join(f"{one}@{HOST}:{port}" for one, port in places.items())
+            }
+        )
         common = {**_COMMON, **named, **(settings or {})}
         self.controllers = {
             one: Member(one, folder, port, _controller(common, port)) for one, port in places.items()
@@ -270,7 +272,9 @@ class Mixed:
             if mark is not None and mark.high_watermark > 0:
                 return mark
             if time.monotonic() > deadline:
-                raise AssertionError("nobody leads;\n" + "\n".join(one.told() for one in self.controllers.values()))
+                raise AssertionError(
+                    "nobody leads;\n" + "\n".join(one.told() for one in self.controllers.values())
+                )
             await asyncio.sleep(0.05)
 
     async def caught_up(self, seconds: float = 30) -> Mark:
@@ -349,7 +353,9 @@ class Mixed:
         topics = tuple(module.DeleteTopicState(name=name, topic_id=None) for name in names)
         message = module.DeleteTopicsRequest(topics=topics, timeout=_seconds(4))
         await self.change(
-            ApiKey.DELETE_TOPICS, message, lambda one: [(t.error_code, t.error_message) for t in one.responses]
+            ApiKey.DELETE_TOPICS,
+            message,
+            lambda one: [(t.error_code, t.error_message) for t in one.responses],
         )
 
     async def configure(self, name: str, **values: str) -> None:
@@ -375,7 +381,9 @@ class Mixed:
         )
         answer = await self.ask(next(iter(self.brokers.values())), ApiKey.METADATA, message, 12)
         return {
-            str(one.name): [int(each.leader_id) for each in sorted(one.partitions, key=lambda p: p.partition_index)]
+            str(one.name): [
+                int(each.leader_id) for each in sorted(one.partitions, key=lambda p: p.partition_index)
+            ]
             for one in answer.topics
         }
 
