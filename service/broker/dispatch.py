@@ -163,6 +163,8 @@ class Dispatcher:
             request = served.parse(header.api_version, frame, header.body, AT_ONCE_ELEMENTS)
         except ManyElements:
             return f" ({len(frame)} bytes)"
+        if not all(isinstance(topic, tuple) for topic in request.topics):
+            return f" ({len(frame)} bytes)"  # of the metadata log, on a controller's listener
         named = [(topic, one) for topic, partitions in request.topics for one in partitions]
         if not named:
             return ""

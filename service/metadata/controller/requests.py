@@ -158,6 +158,8 @@ class BrokerHeartbeat(NamedTuple):
     wants_fence: bool = False
     wants_shut_down: bool = False
     offline_log_dirs: tuple[UUID, ...] = ()
+    cordoned_log_dirs: tuple[UUID, ...] | None = None
+    """None: it does not know yet, as it has not caught up"""
 
 
 class BrokerHeartbeatReply(NamedTuple):
