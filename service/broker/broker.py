@@ -93,7 +93,7 @@ class Broker:
         """listener name -> (advertised host, advertised port)"""
         own = config()
         self.cluster = ClusterView(
-            own.node_id, own.broker_rack, lambda: metadata.image, self.endpoints, lambda: self.epoch
+            own.node_id, own.broker_rack, lambda: plane.metadata.image, self.endpoints, lambda: plane.epoch
         )
         self._logs = logs
         self._records_pool = threads.pool("records", 2)
