@@ -23,7 +23,13 @@ from service.broker.config_rules import NodeConfigRules
 from service.broker.control_plane import Home, endpoints_of, metadata_options
 from service.broker.controller_calls import Feature, Identity
 from service.broker.controller_handlers.cluster import CONTROLLERS
-from service.broker.controller_node import ControllerNode, ControllerNodeOptions, QuorumLeaders, knock
+from service.broker.controller_node import (
+    QUORUM_CHANNELS,
+    ControllerNode,
+    ControllerNodeOptions,
+    QuorumLeaders,
+    knock,
+)
 from service.broker.controllers import Controllers, Here
 from service.broker.forwarding import Forwarder
 from service.broker.handlers import alter_configs, api_versions, incremental_alter_configs
@@ -38,7 +44,7 @@ from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.settings import BrokerConfig
 from service.metadata.bootstrap import first_records
 from service.metadata.controller.broker_sessions import ProbeOutcome, SessionTimes
-from service.metadata.controller.controller import ControllerOptions
+from service.metadata.controller.controller import Controller, ControllerOptions
 from service.metadata.controller.elections_control import ElectionSettings
 from service.metadata.controller.periodic import ChoreTimes
 from service.metadata.controller.requests import Endpoint, ResourceType, TopicDefaults
@@ -48,7 +54,7 @@ from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import roles
 from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.voters import Voter, VoterSet
-from service.network.channel import Channels
+from service.network.channel import ChannelOptions, Channels
 from service.network.exchange import Limits
 from service.network.metrics import NetworkMetrics
 from service.network.server import Server
@@ -221,7 +227,8 @@ class ClusterPlane:
             self.controller = self._make_controller(metadata, current, limits, network, turns)
             self.metadata, here = self.controller.publisher, self.controller.here
         else:
-            self.metadata = Publisher(metadata, world, on_fatal=on_fatal, peers=self._new_channels())
+            peers = self._new_channels(QUORUM_CHANNELS)
+            self.metadata = Publisher(metadata, world, on_fatal=on_fatal, peers=peers)
         leaders = QuorumLeaders(self.metadata)
 
         def queue() -> Controllers:
@@ -238,8 +245,8 @@ class ClusterPlane:
         self._following: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
 
-    def _new_channels(self) -> Channels:
-        channels = Channels(chance=self._world.random.random)
+    def _new_channels(self, options: ChannelOptions | None = None) -> Channels:
+        channels = Channels(options, chance=self._world.random.random)
         self._channels.append(channels)
         return channels
 
@@ -269,6 +276,12 @@ class ClusterPlane:
     @property
     def epoch(self) -> int:
         return -1 if self._membership is None else self._membership.epoch
+
+    @property
+    def adopter(self) -> Controller | None:
+        """The controller, while this node is its whole cluster."""
+        is_alone = self.controller is not None and self._config.cluster.is_alone
+        return self.controller.controller if self.controller is not None and is_alone else None
 
     @property
     def servers(self) -> Sequence[Server]:
@@ -351,14 +364,11 @@ class ClusterPlane:
             )
 
     async def _is_hopeless(self) -> bool:
-        """Whether nobody leads, and nobody listens where most of the voters are reached: a refusal is proof,
-        silence is none."""
+        """Whether nobody listens where most voters are reached: a refusal is proof, silence is none."""
         try:
             machine = self.metadata.quorum.machine
         except RequestError:
             return True
-        if machine.leader_id >= 0:
-            return False
         voters = machine.core.log.voters.latest
         others = [one.endpoints[0] for one in voters if one.node_id != self._config.node_id and one.endpoints]
         answers = await asyncio.gather(*map(knock, others))
@@ -488,7 +498,7 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
 
 def check_cluster(config: BrokerConfig) -> None:
     """What a node among others cannot do: `ConfigError`."""
-    if config.remote_recover:
+    if config.remote_recover and not config.cluster.is_alone:
         raise ConfigError("firn.remote.recover: a node takes an archive over while it is its whole cluster")
     for one in config.cluster.controller_listeners:
         if not one.port:

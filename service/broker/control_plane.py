@@ -54,6 +54,10 @@ class ControlPlane(Protocol):
         """What brokers' listeners serve."""
 
     @property
+    def adopter(self) -> Controller | None:
+        """The controller that may take an archive over: that of a node that is its whole cluster."""
+
+    @property
     def servers(self) -> Sequence[Server]:
         """The controller's listeners, where it has some."""
 
@@ -140,7 +144,7 @@ class AlonePlane:
             partition_limit=partition_limit,
             bootstrap=first or bootstrap_records(),
         )
-        self.admin = self.catalog = self.decides = Controller(
+        self.admin = self.catalog = self.decides = self.adopter = Controller(
             options, self.metadata, world, NodeConfigRules(current)
         )
 

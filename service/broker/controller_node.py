@@ -35,7 +35,7 @@ from service.metadata.image import BrokerImage, MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
 from service.network.admission import Admission
-from service.network.channel import Channels, Reachable
+from service.network.channel import ChannelOptions, Channels, Reachable
 from service.network.exchange import Limits, RequestContext
 from service.network.metrics import NetworkMetrics
 from service.network.server import Server
@@ -50,6 +50,8 @@ _RETRY_MS: Final = 100
 _RETRY_MAX_MS: Final = 60_000
 _PROBE_S: Final = 1.0
 _AGAIN_S: Final = 0.01
+QUORUM_CHANNELS: Final = ChannelOptions(backoff_ms=40, backoff_max_ms=100)
+"""Three refusals within 300 ms are a leader's death: who asks less often never hears of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +135,7 @@ class ControllerNode:
             options.metadata,
             world,
             on_fatal=on_fatal,
-            peers=self._channels() if peers is None else peers,
+            peers=self._channels(QUORUM_CHANNELS) if peers is None else peers,
         )
         self.incarnation_id = options.controller.incarnation_id or world.new_uuid()
         self.controller = Controller(
@@ -186,8 +188,8 @@ class ControllerNode:
         self._registrations = asyncio.Event()
         self._stopping = False
 
-    def _channels(self) -> Channels:
-        channels = Channels(chance=self._random.random)
+    def _channels(self, options: ChannelOptions | None = None) -> Channels:
+        channels = Channels(options, chance=self._random.random)
         self._own.append(channels)
         return channels
 

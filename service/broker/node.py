@@ -335,8 +335,8 @@ class Node:
         self.cold = cold = await self._open_cold_tier(stack, config, cluster_id)
         adopted: Adopted = {}
         if cold is not None and config.remote_recover:
-            assert plane.decides is not None
-            adopted = await cold.recover(plane.decides)
+            assert plane.adopter is not None  # `check_cluster`
+            adopted = await cold.recover(plane.adopter)
         replicas = Replicas()
         timers = Timers(asyncio.get_running_loop())
         applier = Applier(config, logs, replicas, cold.reader if cold else None, timers.purgatory)
