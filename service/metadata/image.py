@@ -143,7 +143,7 @@ class MetadataImage:
 
     def with_kraft_version(self, level: int) -> MetadataImage:
         """This image under another ``kraft.version``."""
-        return replace(self, kraft_version=level)
+        return self if level == self.kraft_version else replace(self, kraft_version=level)
 
     def partition(self, topic_id: UUID, partition: int) -> PartitionImage | None:
         """One partition, or None where the topic or the partition is not there."""
