@@ -78,7 +78,7 @@ class ControllerSide:
     @property
     def kraft_version(self) -> int:
         """As this node's log says, committed or not."""
-        return self.metadata.quorum.machine.core.log.voters.version
+        return self.metadata.kraft_version
 
     async def load(self, module: str) -> ModuleType:
         """Everything that this listener's table names is there already, or small."""

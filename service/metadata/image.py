@@ -143,7 +143,7 @@ class MetadataImage:
 
     def with_kraft_version(self, level: int) -> MetadataImage:
         """This image under another ``kraft.version``."""
-        return replace(self, kraft_version=level)
+        return self if level == self.kraft_version else replace(self, kraft_version=level)
 
     def topic(self, topic: str | UUID) -> TopicImage | None:
         """One topic, by name or id."""

@@ -149,6 +149,11 @@ class Publisher:
         return 0 if self._quorum is None else self._quorum.epoch
 
     @property
+    def kraft_version(self) -> int:
+        """As this node's log says, committed or not. Raises `RequestError` before `start`."""
+        return self.quorum.machine.core.log.voters.version
+
+    @property
     def quorum(self) -> Quorum:
         """For requests of peers and admins. Raises `RequestError` before `start`."""
         if self._quorum is None:

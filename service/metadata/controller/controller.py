@@ -311,7 +311,7 @@ class Controller:
         options = self._options
         await self._decide(
             lambda image: features_control.update_features(
-                image,
+                self._with_kraft_version(image),
                 updates,
                 node_id=options.node_id,
                 validate_only=validate_only,
@@ -321,6 +321,10 @@ class Controller:
                 upgrade_kraft=self._upgrade_kraft,
             )
         )
+
+    def _with_kraft_version(self, image: MetadataImage) -> MetadataImage:
+        """What the log's control records say counts at once, and images of proposals do not see them."""
+        return image.with_kraft_version(self._publisher.kraft_version)
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
         """A block of producer ids that nobody else will ever get."""
@@ -336,7 +340,7 @@ class Controller:
         def decide(image: MetadataImage) -> Steps[Decision[int]]:
             existing = image.brokers.get(request.broker_id)
             return cluster_control.register_broker(
-                image,
+                self._with_kraft_version(image),
                 request,
                 cluster_id=self._options.cluster_id,
                 next_offset=self._publisher.next_offset,

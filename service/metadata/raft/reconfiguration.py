@@ -13,6 +13,7 @@ from service.metadata.raft.core import RaftCore
 from service.metadata.raft.events import AppendControl, ControlRecord, KRaftVersion, KRaftVoters, Peer
 from service.metadata.raft.keys import NO_DIRECTORY
 from service.metadata.raft.leading import Leading
+from service.metadata.raft.message_parts import KRAFT_VERSION
 from service.metadata.raft.requests import (
     NONE,
     AddVoter,
@@ -177,29 +178,38 @@ class Reconfiguration:
     def upgrade(self, request: int, asked: UpgradeAsked) -> None:
         """Finalize kraft.version 1: every voter has told its directory (``UpdateFeatures``)."""
         core, state = self._core, self._core.state
-        if not isinstance(state, Leader) or state.committed < 0:
-            answer = ChangeAnswer(ErrorCode.not_leader_or_follower, "This node does not lead yet.")
-        elif not core.log.voters.version <= asked.version <= MAX_KRAFT_VERSION:
-            reason = f"kraft.version {core.log.voters.version} does not become {asked.version}."
-            answer = ChangeAnswer(ErrorCode.invalid_update_version, reason)
-        elif asked.version == core.log.voters.version:
-            answer = ChangeAnswer(NONE)
-        else:
-            answer = self._upgrade(state, asked.version)
-        core.reply(request, answer)
+        refusal = self.not_upgraded(asked.version)
+        if refusal is None and isinstance(state, Leader) and asked.version != core.log.voters.version:
+            told = self._told(state)
+            voters = VoterSet(told[node_id] for node_id in core.voters.ids)
+            self._append(voters, KRaftVersion(asked.version))
+        core.reply(request, refusal or ChangeAnswer(NONE))
 
-    def _upgrade(self, state: Leader, version: int) -> ChangeAnswer:
-        core = self._core
-        told = {core.key.node_id: Voter(core.key, core.identity.endpoints), **state.updates}
-        missing = [node_id for node_id in core.voters.ids if node_id not in told]
+    def not_upgraded(self, version: int) -> ChangeAnswer | None:
+        """Why kraft.version does not become that; None: it does, or is that."""
+        core, state = self._core, self._core.state
+        if not isinstance(state, Leader) or state.committed < 0:
+            return ChangeAnswer(ErrorCode.not_leader_or_follower, "This node does not lead yet.")
+        before = core.log.voters.version
+        if not before <= version <= MAX_KRAFT_VERSION:
+            reason = f"{KRAFT_VERSION} {before} does not become {version}."
+            return ChangeAnswer(ErrorCode.invalid_update_version, reason)
+        if version == before:
+            return None
+        told = self._told(state)
+        silent = [node_id for node_id in core.voters.ids if node_id not in told]
         unfit = [
             node_id for node_id, one in told.items() if not one.min_version <= version <= one.max_version
         ]
-        if missing or unfit or core.key.directory_id == NO_DIRECTORY or core.log_changes:
-            reason = f"Voters {missing + unfit} have not said that they speak kraft.version {version}."
+        if silent or unfit or core.key.directory_id == NO_DIRECTORY or core.log_changes:
+            reason = f"Voters {silent + unfit} have not said that they speak {KRAFT_VERSION} {version}."
             return ChangeAnswer(ErrorCode.invalid_update_version, reason)
-        self._append(VoterSet(told[node_id] for node_id in core.voters.ids), KRaftVersion(version))
-        return ChangeAnswer(NONE)
+        return None
+
+    def _told(self, state: Leader) -> dict[int, Voter]:
+        """Voters as they told of themselves under kraft.version 0."""
+        core = self._core
+        return {core.key.node_id: Voter(core.key, core.identity.endpoints), **state.updates}
 
     # -- the course of it
 

@@ -65,6 +65,7 @@ from service.metadata.raft.requests import (
     Refused,
     SnapshotAnswer,
     Unsupported,
+    UpgradeAsked,
 )
 from service.metadata.raft.roles import Role
 from service.metadata.raft.state import QuorumState
@@ -98,6 +99,11 @@ class Hooks(NamedTuple):
     on_truncate: Callable[[int], None]
     prove: Callable[[SnapshotId], Proved]
     on_restart: Callable[[SnapshotId, Any], None]
+
+
+def not_leading() -> RequestError:
+    """Somebody else leads, or nobody."""
+    return RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")
 
 
 class Quorum:
@@ -167,7 +173,7 @@ class Quorum:
         8 MiB: nothing is written then. Of a `StorageError` the log does not recover.
         """
         if not self.is_leader:
-            raise RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")
+            raise not_leading()
         if len(batch) > MAX_BATCH_BYTES:
             raise RequestError(
                 ErrorCode.record_list_too_large,
@@ -209,6 +215,22 @@ class Quorum:
             return messages.to_refusal(api_key, version, message, asked)
         answer = await self.ask(asked)
         return messages.to_response(api_key, version, answer, self._clock.now_ms() - self._now_ms())
+
+    def upgrade(self, version: int, *, validate_only: bool = False) -> None:
+        """Have ``kraft.version`` go to `version`, if it may (``RaftClient.upgradeKRaftVersion``): what is
+        proposed from now on follows it in the log.
+
+        Raises `RequestError` NOT_CONTROLLER where this node does not lead, `ValueError` with the reason why
+        the version cannot be.
+        """
+        if self._has_ended or not self.is_leader:
+            raise not_leading()
+        refusal = self._machine.reconfiguration.not_upgraded(version)
+        if refusal is not None:
+            raise ValueError(refusal.message)
+        if not validate_only:
+            self._last_request += 1
+            self._tell(Request(self._last_request, UpgradeAsked(version)))
 
     async def stop(self) -> None:
         """Wait for what is being flushed, resign, and let the others know."""
