@@ -340,7 +340,7 @@ def test_a_partition_that_comes_before_its_leadership_serves_nobody(tmp_path: Pa
     """The middle of a reassignment: it is a replica here, and led elsewhere."""
 
     async def scenario(node: OneOfThree) -> None:
-        both = {"replicas": (OTHER, ME), "directories": (directory(OTHER), directory(ME))}
+        both: dict[str, Any] = {"replicas": (OTHER, ME), "directories": (directory(OTHER), directory(ME))}
         await node.tell(changed(0, adding_replicas=(ME,), **both))
         assert await produced(node, 0) == NOT_LEADER
         assert await fetched(node, 0) == NOT_LEADER

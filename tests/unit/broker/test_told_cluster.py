@@ -67,8 +67,8 @@ async def described(node: OneOfThree, listener: str = OUTSIDE) -> Any:
 
 
 def told(answer: Any) -> list[tuple[int, str, int, str | None]]:
-    ids = (getattr(one, "node_id", None) or getattr(one, "broker_id", None) for one in answer.brokers)
-    return [(number, one.host, one.port, one.rack) for number, one in zip(ids, answer.brokers, strict=True)]
+    field = "node_id" if hasattr(answer, "topics") else "broker_id"
+    return [(getattr(one, field), one.host, one.port, one.rack) for one in answer.brokers]
 
 
 def leaders(answer: Any) -> list[tuple[int, ErrorCode]]:
