@@ -11,19 +11,29 @@ depend on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Mapping
+from typing import Final, NamedTuple, Protocol
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from service.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from service.metadata.records import NO_LEADER
+from service.wire.metadata import MetadataResponseBroker
 
 NOBODY: Final = -1
 _ANY_DIRECTORY: Final[frozenset[UUID]] = frozenset()
 _NOT_KNOWN: Final = (UUID(int=0), UUID(int=1))
 """What stands for a directory that nobody has told of yet (Kafka ``DirectoryId``: migrating, unassigned)."""
+
+
+class Itself(Protocol):
+    """What this process knows of itself before the metadata does."""
+
+    epoch: int
+    """of its registration, -1 before it"""
+    endpoints: dict[str, tuple[str, int]]
+    """where it listens, by listener"""
 
 
 class ToldBroker(NamedTuple):
@@ -48,7 +58,7 @@ class Standing(NamedTuple):
 class Seen:
     """The brokers as seen by clients of one listener."""
 
-    __slots__ = ("_own_id", "alive", "by_id", "everybody", "standing")
+    __slots__ = ("_own_id", "alive", "by_id", "everybody", "in_metadata", "standing")
 
     def __init__(self, own_id: int, everybody: tuple[ToldBroker, ...], standing: Standing) -> None:
         self._own_id = own_id
@@ -56,6 +66,11 @@ class Seen:
         """those that have the listener, fenced ones among them, by id"""
         self.alive = tuple(one for one in everybody if not one.is_fenced)
         self.by_id = {one.id: one for one in self.alive}
+        self.in_metadata = tuple(
+            MetadataResponseBroker(node_id=one.id, host=one.host, port=one.port, rack=one.rack)
+            for one in self.alive
+        )
+        """those who are alive, as Metadata tells of them"""
         self.standing = standing
 
     def leader(self, leader: int, *, tells_listener: bool = True) -> tuple[int, ErrorCode]:
@@ -100,22 +115,18 @@ class ClusterView:
         self,
         node_id: int,
         rack: str | None,
-        image: Callable[[], MetadataImage],
-        endpoints: Mapping[str, tuple[str, int]],
-        epoch: Callable[[], int],
+        itself: Itself,
     ) -> None:
-        """`endpoints`: of this node, by listener. `epoch`: of this process's registration, -1 before it."""
         self._node_id = node_id
         self._rack = rack
-        self._image = image
-        self._endpoints = endpoints
-        self._epoch = epoch
+        self._itself = itself
         self._kept: dict[str, _Kept] = {}
         self._turn = 0
 
-    def seen_by(self, listener: str) -> Seen:
-        """What clients of `listener` see now."""
-        brokers, epoch, endpoint = self._image().brokers, self._epoch(), self._endpoints.get(listener)
+    def seen_by(self, listener: str, image: MetadataImage) -> Seen:
+        """What clients of `listener` see while the metadata is this `image`."""
+        itself, brokers = self._itself, image.brokers
+        epoch, endpoint = itself.epoch, itself.endpoints.get(listener)
         kept = self._kept.get(listener)
         if kept is not None and kept.brokers is brokers and kept.epoch == epoch and kept.endpoint == endpoint:
             return kept.seen
