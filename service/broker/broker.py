@@ -95,7 +95,9 @@ class Broker:
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
         own = config()
-        self.cluster = ClusterView(own.node_id, own.broker_rack, self)
+        self.cluster = ClusterView(
+            own.node_id, own.broker_rack, lambda: metadata.image, self.endpoints, lambda: self.epoch
+        )
         self._logs = logs
         self._records_pool = threads.pool("records", 2)
         self._search_pool = threads.pool("search", 1)
@@ -126,7 +128,7 @@ class Broker:
 
     def node_endpoints(self, listener: str, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:
         """Where those of `nodes` are found that clients of `listener` can reach."""
-        known = self.cluster.seen_by(listener, self.image).by_id
+        known = self.cluster.seen_by(listener).by_id
         found = [known[node] for node in nodes if node in known]
         return tuple([NodeEndpoint(one.id, one.host, one.port, one.rack) for one in found])
 

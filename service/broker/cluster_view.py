@@ -11,8 +11,8 @@ depend on.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -25,15 +25,6 @@ NOBODY: Final = -1
 _ANY_DIRECTORY: Final[frozenset[UUID]] = frozenset()
 _NOT_KNOWN: Final = (UUID(int=0), UUID(int=1))
 """What stands for a directory that nobody has told of yet (Kafka ``DirectoryId``: migrating, unassigned)."""
-
-
-class Itself(Protocol):
-    """What this process knows of itself before the metadata does."""
-
-    epoch: int
-    """of its registration, -1 before it"""
-    endpoints: dict[str, tuple[str, int]]
-    """where it listens, by listener"""
 
 
 class ToldBroker(NamedTuple):
@@ -115,18 +106,22 @@ class ClusterView:
         self,
         node_id: int,
         rack: str | None,
-        itself: Itself,
+        image: Callable[[], MetadataImage],
+        endpoints: Mapping[str, tuple[str, int]],
+        epoch: Callable[[], int],
     ) -> None:
+        """`endpoints`: of this node, by listener. `epoch`: of this process's registration, -1 before it."""
         self._node_id = node_id
         self._rack = rack
-        self._itself = itself
+        self._image = image
+        self._endpoints = endpoints
+        self._epoch = epoch
         self._kept: dict[str, _Kept] = {}
         self._turn = 0
 
-    def seen_by(self, listener: str, image: MetadataImage) -> Seen:
-        """What clients of `listener` see while the metadata is this `image`."""
-        itself, brokers = self._itself, image.brokers
-        epoch, endpoint = itself.epoch, itself.endpoints.get(listener)
+    def seen_by(self, listener: str) -> Seen:
+        """What clients of `listener` see now."""
+        brokers, epoch, endpoint = self._image().brokers, self._epoch(), self._endpoints.get(listener)
         kept = self._kept.get(listener)
         if kept is not None and kept.brokers is brokers and kept.epoch == epoch and kept.endpoint == endpoint:
             return kept.seen

@@ -32,7 +32,7 @@ def handle(
         error = ErrorCode.unsupported_endpoint_type
         message = f"Unsupported endpoint type {request.endpoint_type}"
     asked = request.include_cluster_authorized_operations
-    seen = broker.cluster.seen_by(context.listener, broker.image)
+    seen = broker.cluster.seen_by(context.listener)
     brokers = seen.everybody if request.include_fenced_brokers else seen.alive
     if error is not ErrorCode.none:
         brokers = ()

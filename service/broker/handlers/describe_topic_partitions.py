@@ -44,9 +44,8 @@ def handle(
 def _steps(
     broker: Broker, listener: str, request: DescribeTopicPartitionsRequest
 ) -> Generator[int, None, DescribeTopicPartitionsResponse]:
-    image = broker.image
-    cursor, known = request.cursor, image.topics_by_name
-    seen = broker.cluster.seen_by(listener, image)
+    cursor, known = request.cursor, broker.image.topics_by_name
+    seen = broker.cluster.seen_by(listener)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     if cursor is not None and (yield from _is_outside(request, cursor)):
         for asked in request.topics:

@@ -65,7 +65,7 @@ def _steps(
     broker: Broker, listener: str, request: FindCoordinatorRequest, topic: TopicImage
 ) -> Steps[FindCoordinatorResponse]:
     found = []
-    known = broker.cluster.seen_by(listener, broker.image).by_id
+    known = broker.cluster.seen_by(listener).by_id
     for key in request.coordinator_keys:
         yield KEY_US
         replica = topic.partitions.get(partition_of(key, len(topic.partitions)))

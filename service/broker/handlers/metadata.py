@@ -79,7 +79,7 @@ def _steps(
 ) -> Generator[int, None, MetadataResponse]:
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
     image = broker.image
-    seen = broker.cluster.seen_by(listener, image)
+    seen = broker.cluster.seen_by(listener)
     most = MOST_FLAVOURS * max(len(broker.endpoints), 1)
     known = broker.encoded_topics.asked(TopicFlavour(listener, version, operations), seen.standing, most)
     topics: list[Any] = []
