@@ -94,7 +94,8 @@ class Pass:
             if e.code in _ELSEWHERE and self._version >= FIRST_VERSION_WITH_LEADERS:
                 leader = broker.current_leader(topic, asked.partition)
             if leader is not None:
-                self.leaders = {**(self.leaders or {}), leader[0]: None}
+                self.leaders = self.leaders or {}
+                self.leaders[leader[0]] = None
             return None, FetchPartitionResult(asked.partition, e.code, current_leader=leader)
         except (StorageError, CorruptionError) as e:
             self.is_final = True
