@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from service.metadata.image import BrokerImage, MetadataImage, PartitionImage
 from service.metadata.records import NO_LEADER
+from service.wire.metadata import MetadataResponseBroker
 
 NOBODY: Final = -1
 _ANY_DIRECTORY: Final[frozenset[UUID]] = frozenset()
@@ -48,7 +49,7 @@ class Standing(NamedTuple):
 class Seen:
     """The brokers as seen by clients of one listener."""
 
-    __slots__ = ("_own_id", "alive", "by_id", "everybody", "standing")
+    __slots__ = ("_own_id", "alive", "by_id", "everybody", "in_metadata", "standing")
 
     def __init__(self, own_id: int, everybody: tuple[ToldBroker, ...], standing: Standing) -> None:
         self._own_id = own_id
@@ -56,6 +57,11 @@ class Seen:
         """those that have the listener, fenced ones among them, by id"""
         self.alive = tuple(one for one in everybody if not one.is_fenced)
         self.by_id = {one.id: one for one in self.alive}
+        self.in_metadata = tuple(
+            MetadataResponseBroker(node_id=one.id, host=one.host, port=one.port, rack=one.rack)
+            for one in self.alive
+        )
+        """those who are alive, as Metadata tells of them"""
         self.standing = standing
 
     def leader(self, leader: int, *, tells_listener: bool = True) -> tuple[int, ErrorCode]:

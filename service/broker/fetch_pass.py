@@ -68,7 +68,7 @@ class Pass:
         """memory that the cold bytes among them keep from being freed"""
         self.is_final = False
         """An error or a diverging epoch is among the answers: the client must see it now."""
-        self.leaders: dict[int, None] = {}
+        self.leaders: dict[int, None] | None = None
         """brokers that answers tell of, as they lead"""
         self.unknown = 0
         """partitions that nobody here knows; they are no reason to answer before others have something"""
@@ -94,6 +94,7 @@ class Pass:
             if e.code in _ELSEWHERE and self._version >= FIRST_VERSION_WITH_LEADERS:
                 leader = broker.current_leader(topic, asked.partition)
             if leader is not None:
+                self.leaders = self.leaders or {}
                 self.leaders[leader[0]] = None
             return None, FetchPartitionResult(asked.partition, e.code, current_leader=leader)
         except (StorageError, CorruptionError) as e:

@@ -225,7 +225,10 @@ def encode_produce_response_in_steps(
         left -= 1
     out += _I32.pack(throttle_ms)
     if flexible:
-        _write_end(out, version, endpoints)
+        if endpoints and version >= 10:
+            write_endpoints_tag(out, endpoints)
+        else:
+            out.append(0)
     struct.pack_into(">ii", out, 0, len(out) - 4, correlation_id)
     return out
 
@@ -285,10 +288,6 @@ def _write_flexible(
         _write_flexible_results(out, version, results)
         out.append(0)
     out += _I32.pack(throttle_ms)
-    _write_end(out, version, endpoints)
-
-
-def _write_end(out: bytearray, version: int, endpoints: Sequence[NodeEndpoint]) -> None:
     if endpoints and version >= 10:
         write_endpoints_tag(out, endpoints)
     else:

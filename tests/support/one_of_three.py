@@ -49,7 +49,9 @@ def directory(broker_id: int) -> UUID:
     return UUID(int=1000 + broker_id)
 
 
-def registered(broker_id: int, *, fenced: bool = False, epoch: int = 0) -> RegisterBrokerRecord:
+def registered(
+    broker_id: int, *, fenced: bool = False, epoch: int = 0, suffix: str = ""
+) -> RegisterBrokerRecord:
     listeners = (INSIDE,) if broker_id == HIDDEN else (OUTSIDE, INSIDE)
     return RegisterBrokerRecord(
         broker_id=broker_id,
@@ -57,7 +59,10 @@ def registered(broker_id: int, *, fenced: bool = False, epoch: int = 0) -> Regis
         broker_epoch=epoch or 10 * broker_id,
         end_points=tuple(
             BrokerEndpoint(
-                name=name, host=f"{name.lower()}-{broker_id}", port=9090 + broker_id, security_protocol=0
+                name=name,
+                host=f"{name.lower()}-{broker_id}{suffix}",
+                port=9090 + broker_id,
+                security_protocol=0,
             )
             for name in listeners
         ),

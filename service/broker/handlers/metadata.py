@@ -16,7 +16,7 @@ from service.broker.broker import (
     Broker,
 )
 from service.broker.cluster_view import Seen
-from service.broker.encoded_answers import TopicFlavour
+from service.broker.encoded_answers import TopicFlavour, TopicsOfFlavour
 from service.broker.internal_topics import INTERNAL_TOPICS, OFFSETS, as_created
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -26,7 +26,6 @@ from service.wire.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
-    MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
@@ -77,8 +76,10 @@ def _steps(
     broker: Broker, listener: str, version: int, request: MetadataRequest
 ) -> Generator[int, None, MetadataResponse]:
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
-    flavour = TopicFlavour(listener, version, operations)
-    image, seen = broker.image, broker.cluster.seen_by(listener)
+    image = broker.image
+    seen = broker.cluster.seen_by(listener)
+    most = MOST_FLAVOURS * max(len(broker.endpoints), 1)
+    known = broker.encoded_topics.asked(TopicFlavour(listener, version, operations), seen.standing, most)
     topics: list[Any] = []
     asked: Iterable[TopicImage | MetadataRequestTopic] = image.topics_by_name.values()
     if request.topics is not None:
@@ -87,18 +88,13 @@ def _steps(
         yield TOPIC_US
         found = one if isinstance(one, TopicImage) else _find(image, one)
         if isinstance(found, TopicImage):
-            topics.append((yield from _described(broker, seen, found, flavour)))
+            topics.append((yield from _described(broker, seen, found, known)))
         else:
             topics.append(found)
     of_cluster = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
-        brokers=tuple(
-            [
-                MetadataResponseBroker(node_id=one.id, host=one.host, port=one.port, rack=one.rack)
-                for one in seen.alive
-            ]
-        ),
+        brokers=seen.in_metadata,
         cluster_id=broker.cluster_id,
         controller_id=broker.cluster.controller_id(seen),
         topics=tuple(topics),
@@ -156,21 +152,21 @@ def _missing(error: ErrorCode, name: str | None, topic_id: UUID | None) -> Metad
 
 
 def _described(
-    broker: Broker, seen: Seen, topic: TopicImage, flavour: TopicFlavour
+    broker: Broker, seen: Seen, topic: TopicImage, known: TopicsOfFlavour
 ) -> Generator[int, None, Encoded]:
     """The topic's part of the answer, as it was encoded before if it was."""
-    count, known = len(topic.partitions), broker.encoded_topics
-    yield TOPIC_US + count
-    element = known.get(topic, flavour, seen.standing)
+    yield TOPIC_US + len(topic.partitions)
+    element = known.get(topic)
     if element is not None:
         return element
     partitions = []
-    tells_listener = flavour.version >= FIRST_VERSION_WITH_LISTENER_NOT_FOUND
+    _, version, operations = known.flavour
+    tells_listener = version >= FIRST_VERSION_WITH_LISTENER_NOT_FOUND
     for index in sorted(topic.partitions):
         yield PARTITION_US
         is_offline = broker.replicas.why_offline(topic.id, index) is not None
         one = topic.partitions[index]
-        if flavour.version == 0:
+        if version == 0:
             partitions.append(_first_version(seen, index, one))
         else:
             partitions.append(_partition(seen, index, one, is_offline, tells_listener))
@@ -180,10 +176,9 @@ def _described(
         topic_id=topic.id,
         is_internal=topic.name in INTERNAL_TOPICS,
         partitions=tuple(partitions),
-        topic_authorized_operations=flavour.operations,
+        topic_authorized_operations=operations,
     )
-    most = MOST_FLAVOURS * max(len(broker.endpoints), 1) * len(broker.image.topics_by_name)
-    return known.add(topic, flavour, seen.standing, answer, most)
+    return known.add(topic, answer, len(broker.image.topics_by_name))
 
 
 def _partition(

@@ -293,8 +293,10 @@ def _answer(
         if failed:
             raise RefusedWithoutAnswer("produce with acks=0 was refused")
         return None
-    endpoints = at_once(_leaders(broker, context, topics)) if failed else ()
     version, correlation_id = context.api_version, context.correlation_id
+    if not failed:
+        return Response([encode_produce_response(version, correlation_id, topics)])
+    endpoints = at_once(_leaders(broker, context, topics))
     return Response([encode_produce_response(version, correlation_id, topics, 0, endpoints)])
 
 
