@@ -83,6 +83,7 @@ class Fleet:
         self.running: dict[int, ControllerNode] = {}
         self.failures: list[tuple[str, BaseException]] = []
         self.metadata = metadata
+        self.replicates = False
         self.sessions = SessionTimes(session_timeout_ms=3_000, heartbeat_interval_ms=300)
         self._starts = 0
 
@@ -126,6 +127,7 @@ class Fleet:
                         supported=cluster_features(),
                         voters=self.voters.ids,
                         sessions=self.sessions,
+                        replicates=self.replicates,
                     ),
                     place.host,
                     place.port,
