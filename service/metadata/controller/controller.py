@@ -43,7 +43,7 @@ from service.metadata.controller.broker_sessions import (
 from service.metadata.controller.cluster_control import check_epoch
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.elections_control import ElectionSettings
-from service.metadata.controller.features_control import FeatureUpdate, KRaftUpgrade
+from service.metadata.controller.features_control import FeatureUpdate
 from service.metadata.controller.heartbeat_control import HeartbeatOutcome, process_heartbeat
 from service.metadata.controller.overseer import Overseer, ProbeBroker, note_failure
 from service.metadata.controller.periodic import ChoreTimes
@@ -130,7 +130,6 @@ class Controller:
         config_rules: ConfigRules,
         *,
         probe: ProbeBroker | None = None,
-        upgrade_kraft: KRaftUpgrade | None = None,
         on_news: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_news`: `next_deadline_ms` may have come nearer."""
@@ -139,7 +138,6 @@ class Controller:
         self._clock = world.clock
         self._new_uuid = world.new_uuid
         self._rules = config_rules
-        self._upgrade_kraft = upgrade_kraft
         self._incarnation_id = options.incarnation_id
         self._turns = Turns(publisher, self._clock, lambda: self._overseer.wrote())
         self._overseer = Overseer(
@@ -325,7 +323,7 @@ class Controller:
                 supported=options.supported,
                 voters=options.voters,
                 min_isr=options.elections.min_isr,
-                upgrade_kraft=self._upgrade_kraft,
+                kraft_version=self._publisher.quorum.machine.core.log.voters.version,
             )
         )
 

@@ -17,10 +17,11 @@ from service.base.clock import Clock
 from service.base.errors import RequestError
 from service.base.slices import Slice
 from service.base.steps import Steps
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import Decision, QuorumLevel
 from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.image import MetadataImage
 from service.metadata.publisher import Publisher
+from service.metadata.raft.requests import ChangeAnswer, UpgradeAsked
 
 R = TypeVar("R")
 Decide = Callable[[MetadataImage], "Decision[R] | Steps[Decision[R]]"]
@@ -101,6 +102,8 @@ class Turns:
             image = self._publisher.image if lead.image is None else lead.image
             piece, made = Slice(), decide(image)
             decision = made if isinstance(made, Decision) else await piece.go_on(made)
+            if decision.quorum_level is not None:
+                await self._level(decision.quorum_level)
             frames = decision.frames
             step = len(frames) if decision.is_atomic else MAX_RECORDS_PER_OPERATION
             for start in range(0, len(frames), step or 1):
@@ -116,6 +119,14 @@ class Turns:
                 decided(decision.response, image.offset)
         await self._reached(lead, image.offset)
         return decision.response, image.offset
+
+    async def _level(self, wanted: QuorumLevel) -> None:
+        """Have the quorum at that level: written, and so committed, before what is proposed next."""
+        answer = await self._publisher.quorum.ask(UpgradeAsked(wanted.level, wanted.validate_only))
+        if not isinstance(answer, ChangeAnswer) or answer.error is ErrorCode.not_leader_or_follower:
+            raise not_controller()
+        if answer.error is not ErrorCode.none:
+            raise RequestError(answer.error, answer.message)
 
     async def _reached(self, lead: _Lead, offset: int) -> None:
         if lead.is_lost:
