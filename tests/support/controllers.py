@@ -84,6 +84,7 @@ class Fleet:
         self.failures: list[tuple[str, BaseException]] = []
         self.metadata = metadata
         self.replicates = False
+        self.timing = TIMING
         self.sessions = SessionTimes(session_timeout_ms=3_000, heartbeat_interval_ms=300)
         self._starts = 0
 
@@ -106,7 +107,7 @@ class Fleet:
             node_id,
             self.folder / str(node_id),
             key.directory_id,
-            quorum=QuorumOptions(identity, self.voters, TIMING),
+            quorum=QuorumOptions(identity, self.voters, self.timing),
             **self.metadata,
         )
 
