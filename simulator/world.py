@@ -74,7 +74,7 @@ SETTINGS: Final = {
 
 
 def joinable(machine: str) -> dict[str, str]:
-    """Settings that are stronger than `SETTINGS`: of a node that others could join, and so goes by its quorum."""
+    """Settings that are stronger than `SETTINGS`: of a node that others could join."""
     return {
         "controller.listener.names": "CONTROLLER",
         "controller.quorum.voters": f"1@{machine}:9093",

@@ -49,7 +49,7 @@ from service.metadata.controller.elections_control import ElectionSettings
 from service.metadata.controller.periodic import ChoreTimes
 from service.metadata.controller.requests import Endpoint, ResourceType, TopicDefaults
 from service.metadata.features import cluster_bootstrap_records, cluster_features
-from service.metadata.image import KRAFT_VERSION, MetadataImage
+from service.metadata.image import KRAFT_VERSION
 from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
 from service.metadata.raft import roles
 from service.metadata.raft.keys import ReplicaKey
@@ -86,9 +86,11 @@ def _is_not_of_a_broker(request: Any) -> bool:
 
 def features_of_member(broker: object) -> Features:
     """What a broker among others tells."""
-    image: MetadataImage = broker.image  # type: ignore[attr-defined]
-    finalized = {name: level for name, level in image.features.items() if name != KRAFT_VERSION or level}
-    return Features(cluster_features(), finalized, image.offset)
+    metadata: Publisher = broker.metadata  # type: ignore[attr-defined]
+    finalized = {name: level for name, level in metadata.image.features.items() if name != KRAFT_VERSION}
+    if metadata.kraft_version:
+        finalized[KRAFT_VERSION] = metadata.kraft_version
+    return Features(cluster_features(), finalized, metadata.image.offset)
 
 
 def _member_apis() -> Mapping[int, Served]:
@@ -145,6 +147,7 @@ def _quorum_timing(quorum: QuorumConfig) -> roles.Timing:
         election_backoff_max_ms=quorum.election_backoff_max_ms,
         request_timeout_ms=quorum.request_timeout_ms,
         retry_backoff_ms=quorum.retry_backoff_ms,
+        append_linger_ms=quorum.append_linger_ms,
         fetch_max_bytes=quorum.fetch_max_bytes,
         snapshot_max_bytes=quorum.fetch_snapshot_max_bytes,
         refused_election=quorum.refused_election,

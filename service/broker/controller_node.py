@@ -144,7 +144,6 @@ class ControllerNode:
             world,
             NodeConfigRules(config),
             probe=prober(options.inter_broker_listener),
-            upgrade_kraft=self._upgrade_kraft,
             on_news=self._wind,
         )
         self.side = ControllerSide(
@@ -270,10 +269,6 @@ class ControllerNode:
         self.controllers.look_again()
 
     # -- time
-
-    def _upgrade_kraft(self, level: int, *, validate_only: bool) -> None:
-        """Is the controller's `KRaftUpgrade`."""
-        self.publisher.quorum.upgrade(level, validate_only=validate_only)
 
     def _wind(self) -> None:
         """Have a tick come when something is due."""

@@ -41,6 +41,11 @@ class PartitionImage(NamedTuple):
     def has_leader(self) -> bool:
         return self.leader != NO_LEADER
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether replicas are being added or removed."""
+        return bool(self.adding_replicas or self.removing_replicas)
+
 
 class TopicImage(NamedTuple):
     """One topic with its partitions 0..n-1."""

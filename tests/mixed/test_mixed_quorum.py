@@ -98,7 +98,7 @@ def test_leadership_wanders_through_firn_and_kafka(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("is_dynamic", [True, False], ids=["dynamic", "static"])
 def test_leadership_wanders_twenty_times(tmp_path: Path, is_dynamic: bool) -> None:
-    """Kafka's tool has formatted Kafka's directories; Kafka's broker restarts under each server's controller."""
+    """Kafka's tool has formatted Kafka's directories; Kafka's broker restarts under each controller."""
 
     async def scenario() -> None:
         async with mixed(tmp_path, is_dynamic=is_dynamic, by_kafka=True) as cluster:

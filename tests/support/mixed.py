@@ -99,7 +99,7 @@ class Member:
 
     def start(self) -> None:
         assert not self.running
-        command = [sys.executable, "-m", "tests.support.mixed_controller", str(self.properties)]
+        command = [sys.executable, "-m", "service.cli.main", "server", str(self.properties)]
         if not self.is_firn:
             command = [str(RUNNER), "server", str(self.properties)]
         with self.log_path.open("ab") as log:
@@ -219,8 +219,8 @@ class Mixed:
                 member.kill()
 
     async def stop(self) -> None:
-        """Brokers first: they shut down under control. Kafka's controllers would wait for a leader after them,
-        when all end at once."""
+        """Brokers first: they shut down under control. Kafka's controllers would wait for a leader after
+        them, when all end at once."""
         await asyncio.gather(*(one.terminate() for one in self.brokers.values() if one.running))
         for member in self.controllers.values():
             if not member.is_firn and member.running:

@@ -220,12 +220,12 @@ async def one_of_three(
         InternalTopics(lambda: config, image, controller),
     )
     applier.watch(groups)
+    plane = SimpleNamespace(metadata=metadata, admin=controller, epoch=-1, decides=None, forwarder=None)
     broker = Broker(
         lambda: config,
         world.clock,
         CLUSTER,
-        cast("Any", metadata),
-        controller,
+        cast("Any", plane),
         replicas,
         logs,
         world.threads,
@@ -238,7 +238,7 @@ async def one_of_three(
     try:
         if registers:
             await node.tell(registered(ME), registered(OTHER), registered(HIDDEN))
-            broker.epoch = 10 * ME
+            plane.epoch = 10 * ME
         if records:
             await node.tell(*records)
         yield node

@@ -51,8 +51,10 @@ CLUSTER: Final = (
     ),
     key(
         "controller.quorum.append.linger.ms", INT, 0,
-        "The leader gathers records for so long before it writes them. While one flush is under way the next "
-        "one gathers by itself; Kafka's default is 25.",
+        "The leader gathers records for so long before it flushes and sends them; Kafka's default is 25. At "
+        "0 what comes while one flush is under way shares the next one: ten writers on three voters made "
+        "1,360 changes a second, half of them within 6.6 ms; at 25 it was 320 and 31 ms (`python -m "
+        "bench.quorum`).",
         at_least=0,
     ),
     key(

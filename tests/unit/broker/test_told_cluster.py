@@ -193,7 +193,8 @@ def test_a_node_is_known_before_its_registration_is(tmp_path: Path) -> None:
         assert told(await cluster(node)) == me
         await node.tell(registered(ME, fenced=True))
         assert told(await metadata(node)) == me
-        node.broker.epoch = 10 * ME
+        plane: Any = node.broker.plane
+        plane.epoch = 10 * ME
         answer = await metadata(node)
         assert (told(answer), answer.controller_id) == ([], -1)
         await node.tell(fenced(ME, back=True))
