@@ -109,6 +109,7 @@ def heartbeat(node_id: int, one: Heartbeat) -> Any:
         want_fence=one.want_fence,
         want_shut_down=one.want_shut_down,
         offline_log_dirs=one.offline_directories,
+        cordoned_log_dirs=one.cordoned_directories,
     )
 
 

@@ -151,6 +151,8 @@ class Heartbeat:
     want_fence: bool
     want_shut_down: bool
     offline_directories: tuple[UUID, ...] = ()
+    cordoned_directories: tuple[UUID, ...] | None = None
+    """None until it has caught up; none ever are"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +355,7 @@ class Lifecycle:
                 want_fence=self.state in (State.STARTING, State.RECOVERING),
                 want_shut_down=self._said_leaving,
                 offline_directories=self._telling,
+                cordoned_directories=None if self.state is State.STARTING else (),
             )
         ]
 

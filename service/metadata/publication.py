@@ -18,6 +18,7 @@ from service.metadata.batches import MetadataBatch, decode_batches
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.image_diff import apply_snapshot
+from service.metadata.raft.control import NO_VOTERS_SAID, voters_said
 from service.metadata.raft.log import MetadataLog
 from service.records.batch import iter_headers
 
@@ -138,7 +139,10 @@ class Publication:
             if proposed.delta.image is not self.image and proposed.delta.image is not self._content:
                 return False
             self._proposals.popleft()
-            self._publish(*proposed)
+            # What the quorum's own records say is no part of what the proposal was made on.
+            kraft_version = self.image.kraft_version
+            self._publish(proposed.image.with_kraft_version(kraft_version), proposed.delta, proposed.size)
+            self._content = proposed.image
         return True
 
     async def _catch_up(self) -> None:
@@ -219,4 +223,8 @@ def apply_batch(image: MetadataImage, batch: MetadataBatch) -> tuple[MetadataIma
     Raises `CorruptionError` where it makes no sense.
     """
     delta = MetadataDelta(image).replay_all(frame.record for frame in batch.frames)
+    said = NO_VOTERS_SAID._replace(version=image.kraft_version)
+    for record in batch.control:
+        said = voters_said(record, said)
+    delta.set_kraft_version(said.version)
     return delta.build(batch.last_offset, batch.epoch, batch.timestamp_ms), delta

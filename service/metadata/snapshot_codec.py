@@ -115,6 +115,7 @@ def decode_content(runs: Iterable[Buffer], *, end_offset: int, epoch: int) -> Sn
         delta.replay_all(frame.record for frame in batch.frames)
     if seen[-1:] != [ControlType.SNAPSHOT_FOOTER]:
         raise CorruptionError("snapshot: its footer is missing")
+    delta.set_kraft_version(voters.version)
     return SnapshotContent(delta.build(end_offset - 1, epoch, timestamp_ms), voters)
 
 

@@ -26,6 +26,7 @@ from service.broker.forwarding import ANONYMOUS
 from service.broker.lifecycle import Heartbeat, MoveAway, Recover, Serve
 from service.metadata.controller.broker_sessions import SessionTimes
 from service.metadata.controller.requests import Endpoint
+from service.metadata.raft.keys import ReplicaKey
 from service.metadata.raft.message_parts import make
 from service.network.channel import Channels
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
@@ -408,14 +409,14 @@ def test_a_thousand_silent_connections_cost_nothing(tmp_path: Path) -> None:
         place = fleet.endpoints[fleet.id_of(active)]
         epoch = active.publisher.epoch
         silent = [await asyncio.open_connection(place.host, place.port) for _ in range(1_000)]
-        await until(lambda: active.server.connection_count >= 1_000)
+        await until(lambda: active.servers[0].connection_count >= 1_000)
         answer = await broker.forward(ApiKey.CREATE_TOPICS, 7, new_topics("among-many"))
         assert answer.topics[0].error_code == ErrorCode.none
-        assert active.server.request_memory_bytes == 0
+        assert active.servers[0].request_memory_bytes == 0
         assert (active.controller.is_active, active.publisher.epoch) == (True, epoch)
         for _, writer in silent:
             writer.close()
-        await until(lambda: active.server.connection_count < 100)
+        await until(lambda: active.servers[0].connection_count < 100)
         await broker.close()
         await fleet.stop()
         assert not fleet.failures
@@ -504,6 +505,33 @@ def test_voters_stay_as_they_are_under_a_static_quorum(tmp_path: Path) -> None:
         assert answer.error_code == ErrorCode.unsupported_version
         answer = await call(fleet, ApiKey.ADD_RAFT_VOTER, message, node_id=follower)
         assert answer.error_code == ErrorCode.not_leader_or_follower
+        await fleet.stop()
+        assert not fleet.failures
+
+    run(scenario())
+
+
+def test_a_static_quorum_becomes_dynamic_by_update_features(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fleet = await Fleet(tmp_path).start()
+        active = await fleet.led()
+        await until(lambda: len(active.publisher.image.controllers) == 3)
+        module = request_module(ApiKey.UPDATE_FEATURES)
+        update = module.FeatureUpdateKey(feature="kraft.version", max_version_level=1, upgrade_type=1)
+        message = module.UpdateFeaturesRequest(
+            feature_updates=(update,), timeout=timedelta(seconds=5), validate_only=False
+        )
+        for _ in range(200):
+            answer = await call(fleet, ApiKey.UPDATE_FEATURES, message)
+            if answer.error_code == ErrorCode.none:
+                break
+            assert answer.error_code == ErrorCode.invalid_update_version
+            assert "that they speak kraft.version 1" in answer.error_message
+            await asyncio.sleep(0.05)
+        everybody = fleet.running.values()
+        await until(lambda: all(one.publisher.image.kraft_version == 1 for one in everybody))
+        keys = tuple(ReplicaKey(one, UUID(int=1000 + one)) for one in fleet.endpoints)
+        assert all(tuple(v.key for v in one.publisher.quorum.machine.voters) == keys for one in everybody)
         await fleet.stop()
         assert not fleet.failures
 

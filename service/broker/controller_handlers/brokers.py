@@ -66,6 +66,7 @@ async def heartbeat(side: ControllerSide, context: RequestContext, request: Any)
                 wants_fence=request.want_fence,
                 wants_shut_down=request.want_shut_down,
                 offline_log_dirs=_ids(request.offline_log_dirs),
+                cordoned_log_dirs=None if request.cordoned_log_dirs is None else (),
             ),
             deadline_ms=side.deadline_ms(side.heartbeat_interval_ms // 2),
         )

@@ -166,6 +166,17 @@ def take_offline(
     return Decision((*frames, Frame(change, 2)), None, is_atomic=False)
 
 
+def change_cordoned(broker: BrokerImage, directories: Collection[UUID]) -> tuple[Frame, ...]:
+    """The broker said which directories get no replicas any more: noted the first time, and where they are
+    others than before."""
+    if broker.cordoned_log_dirs is not None and set(broker.cordoned_log_dirs) == set(directories):
+        return ()
+    change = BrokerRegistrationChangeRecord(
+        broker_id=broker.id, broker_epoch=broker.epoch, cordoned_log_dirs=tuple(directories)
+    )
+    return (Frame(change, 3),)
+
+
 def unregister_broker(
     image: MetadataImage, broker_id: int, *, settings: ElectionSettings = _USUAL
 ) -> Steps[Decision[int]]:

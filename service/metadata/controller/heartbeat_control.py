@@ -10,6 +10,7 @@ from typing import NamedTuple
 from service.base.steps import Steps
 from service.metadata.controller.broker_sessions import BrokerControl
 from service.metadata.controller.cluster_control import (
+    change_cordoned,
     check_epoch,
     fence_broker,
     move_away,
@@ -56,6 +57,8 @@ def process_heartbeat(
         # A change of state is decided alone; the directories are told again with the next heartbeat.
         offline = yield from take_offline(image, broker_id, request.offline_log_dirs, settings=settings)
         frames = offline.frames
+    if request.cordoned_log_dirs is not None:
+        frames += change_cordoned(broker, request.cordoned_log_dirs)
     reply = BrokerHeartbeatReply(
         is_caught_up=request.metadata_offset >= broker.epoch,
         is_fenced=following in (BrokerControl.FENCED, BrokerControl.SHUTDOWN_NOW),

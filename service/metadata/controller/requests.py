@@ -158,6 +158,8 @@ class BrokerHeartbeat(NamedTuple):
     wants_fence: bool = False
     wants_shut_down: bool = False
     offline_log_dirs: tuple[UUID, ...] = ()
+    cordoned_log_dirs: tuple[UUID, ...] | None = None
+    """None: it does not know yet, as it has not caught up"""
 
 
 class BrokerHeartbeatReply(NamedTuple):
@@ -218,6 +220,31 @@ class ElectionResult(NamedTuple):
     partition: int
     error: ErrorCode
     message: str | None = None
+
+
+class ReassignPartition(NamedTuple):
+    """A partition is to have these replicas, the preferred leader first; None: as it was before."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...] | None
+
+
+class ReassignResult(NamedTuple):
+    topic: str
+    partition: int
+    error: ErrorCode
+    message: str | None = None
+
+
+class Reassignment(NamedTuple):
+    """One that is under way. `replicas` holds those that are added, and those that are removed."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
 
 
 class AssignReplica(NamedTuple):

@@ -100,6 +100,11 @@ class Hooks(NamedTuple):
     on_restart: Callable[[SnapshotId, Any], None]
 
 
+def not_leading() -> RequestError:
+    """Somebody else leads, or nobody."""
+    return RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")
+
+
 class Quorum:
     """This node's part in the metadata quorum. Without `peers` it speaks to nobody."""
 
@@ -167,7 +172,7 @@ class Quorum:
         8 MiB: nothing is written then. Of a `StorageError` the log does not recover.
         """
         if not self.is_leader:
-            raise RequestError(ErrorCode.not_controller, "This node does not lead the metadata quorum.")
+            raise not_leading()
         if len(batch) > MAX_BATCH_BYTES:
             raise RequestError(
                 ErrorCode.record_list_too_large,

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from service.base.errors import InvariantError
 from service.broker import handlers
+from service.broker.controller_listener import CONTROLLER_APIS
+from service.broker.dispatch import Dispatcher
 from service.broker.handlers import fetch, produce
 from service.broker.tables import BROKER_APIS, CONTROLLER_KEYS, Served, controller_apis
-from service.wire.api import APIS, ApiKey
+from service.metadata.raft.keys import ReplicaKey
+from service.metadata.raft.messages_out import to_request
+from service.metadata.raft.requests import FetchAsked
+from service.network.exchange import RequestContext
+from service.wire.api import APIS, ApiKey, encode_request
 
 FOLDER = Path(handlers.__file__).parent
 
@@ -40,6 +47,17 @@ def test_what_kafkas_controllers_serve_may_be_served_on_ours() -> None:
     """ApiMessageType.ListenerType of 4.3.1, without SASL, ACLs, tokens, SCRAM and quotas; and our own."""
     kafka = {1, 18, 19, 20, 32, 33, 37, *range(43, 47), *range(52, 61), 62, 63, 64, 67, 70, 73, 80, 81, 82}
     assert kafka | {20000} == CONTROLLER_KEYS
+
+
+@pytest.mark.parametrize("apis", [BROKER_APIS, CONTROLLER_APIS], ids=["broker", "controller"])
+def test_a_slow_fetch_is_described_on_either_listener(apis: dict[int, Served]) -> None:
+    """It was once the end of a follower's connection, as the loop had been held by something else."""
+    host: Any = None
+    _, _, message = to_request(FetchAsked(ReplicaKey(2), 1, 0, 0, 0, 0, 0, None))
+    frame = memoryview(encode_request(ApiKey.FETCH, 18, 7, "client", message))[4:]
+    context = RequestContext(1, "192.0.2.9", 5, "CONTROLLER")
+    context.api_key, context.api_version = ApiKey.FETCH, 18
+    assert Dispatcher(host, apis).describe(context, frame).startswith("FETCH ")
 
 
 def test_no_handler_knows_the_controller_itself() -> None:

@@ -260,6 +260,9 @@ def test_heartbeats_say_what_the_machine_says() -> None:
     assert (message.broker_id, message.broker_epoch, message.current_metadata_offset) == (4, 7, 9)
     assert (message.want_fence, message.want_shut_down) == (True, False)
     assert message.offline_log_dirs == (UUID(int=1),)
+    assert message.cordoned_log_dirs is None
+    message = controller_calls.heartbeat(4, Heartbeat(7, 9, False, False, cordoned_directories=()))
+    assert message.cordoned_log_dirs == ()
 
 
 def test_producer_ids_come_as_a_block_or_not_at_all() -> None:

@@ -193,6 +193,24 @@ def beat(broker_id: int, epoch: int, offset: int, *, wants_shut_down: bool = Fal
     return BrokerHeartbeat(broker_id, epoch, offset, wants_shut_down=wants_shut_down)
 
 
+def test_that_no_directory_is_cordoned_is_noted_once(tmp_path: Path) -> None:
+    """As Kafka's controller does, in the batch of the unfencing or in one of its own."""
+
+    async def scenario() -> None:
+        async with running(tmp_path) as controller:
+            epoch = await controller.register_broker(registration(2))
+            await controller.heartbeat(beat(2, epoch, epoch - 1))
+            assert controller.image.brokers[2].cordoned_log_dirs is None
+            caught_up = beat(2, epoch, epoch)._replace(cordoned_log_dirs=())
+            for _ in range(2):
+                await controller.heartbeat(caught_up)
+                assert controller.image.offset == epoch + 2  # unfenced, and that
+                assert not controller.image.brokers[2].fenced
+                assert controller.image.brokers[2].cordoned_log_dirs == ()
+
+    asyncio.run(scenario())
+
+
 def test_a_broker_is_unfenced_once_it_has_seen_its_registration_and_fenced_when_it_falls_silent(
     tmp_path: Path,
 ) -> None:

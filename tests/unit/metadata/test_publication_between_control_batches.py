@@ -77,15 +77,18 @@ def test_a_batch_behind_a_control_batch_waits_until_it_is_committed_itself() -> 
         assert "second" not in publication.image.topics_by_name
         publication.commit(3)
         await publication.reached(2)
-        assert publication.image is second, "as it was proposed: the log is not read for it"
+        as_proposed = "the log is not read for it"
+        assert publication.image.topics_by_id is second.topics_by_id, as_proposed
+        assert (publication.image.kraft_version, second.kraft_version) == (1, 0)
         publication.commit(5)
         await publication.reached(4)
-        assert publication.image is third
+        assert publication.image.topics_by_id is third.topics_by_id, as_proposed
         assert seen == [(-1, 0), (0, 1), (1, 2), (2, 4)]
         fourth = propose(log, publication, third, "fourth")
         publication.commit(6)
         await publication.reached(5)
-        assert publication.image is fourth
+        assert publication.image.topics_by_id is fourth.topics_by_id, as_proposed
+        assert publication.image.kraft_version == 1
         assert not broken
 
     asyncio.run(scenario())

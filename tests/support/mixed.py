@@ -1,0 +1,479 @@
+"""A cluster in which Firn and Apache Kafka share the work: a quorum of both, and brokers below it.
+
+Node 1 is a Firn controller, 2 and 3 are Kafka's; brokers of Kafka have ids from 101 on. All are processes.
+Their features are those that both know: Kafka's group, transaction, share and streams versions at level 0,
+and ours, the catalog's, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.world import World, system_world
+from service.cli.dev_nodes import agree_on_ports
+from service.config.cluster import ClusterConfig
+from service.hot.log_dir import random_id
+from service.metadata.batches import decode_batches
+from service.metadata.bootstrap import InitialController, parse_initial_controllers
+from service.metadata.features import cluster_features
+from service.metadata.formatting import Order, effective_levels, format_directories
+from service.network.channel import Channels
+from service.wire.api import ApiKey, request_module
+from service.wire.errors import UnsupportedVersion
+from tests.support.kafka_tools import RUNNER, tool
+from tests.support.peers import Address
+from tests.support.processes import REPOSITORY, end
+from tests.support.requirements import KAFKA_LIBS
+from tests.support.waiting import until
+
+CLUSTER_ID: Final = "4L6g3nShT-eMCtK--X86sw"
+HOST: Final = "127.0.0.1"
+FIRN: Final = 1
+CONTROLLERS: Final = (1, 2, 3)
+FIRST_BROKER: Final = 101
+OFF: Final = ("group.version", "transaction.version", "share.version", "streams.version")
+_ELR: Final = "eligible.leader.replicas.version"
+_LATE: Final = (ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.unknown_server_error)
+_GRAVE: Final = re.compile(r"^\[[^]]*\] (WARN|ERROR|FATAL) (.*)$|^(?!\s)(.*Exception.*)$", re.MULTILINE)
+_COMMON: Final = {
+    "controller.listener.names": "CONTROLLER",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "controller.quorum.election.timeout.ms": "500",
+    "controller.quorum.fetch.timeout.ms": "1500",
+    "controller.quorum.election.backoff.max.ms": "300",
+    "broker.heartbeat.interval.ms": "500",
+    "broker.session.timeout.ms": "6000",
+}
+_FOR_BROKERS: Final = {
+    "inter.broker.listener.name": "PLAINTEXT",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+}
+
+
+class Mark(NamedTuple):
+    """Who leads the quorum, and what is committed."""
+
+    node_id: int
+    epoch: int
+    high_watermark: int
+    ends: dict[int, int]
+    """of the voters' logs"""
+
+
+class Member:
+    """One node, whoever's: a process on a folder and a port that stay the same."""
+
+    def __init__(self, node_id: int, folder: Path, port: int, settings: Mapping[str, str]) -> None:
+        self.node_id = node_id
+        self.is_firn = node_id == FIRN
+        self.address = Address(HOST, port)
+        self.data = folder / f"node-{node_id}"
+        self.properties = folder / f"node-{node_id}.properties"
+        self.log_path = folder / f"node-{node_id}.log"
+        self.settings = dict(settings, **{"node.id": str(node_id), "log.dirs": str(self.data)})
+        self.process: subprocess.Popen[bytes] | None = None
+        self._read_from = 0
+        self.properties.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def metadata_log(self) -> Path:
+        return self.data / "__cluster_metadata-0"
+
+    def start(self) -> None:
+        assert not self.running
+        command = [sys.executable, "-m", "service.cli.main", "server", str(self.properties)]
+        if not self.is_firn:
+            command = [str(RUNNER), "server", str(self.properties)]
+        with self.log_path.open("ab") as log:
+            self._read_from = log.tell()
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment(), cwd=REPOSITORY
+            )
+
+    def has_said(self, words: str) -> bool:
+        """Since its last start; it must live."""
+        assert self.running, self.told()
+        with self.log_path.open("rb") as log:
+            log.seek(self._read_from)
+            return words.encode() in log.read()
+
+    async def serves(self, seconds: float = 60) -> None:
+        words = "ready: node" if self.is_firn else "Kafka Server started"
+        try:
+            await until(lambda: self.has_said(words), seconds)
+        except TimeoutError as e:
+            raise AssertionError(f"node {self.node_id} does not serve; {self.told()}") from e
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    async def terminate(self, seconds: float = 30) -> int:
+        """SIGTERM; its status, which is 0 or, of Java, 143."""
+        assert self.process is not None
+        self.process.terminate()
+        return await asyncio.to_thread(self.process.wait, seconds)
+
+    def told(self, lines: int = 60) -> str:
+        text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        return f"node {self.node_id} logged:\n" + "\n".join(text.splitlines()[-lines:])
+
+    def complaints(self) -> list[str]:
+        """What its log says at WARN and above."""
+        if not self.log_path.exists():
+            return []
+        text = self.log_path.read_text(errors="replace")
+        return [next(filter(None, one.groups()[1:])) for one in _GRAVE.finditer(text)]
+
+
+def _environment() -> dict[str, str]:
+    archive = KAFKA_LIBS.parent / "classes.jsa"
+    shared = f" -XX:SharedArchiveFile={archive}" if archive.exists() else ""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+        "KAFKA_LIBS": str(KAFKA_LIBS),
+        "KAFKA_HEAP": "256m",
+        "KAFKA_LOG_LEVEL": os.environ.get("KAFKA_LOG_LEVEL", "INFO"),
+        # These live for seconds, and three of them start at once.
+        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -Xlog:disable -Xlog:all=error:stderr" + shared,
+    }
+
+
+class Mixed:
+    """The nodes of one cluster. `is_dynamic`: kraft.version 1; else voters are the configuration's."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        is_dynamic: bool = True,
+        by_kafka: bool = False,
+        brokers: int = 1,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        """`by_kafka`: Kafka's tool formats Kafka's directories, and not ours."""
+        world = system_world()
+        ports, quorum = agree_on_ports(0, brokers, len(CONTROLLERS))
+        places = dict(zip(CONTROLLERS, quorum, strict=True))
+        voters = [InitialController(one, HOST, port, random_id(world)) for one, port in places.items()]
+        named = (
+            {"controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{port}" for port in quorum)}
+            if is_dynamic
+            else {
+                "controller.quorum.voters": ",".join(f"{one}@{HOST}:{port}" for one, port in places.items())
+            }
+        )
+        common = {**_COMMON, **named, **(settings or {})}
+        self.controllers = {
+            one: Member(one, folder, port, _controller(common, port)) for one, port in places.items()
+        }
+        self.brokers = {
+            one: Member(one, folder, port, _broker(common, port))
+            for one, port in enumerate(ports, start=FIRST_BROKER)
+        }
+        self.members = {**self.controllers, **self.brokers}
+        initial = ",".join(map(str, voters)) if is_dynamic else ""
+        for member in self.members.values():
+            _format(world, member, initial, by_kafka=by_kafka and not member.is_firn)
+        self.channels = Channels()
+        self.led: list[int] = []
+
+    # -- life
+
+    async def start(self, seconds: float = 90) -> Mixed:
+        for member in self.members.values():
+            member.start()
+        for member in self.members.values():
+            await member.serves(seconds)
+        return self
+
+    async def close(self) -> None:
+        await self.channels.close()
+        for member in self.members.values():
+            if member.running:
+                member.signal(signal.SIGCONT)
+                member.kill()
+
+    async def stop(self) -> None:
+        """Brokers first: they shut down under control. Kafka's controllers would wait for a leader after
+        them, when all end at once."""
+        await asyncio.gather(*(one.terminate() for one in self.brokers.values() if one.running))
+        for member in self.controllers.values():
+            if not member.is_firn and member.running:
+                member.kill()
+        assert await self.controllers[FIRN].terminate() == 0, self.controllers[FIRN].told()
+
+    async def __aenter__(self) -> Mixed:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # -- what is asked
+
+    async def ask(self, member: Member, key: ApiKey, message: Any, version: int | None = None) -> Any:
+        return await self.channels.call(member.address, key, version, message, timeout_ms=4_000)
+
+    async def mark(self, *without: int) -> Mark | None:
+        """As the leader describes the quorum; None while there is none."""
+        found = [
+            await self._described(one)
+            for one in self.controllers.values()
+            if one.running and one.node_id not in without
+        ]
+        return max((one for one in found if one is not None), key=lambda one: one.epoch, default=None)
+
+    async def _described(self, member: Member) -> Mark | None:
+        module = request_module(ApiKey.DESCRIBE_QUORUM)
+        topic = module.TopicData(
+            topic_name="__cluster_metadata", partitions=(module.PartitionData(partition_index=0),)
+        )
+        try:
+            told = await self.channels.call(
+                member.address,
+                ApiKey.DESCRIBE_QUORUM,
+                None,
+                module.DescribeQuorumRequest(topics=(topic,)),
+                timeout_ms=1_000,
+            )
+        except (OSError, RequestError, UnsupportedVersion):
+            return None
+        one = told.topics[0].partitions[0] if told.topics else None
+        if one is None or one.error_code != ErrorCode.none:
+            return None
+        ends = {int(each.replica_id): int(each.log_end_offset) for each in one.current_voters}
+        return Mark(int(one.leader_id), int(one.leader_epoch), int(one.high_watermark), ends)
+
+    async def leader(self, *without: int, seconds: float = 30) -> Mark:
+        """Once there is one other than those, and something is committed."""
+        deadline = time.monotonic() + seconds
+        while True:
+            mark = await self.mark(*without)
+            if mark is not None and mark.high_watermark > 0:
+                return mark
+            if time.monotonic() > deadline:
+                raise AssertionError(
+                    "nobody leads;\n" + "\n".join(one.told() for one in self.controllers.values())
+                )
+            await asyncio.sleep(0.05)
+
+    async def caught_up(self, seconds: float = 30) -> Mark:
+        """Once every voter has what was committed when this was called."""
+        goal = await self.leader()
+        deadline = time.monotonic() + seconds
+        while True:
+            mark = await self.leader()
+            if min(mark.ends.get(one, -1) for one in CONTROLLERS) >= goal.high_watermark:
+                return mark
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{goal} was not reached: {mark}\n" + self.controllers[FIRN].told())
+            await asyncio.sleep(0.05)
+
+    # -- leadership
+
+    async def move(self, how: str) -> Mark:
+        """The leader is stopped (`term`), killed (`kill`) or stands still (`pause`) until another one leads;
+        then it comes back."""
+        before = await self.leader()
+        member = self.controllers[before.node_id]
+        if how == "pause":
+            member.signal(signal.SIGSTOP)
+        elif how == "kill":
+            member.kill()
+        else:
+            status = await member.terminate()
+            assert status in (0, 143), f"{status}; {member.told()}"
+        try:
+            after = await self.leader(before.node_id)
+        finally:
+            if how == "pause":
+                member.signal(signal.SIGCONT)
+        assert after.epoch > before.epoch
+        if how != "pause":
+            member.start()
+            await member.serves()
+        self.led.append(after.node_id)
+        return after
+
+    # -- changes, by a broker of Kafka's
+
+    async def change(self, key: ApiKey, message: Any, errors: Any, seconds: float = 30) -> None:
+        """As clients do it: again, until the controller has answered. `errors(answer)`: those in it."""
+        deadline, broker = time.monotonic() + seconds, next(iter(self.brokers.values()))
+        tries: list[str] = []
+        while time.monotonic() < deadline:
+            try:
+                answer = await self.ask(broker, key, message)
+            except (OSError, RequestError) as e:
+                tries.append(repr(e))
+            else:
+                found = [one for one in errors(answer) if one[0] != ErrorCode.none]
+                if not found or (tries and all(one[0] in _DONE for one in found)):
+                    return
+                tries.append(repr(found))
+                assert all(one[0] in _LATE for one in found), found
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"{message} was never done: {tries[-3:]}")
+
+    async def create(self, *names: str, partitions: int = 1) -> None:
+        module = request_module(ApiKey.CREATE_TOPICS)
+        topics = tuple(
+            module.CreatableTopic(
+                name=name, num_partitions=partitions, replication_factor=1, assignments=(), configs=()
+            )
+            for name in names
+        )
+        message = module.CreateTopicsRequest(topics=topics, timeout=4_000)
+        await self.change(
+            ApiKey.CREATE_TOPICS, message, lambda one: [(t.error_code, t.error_message) for t in one.topics]
+        )
+
+    async def delete(self, *names: str) -> None:
+        module = request_module(ApiKey.DELETE_TOPICS)
+        topics = tuple(module.DeleteTopicState(name=name, topic_id=None) for name in names)
+        message = module.DeleteTopicsRequest(topics=topics, timeout=_seconds(4))
+        await self.change(
+            ApiKey.DELETE_TOPICS,
+            message,
+            lambda one: [(t.error_code, t.error_message) for t in one.responses],
+        )
+
+    async def configure(self, name: str, **values: str) -> None:
+        """Of a topic; `_` for `.` in keys."""
+        module = request_module(ApiKey.INCREMENTAL_ALTER_CONFIGS)
+        configs = tuple(
+            module.AlterableConfig(name=key.replace("_", "."), config_operation=0, value=value)
+            for key, value in values.items()
+        )
+        resource = module.AlterConfigsResource(resource_type=2, resource_name=name, configs=configs)
+        message = module.IncrementalAlterConfigsRequest(resources=(resource,), validate_only=False)
+        await self.change(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS,
+            message,
+            lambda one: [(r.error_code, r.error_message) for r in one.responses],
+        )
+
+    async def topics(self) -> dict[str, list[int]]:
+        """As Kafka's broker knows them: the leader of each partition."""
+        module = request_module(ApiKey.METADATA)
+        message = module.MetadataRequest(
+            topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+        )
+        answer = await self.ask(next(iter(self.brokers.values())), ApiKey.METADATA, message, 12)
+        return {
+            str(one.name): [
+                int(each.leader_id) for each in sorted(one.partitions, key=lambda p: p.partition_index)
+            ]
+            for one in answer.topics
+        }
+
+    # -- judging
+
+    def logs(self, end_offset: int) -> dict[int, bytes]:
+        """Of nodes that are stopped: the log of each controller below an offset."""
+        return {one: _log_below(member.metadata_log, end_offset) for one, member in self.controllers.items()}
+
+    def dumped(self, node_id: int) -> str:
+        """A stopped node's log, as Kafka's own tool reads it."""
+        files = sorted(self.members[node_id].metadata_log.glob("*.log"))
+        return tool("dump-log", "--cluster-metadata-decoder", "--files", ",".join(map(str, files)))
+
+
+_DONE: Final = (ErrorCode.topic_already_exists, ErrorCode.unknown_topic_or_partition)
+"""What a second try is told where the first one was done after all."""
+
+
+def _seconds(count: int) -> Any:
+    from datetime import timedelta
+
+    return timedelta(seconds=count)
+
+
+def _controller(common: Mapping[str, str], port: int) -> dict[str, str]:
+    return {**common, "process.roles": "controller", "listeners": f"CONTROLLER://{HOST}:{port}"}
+
+
+def _broker(common: Mapping[str, str], port: int) -> dict[str, str]:
+    return {**common, **_FOR_BROKERS, "process.roles": "broker", "listeners": f"PLAINTEXT://{HOST}:{port}"}
+
+
+def _format(world: World, member: Member, initial: str, *, by_kafka: bool) -> None:
+    if by_kafka:
+        words = [word for one in OFF for word in ("--feature", f"{one}=0")]
+        if member.settings["process.roles"] == "controller" and initial:
+            words += ["--initial-controllers", initial]
+        tool("storage", "format", "-t", CLUSTER_ID, "-c", member.properties, *words)
+        return
+    cluster = ClusterConfig.from_properties(
+        {key: value for key, value in member.settings.items() if not key.startswith("offsets.")}
+    )
+    asked = {"group.version": 0, "firn.catalog.version": 0, _ELR: 1}
+    levels = effective_levels(asked, cluster_features(), is_dynamic=bool(initial))
+    order = Order(
+        CLUSTER_ID,
+        member.node_id,
+        cluster.directories,
+        cluster.metadata_log_dir,
+        cluster.controller_listener_names[0],
+        levels,
+        parse_initial_controllers(initial) if initial and cluster.is_controller else (),
+    )
+    format_directories(world, order, lambda _: None)
+
+
+def _log_below(directory: Path, end_offset: int) -> bytes:
+    data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+    size = 0
+    for batch in decode_batches(data):
+        if batch.base_offset >= end_offset:
+            break
+        size += 12 + int.from_bytes(data[size + 8 : size + 12], "big")
+    return data[:size]
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    end(process)
+
+
+@contextlib.asynccontextmanager
+async def mixed(folder: Path, **options: Any) -> AsyncIterator[Mixed]:
+    """A cluster for the length of an `async with`; what a node said is shown where that fails."""
+    cluster = Mixed(folder, **options)
+    try:
+        await cluster.start()
+        yield cluster
+    except BaseException:
+        for member in cluster.members.values():
+            print(member.told())
+        raise
+    finally:
+        await cluster.close()
+
+
+def distinct(lines: Iterable[str]) -> list[str]:
+    """Each once, numbers aside."""
+    return sorted({re.sub(r"\d+", "N", line) for line in lines})
