@@ -318,7 +318,7 @@ class Node:
         cleaner = logs.cleaner.run(lambda: _cleaner_settings(broker.config), stable_offset)
         self._supervisor.run("log-cleaner", cleaner)
         if cold is not None:
-            self._supervisor.run("cold-tier", cold.run(broker))
+            self._supervisor.run("cold-tier", cold.run(broker, broker.controller))
             await cold.heads_compared()
         for server in self._servers:
             await server.start()
