@@ -241,7 +241,7 @@ class ColdTier:
         def changed(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
             if house is not None:
                 house.published(before, image, delta)
-                for partition in _moved(before, image, delta, config.node_id):
+                for partition in house.moved(before, image, delta):
                     manager.changed(*partition)
             if delta.deleted_topics:
                 manager.topics_deleted()
@@ -275,18 +275,6 @@ def _led(broker: Broker, house: ClusterHouse | None) -> Iterator[Partition]:
 def _find_led(broker: Broker, house: ClusterHouse | None, topic_id: UUID, partition: int) -> Partition | None:
     is_led = house is None or house.leads(topic_id, partition)
     return broker.replicas.get(topic_id, partition) if is_led else None
-
-
-def _moved(
-    before: MetadataImage, image: MetadataImage, delta: MetadataDelta, node_id: int
-) -> Iterator[tuple[UUID, int]]:
-    """Those that this node leads, or did, and whose leadership is another."""
-    for topic_id in delta.topics:
-        for number in delta.changed_partitions(topic_id):
-            one, other = before.partition(topic_id, number), image.partition(topic_id, number)
-            was, now = ((p.leader, p.leader_epoch) if p is not None else None for p in (one, other))
-            if was != now and any(state is not None and state[0] == node_id for state in (was, now)):
-                yield topic_id, number
 
 
 def open_configured_store(config: BrokerConfig, world: World, options: StoreOptions) -> NodeStore:

@@ -6,7 +6,7 @@ deletes anything each passes a barrier, behind which its image holds all that wa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Final
 from uuid import UUID
 
@@ -72,6 +72,17 @@ class ClusterHouse:
         """Whether this node leads the partition."""
         found = self._image().partition(topic_id, partition)
         return found is not None and found.leader == self._node_id
+
+    def moved(
+        self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta
+    ) -> Iterator[tuple[UUID, int]]:
+        """The partitions that this node leads or did lead, and whose leadership is another by that change."""
+        for topic_id in delta.topics:
+            for number in delta.changed_partitions(topic_id):
+                one, other = before.partition(topic_id, number), image.partition(topic_id, number)
+                was, now = (None if p is None else (p.leader, p.leader_epoch) for p in (one, other))
+                if was != now and any(state and state[0] == self._node_id for state in (was, now)):
+                    yield topic_id, number
 
     def leader_epoch(self, topic_id: UUID, partition: int, /) -> int | None:
         found = self._image().partition(topic_id, partition)

@@ -4,8 +4,8 @@ The keeper takes the prefix over when it starts, or follows another, after it fo
 older than the bucket. The other brokers of its cluster may write once they know it and it has named them:
 by that each of the two says that its metadata has the other's start. Whoever was in and finds a process there
 that its metadata has never had stops for good: two nodes, or two clusters, with one past (cloned disks) would
-each take the other's objects for garbage. What one of them was doing at that moment is harmless: every HEAD is
-written conditionally, and deletions look here first.
+each take the other's objects for garbage. What one of them was doing at that moment is harmless: every HEAD
+is written conditionally, and deletions look here first.
 
 A `cluster.json` that is damaged says nothing about who writes. Where it is what this process wrote but for a
 few bytes, it is written again; otherwise it is left for `firn repair`, and nothing is written or deleted.

@@ -4,9 +4,9 @@ Crashes, lost leaderships and late answers leave orphans; none of them is part o
 only by a node that can know: the one that keeps the prefix, whose metadata holds all that was committed
 before the sweep began (`House.barrier`), of a partition whose HEAD is what that metadata says. There it is an
 object whose epoch (in its key) is not above the partition's, and that the chain committed *after* the key was
-listed does not name. Of a partition that this node leads, all that it is not writing now is an orphan: uploads of
-earlier epochs can no longer be committed, and those of ours are guarded. What another node leads may be named
-by a commit that is still to come, until the catalog has passed it by for good:
+listed does not name. Of a partition that this node leads, all that it is not writing now is an orphan: uploads
+of earlier epochs can no longer be committed, and those of ours are guarded. What another node leads may be
+named by a commit that is still to come, until the catalog has passed it by for good:
 
 - its epoch is below the partition's: the catalog takes nothing of it any more;
 - the chain has gone beyond where its segment begins, or its manifest's version is taken;
