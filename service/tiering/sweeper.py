@@ -3,15 +3,16 @@
 Crashes, lost leaderships and late answers leave orphans; none of them is part of any log. A key is judged
 only by a node that can know: the one that keeps the prefix, whose metadata holds all that was committed
 before the sweep began (`House.barrier`), of a partition whose HEAD is what that metadata says. There it is an
-object whose epoch (in its key) is not above the partition's, and that the chain committed *after* the key was
-listed does not name. Of a partition that this node leads, all that it is not writing now is an orphan: uploads
-of earlier epochs can no longer be committed, and those of ours are guarded. What another node leads may be
-named by a commit that is still to come, until the catalog has passed it by for good:
+object whose epoch (in its key) is not above the partition's, and that the chain committed *after* the key
+was listed does not name. Of a partition that this node leads, all that it is not writing now is an orphan:
+uploads of earlier epochs can no longer be committed, and those of ours are guarded. What another node leads
+may be named by a commit that is still to come, until the catalog has passed it by for good:
 
 - its epoch is below the partition's: the catalog takes nothing of it any more;
 - the chain has gone beyond where its segment begins, or its manifest's version is taken;
-- or, for what a key does not tell (pages), the partition has got another epoch or another version since a
-  sweep that began after it was listed: whatever was made of the ones before is refused.
+- what a page lists is in another of its level, or below the chain's start;
+- or the partition has got another epoch or another version since a sweep that began after the key was listed:
+  whatever was made of the ones before is refused.
 
 All of that stays true once it is, so it is no matter how old the image is by which it is found out, nor how
 long an upload takes, nor what the clocks of the nodes say.
@@ -67,6 +68,8 @@ from service.tiering.ports import AbandonedUploads
 
 log = logging.getLogger(__name__)
 
+_SEGMENTS: Final = -1
+"""The level below the lowest page's."""
 _NO_CHAIN: Final = CatalogEntry(NO_VERSION, "", 0, 0, 0, 0, 0)
 _GROUP_US: Final = 20
 _UPLOAD_US: Final = 3
@@ -298,23 +301,29 @@ class Sweeper:
         epoch, chain = standing.leader_epoch, entry or _NO_CHAIN
         unnamed = []
         for key, parsed in listed:
+            is_passed_by = False
             if isinstance(parsed, HeadKey):
                 named = entry is not None or not standing.is_ours
-            elif isinstance(parsed, ManifestKey):
-                named = parsed.leader_epoch > epoch or (entry is not None and key == entry.manifest_key)
-            elif isinstance(parsed, SegmentKey):
-                named = parsed.leader_epoch > epoch or self._names(tip, manifest, key, parsed.base_offset, -1)
+            elif isinstance(parsed, PageKey):
+                child = self._child_at(tip, manifest, parsed.base_offset, parsed.level)
+                named = child is not None and child.key == key
+                is_passed_by = _is_paged(child, parsed, chain)
             else:
-                named = self._names(tip, manifest, key, parsed.base_offset, parsed.level)
+                named = parsed.leader_epoch > epoch
+                if isinstance(parsed, SegmentKey) and not named:
+                    child = self._child_at(tip, manifest, parsed.base_offset, _SEGMENTS)
+                    named = child is not None and child.key == key
+                named = named or key == chain.manifest_key
+                is_passed_by = _is_passed_by(parsed, epoch, chain)
             if not named:
-                is_dead = standing.is_ours or _is_passed_by(parsed, epoch, chain)
+                is_dead = standing.is_ours or is_passed_by
                 unnamed.append(Orphan(key, None if is_dead else Mark(epoch, chain.version)))
         return verdict, unnamed
 
-    def _names(
-        self, tip: TopicIdPartition, manifest: Manifest | None, key: str, offset: int, level: int
-    ) -> bool:
-        """Whether the chain names `key` as the page of `level`, or the segment (-1), that begins at `offset`.
+    def _child_at(
+        self, tip: TopicIdPartition, manifest: Manifest | None, offset: int, level: int
+    ) -> Child | None:
+        """What the chain has at `offset`: its page of `level`, or what is not in one of those yet.
 
         What lies wholly below the start offset is not named, even if an immutable page still lists it.
         """
@@ -322,23 +331,25 @@ class Sweeper:
         while True:
             child = next((one for one in children if one.base_offset <= offset <= one.last_offset), None)
             if child is None or manifest is None or child.last_offset < manifest.start_offset:
-                return False  # pages below the start may be gone already: they are not even looked into
-            if child.key == key:
-                return True
+                return None  # pages below the start may be gone already: they are not even looked into
             if not isinstance(child, PageRef) or child.level <= level:
-                return False
+                return child
             children = self._chains.page(tip, child).children
 
 
-def _is_passed_by(
-    parsed: SegmentKey | ManifestKey | PageKey | HeadKey, leader_epoch: int, chain: CatalogEntry
-) -> bool:
+def _is_passed_by(parsed: SegmentKey | ManifestKey, leader_epoch: int, chain: CatalogEntry) -> bool:
     """Whether the catalog takes no commit any more that would name what is not named by `chain`."""
     if isinstance(parsed, SegmentKey):
         return parsed.leader_epoch < leader_epoch or parsed.base_offset < chain.end_offset
-    if isinstance(parsed, ManifestKey):
-        return parsed.leader_epoch < leader_epoch or parsed.version <= chain.version
-    return False
+    return parsed.leader_epoch < leader_epoch or parsed.version <= chain.version
+
+
+def _is_paged(child: Child | None, parsed: PageKey, chain: CatalogEntry) -> bool:
+    """Whether no next version makes the page any more: `child`, what lies there, is in one of its level, or
+    lies there no more."""
+    if child is None:
+        return parsed.base_offset < chain.start_offset
+    return isinstance(child, PageRef) and child.level == parsed.level
 
 
 def _remembered(orphan: Orphan, before: _Seen | None, now_ms: int) -> _Seen:

@@ -1,7 +1,7 @@
 """Several brokers that tier to one bucket, with one metadata log that each has read up to somewhere.
 
-The metadata is real: images made by replay, commits decided by the controller's own rules, each member's house
-the node's own class. What is not: replicas, of which every member has one of every partition, alike.
+The metadata is real: images made by replay, commits decided by the controller's own rules, each member's
+house the node's own class. What is not: replicas, of which every member has one of every partition, alike.
 """
 
 from __future__ import annotations
@@ -202,6 +202,14 @@ class ClusterWire(Wire):
     """CommitCatalog from one member, as bytes, to a controller that knows its brokers."""
 
     catalog: Quorum
+    is_cut_off = False
+
+    async def call(
+        self, endpoint: Any, api_key: int, version: int | None, message: Any, **options: Any
+    ) -> Any:
+        if self.is_cut_off:
+            raise ConnectionRefusedError("no way to the controller")
+        return await super().call(endpoint, api_key, version, message, **options)
 
     async def serve(self, frame: bytes) -> memoryview:
         self.served += 1
@@ -315,7 +323,7 @@ class Member(World):
         if self.wire is not None:
             controllers = Controllers(self.number, OneController(), self.wire, retry_ms=1)
             registration = Registration(self.number, self.broker_epoch)
-            catalog = RpcCatalog(controllers, here, lambda: registration, timeout_ms=300)
+            catalog = RpcCatalog(controllers, here, lambda: registration, timeout_ms=60)
         house = ClusterHouse(self.number, incarnation, lambda: self.image, catalog.barrier)
         manager = TieringManager(
             self.store,
@@ -334,6 +342,12 @@ class Member(World):
         )
         self.house, self.manager = house, manager
         return manager
+
+    def cut_off(self, is_cut_off: bool = True) -> None:
+        """Nothing that this member sends reaches the controller, or does again."""
+        self.is_cut_off = is_cut_off
+        if self.wire is not None:
+            self.wire.is_cut_off = is_cut_off
 
     def _is_led(self, replica: Replica) -> bool:
         found = self.image.partition(replica.tip.topic_id, replica.tip.partition)
