@@ -149,6 +149,24 @@ class Simulation:
         member = self.rng.choice(self.members)
         member.cut_off(not member.is_cut_off)
 
+    def long_silence(self) -> None:
+        """One that leads on has written what the controller does not answer for hours; the others sweep."""
+        silent = self.rng.choice(self.members)
+        if silent.number in self.dead:
+            return
+        silent.catch_up()
+        silent.cut_off()
+        self.produce()
+        self.disarm()
+        self.work([silent])
+        for _ in range(self.rng.choice((2, 3, 4))):
+            for member in self.members:
+                member.clock.advance(GRACE_MS + 1)
+            self.work([one for one in self.alive() if one is not silent])
+        silent.cut_off(False)
+        silent.catch_up(self.rng.choice((0, None)))
+        self.work([silent])
+
     def drop_local(self) -> None:
         for member in self.alive():
             for replica in member.led():
@@ -193,8 +211,8 @@ class Simulation:
     def run(self, rounds: int) -> None:
         actions = (
             self.produce, self.produce, self.produce, self.pass_time, self.pass_time, self.drop_local,
-            self.hold_back, self.move, self.move, self.die, self.fence, self.cut_off, self.sweep, self.sweep,
-            self.delete_records, self.switch_tiering,
+            self.hold_back, self.move, self.move, self.die, self.fence, self.cut_off, self.sweep, self.long_silence,
+            self.long_silence, self.delete_records, self.switch_tiering,
         )  # fmt: skip
         for _ in range(rounds):
             self.rng.choice(actions)()
