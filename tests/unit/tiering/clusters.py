@@ -299,6 +299,7 @@ class Member(World):
         *,
         is_remote: bool = False,
         random: Random | None = None,
+        seed: int = 1000,
         **options: Any,
     ) -> None:
         self.number = number
@@ -309,7 +310,7 @@ class Member(World):
         self.incarnations: list[UUID] = []
         self.wire = ClusterWire(quorum, random or Random(number)) if is_remote else None
         self.house: ClusterHouse | None = None
-        super().__init__(tmp / str(number), bucket, quorum, seed=1000 + number, **options)
+        super().__init__(tmp / str(number), bucket, quorum, seed=seed + number, **options)
 
     def _boot(self) -> TieringManager:
         world = replace(self._ids, clock=self.clock, threads=InlineThreads())
