@@ -211,8 +211,8 @@ class Simulation:
     def run(self, rounds: int) -> None:
         actions = (
             self.produce, self.produce, self.produce, self.pass_time, self.pass_time, self.drop_local,
-            self.hold_back, self.move, self.move, self.die, self.fence, self.cut_off, self.sweep, self.long_silence,
-            self.long_silence, self.delete_records, self.switch_tiering,
+            self.hold_back, self.move, self.move, self.die, self.fence, self.cut_off, self.sweep,
+            self.long_silence, self.long_silence, self.delete_records, self.switch_tiering,
         )  # fmt: skip
         for _ in range(rounds):
             self.rng.choice(actions)()

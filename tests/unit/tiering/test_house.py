@@ -1,4 +1,4 @@
-"""Brokers that share a bucket: who keeps it, who may write, who is displaced, and what a clone of all may do."""
+"""Brokers that share a bucket: who keeps it, who may write, who is displaced, and what a clone may do."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def archive(cluster: Cluster) -> set[str]:
     return {info.key for info in cluster.bucket.list("data")}
 
 
-# -- who keeps it ----------------------------------------------------------------------------------------------
+# -- who keeps it --------------------------------------------------------------------------------------------
 
 
 def test_the_unfenced_broker_of_lowest_id_keeps_the_prefix_and_names_all_that_may_write(
@@ -212,7 +212,7 @@ def test_a_store_without_conditional_writes_is_not_shared(
     assert "cannot share a store" in caplog.text
 
 
-# -- what is led -----------------------------------------------------------------------------------------------
+# -- what is led ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", [Step.BEFORE_UPLOAD, Step.UPLOADED, Step.PROPOSED])
@@ -289,7 +289,7 @@ def test_a_head_that_its_leader_did_not_come_to_write_is_written_by_the_keeper(c
     assert cluster[1].manager.metrics.heads_repaired == 1
 
 
-# -- what is swept ---------------------------------------------------------------------------------------------
+# -- what is swept -------------------------------------------------------------------------------------------
 
 
 def test_of_other_leaders_only_what_can_never_be_named_any_more_is_swept(cluster: Cluster) -> None:
@@ -364,7 +364,7 @@ def _stale(barrier):  # type: ignore[no-untyped-def]
     return passed
 
 
-# -- clones ----------------------------------------------------------------------------------------------------
+# -- clones --------------------------------------------------------------------------------------------------
 
 
 def clone_of(cluster: Cluster, tmp: Path) -> Cluster:
