@@ -23,7 +23,13 @@ from service.base.clock import Clock
 from service.base.errors import ConfigError, CorruptionError, StorageError, UnknownVersion
 from service.remote.format.documents import is_damage_of
 from service.remote.format.keys import CLUSTER_KEY
-from service.remote.format.manifest_codec import MAX_SMALL_BYTES, ClusterFile, decode_cluster, encode_cluster
+from service.remote.format.manifest_codec import (
+    MAX_MEMBERS,
+    MAX_SMALL_BYTES,
+    ClusterFile,
+    decode_cluster,
+    encode_cluster,
+)
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores import conditional
 from service.remote.stores.errors import StoreUnavailable, naming
@@ -224,6 +230,12 @@ class Fence:
         """Whether brokers came or went since `cluster.json` was written by this process."""
         return self.is_ours and self._members != self._house.members()
 
+    def _members_now(self) -> tuple[UUID, ...]:
+        members = self._house.members()
+        if len(members) > MAX_MEMBERS:
+            raise StorageError(f"{len(members)} brokers cannot share a prefix, at most {MAX_MEMBERS} can")
+        return members
+
     async def read(self) -> ClusterFile:
         """`cluster.json`, written again where it is ours and damaged."""
         return await self._pool.run(self._read)
@@ -240,7 +252,7 @@ class Fence:
         """Become the keeper. As the function of that name."""
         if self.displaced is not None:
             raise Displaced(self.displaced)
-        members = self._house.members()
+        members = self._members_now()
         await self._pool.run(
             take_over,
             self._store,
@@ -258,7 +270,7 @@ class Fence:
 
     async def name_members(self) -> None:
         """Have `cluster.json` name the brokers that there are now."""
-        members = self._house.members()
+        members = self._members_now()
 
         def change(old: ClusterFile) -> ClusterFile:
             if incarnation_of(old) != self._writer.incarnation:
@@ -300,9 +312,7 @@ class Fence:
         cluster = await self.read()
         found = incarnation_of(cluster)
         if found == self._writer.incarnation:
-            if not self._may_write:
-                raise NotNamed("the prefix was not taken over yet")
-            self._is_named = True
+            self._may_write = self._was_in = True  # also where the answer to taking it over was lost
             return
         self._is_named = False
         if found is None or not self._house.knows(found):

@@ -116,23 +116,13 @@ class TieringManager:
         self._commits = CommitQueue(catalog)
         self._writer = writer
         self._chains = ChainStore(
-            store,
-            cluster_id,
-            world,
-            stamps=self._stamp,
-            limits=manifest_limits,
-            is_conditional=is_conditional,
-        )
+            store, cluster_id, world,
+            stamps=self._stamp, limits=manifest_limits, is_conditional=is_conditional,
+        )  # fmt: skip
         self._fence = Fence(
-            store,
-            cluster_id,
-            writer,
-            clock,
-            self._pool,
-            self._house,
-            is_conditional=is_conditional,
-            is_recovered=is_recovered,
-        )
+            store, cluster_id, writer, clock, self._pool, self._house,
+            is_conditional=is_conditional, is_recovered=is_recovered,
+        )  # fmt: skip
         self._eraser = Eraser(
             store, self._chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms
         )
@@ -145,13 +135,8 @@ class TieringManager:
         """every partition is to be assessed: at the start, and when all may have changed"""
         self._wake = asyncio.Event()
         self._looked = asyncio.Event()
-        self._housekeeping = Housekeeping(
-            self._tools,
-            self._house,
-            topics,
-            self._new_metadata_copies(metadata, world),
-            self._new_sweeper(abandoned_uploads),
-            Host(self._has_looked, self._store_pause_ms, self._backoff, self.wake),
+        self._housekeeping = self._new_housekeeping(
+            self._new_metadata_copies(metadata, world), self._new_sweeper(abandoned_uploads)
         )
         self._task: asyncio.Task[None] | None = None
 
@@ -181,6 +166,10 @@ class TieringManager:
             copy_rate=Rate(copy_limit),
             hurries=hurries,
         )
+
+    def _new_housekeeping(self, metadata: MetadataCopies, sweeper: Sweeper) -> Housekeeping:
+        host = Host(self._has_looked, self._store_pause_ms, self._backoff, self.wake)
+        return Housekeeping(self._tools, self._house, self._topics, metadata, sweeper, host)
 
     def _new_metadata_copies(
         self, metadata: Callable[[], MetadataSnapshot | None], world: World
