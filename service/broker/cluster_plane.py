@@ -34,6 +34,7 @@ from service.broker.controllers import Controllers, Here
 from service.broker.forwarding import Forwarder
 from service.broker.handlers import alter_configs, api_versions, incremental_alter_configs
 from service.broker.handlers.api_versions import Features
+from service.broker.housekeeper import ClusterHouse
 from service.broker.lifecycle import Exit, MoveAway, Recover, Serve
 from service.broker.lifecycle import Timing as LifeTiming
 from service.broker.membership import Membership
@@ -219,7 +220,7 @@ class ClusterPlane:
         self._config = config
         self._world = world
         self._home = home
-        self._incarnation_id = incarnation_id
+        self.incarnation_id = incarnation_id
         self._stopped = stopped
         self._on_fatal = on_fatal
         self._channels: list[Channels] = []
@@ -239,6 +240,9 @@ class ClusterPlane:
 
         self._beating, self._asking, self._committing = queue(), queue(), queue()
         self.catalog = RpcCatalog(self._committing, CatalogImage(self.metadata), self._registration)
+        self.house = ClusterHouse(
+            config.node_id, incarnation_id, lambda: self.metadata.image, self.catalog.barrier
+        )
         self.admin = RemoteAdmin(
             self._asking, lambda: self.metadata.image, NodeConfigRules(current), self._catch_up
         )
@@ -265,7 +269,7 @@ class ClusterPlane:
         cluster = config.cluster
         options = ControllerNodeOptions(
             metadata,
-            _controller_options(config, self._world, self._home, self._incarnation_id),
+            _controller_options(config, self._world, self._home, self.incarnation_id),
             cluster.controller_listeners,
             cluster.inter_broker_listener_name,
             cluster.broker_heartbeat_interval_ms,
@@ -325,7 +329,7 @@ class ClusterPlane:
         config, cluster = self._config, self._config.cluster
         identity = Identity(
             config.node_id,
-            self._incarnation_id,
+            self.incarnation_id,
             self._home.cluster_id,
             endpoints,
             tuple(Feature(*one) for one in cluster_features()),

@@ -155,6 +155,10 @@ class MetadataCopies:
         except OlderMetadata as e:
             log.error("%s", e)  # only an operator can change that
             return
+        except Displaced:
+            self.due_ms = now_ms
+            await self._fence.check()  # who it was, and whether for good
+            raise
         except StorageError:
             self.due_ms = now_ms
             raise
