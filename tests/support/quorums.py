@@ -42,6 +42,7 @@ class Member:
         self.data = Path(node.settings["log.dirs"])
         self.bootstrap = node.settings["listeners"].partition(",")[0].partition("://")[2]
         self.settings = {**node.settings, **(FOR_FIRN if program is Program.FIRN else FOR_KAFKA)}
+        self.environ: Mapping[str, str] = {}
         self.process: subprocess.Popen[str] | None = None
         self.log_path = folder / f"node-{node.node_id}.log"
 
@@ -65,6 +66,7 @@ class Member:
                     "KAFKA_LIBS": str(KAFKA_LIBS),
                     "KAFKA_HEAP": "512m",
                     "KAFKA_LOG_LEVEL": "INFO",
+                    **self.environ,
                 },
             )
         if self.program is Program.FIRN:
@@ -116,6 +118,7 @@ class Cluster:
         controllers: int = 3,
         settings: Mapping[str, str] | None = None,
         programs: Mapping[int, Program] | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         world, chosen = system_world(), programs or {}
         ports = agree_on_ports(0, nodes, controllers)
@@ -126,6 +129,9 @@ class Cluster:
             node.node_id: Member(node, folder, chosen.get(node.node_id, Program.FIRN))
             for node in self.plan.nodes
         }
+
+        for member in self.members.values():
+            member.environ = environ or {}
 
     @property
     def bootstrap(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -351,7 +352,7 @@ def test_a_topic_that_is_made_while_the_bucket_is_listed_is_not_reported(
     assert "not touched" not in caplog.text
 
 
-def _stale(barrier):  # type: ignore[no-untyped-def]
+def _stale(barrier: Any) -> Any:
     """A barrier that is passed, the first time, just before what is to be missed."""
     first = [True]
 
