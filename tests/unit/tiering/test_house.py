@@ -323,6 +323,32 @@ def test_of_other_leaders_only_what_can_never_be_named_any_more_is_swept(cluster
     assert archive(cluster) & (dead | in_flight | left) == left
 
 
+def test_what_was_there_before_a_barrier_is_held_against_the_version_behind_it(cluster: Cluster) -> None:
+    """A sweep may list what a commit has made possible that came after its barrier."""
+    cluster.fill(1)
+    cluster.run()
+    keeper, page = cluster[1], page_key(PageKey(TOPIC, 1, 0, cluster.ends()[1] - 1, 0, uuid4()))
+    cluster.bucket.put(page, b"?")
+
+    def sweep() -> bool:
+        cluster.pass_time(GRACE_MS)
+        keeper.catch_up()
+        keeper.do(keeper.manager.sweep())
+        return page in archive(cluster)
+
+    def commit() -> None:
+        cluster.fill(1, 1)
+        cluster[2].catch_up()
+        cluster[2].run()
+
+    assert sweep()
+    commit()
+    assert sweep()
+    assert sweep()
+    commit()
+    assert not sweep()
+
+
 def test_what_another_node_uploads_is_aborted_only_when_it_can_never_be_committed(cluster: Cluster) -> None:
     cluster.fill(1)
     cluster.run()
