@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -16,6 +17,7 @@ from service.remote.format.manifest_codec import encode_topics
 from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.fence import NotNamed
+from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.partition_work import PartitionWork
 from service.tiering.steps import Step
 from service.tiering.units import Deposed
@@ -188,6 +190,30 @@ def test_who_keeps_it_no_more_stops_before_the_next_batch_and_who_is_fenced_dele
     keeper.cut_off()
     with pytest.raises(StorageError):
         keeper.do(keeper.manager._fence.before_erasing())
+
+
+def test_who_keeps_it_copies_the_metadata_and_a_keeper_that_was_followed_is_not_displaced(
+    cluster: Cluster,
+) -> None:
+    cluster[1].metadata = MetadataSnapshot(50, 1, lambda: [b"of broker 1"])
+    cluster.run()
+    stored = open_cluster_file(cluster.bucket)
+    assert stored is not None
+    assert stored.metadata is not None
+    assert (stored.metadata.end_offset, stored.members) == (50, named(cluster)[1])
+    cluster.quorum.fence(1)
+    cluster.pass_time(SETTINGS.fence_age_ms)
+    cluster[2].catch_up()
+    cluster[2].run()  # follows it; the first has not heard of anything
+    keeper = cluster[1]
+    keeper.metadata = MetadataSnapshot(60, 1, lambda: [b"later"])
+    copies = keeper.manager._housekeeping._metadata
+    copies.changed(0)
+    keeper.manager._fence._looked_ms = keeper.clock.monotonic_ms()
+    with pytest.raises(NotNamed):
+        keeper.do(copies.run_due(keeper.clock.monotonic_ms()))
+    assert keeper.manager.metrics.displaced is None
+    assert open_cluster_file(cluster.bucket).metadata == stored.metadata
 
 
 def test_nothing_is_swept_by_metadata_that_is_older_than_topics_json(cluster: Cluster) -> None:
@@ -377,7 +403,7 @@ def test_a_topic_that_is_made_while_the_bucket_is_listed_is_not_reported(
     assert "not touched" not in caplog.text
 
 
-def _stale(barrier):  # type: ignore[no-untyped-def]
+def _stale(barrier: Callable[[], Coroutine[None, None, int]]) -> Callable[[], Coroutine[None, None, int]]:
     """A barrier that is passed, the first time, just before what is to be missed."""
     first = [True]
 
@@ -385,7 +411,7 @@ def _stale(barrier):  # type: ignore[no-untyped-def]
         if first:
             first.clear()
             return 10_000
-        return int(await barrier())
+        return await barrier()
 
     return passed
 
