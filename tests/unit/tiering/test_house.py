@@ -375,6 +375,19 @@ def test_what_was_there_before_a_barrier_is_held_against_the_version_behind_it(c
     assert not sweep()
 
 
+def test_an_image_that_is_old_is_made_new_before_each_sweep(cluster: Cluster) -> None:
+    """By an older epoch, what the new leader writes would look passed by as soon as that is heard of."""
+    cluster.fill(1)
+    cluster.run()
+    keeper, page = cluster[1], page_key(PageKey(TOPIC, 1, 0, cluster.ends()[1] - 1, 0, uuid4()))
+    cluster.quorum.elect(TOPIC, 1, 3)
+    cluster.bucket.put(page, b"?")
+    for _ in range(4):
+        cluster.pass_time(GRACE_MS)
+        keeper.do(keeper.manager.sweep())  # it reads no more of the metadata than the barrier makes it
+    assert page in archive(cluster)
+
+
 def test_what_another_node_uploads_is_aborted_only_when_it_can_never_be_committed(cluster: Cluster) -> None:
     cluster.fill(1)
     cluster.run()
