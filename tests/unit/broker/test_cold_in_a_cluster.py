@@ -1,4 +1,4 @@
-"""The cold tier of one broker of several: it tiers what it leads by the image, as the process it registered."""
+"""The cold tier of one broker of several: it tiers what it leads by the image, under its registration."""
 
 from __future__ import annotations
 
