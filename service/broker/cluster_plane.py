@@ -243,6 +243,7 @@ class ClusterPlane:
         self.house = ClusterHouse(
             config.node_id, incarnation_id, lambda: self.metadata.image, self.catalog.barrier
         )
+        self.metadata.subscribe(self.house.published)
         self.admin = RemoteAdmin(
             self._asking, lambda: self.metadata.image, NodeConfigRules(current), self._catch_up
         )

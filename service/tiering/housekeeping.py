@@ -123,6 +123,7 @@ class Housekeeping:
         if fence.is_ours:
             due += [self._sweep_due_ms, eraser.next_topic_due_ms, self._topics_due_ms]
             due.append(self._metadata.due_ms)
+            due.append(now_ms if fence.lacks_members else None)
         elif fence.displaced is None and (self._failures or self._host.store_pause_ms(now_ms)):
             due.append(now_ms)  # as soon as the store may be asked again, though nothing else happens
         return min(at for at in due if at is not None)

@@ -311,8 +311,8 @@ class TieringManager:
                 await piece.next_turn()
         self._start_ready(tasks)
         self._looked.set()
-        if not self._fence.may_write and self._has_looked():
-            self._housekeeping.go_on()  # the prefix may be taken over now
+        if not self._fence.is_ours and self._has_looked():
+            self._housekeeping.go_on()  # the prefix may be taken over now, or this node was named
 
     async def _tell_all(self, piece: Slice) -> None:
         """Have every partition assessed, those among them that came or went unnoticed."""

@@ -42,6 +42,7 @@ from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.stamp import Writer
 from service.remote.stores.store import ObjectStore
 from service.tiering.manager import TieringManager
+from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.shared_objects import TopicsSnapshot
 from service.wire.api import decode_request, parse_request_header, response_frame
 from tests.unit.tiering.catalogs import Quorum as OneController
@@ -310,6 +311,7 @@ class Member(World):
         self.incarnations: list[UUID] = []
         self.wire = ClusterWire(quorum, random or Random(number)) if is_remote else None
         self.house: ClusterHouse | None = None
+        self.metadata: MetadataSnapshot | None = None
         super().__init__(tmp / str(number), bucket, quorum, seed=seed + number, **options)
 
     def _boot(self) -> TieringManager:
@@ -334,6 +336,7 @@ class Member(World):
             partitions=lambda: [one for one in self.replicas if self._is_led(one)],
             find=self._find_led,
             topics=self.topics,
+            metadata=lambda: self.metadata,
             world=world,
             house=house,
             abandoned_uploads=self.abandoned_uploads,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -17,6 +17,7 @@ from service.remote.format.manifest_codec import encode_topics
 from service.remote.reading.object_reader import open_cluster_file, open_topics
 from service.remote.stores.memory_store import MemoryStore
 from service.tiering.fence import NotNamed
+from service.tiering.metadata_copy import MetadataSnapshot
 from service.tiering.partition_work import PartitionWork
 from service.tiering.steps import Step
 from service.tiering.units import Deposed
@@ -191,6 +192,30 @@ def test_who_keeps_it_no_more_stops_before_the_next_batch_and_who_is_fenced_dele
         keeper.do(keeper.manager._fence.before_erasing())
 
 
+def test_who_keeps_it_copies_the_metadata_and_a_keeper_that_was_followed_is_not_displaced(
+    cluster: Cluster,
+) -> None:
+    cluster[1].metadata = MetadataSnapshot(50, 1, lambda: [b"of broker 1"])
+    cluster.run()
+    stored = open_cluster_file(cluster.bucket)
+    assert stored is not None
+    assert stored.metadata is not None
+    assert (stored.metadata.end_offset, stored.members) == (50, named(cluster)[1])
+    cluster.quorum.fence(1)
+    cluster.pass_time(SETTINGS.fence_age_ms)
+    cluster[2].catch_up()
+    cluster[2].run()  # follows it; the first has not heard of anything
+    keeper = cluster[1]
+    keeper.metadata = MetadataSnapshot(60, 1, lambda: [b"later"])
+    copies = keeper.manager._housekeeping._metadata
+    copies.changed(0)
+    keeper.manager._fence._looked_ms = keeper.clock.monotonic_ms()
+    with pytest.raises(NotNamed):
+        keeper.do(copies.run_due(keeper.clock.monotonic_ms()))
+    assert keeper.manager.metrics.displaced is None
+    assert open_cluster_file(cluster.bucket).metadata == stored.metadata
+
+
 def test_nothing_is_swept_by_metadata_that_is_older_than_topics_json(cluster: Cluster) -> None:
     cluster.run()
     stored = open_topics(cluster.bucket)
@@ -324,6 +349,45 @@ def test_of_other_leaders_only_what_can_never_be_named_any_more_is_swept(cluster
     assert archive(cluster) & (dead | in_flight | left) == left
 
 
+def test_what_was_there_before_a_barrier_is_held_against_the_version_behind_it(cluster: Cluster) -> None:
+    """A sweep may list what a commit has made possible that came after its barrier."""
+    cluster.fill(1)
+    cluster.run()
+    keeper, page = cluster[1], page_key(PageKey(TOPIC, 1, 0, cluster.ends()[1] - 1, 0, uuid4()))
+    cluster.bucket.put(page, b"?")
+
+    def sweep() -> bool:
+        cluster.pass_time(GRACE_MS)
+        keeper.catch_up()
+        keeper.do(keeper.manager.sweep())
+        return page in archive(cluster)
+
+    def commit() -> None:
+        cluster.fill(1, 1)
+        cluster[2].catch_up()
+        cluster[2].run()
+
+    assert sweep()
+    commit()
+    assert sweep()
+    assert sweep()
+    commit()
+    assert not sweep()
+
+
+def test_an_image_that_is_old_is_made_new_before_each_sweep(cluster: Cluster) -> None:
+    """By an older epoch, what the new leader writes would look passed by as soon as that is heard of."""
+    cluster.fill(1)
+    cluster.run()
+    keeper, page = cluster[1], page_key(PageKey(TOPIC, 1, 0, cluster.ends()[1] - 1, 0, uuid4()))
+    cluster.quorum.elect(TOPIC, 1, 3)
+    cluster.bucket.put(page, b"?")
+    for _ in range(4):
+        cluster.pass_time(GRACE_MS)
+        keeper.do(keeper.manager.sweep())  # it reads no more of the metadata than the barrier makes it
+    assert page in archive(cluster)
+
+
 def test_what_another_node_uploads_is_aborted_only_when_it_can_never_be_committed(cluster: Cluster) -> None:
     cluster.fill(1)
     cluster.run()
@@ -352,7 +416,7 @@ def test_a_topic_that_is_made_while_the_bucket_is_listed_is_not_reported(
     assert "not touched" not in caplog.text
 
 
-def _stale(barrier: Any) -> Any:
+def _stale(barrier: Callable[[], Coroutine[None, None, int]]) -> Callable[[], Coroutine[None, None, int]]:
     """A barrier that is passed, the first time, just before what is to be missed."""
     first = [True]
 
@@ -360,7 +424,7 @@ def _stale(barrier: Any) -> Any:
         if first:
             first.clear()
             return 10_000
-        return int(await barrier())
+        return await barrier()
 
     return passed
 
