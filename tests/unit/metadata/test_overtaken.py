@@ -37,7 +37,7 @@ class Overtaking:
         self.count = 0
         self._controller, self._numbers, self._by = controller, numbers, by
         self._propose = controller.publisher.propose
-        controller.publisher.propose = self  # type: ignore[method-assign, assignment]
+        controller.publisher.propose = self  # type: ignore[method-assign]
 
     def __call__(self, frames: Sequence[Frame], before: MetadataImage) -> Steps[MetadataImage]:
         self.count += 1

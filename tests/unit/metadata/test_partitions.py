@@ -322,7 +322,7 @@ def test_features_that_cannot_go_there() -> None:
 def test_the_quorums_level_is_raised_beside_the_metadata() -> None:
     image = image_of(*THREE, partition(0, (1,), (1,), 1))
 
-    def decided(*updates: FeatureUpdate, **more: Any) -> tuple[list[MetadataRecord], QuorumLevel | None]:
+    def decided(*updates: FeatureUpdate, **more: Any) -> tuple[list[Any], QuorumLevel | None]:
         decision = update_features(image, updates, node_id=9, supported=cluster_features(), **more)
         return [frame.record for frame in decision.frames], decision.quorum_level
 

@@ -190,8 +190,9 @@ def test_a_voter_is_reached_by_the_listener_of_our_first_ones_name() -> None:
     node.answer(send, SPEAKS)
     (_, added) = node.machine.voters
     assert added.endpoints == (Endpoint("ELSEWHERE", "n2", 1), Endpoint("CONTROLLER", "n2", 9))
-    assert node.machine.core.peer(added) is not None
-    assert node.machine.core.peer(added).endpoint.port == 9  # type: ignore[union-attr]
+    peer = node.machine.core.peer(added)
+    assert peer is not None
+    assert peer.endpoint.port == 9
 
 
 def test_of_several_reasons_the_first_is_told() -> None:
