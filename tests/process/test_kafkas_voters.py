@@ -157,7 +157,7 @@ async def epoch_of(place: Endpoint) -> int:
     return epoch
 
 
-def written(directory: Path) -> list[tuple[Any, ...]]:
+def written(directory: Path) -> list[Any]:
     """The upgrade in the log: what is in its control batch, and that a record follows that waits for it."""
     data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
     batches: list[MetadataBatch] = list(decode_batches(data))
