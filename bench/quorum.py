@@ -50,12 +50,15 @@ async def play(folder: Path, linger_ms: int, writers: int, seconds: float) -> Ro
             if begun >= start:
                 taken.append((time.perf_counter() - begun) * 1000)
 
-    writing = [asyncio.create_task(write()) for _ in range(writers)]
-    await asyncio.sleep(_WARM_UP_S)
-    before = time.process_time()
-    await asyncio.sleep(seconds)
-    cpu_s = time.process_time() - before
-    await asyncio.gather(*writing)
+    async def processor() -> float:
+        await asyncio.sleep(_WARM_UP_S)
+        before = time.process_time()
+        await asyncio.sleep(seconds)
+        return time.process_time() - before
+
+    measuring = asyncio.ensure_future(processor())
+    await asyncio.gather(measuring, *(write() for _ in range(writers)))
+    cpu_s = measuring.result()
     await broker.close()
     await fleet.stop()
     if fleet.failures:
