@@ -83,13 +83,13 @@ async def heartbeat(side: ControllerSide, context: RequestContext, request: Any)
 
 
 async def unregister(side: ControllerSide, context: RequestContext, request: Any) -> UnregisterBrokerResponse:
-    """UnregisterBroker: forget a broker. Without a message, as Kafka's controller."""
-    error = ErrorCode.none
+    """UnregisterBroker: forget a broker. Its message is empty where there is none, as Kafka's."""
+    error, message = ErrorCode.none, ""
     try:
         await side.controller.unregister_broker(request.broker_id)
     except RequestError as e:
-        error = e.code
-    return UnregisterBrokerResponse(throttle_time=NO_THROTTLE, error_code=error, error_message=None)
+        error, message = e.code, str(e)
+    return UnregisterBrokerResponse(throttle_time=NO_THROTTLE, error_code=error, error_message=message)
 
 
 async def allocate_producer_ids(
