@@ -102,6 +102,8 @@ def _member_apis() -> Mapping[int, Served]:
         ApiKey.DELETE_TOPICS,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.DESCRIBE_QUORUM,
         ApiKey.UPDATE_FEATURES,
         ApiKey.UNREGISTER_BROKER,
@@ -476,7 +478,9 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
     """
     places = [one.address for one in cluster.quorum.voters] or list(cluster.quorum.bootstrap_servers)
     message = request_module(ApiKey.DESCRIBE_CLUSTER).DescribeClusterRequest(
-        include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS
+        include_cluster_authorized_operations=False,
+        endpoint_type=CONTROLLERS,
+        include_fenced_brokers=False,
     )
     channels = Channels(chance=world.random.random)
     ends = asyncio.ensure_future(stopped())
