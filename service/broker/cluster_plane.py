@@ -41,6 +41,7 @@ from service.broker.remote_admin import RemoteAdmin
 from service.broker.rpc_catalog import Registration, RpcCatalog
 from service.broker.tables import BROKER_APIS, Served
 from service.config.cluster import ClusterConfig, QuorumConfig
+from service.config.listeners import PLAINTEXT
 from service.config.settings import BrokerConfig
 from service.metadata.bootstrap import first_records
 from service.metadata.controller.broker_sessions import ProbeOutcome, SessionTimes
@@ -267,7 +268,7 @@ class ClusterPlane:
             metadata,
             _controller_options(config, self._world, self._home, self._incarnation_id),
             cluster.controller_listeners,
-            cluster.inter_broker_listener_name,
+            cluster.inter_broker_listener_name or PLAINTEXT,
             cluster.broker_heartbeat_interval_ms,
             config.max_connections,
             limits,
@@ -471,7 +472,7 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
     """
     places = [one.address for one in cluster.quorum.voters] or list(cluster.quorum.bootstrap_servers)
     message = request_module(ApiKey.DESCRIBE_CLUSTER).DescribeClusterRequest(
-        include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS
+        include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS, include_fenced_brokers=False
     )
     channels = Channels(chance=world.random.random)
     ends = asyncio.ensure_future(stopped())
