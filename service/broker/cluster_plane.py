@@ -42,6 +42,7 @@ from service.broker.remote_admin import RemoteAdmin
 from service.broker.rpc_catalog import Registration, RpcCatalog
 from service.broker.tables import BROKER_APIS, Served
 from service.config.cluster import ClusterConfig, QuorumConfig
+from service.config.listeners import PLAINTEXT
 from service.config.settings import BrokerConfig
 from service.metadata.bootstrap import first_records
 from service.metadata.controller.broker_sessions import ProbeOutcome, SessionTimes
@@ -274,7 +275,7 @@ class ClusterPlane:
             metadata,
             _controller_options(config, self._world, self._home, self.incarnation_id),
             cluster.controller_listeners,
-            cluster.inter_broker_listener_name,
+            cluster.inter_broker_listener_name or PLAINTEXT,
             cluster.broker_heartbeat_interval_ms,
             config.max_connections,
             limits,
