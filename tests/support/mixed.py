@@ -15,18 +15,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.base.disk import SystemDisk
 from service.base.errors import RequestError
 from service.base.world import World, system_world
 from service.cli.dev_nodes import agree_on_ports
 from service.config.cluster import ClusterConfig
+from service.hot.ensemble import load_ensemble
 from service.hot.log_dir import random_id
-from service.metadata.batches import decode_batches
+from service.metadata.batches import MetadataBatch, decode_batches
 from service.metadata.bootstrap import InitialController, parse_initial_controllers
 from service.metadata.features import cluster_features
 from service.metadata.formatting import Order, effective_levels, format_directories
@@ -35,7 +39,7 @@ from service.wire.api import ApiKey, request_module
 from service.wire.errors import UnsupportedVersion
 from tests.support.kafka_tools import RUNNER, tool
 from tests.support.peers import Address
-from tests.support.processes import REPOSITORY, end
+from tests.support.processes import REPOSITORY
 from tests.support.requirements import KAFKA_LIBS
 from tests.support.waiting import until
 
@@ -46,8 +50,15 @@ CONTROLLERS: Final = (1, 2, 3)
 FIRST_BROKER: Final = 101
 OFF: Final = ("group.version", "transaction.version", "share.version", "streams.version")
 _ELR: Final = "eligible.leader.replicas.version"
+_DONE: Final = (ErrorCode.topic_already_exists, ErrorCode.unknown_topic_or_partition)
+"""What a second try is told where the first one was done after all."""
 _LATE: Final = (ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.unknown_server_error)
-_GRAVE: Final = re.compile(r"^\[[^]]*\] (WARN|ERROR|FATAL) (.*)$|^(?!\s)(.*Exception.*)$", re.MULTILINE)
+_OUR_ERROR: Final = re.compile(r"Traceback| (ERROR|CRITICAL) ")
+_KAFKAS_ERROR: Final = re.compile(
+    r"FATAL|Encountered .*fault|\] ERROR (?!.*(Unexpected error|Exception when) handling request)"
+)
+"""Kafka's controllers call it an error that somebody else leads by now, or that they are asked for their
+versions while they start, in these words."""
 _COMMON: Final = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
@@ -97,6 +108,12 @@ class Member:
     def metadata_log(self) -> Path:
         return self.data / "__cluster_metadata-0"
 
+    @property
+    def directory_id(self) -> UUID:
+        meta = load_ensemble(SystemDisk(), [self.data]).formatted[self.data]
+        assert meta.directory_id is not None
+        return meta.directory_id
+
     def start(self) -> None:
         assert not self.running
         command = [sys.executable, "-m", "tests.support.mixed_controller", str(self.properties)]
@@ -142,11 +159,10 @@ class Member:
         return f"node {self.node_id} logged:\n" + "\n".join(text.splitlines()[-lines:])
 
     def complaints(self) -> list[str]:
-        """What its log says at WARN and above."""
-        if not self.log_path.exists():
-            return []
-        text = self.log_path.read_text(errors="replace")
-        return [next(filter(None, one.groups()[1:])) for one in _GRAVE.finditer(text)]
+        """What its log calls an error, and none of Kafka's own."""
+        text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        grave = _OUR_ERROR if self.is_firn else _KAFKAS_ERROR
+        return [line for line in text.splitlines() if grave.search(line)]
 
 
 def _environment() -> dict[str, str]:
@@ -219,8 +235,8 @@ class Mixed:
                 member.kill()
 
     async def stop(self) -> None:
-        """Brokers first: they shut down under control. Kafka's controllers would wait for a leader after them,
-        when all end at once."""
+        """Brokers first: they shut down under control. Kafka's controllers would wait for a leader after
+        them, when all end at once."""
         await asyncio.gather(*(one.terminate() for one in self.brokers.values() if one.running))
         for member in self.controllers.values():
             if not member.is_firn and member.running:
@@ -355,7 +371,7 @@ class Mixed:
     async def delete(self, *names: str) -> None:
         module = request_module(ApiKey.DELETE_TOPICS)
         topics = tuple(module.DeleteTopicState(name=name, topic_id=None) for name in names)
-        message = module.DeleteTopicsRequest(topics=topics, timeout=_seconds(4))
+        message = module.DeleteTopicsRequest(topics=topics, timeout=timedelta(seconds=4))
         await self.change(
             ApiKey.DELETE_TOPICS,
             message,
@@ -391,7 +407,59 @@ class Mixed:
             for one in answer.topics
         }
 
+    # -- quorum
+
+    async def led_by(self, *node_ids: int) -> Mark:
+        """Leadership moves until one of those has it."""
+        for _ in range(20):
+            mark = await self.leader()
+            if mark.node_id in node_ids:
+                return mark
+            await self.move("term")
+        raise AssertionError(f"none of {node_ids} has led")
+
+    async def ask_leader(self, key: ApiKey, message: Any, seconds: float = 20) -> Any:
+        """The quorum's leader, until the answer is no error."""
+        deadline, errors = time.monotonic() + seconds, []
+        while time.monotonic() < deadline:
+            member = self.controllers[(await self.leader()).node_id]
+            try:
+                answer = await self.ask(member, key, message)
+            except (OSError, RequestError) as e:
+                errors.append(repr(e))
+            else:
+                if answer.error_code == ErrorCode.none:
+                    return answer
+                errors.append(f"{answer.error_code!r}: {answer.error_message}")
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"{message} was never done: {errors[-3:]}")
+
+    async def remove_voter(self, node_id: int) -> None:
+        message = request_module(ApiKey.REMOVE_RAFT_VOTER).RemoveRaftVoterRequest(
+            cluster_id=CLUSTER_ID,
+            voter_id=node_id,
+            voter_directory_id=self.controllers[node_id].directory_id,
+        )
+        await self.ask_leader(ApiKey.REMOVE_RAFT_VOTER, message)
+
+    async def add_voter(self, node_id: int) -> None:
+        member, module = self.controllers[node_id], request_module(ApiKey.ADD_RAFT_VOTER)
+        listener = module.Listener(name="CONTROLLER", host=HOST, port=member.address.port)
+        message = module.AddRaftVoterRequest(
+            cluster_id=CLUSTER_ID,
+            timeout=timedelta(seconds=5),
+            voter_id=node_id,
+            voter_directory_id=member.directory_id,
+            listeners=(listener,),
+        )
+        await self.ask_leader(ApiKey.ADD_RAFT_VOTER, message)
+
     # -- judging
+
+    def batches(self) -> list[MetadataBatch]:
+        """What Firn's controller has in its log, committed or not."""
+        data = b"".join(one.read_bytes() for one in sorted(self.controllers[FIRN].metadata_log.glob("*.log")))
+        return list(decode_batches(data[: _whole(data)]))
 
     def logs(self, end_offset: int) -> dict[int, bytes]:
         """Of nodes that are stopped: the log of each controller below an offset."""
@@ -401,16 +469,6 @@ class Mixed:
         """A stopped node's log, as Kafka's own tool reads it."""
         files = sorted(self.members[node_id].metadata_log.glob("*.log"))
         return tool("dump-log", "--cluster-metadata-decoder", "--files", ",".join(map(str, files)))
-
-
-_DONE: Final = (ErrorCode.topic_already_exists, ErrorCode.unknown_topic_or_partition)
-"""What a second try is told where the first one was done after all."""
-
-
-def _seconds(count: int) -> Any:
-    from datetime import timedelta
-
-    return timedelta(seconds=count)
 
 
 def _controller(common: Mapping[str, str], port: int) -> dict[str, str]:
@@ -447,16 +505,18 @@ def _format(world: World, member: Member, initial: str, *, by_kafka: bool) -> No
 
 def _log_below(directory: Path, end_offset: int) -> bytes:
     data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+    return data[: _whole(data, end_offset)]
+
+
+def _whole(data: bytes, end_offset: int = 1 << 62) -> int:
+    """How many bytes are whole batches that begin below an offset."""
     size = 0
-    for batch in decode_batches(data):
-        if batch.base_offset >= end_offset:
+    while size + 12 <= len(data) and int.from_bytes(data[size : size + 8], "big") < end_offset:
+        after = size + 12 + int.from_bytes(data[size + 8 : size + 12], "big")
+        if after > len(data):
             break
-        size += 12 + int.from_bytes(data[size + 8 : size + 12], "big")
-    return data[:size]
-
-
-def ended(process: subprocess.Popen[bytes]) -> None:
-    end(process)
+        size = after
+    return size
 
 
 @contextlib.asynccontextmanager
@@ -472,8 +532,3 @@ async def mixed(folder: Path, **options: Any) -> AsyncIterator[Mixed]:
         raise
     finally:
         await cluster.close()
-
-
-def distinct(lines: Iterable[str]) -> list[str]:
-    """Each once, numbers aside."""
-    return sorted({re.sub(r"\d+", "N", line) for line in lines})

@@ -1,4 +1,4 @@
-"""One Firn controller as a process of its own: ``python -m tests.support.mixed_controller CONFIG.properties``.
+"""One Firn controller as a process: ``python -m tests.support.mixed_controller CONFIG.properties``.
 
 It is what `firn server` is to be with ``process.roles=controller``: says ``ready:`` once it leads or follows,
 resigns at SIGTERM, and ends with status 1 where its log or its quorum fails.

