@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from service.base.errors import ConfigError, CorruptionError, StorageError
 from service.base.world import World
+from service.broker.cluster_plane import NodeEnds
 from service.broker.node import Node
 from service.broker.supervisor import Supervisor
 from service.config.settings import BrokerConfig
@@ -179,6 +180,8 @@ class Run:
         """As `service.broker.node.run_server`, without the real world around it."""
         try:
             state = await self._serve()
+        except NodeEnds:
+            state = State.STOPPED
         except (ConfigError, CorruptionError, StorageError, OSError) as e:
             self.reason = f"{type(e).__name__}: {e}"
             state = State.REFUSED if self.state is State.STARTING else State.FAILED

@@ -24,7 +24,7 @@ from simulator.platter import File, Platter
 from simulator.sending import send, send_one, values_of
 from simulator.store import Object
 from simulator.topics import create
-from simulator.world import SimWorld
+from simulator.world import SimWorld, joinable
 
 
 class DiskCopy(NamedTuple):
@@ -223,9 +223,9 @@ async def clone_disk(world: SimWorld, random: Random) -> None:
     world.tell("the disk is cloned, and both machines start")
     settings = {
         **world.settings,
-        "listeners": "PLAINTEXT://n2:9092,CONTROLLER://n2:9093",
+        "listeners": "PLAINTEXT://n2:9092",
         "advertised.listeners": "PLAINTEXT://n2:9092",
-        "controller.quorum.voters": "1@n2:9093",
+        **(joinable("n2") if world.is_joinable else {}),
     }
     clone = other.start(settings)
     await asyncio.sleep(random.choice((0.0, 0.1, 4.0)))

@@ -52,10 +52,7 @@ OFFLINE: Final = frozenset(
 
 SETTINGS: Final = {
     "node.id": "1",
-    "process.roles": "broker,controller",
-    "controller.listener.names": "CONTROLLER",
-    "controller.quorum.voters": "1@n1:9093",
-    "listeners": "PLAINTEXT://n1:9092,CONTROLLER://n1:9093",
+    "listeners": "PLAINTEXT://n1:9092",
     "advertised.listeners": "PLAINTEXT://n1:9092",
     "firn.remote.url": "gs://bucket/prefix",
     "log.retention.ms": "3000",  # every topic says something else
@@ -76,6 +73,16 @@ SETTINGS: Final = {
 }
 
 
+def joinable(machine: str) -> dict[str, str]:
+    """Settings that are stronger than `SETTINGS`: of a node that others could join."""
+    return {
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@{machine}:9093",
+        "listeners": f"PLAINTEXT://{machine}:9092,CONTROLLER://{machine}:9093",
+        "advertised.listeners": f"PLAINTEXT://{machine}:9092",
+    }
+
+
 class SimWorld:
     """Everything of one history. Made and used on its own loop."""
 
@@ -94,7 +101,12 @@ class SimWorld:
         self.faults = DrawnFaults(part(), self.trace)
         self.store_faults = DrawnStoreFaults(part(), self.trace)
         dirs = tuple(Path(f"/sim/d{number}") for number in range(log_dirs))
-        self.settings = {**SETTINGS, "log.dirs": ",".join(map(str, dirs))}
+        self.is_joinable = bool(seed % 2)
+        self.settings = {
+            **SETTINGS,
+            **(joinable("n1") if self.is_joinable else {}),
+            "log.dirs": ",".join(map(str, dirs)),
+        }
         self.machine = Machine(
             "n1", self.loop, part(), self.trace, self.bucket, dirs, self.faults, self.store_faults
         )

@@ -5,6 +5,9 @@ topic can be used when CreateTopics returns. Only what a delta names is looked a
 the other: small ones at once, while what takes files, or many partitions, is done in slices, with the disk's
 part on `log-io` threads.
 
+A partition that a change takes from this node is closed, and its files go; what no change was seen to take is
+set aside and never deleted (`LogManager.set_aside_unknown`).
+
 A disk that refuses, or settings that do not hold on this node, take the one partition offline; what may pass
 is tried again (`run`). Settings are never replaced by others: retention under the wrong ones deletes.
 """
@@ -13,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from uuid import UUID
 
@@ -115,17 +118,19 @@ class Applier:
             self._listener.applied(before, image, delta)
 
     async def start(self, image: MetadataImage) -> None:
-        """Bring every partition of `image` online."""
-        self._image = image
-        topics = image.topics_by_id.values()
-        await self._apply_topics(((topic, topic.partitions) for topic in topics), is_new=lambda _: False)
+        """Bring every partition of `image` online. Changes that come meanwhile follow."""
+        async with self._turn:
+            self._image = image
+            self.config = dynamic_config(self.config, image)
+            topics = image.topics_by_id.values()
+            await self._apply_topics(((topic, topic.partitions) for topic in topics), image)
 
     def apply(
         self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta
     ) -> Awaitable[None] | None:
         """Do what leads from the image `before` to `image`; `delta` says where to look. What is returned, if
         anything, ends when that is done."""
-        if self._under_way or self._turn.locked() or not self._is_small(delta):
+        if self._under_way or self._turn.locked() or not self._is_small(before, image, delta):
             self._under_way += 1
             return asyncio.get_running_loop().create_task(
                 self._apply_in_turn(before, image, delta), name="applier"
@@ -144,7 +149,7 @@ class Applier:
         self._tell(before, image, delta)
         return None
 
-    def _is_small(self, delta: MetadataDelta) -> bool:
+    def _is_small(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> bool:
         """Whether it takes no files, and no time."""
         if delta.deleted_topics or len(delta.configs) + len(delta.remote) > _SMALL:
             return False
@@ -152,7 +157,10 @@ class Applier:
         for topic_id in delta.topics:
             for index in delta.changed_partitions(topic_id):
                 looked_at += 1
-                if looked_at > _SMALL or self._replicas.get(topic_id, index) is None:
+                if looked_at > _SMALL:
+                    return False
+                is_ours, is_here = self._has(image, topic_id, index), self._replicas.get(topic_id, index)
+                if (is_here is None) if is_ours else self._has(before, topic_id, index):
                     return False
         topics = [self._image.topics_by_name.get(name) for _, name in delta.configs]
         sizes = sum(len(topic.partitions) for topic in topics if topic is not None)
@@ -168,7 +176,7 @@ class Applier:
                     (image.topics_by_id[topic_id], delta.changed_partitions(topic_id))
                     for topic_id in delta.topics
                 )
-                await self._apply_topics(topics, is_new=lambda topic: topic.id not in before.topics_by_id)
+                await self._apply_topics(topics, before)
                 await self._configure(delta)
                 piece = Slice()
                 for topic_id, index in delta.remote:
@@ -181,7 +189,10 @@ class Applier:
 
     def holds(self, topic_id: UUID, index: int) -> bool:
         """Whether the image gives this node the partition, be it online or not."""
-        replica = self._image.partition(topic_id, index)
+        return self._has(self._image, topic_id, index)
+
+    def _has(self, image: MetadataImage, topic_id: UUID, index: int) -> bool:
+        replica = image.partition(topic_id, index)
         return replica is not None and self.config.node_id in replica.replicas
 
     # -- partitions that come and go
@@ -189,41 +200,49 @@ class Applier:
     async def _apply_topics(
         self,
         topics: Iterable[tuple[TopicImage, Iterable[int]]],
-        *,
-        is_new: Callable[[TopicImage], bool],
+        before: MetadataImage,
     ) -> None:
-        """Partitions of topics, by their indices: those that are here change, the others come."""
+        """Partitions of topics, by their indices: those that are here change or go, the others come. `before`
+        tells which topics are new, and what was this node's."""
         piece = Slice()
         coming: list[_Coming] = []
+        going: list[TopicIdPartition] = []
         for topic, indices in topics:
-            is_topic_new = is_new(topic)
+            is_topic_new = topic.id not in before.topics_by_id
             for index in indices:
                 if piece.charge(_LOOK_US):
                     await piece.next_turn()
                 replica = topic.partitions[index]
+                tip = TopicIdPartition(topic.id, topic.name, index)
                 if self.config.node_id not in replica.replicas:
+                    if self._has(before, topic.id, index):
+                        log.info("%s is not this node's any more: it is on %s", tip, replica.replicas)
+                        self._close(tip)
+                        going.append(tip)
                     continue
                 known = self._replicas.get(topic.id, index)
                 if known is None:
-                    tip = TopicIdPartition(topic.id, topic.name, index)
                     coming.append(_Coming(tip, replica, is_topic_new))
                 else:
                     self._change(known, replica)
+        if going:
+            await self._logs.delete(going)
         await self._bring(coming)
 
     def _change(self, partition: Partition, replica: PartitionImage) -> None:
         partition.isr_size, partition.replica_count = len(replica.isr), len(replica.replicas)
+        if not self._leads(replica):
+            partition.resign(replica.leader_epoch)
+            return
         try:
-            self._note_epoch(partition.log, replica)
+            partition.log.note_leader_epoch(replica.leader_epoch)
         except StorageError as e:
             self._take_offline(partition.tip, str(e), passes=True)
-        partition.leader_epoch = replica.leader_epoch
+        partition.elect(replica.leader_epoch)
 
-    def _note_epoch(self, local: LocalLog, replica: PartitionImage) -> None:
-        """The epoch begins with leadership, not with its first record: who asks where the one before ended is
-        answered also while nothing is written."""
-        if replica.leader == self.config.node_id:
-            local.note_leader_epoch(replica.leader_epoch)
+    def _leads(self, replica: PartitionImage) -> bool:
+        """While this node is fenced, the metadata says that nobody does."""
+        return replica.leader == self.config.node_id
 
     async def _bring(self, coming: Sequence[_Coming]) -> None:
         """Bring partitions online, or say why they are not."""
@@ -285,7 +304,10 @@ class Applier:
         elif tip not in self._learnt and _lacks_epochs(local, remote):
             self._wait_for_archive(tip, "the disk has lost the leader epochs of its archive", remote)
             return
-        self._note_epoch(local, replica)
+        if self._leads(replica):
+            # The epoch begins with leadership, not with its first record: who asks where the one before ended
+            # is answered also while nothing is written.
+            local.note_leader_epoch(replica.leader_epoch)
         partition = Partition(
             tip,
             local,
@@ -294,6 +316,7 @@ class Applier:
             len(replica.isr),
             self.config.max_inflated_batch_bytes,
             self._purgatory,
+            is_leader=self._leads(replica),
         )
         partition.replica_count = len(replica.replicas)
         partition.configure(config)
@@ -311,17 +334,21 @@ class Applier:
                 if piece.charge(_PARTITION_US):
                     await piece.next_turn()
                 tip = TopicIdPartition(topic.id, topic.name, index)
-                self._pending.pop(tip, None)
-                self._behind.pop(tip, None)
-                self._learnt.discard(tip)
-                partition = self._replicas.get(topic.id, index)
-                if partition is not None:
-                    self._replicas.remove(partition)
-                    partition.close()
-                self._replicas.forget(tip)
+                self._close(tip)
                 tips.append(tip)
         if tips:
             await self._logs.delete(tips)
+
+    def _close(self, tip: TopicIdPartition) -> None:
+        """The partition is not this node's any more, be it online or not."""
+        self._pending.pop(tip, None)
+        self._behind.pop(tip, None)
+        self._learnt.discard(tip)
+        partition = self._replicas.get(tip.topic_id, tip.partition)
+        if partition is not None:
+            self._replicas.remove(partition)
+            partition.close()
+        self._replicas.forget(tip)
 
     def _commit(self, topic_id: UUID, index: int) -> None:
         partition = self._replicas.get(topic_id, index)
@@ -352,7 +379,9 @@ class Applier:
         coming = []
         for tip in tips:
             replica = self._image.partition(tip.topic_id, tip.partition)
-            if replica is not None and self._replicas.get(tip.topic_id, tip.partition) is None:
+            if replica is None or self.config.node_id not in replica.replicas:
+                continue  # it went meanwhile
+            if self._replicas.get(tip.topic_id, tip.partition) is None:
                 coming.append(_Coming(tip, replica, False))
         await self._bring(coming)
         online = [tip for tip, _, _ in coming if self._replicas.get(tip.topic_id, tip.partition) is not None]
@@ -400,7 +429,8 @@ class Applier:
                 log.warning("%s takes the leader epochs that its disk has lost from its archive", tip)
                 local.epochs.learn_earlier(end.epochs, local.log_start_offset)
         except (StorageError, CorruptionError, RequestError) as e:
-            self._take_offline(tip, f"the end of its archive cannot be read: {e}", passes=False)
+            if self._behind.get(tip) == remote:
+                self._take_offline(tip, f"the end of its archive cannot be read: {e}", passes=False)
             return
         del self._behind[tip]
         async with self._turn:

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from uuid import UUID
 
 from service.base.clock import Clock
 from service.base.disk import Space
-from service.base.errors import RequestError
+from service.base.errors import InvariantError, RequestError
 from service.base.printable import printable
 from service.base.threads import Threads
 from service.base.timers import Timers
+from service.broker.cluster_view import ClusterView
 from service.broker.coordinators import GroupCoordinators
 from service.broker.disk_watch import DiskWatch
 from service.broker.encoded_answers import EncodedSettings, EncodedTopics
-from service.broker.ports import ConfigAdmin, FeatureAdmin, ProducerIdSource, TopicAdmin
+from service.broker.ports import BrokerAdmin, ConfigAdmin, FeatureAdmin, TopicAdmin
 from service.broker.producer_ids import ProducerIds
 from service.broker.replicas import Replicas
 from service.config.settings import BrokerConfig
@@ -31,11 +32,15 @@ from service.hot.manager import LogManager
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.requests import ProducerIdBlock
 from service.metadata.image import MetadataImage
-from service.metadata.publisher import Publisher
-from service.network.exchange import RequestContext
+from service.network.exchange import RequestContext, Response
 from service.network.limited_log import RateLimitedLog
 from service.partition.fetch_sessions import FetchSessions
 from service.partition.metrics import ServingMetrics
+from service.wire.api import RequestHeader
+from service.wire.produce import NodeEndpoint
+
+if TYPE_CHECKING:
+    from service.broker.control_plane import ControlPlane
 
 _log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -62,8 +67,7 @@ class Broker:
         config: Callable[[], BrokerConfig],
         clock: Clock,
         cluster_id: str,
-        metadata: Publisher,
-        controller: Controller,
+        plane: ControlPlane,
         replicas: Replicas,
         logs: LogManager,
         threads: Threads,
@@ -74,23 +78,23 @@ class Broker:
         self._config = config
         self.clock = clock
         self.cluster_id = cluster_id
-        self.metadata = metadata
-        self.controller = controller
-        """for the composition root; handlers use the ports below"""
-        self.topic_admin: TopicAdmin = controller
-        self.config_admin: ConfigAdmin = controller
-        self.feature_admin: FeatureAdmin = controller
-        self._id_source: ProducerIdSource = controller
+        self.plane = plane
+        self.metadata = plane.metadata
+        self.admin: BrokerAdmin = plane.admin
+        self.config_admin: ConfigAdmin = plane.admin
         self.replicas = replicas
+        replicas.known_by(lambda: plane.metadata.image)
         self.timers = timers
         self.fetch_sessions = fetch_sessions
         self.groups = groups
-        self.epoch = -1
-        """this process's registration with the controller"""
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.loop = asyncio.get_running_loop()
         self.endpoints: dict[str, tuple[str, int]] = {}
         """listener name -> (advertised host, advertised port)"""
+        own = config()
+        self.cluster = ClusterView(
+            own.node_id, own.broker_rack, lambda: plane.metadata.image, self.endpoints, lambda: plane.epoch
+        )
         self._logs = logs
         self._records_pool = threads.pool("records", 2)
         self._search_pool = threads.pool("search", 1)
@@ -108,21 +112,48 @@ class Broker:
         return self._config()
 
     @property
+    def topic_admin(self) -> TopicAdmin:
+        """Where this process decides; else what clients ask for goes to the controller as it came."""
+        return self._decides()
+
+    @property
+    def feature_admin(self) -> FeatureAdmin:
+        """As `topic_admin`."""
+        return self._decides()
+
+    def _decides(self) -> Controller:
+        if self.plane.decides is None:
+            raise InvariantError("the controller is elsewhere")
+        return self.plane.decides
+
+    async def forward(
+        self, context: RequestContext, header: RequestHeader, frame: memoryview, request: Any
+    ) -> Response:
+        """The controller's answer to a request that it decides."""
+        if self.plane.forwarder is None:
+            raise InvariantError("there is no controller elsewhere")
+        return await self.plane.forwarder.forward(context, header, frame, request)
+
+    @property
     def image(self) -> MetadataImage:
         """The newest committed metadata."""
         return self.metadata.image
 
-    def offline_replicas(self, topic_id: UUID, partition: int) -> tuple[int, ...]:
-        """The brokers that hold the partition and cannot serve it: this one, or none that it knows of."""
-        offline = self.replicas.why_offline(topic_id, partition) is not None
-        return (self.config.node_id,) if offline else ()
+    def current_leader(self, topic: str | UUID, partition: int) -> tuple[int, int] | None:
+        """(Broker id, leader epoch) of who leads a partition as the metadata says, by topic name or id; -1:
+        nobody."""
+        known = self.image.topic(topic)
+        found = None if known is None else known.partitions.get(partition)
+        return None if found is None else (found.leader, found.leader_epoch)
 
-    def endpoint(self, listener: str) -> tuple[str, int]:
-        """Where a client that came in by `listener` finds this node."""
-        return self.endpoints[listener]
+    def node_endpoints(self, listener: str, nodes: Iterable[int]) -> tuple[NodeEndpoint, ...]:
+        """Where those of `nodes` are found that clients of `listener` can reach."""
+        known = self.cluster.seen_by(listener).by_id
+        found = [known[node] for node in nodes if node in known]
+        return tuple([NodeEndpoint(one.id, one.host, one.port, one.rack) for one in found])
 
     async def _allocate_producer_ids(self) -> ProducerIdBlock:
-        return await self._id_source.allocate_producer_ids(self.config.node_id, self.epoch)
+        return await self.admin.allocate_producer_ids(self.config.node_id, self.plane.epoch)
 
     async def flush(self, log: LocalLog) -> None:
         """Have `log` written through to the device, off the loop. `StorageError` if the device refuses: then

@@ -200,7 +200,7 @@ class ColdTier:
         self._current = lambda: broker.config
         manager = TieringManager(
             self._store,
-            broker.controller,
+            broker.plane.catalog,
             cluster_id=self._cluster_id,
             writer=self._writer,
             partitions=lambda: broker.replicas,

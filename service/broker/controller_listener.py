@@ -1,7 +1,7 @@
 """A controller's listener: which handler answers which API there.
 
-Order of checks and errors are those of Kafka's ``ControllerApis`` and of what it calls. Reassignments have no
-row: they are not decided here yet. Metadata and whatever else is a broker's costs the connection.
+Order of checks and errors are those of Kafka's ``ControllerApis`` and of what it calls. Metadata and whatever
+else is a broker's costs the connection.
 """
 
 from __future__ import annotations
@@ -10,7 +10,15 @@ from collections.abc import Awaitable
 from typing import Any, Final
 
 from service.base.errors import StorageError
-from service.broker.controller_handlers import brokers, catalog, cluster, envelope, partitions, quorum
+from service.broker.controller_handlers import (
+    brokers,
+    catalog,
+    cluster,
+    envelope,
+    partitions,
+    quorum,
+    reassignments,
+)
 from service.broker.controller_handlers.admin import on_controller
 from service.broker.controller_side import ControllerSide, features_of
 from service.broker.handlers import (
@@ -52,6 +60,8 @@ _ROWS: Final[dict[int, Served]] = {
     ApiKey.CREATE_PARTITIONS: _decided(on_controller(create_partitions.handle)),
     ApiKey.ELECT_LEADERS: _decided(partitions.elect),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _decided(on_controller(incremental_alter_configs.handle)),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _decided(reassignments.alter),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: Served(reassignments.tell),
     ApiKey.VOTE: Served(quorum.handle),
     ApiKey.BEGIN_QUORUM_EPOCH: Served(quorum.handle),
     ApiKey.END_QUORUM_EPOCH: Served(quorum.handle),

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from service.base.backoff import backoff
 from service.base.errors import RequestError, StorageError
+from service.base.turns import Turns
 from service.base.world import World
 from service.broker import controller_calls
 from service.broker.config_rules import NodeConfigRules
@@ -23,6 +24,7 @@ from service.broker.controller_listener import CONTROLLER_APIS, answer_here
 from service.broker.controller_side import ControllerSide
 from service.broker.controllers import Active, Calls, Controllers
 from service.broker.dispatch import Dispatcher
+from service.config.listeners import Listener
 from service.config.settings import BrokerConfig
 from service.metadata.controller.broker_sessions import ProbeOutcome
 from service.metadata.controller.controller import Controller, ControllerOptions
@@ -33,8 +35,9 @@ from service.metadata.image import BrokerImage, MetadataImage
 from service.metadata.publisher import MetadataOptions, Publisher
 from service.metadata.raft.peers import Peers
 from service.network.admission import Admission
-from service.network.channel import Channels
+from service.network.channel import ChannelOptions, Channels, Reachable
 from service.network.exchange import Limits, RequestContext
+from service.network.metrics import NetworkMetrics
 from service.network.server import Server
 from service.wire.api import APIS, ApiKey
 from service.wire.errors import UnsupportedVersion
@@ -47,6 +50,8 @@ _RETRY_MS: Final = 100
 _RETRY_MAX_MS: Final = 60_000
 _PROBE_S: Final = 1.0
 _AGAIN_S: Final = 0.01
+QUORUM_CHANNELS: Final = ChannelOptions(backoff_ms=40, backoff_max_ms=100)
+"""Three refusals within 300 ms are a leader's death: who asks less often never hears of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,10 +60,8 @@ class ControllerNodeOptions:
 
     metadata: MetadataOptions
     controller: ControllerOptions
-    host: str
-    port: int
-    """where the listener is bound"""
-    listener: str = "CONTROLLER"
+    listeners: tuple[Listener, ...]
+    """where it is bound; the first one is the quorum's"""
     inter_broker_listener: str = "PLAINTEXT"
     """of brokers, where they are probed"""
     heartbeat_interval_ms: int = 2_000
@@ -82,22 +85,25 @@ class QuorumLeaders:
         return None if endpoint is None else Active(node_id, machine.epoch, endpoint)
 
 
+async def knock(place: Reachable) -> ProbeOutcome:
+    """Whether anybody listens there. Only a refusal proves that nobody does."""
+    try:
+        async with asyncio.timeout(_PROBE_S):
+            _, writer = await asyncio.open_connection(place.host, place.port)
+    except ConnectionRefusedError:
+        return ProbeOutcome.REFUSED
+    except OSError:  # a time-out is one
+        return ProbeOutcome.UNKNOWN
+    writer.close()
+    return ProbeOutcome.OPEN
+
+
 def prober(listener: str) -> ProbeBroker:
-    """Tries where other nodes reach a broker. Only a refusal proves that nobody is there."""
+    """Tries where other nodes reach a broker."""
 
     async def probe(broker: BrokerImage) -> ProbeOutcome:
         places = [one for one in broker.endpoints if one.name == listener]
-        if not places:
-            return ProbeOutcome.UNKNOWN
-        try:
-            async with asyncio.timeout(_PROBE_S):
-                _, writer = await asyncio.open_connection(places[0].host, places[0].port)
-        except ConnectionRefusedError:
-            return ProbeOutcome.REFUSED
-        except OSError:  # a time-out is one
-            return ProbeOutcome.UNKNOWN
-        writer.close()
-        return ProbeOutcome.OPEN
+        return await knock(places[0]) if places else ProbeOutcome.UNKNOWN
 
     return probe
 
@@ -114,8 +120,11 @@ class ControllerNode:
         on_fatal: Callable[[str, BaseException], None],
         peers: Peers | None = None,
         calls: Calls | None = None,
+        metrics: NetworkMetrics | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """`peers` of the quorum and `calls` to the active controller; None: over the network."""
+        """`peers` of the quorum and `calls` to the active controller; None: over the network. `metrics` and
+        `turns` are told of its listeners."""
         self._options = options
         self._clock = world.clock
         self._random = world.random
@@ -126,7 +135,7 @@ class ControllerNode:
             options.metadata,
             world,
             on_fatal=on_fatal,
-            peers=self._channels() if peers is None else peers,
+            peers=self._channels(QUORUM_CHANNELS) if peers is None else peers,
         )
         self.incarnation_id = options.controller.incarnation_id or world.new_uuid()
         self.controller = Controller(
@@ -135,7 +144,6 @@ class ControllerNode:
             world,
             NodeConfigRules(config),
             probe=prober(options.inter_broker_listener),
-            upgrade_kraft=self._upgrade_kraft,
             on_news=self._wind,
         )
         self.side = ControllerSide(
@@ -156,16 +164,22 @@ class ControllerNode:
             self.here,
         )
         dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
-        self.server = Server(
-            options.host,
-            options.port,
-            dispatcher,
-            limits=options.limits,
-            listener=options.listener,
-            admission=Admission(options.max_connections),
-            describe=dispatcher.describe,
-            on_gone=lambda context: self.side.gone(context.connection_id),
-        )
+        admission = Admission(options.max_connections)
+        self.servers = [
+            Server(
+                one.host,
+                one.port,
+                dispatcher,
+                limits=options.limits,
+                listener=one.name,
+                admission=admission,
+                metrics=metrics,
+                turns=turns,
+                describe=dispatcher.describe,
+                on_gone=lambda context: self.side.gone(context.connection_id),
+            )
+            for one in options.listeners
+        ]
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -174,8 +188,8 @@ class ControllerNode:
         self._registrations = asyncio.Event()
         self._stopping = False
 
-    def _channels(self) -> Channels:
-        channels = Channels(chance=self._random.random)
+    def _channels(self, options: ChannelOptions | None = None) -> Channels:
+        channels = Channels(options, chance=self._random.random)
         self._own.append(channels)
         return channels
 
@@ -186,11 +200,13 @@ class ControllerNode:
 
         Raises `ConfigError` where the address cannot be had, and as `Publisher.start`.
         """
-        await self.server.bind()
+        for server in self.servers:
+            await server.bind()
         self.publisher.subscribe(self._published)
         self.publisher.invite(self)
         await self.publisher.start()
-        await self.server.start()
+        for server in self.servers:
+            await server.start()
         self._registering = self._supervised(self._keep_registered(), "controller-registration")
 
     async def stop(self) -> None:
@@ -203,7 +219,8 @@ class ControllerNode:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self.publisher.stop()
-        await self.server.close(1.0)
+        for server in self.servers:
+            await server.close(1.0)
         for channels in self._own:
             await channels.close()
 
@@ -252,10 +269,6 @@ class ControllerNode:
         self.controllers.look_again()
 
     # -- time
-
-    def _upgrade_kraft(self, level: int, *, validate_only: bool) -> None:
-        """Is the controller's `KRaftUpgrade`."""
-        self.publisher.quorum.upgrade(level, validate_only=validate_only)
 
     def _wind(self) -> None:
         """Have a tick come when something is due."""
@@ -331,6 +344,6 @@ class ControllerNode:
 
     async def here(self, api_key: int, message: Any) -> Any:
         """The answer of this node's controller to its own process; see `controllers.Here`."""
-        context = RequestContext(-1, "127.0.0.1", 0, self._options.listener)
+        context = RequestContext(-1, "127.0.0.1", 0, self._options.listeners[0].name)
         context.api_key, context.api_version = api_key, APIS[api_key].max_version
         return await answer_here(self.side, context, message)

@@ -10,7 +10,7 @@ from typing import Any
 from kio.schema.errors import ErrorCode
 
 from service.base.clock import Clock
-from service.base.errors import RequestError, StorageError
+from service.base.errors import InvariantError, RequestError, StorageError
 from service.broker.encoded_answers import EncodedSettings
 from service.broker.handlers.api_versions import Features
 from service.config.settings import BrokerConfig
@@ -29,8 +29,9 @@ from service.metadata.controller.requests import (
 from service.metadata.features import cluster_features
 from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
 from service.metadata.publisher import Publisher
+from service.network.exchange import RequestContext, Response
 from service.partition.metrics import ServingMetrics
-from service.wire.api import ApiKey
+from service.wire.api import ApiKey, RequestHeader
 from service.wire.errors import Unanswered
 
 
@@ -93,6 +94,12 @@ class ControllerSide:
             return await self.metadata.quorum.handle(api_key, version, message)
         except StorageError as e:
             raise Unanswered(f"{ApiKey(api_key).name}: {e}") from e
+
+    async def forward(
+        self, context: RequestContext, header: RequestHeader, frame: memoryview, request: Any
+    ) -> Response:
+        """Nothing is decided elsewhere of what this listener serves."""
+        raise InvariantError(f"{ApiKey(header.api_key).name} is not forwarded from a controller")
 
     # -- heartbeats and their connections
 

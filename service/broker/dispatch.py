@@ -8,7 +8,7 @@ anything else is a bug that the server logs with the peer's address before it cl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from kio.schema.errors import ErrorCode
@@ -62,6 +62,8 @@ class Dispatcher:
             at_once = served.quick(self._broker, header, frame)
             if at_once is not None:
                 return at_once
+        if served.forwards is not None:
+            return self._forwarded(context, header, frame, served, served.forwards)
         parse = served.parse
         try:
             if parse is not None:
@@ -81,6 +83,20 @@ class Dispatcher:
             return self._later(header, answer)
         self._count_errors(header.api_key, answer)
         return Response([response_frame(header, answer)])
+
+    async def _forwarded(
+        self,
+        context: RequestContext,
+        header: RequestHeader,
+        frame: memoryview,
+        served: Served,
+        forwards: Callable[[Any], bool],
+    ) -> Response:
+        """What the controller answers, or this node where it is asked for what is its own."""
+        request = await Slice().go_through(decode_request_steps(header, frame), STEP_US)
+        if forwards(request):
+            return await self._broker.forward(context, header, frame, request)
+        return await self._later(header, served.handle(self._broker, context, request))
 
     async def _once_loaded(self, context: RequestContext, api_key: int, frame: memoryview) -> Response | None:
         """As a call, for the first request whose code is not there yet: it is loaded on a thread."""

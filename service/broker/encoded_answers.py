@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 
 from kio.schema.describe_configs.v4.response import DescribeConfigsResourceResult, DescribeConfigsSynonym
 
+from service.broker.cluster_view import Standing
 from service.broker.replicas import Replicas
 from service.config.describing import (
     ConfigEntry,
@@ -123,16 +124,29 @@ def _entry(entry: ConfigEntry, flavour: Flavour) -> DescribeConfigsResourceResul
     )
 
 
-class EncodedTopics:
-    """Topics of Metadata. They hold as long as their image does, and no replica of theirs is offline."""
+class TopicFlavour(NamedTuple):
+    """How topics are asked for, and where."""
 
-    def __init__(self, replicas: Replicas) -> None:
+    listener: str
+    version: int
+    operations: int
+
+
+class TopicsOfFlavour:
+    """Topics of Metadata for who asks in one way. They hold as long as their image does, the brokers stand as
+    they do, and no replica of theirs is offline here."""
+
+    __slots__ = ("_known", "_replicas", "flavour", "standing")
+
+    def __init__(self, replicas: Replicas, flavour: TopicFlavour, standing: Standing) -> None:
         self._replicas = replicas
-        self._known: dict[tuple[str, int, int], tuple[Mapping[int, PartitionImage], Encoded]] = {}
+        self._known: dict[str, tuple[Mapping[int, PartitionImage], Encoded]] = {}
+        self.flavour = flavour
+        self.standing = standing
 
-    def get(self, topic: TopicImage, version: int, operations: int) -> Encoded | None:
+    def get(self, topic: TopicImage) -> Encoded | None:
         """None where it is to be made."""
-        known = self._known.get((topic.name, version, operations))
+        known = self._known.get(topic.name)
         if known is None or known[0] is not topic.partitions or self.has_offline(topic):
             return None
         return known[1]
@@ -141,13 +155,28 @@ class EncodedTopics:
         why = self._replicas.why_offline
         return any(why(topic.id, index) is not None for index in topic.partitions)
 
-    def add(
-        self, topic: TopicImage, version: int, operations: int, element: MetadataResponseTopic, most: int
-    ) -> Encoded:
+    def add(self, topic: TopicImage, element: MetadataResponseTopic, most: int) -> Encoded:
         """The element encoded, and kept; at most so many are."""
         if len(self._known) >= most:
             self._known.clear()
-        made = encode_element(ApiKey.METADATA, version, ("topics",), element)
+        made = encode_element(ApiKey.METADATA, self.flavour.version, ("topics",), element)
         if not self.has_offline(topic):
-            self._known[topic.name, version, operations] = (topic.partitions, made)
+            self._known[topic.name] = (topic.partitions, made)
         return made
+
+
+class EncodedTopics:
+    """Topics of Metadata, by how they are asked for."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
+        self._known: dict[TopicFlavour, TopicsOfFlavour] = {}
+
+    def asked(self, flavour: TopicFlavour, standing: Standing, most: int) -> TopicsOfFlavour:
+        """Those of one flavour, while the brokers stand like this; at most so many flavours are kept."""
+        known = self._known.get(flavour)
+        if known is None or known.standing is not standing:
+            if known is None and len(self._known) >= most:
+                self._known.clear()
+            known = self._known[flavour] = TopicsOfFlavour(self._replicas, flavour, standing)
+        return known

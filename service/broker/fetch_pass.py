@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from service.remote.reading.reader import RemoteRead
 
 FIRST_VERSION_WITH_ZSTD: Final = 10
+FIRST_VERSION_WITH_LEADERS: Final = 16
+"""Who asks the wrong broker, or believes in an old epoch, is told who leads (KIP-951)."""
+_ELSEWHERE: Final = frozenset({ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch})
 READ_COMMITTED: Final = 1
 IN_HAND_BYTES: Final = PIECE_BYTES
 """Bytes of small slices that are read before a response is begun: those that the sender would join anyway."""
@@ -43,7 +46,7 @@ class Pass:
 
     __slots__ = (
         "_broker", "_cold_bytes", "_cold_size", "_errors", "_fetch", "_hot_reads", "_started", "_version",
-        "holds", "is_final", "partitions", "remote", "room", "size", "unknown",
+        "holds", "is_final", "leaders", "partitions", "remote", "room", "size", "unknown",
     )  # fmt: skip
 
     def __init__(self, broker: Broker, version: int, fetch: FetchRequestView, started: RemoteReads) -> None:
@@ -65,6 +68,8 @@ class Pass:
         """memory that the cold bytes among them keep from being freed"""
         self.is_final = False
         """An error or a diverging epoch is among the answers: the client must see it now."""
+        self.leaders: dict[int, None] | None = None
+        """brokers that answers tell of, as they lead"""
         self.unknown = 0
         """partitions that nobody here knows; they are no reason to answer before others have something"""
         self.partitions: list[Partition] = []
@@ -85,7 +90,13 @@ class Pass:
             else:
                 self.is_final = True
             self._errors[e.code] = self._errors.get(e.code, 0) + 1
-            return None, FetchPartitionResult(asked.partition, e.code)
+            leader = None
+            if e.code in _ELSEWHERE and self._version >= FIRST_VERSION_WITH_LEADERS:
+                leader = broker.current_leader(topic, asked.partition)
+            if leader is not None:
+                self.leaders = self.leaders or {}
+                self.leaders[leader[0]] = None
+            return None, FetchPartitionResult(asked.partition, e.code, current_leader=leader)
         except (StorageError, CorruptionError) as e:
             self.is_final = True
             code = storage_code(broker, topic, asked.partition, e)

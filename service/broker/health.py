@@ -19,8 +19,12 @@ def checks(
     logs: LogManager | None,
     cold: ColdTier | None,
     is_serving: bool,
+    *,
+    is_broker: bool = True,
 ) -> tuple[Check, ...]:
     """What is None is not there yet; a node without a cold tier has nothing to say of a store."""
+    if not is_broker:
+        return (_node(failure, is_serving),)
     found = [_node(failure, is_serving), _logs(broker, logs), _disks(broker, logs), _metadata(broker)]
     if cold is not None:
         found.append(_store(cold))

@@ -29,7 +29,7 @@ from uuid import UUID
 
 from service.base.clock import Clock
 from service.base.disk import Disk
-from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.base.errors import ConfigError, CorruptionError, InvariantError, StorageError
 from service.base.files import exists
 from service.base.health import Check
 from service.base.steps import at_once
@@ -39,7 +39,8 @@ from service.base.world import World, system_world
 from service.broker import descriptors, health
 from service.broker.applier import Applier
 from service.broker.broker import Broker
-from service.broker.config_rules import NodeConfigRules
+from service.broker.cluster_plane import ClusterPlane, NodeEnds, ask_cluster_id, check_cluster
+from service.broker.control_plane import AlonePlane, ControlPlane, Home
 from service.broker.coordinators import GroupCoordinators
 from service.broker.descriptors import Budget
 from service.broker.dispatch import Dispatcher
@@ -50,18 +51,26 @@ from service.broker.loop import LoopWatch, new_loop
 from service.broker.replicas import Replicas
 from service.broker.retention import retention_loop
 from service.broker.supervisor import Supervisor
-from service.config.settings import BrokerConfig, Listener
+from service.broker.takeover import Adopted
+from service.config.cluster import ClusterConfig
+from service.config.settings import BrokerConfig
 from service.hot import names
 from service.hot.cleaning.cleaning import CleanerSettings
+from service.hot.ensemble import check_directory_ids, load_ensemble
 from service.hot.log import LocalLog
-from service.hot.log_dir import cluster_id_of, encode_uuid, random_id
+from service.hot.log_dir import LogDir, cluster_id_of, encode_uuid, random_id
 from service.hot.manager import LogManager
-from service.metadata.controller.controller import Controller, ControllerOptions
-from service.metadata.controller.requests import Endpoint, PartitionLimit, RegisterBroker, TopicDefaults
+from service.metadata.controller.requests import Endpoint, PartitionLimit
+from service.metadata.formatting import (
+    SelfFormatting,
+    check_formatted,
+    check_metadata_place,
+    self_formatting,
+)
 from service.metadata.image import MetadataImage
-from service.metadata.publisher import MetadataOptions, Publisher
+from service.metadata.publisher import Publisher
 from service.network.admission import Admission
-from service.network.exchange import Limits
+from service.network.exchange import Answer, Limits, RequestContext
 from service.network.metrics import NetworkMetrics
 from service.network.server import Server
 from service.partition.fetch_sessions import FetchSessions
@@ -137,6 +146,8 @@ async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | N
             await supervisor.stopped()
             node.is_serving = False
             log.info("node %d stops", config.node_id)
+    except NodeEnds:
+        log.info("node %d stops before it served", config.node_id)
     except (ConfigError, CorruptionError, StorageError, OSError) as e:
         log.critical("node %d: %s", config.node_id, e)
         return 1
@@ -175,12 +186,23 @@ class Node:
         self._broker: Broker | None = None
         self._failed_directories: set[Path] = set()
         self._servers: list[Server] = []
+        self._places: dict[str, tuple[str, int]] = {}
+        """by listener: where clients find this node"""
+        self._directory_ids: dict[Path, UUID] = {}
+        self.plane: ControlPlane | None = None
         self._applier: Applier | None = None
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port of the first listener."""
-        return self._servers[0].host, self._servers[0].port
+        first = self.listening[0]
+        return first.host, first.port
+
+    @property
+    def listening(self) -> Sequence[Server]:
+        """The broker's listeners, then the controller's."""
+        of_controller = () if self.plane is None else self.plane.servers
+        return (*self._servers, *of_controller)
 
     def is_loading(self) -> bool:
         """Whether a coordinator reads its log."""
@@ -188,14 +210,14 @@ class Node:
 
     def name_of(self, task: asyncio.Task[Any]) -> str:
         """What `task` is for: a request, or a chore of the node."""
-        asking = (server.client_of(task) for server in self._servers)
+        asking = (server.client_of(task) for server in self.listening)
         client = next((one for one in asking if one is not None), None)
         if client is not None:
             return client
         name = task.get_name()
         if name.startswith("Task-"):
             # A handler's own task: nobody knows whose, but there are not many that it can be.
-            at_work = islice((one for server in self._servers for one in server.being_answered()), 3)
+            at_work = islice((one for server in self.listening for one in server.being_answered()), 3)
             name = ", perhaps for ".join((name, *at_work))
         return name
 
@@ -203,32 +225,118 @@ class Node:
         """Bring everything up. Raises `ConfigError`, `CorruptionError`, `StorageError` or `OSError`, what was
         started until then being on `stack`."""
         config = self._static_config
-        cluster_id = _cluster_id(config, self._world)
+        if config.cluster.is_member:
+            check_cluster(config)
+        cluster_id = await self._cluster_id()
         budget = None
         if self._open_files is not None:
             budget = descriptors.budget(self._open_files, max_connections=config.max_connections)
-        logs = LogManager(
+        closing: _LogsClosing | None = None
+        if config.cluster.is_broker:
+            self.logs = self._make_logs(budget)
+            # A node that fails half-way has not shut down cleanly: no marker is left then.
+            closing = _LogsClosing(self.logs, self._supervisor)
+            stack.push_async_exit(closing)
+        home = self._claim(stack, cluster_id)
+        if config.cluster.is_controller and not config.remote_recover:
+            _check_metadata(self._world.disk, config.cluster, self.logs)
+        self.plane = plane = self._make_plane(home, budget)
+        self.metadata = plane.metadata
+        await plane.start(stack)
+        if closing is None:
+            assert isinstance(plane, ClusterPlane)
+            await plane.in_quorum()
+            self.is_serving = True
+            return
+        broker = await self._start_broker(stack, plane, cluster_id)
+        closing.broker_epoch = lambda: plane.epoch
+        await self._serve(stack, broker)
+        stack.push_async_callback(plane.leave)
+
+    def _make_logs(self, budget: Budget | None) -> LogManager:
+        config = self._static_config
+        return LogManager(
             config.log_dirs,
             self._world,
+            essential=config.cluster.metadata_log_dir,
             max_open_files=budget.cached_files if budget else descriptors.FEW_FILES,
             on_directory_failed=self._directory_failed,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
-        self.logs = logs
-        # A node that fails half-way has not shut down cleanly: no marker is left then.
-        closing = _LogsClosing(logs, self._supervisor)
-        stack.push_async_exit(closing)
-        directories = tuple(meta.directory_id for meta in logs.claim(cluster_id, config.node_id))
 
-        if not config.remote_recover:
-            _check_metadata(self._world.disk, logs.directories)
-        self.metadata = metadata = await self._start_metadata(stack, directories[0])
-        controller = await self._start_controller(stack, metadata, cluster_id, budget)
-        config = dynamic_config(config, metadata.image)
+    async def _cluster_id(self) -> str:
+        """The id that the directories bear, or that empty ones are to be formatted with: the configured one,
+        a random one, or that of the quorum."""
+        config, cluster, disk = self._static_config, self._static_config.cluster, self._world.disk
+        check_metadata_place(disk, cluster)
+        if cluster.is_member:
+            check_formatted(cluster, load_ensemble(disk, cluster.directories))
+        known = cluster_id_of(disk, cluster.directories)
+        if known is None:
+            if self_formatting(cluster) is SelfFormatting.BY_THE_QUORUM:
+                return await ask_cluster_id(cluster, self._world, self._supervisor.stopped)
+            return config.cluster_id or encode_uuid(random_id(self._world))
+        if config.cluster_id not in (None, known):
+            raise ConfigError(f"firn.cluster.id: the data directories belong to cluster {known}")
+        return known
+
+    def _claim(self, stack: AsyncExitStack, cluster_id: str) -> Home:
+        """Note on every directory whose it is."""
+        config = self._static_config
+        place, node_id = config.cluster.metadata_log_dir, config.node_id
+        known = {} if self.logs is None else self.logs.claim(cluster_id, node_id)
+        self._directory_ids = {path: meta.directory_id for path, meta in known.items()}
+        metadata = known.get(place)
+        if metadata is None:
+            apart = LogDir(place, self._world)
+            stack.callback(apart.close)
+            taken = {meta.directory_id for meta in known.values()}
+            metadata = apart.claim(cluster_id, node_id, taken)
+            check_directory_ids({**known, place: metadata})
+        return Home(
+            cluster_id,
+            metadata.directory_id,
+            tuple(self._directory_ids.values()),
+            -1 if self.logs is None else self.logs.clean_epoch(),
+        )
+
+    def _make_plane(self, home: Home, budget: Budget | None) -> ControlPlane:
+        config, world, fail = self._static_config, self._world, self._supervisor.fail
+
+        def current() -> BrokerConfig:
+            return self._applier.config if self._applier else config
+
+        if not config.cluster.is_member:
+            limit = None if budget is None else _partition_limit(budget)
+            return AlonePlane(
+                config, current, world, home, world.new_uuid(), partition_limit=limit, on_fatal=fail
+            )
+        return ClusterPlane(
+            config,
+            current,
+            world,
+            home,
+            world.new_uuid(),
+            limits=_limits(config),
+            network=self.network,
+            turns=self.turns,
+            stopped=self._supervisor.stopped,
+            on_fatal=fail,
+        )
+
+    async def _start_broker(self, stack: AsyncExitStack, plane: ControlPlane, cluster_id: str) -> Broker:
+        """Open what it has, and become what the metadata says; nobody is let in yet."""
+        logs, metadata = self.logs, plane.metadata
+        assert logs is not None
+        await plane.caught_up(stack, await self._bind(stack))
+        config = dynamic_config(self._static_config, metadata.image)
         at_once(check_topics(metadata.image, config))
         self.cold = cold = await self._open_cold_tier(stack, config, cluster_id)
-        adopted = await cold.recover(controller) if cold is not None and config.remote_recover else {}
+        adopted: Adopted = {}
+        if cold is not None and config.remote_recover:
+            assert plane.adopter is not None  # `check_cluster`
+            adopted = await cold.recover(plane.adopter)
         replicas = Replicas()
         timers = Timers(asyncio.get_running_loop())
         applier = Applier(config, logs, replicas, cold.reader if cold else None, timers.purgatory)
@@ -236,18 +344,16 @@ class Node:
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         applier.adopt(adopted)
-        groups = self._make_coordinators(applier, controller, timers, replicas, logs)
+        groups = self._make_coordinators(applier, plane, timers, replicas, logs)
         stack.push_async_callback(groups.close)
+        metadata.subscribe(applier.apply)  # what comes from now on waits for its turn
         await applier.start(metadata.image)
         await logs.set_aside_unknown(applier.holds)
-        metadata.subscribe(applier.apply)
-
         broker = Broker(
             lambda: applier.config,
             self._clock,
             cluster_id,
-            metadata,
-            controller,
+            plane,
             replicas,
             logs,
             self._world.threads,
@@ -262,14 +368,17 @@ class Node:
         )
         stack.callback(broker.close)
         self._broker = broker
-        await self._bind(broker)
-        broker.epoch = closing.broker_epoch = await self._register(stack, broker, directories)
-        await self._serve(stack, broker, logs, applier, cold)
+        broker.endpoints.update(self._places)
+        dispatcher = Dispatcher(broker, plane.apis)
+        for server in self._servers:
+            server.answer_by(dispatcher, dispatcher.describe)
+        await plane.join(stack)
+        return broker
 
     def _make_coordinators(
         self,
         applier: Applier,
-        controller: Controller,
+        plane: ControlPlane,
         timers: Timers,
         replicas: Replicas,
         logs: LogManager,
@@ -280,9 +389,9 @@ class Node:
             return applier.config
 
         def image() -> MetadataImage:
-            return controller.image
+            return plane.metadata.image
 
-        internal = InternalTopics(config, image, controller)
+        internal = InternalTopics(config, image, plane.admin)
         groups = GroupCoordinators(config, image, self._world, timers, replicas, logs, internal)
         applier.watch(groups)
         return groups
@@ -301,10 +410,11 @@ class Node:
         await cold.claim()
         return cold
 
-    async def _serve(
-        self, stack: AsyncExitStack, broker: Broker, logs: LogManager, applier: Applier, cold: ColdTier | None
-    ) -> None:
+    async def _serve(self, stack: AsyncExitStack, broker: Broker) -> None:
         """Begin the chores of the node, and let clients in."""
+        logs, applier, cold = self.logs, self._applier, self.cold
+        assert logs is not None
+        assert applier is not None
         stack.push_async_callback(self._supervisor.close)
         self._supervisor.run("log-manager", logs.run())
         self._supervisor.run("applier", applier.run())
@@ -347,11 +457,11 @@ class Node:
 
     def connections(self) -> Mapping[str, int]:
         """Open connections by listener."""
-        return {server.listener: server.connection_count for server in self._servers}
+        return {server.listener: server.connection_count for server in self.listening}
 
     def memory(self) -> Mapping[str, int]:
         """Bytes held, by who holds them."""
-        held = {"requests": sum(server.request_memory_bytes for server in self._servers)}
+        held = {"requests": sum(server.request_memory_bytes for server in self.listening)}
         if self.cold is not None:
             flights = self.cold.reader.stats().flights
             held["cold_cache"] = flights.cached_bytes
@@ -362,103 +472,52 @@ class Node:
 
     def health(self) -> Sequence[Check]:
         """How logs, metadata and store are, and whether requests are served."""
-        return health.checks(self._supervisor.failure, self._broker, self.logs, self.cold, self.is_serving)
+        is_broker = self._static_config.cluster.is_broker
+        return health.checks(
+            self._supervisor.failure,
+            self._broker,
+            self.logs,
+            self.cold,
+            self.is_serving,
+            is_broker=is_broker,
+        )
 
     def _directory_failed(self, path: Path, error: StorageError) -> None:
         """Partitions of other directories go on; without metadata, or without any directory, nothing does."""
         self._failed_directories.add(path)
-        dirs = self._static_config.log_dirs
-        if path == dirs[0] or self._failed_directories.issuperset(dirs):
+        config = self._static_config
+        is_essential = path == config.cluster.metadata_log_dir
+        if is_essential or self._failed_directories.issuperset(config.log_dirs):
             self._supervisor.fail(f"log directory {path}", error)
+        elif self.plane is not None and path in self._directory_ids:
+            self.plane.directory_failed(self._directory_ids[path])
 
-    async def _start_metadata(self, stack: AsyncExitStack, directory_id: UUID) -> Publisher:
+    async def _bind(self, stack: AsyncExitStack) -> tuple[Endpoint, ...]:
+        """Take the addresses of the broker's listeners; where they are reached."""
         config = self._static_config
-        options = MetadataOptions(
-            node_id=config.node_id,
-            directory=config.log_dirs[0],
-            directory_id=directory_id,
-            segment_bytes=config.metadata_log_segment_bytes,
-            snapshot_max_bytes=config.metadata_log_max_record_bytes_between_snapshots,
-            snapshot_interval_ms=config.metadata_log_max_snapshot_interval_ms,
-        )
-        metadata = Publisher(options, self._world, on_fatal=self._supervisor.fail)
-        stack.push_async_callback(metadata.stop)
-        await metadata.start()
-        return metadata
-
-    async def _start_controller(
-        self, stack: AsyncExitStack, metadata: Publisher, cluster_id: str, budget: Budget | None
-    ) -> Controller:
-        config = self._static_config
-        options = ControllerOptions(
-            node_id=config.node_id,
-            cluster_id=cluster_id,
-            defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
-            listeners=_endpoints(config.controller_listeners),
-            partition_limit=None if budget is None else _partition_limit(budget),
-        )
-        rules = NodeConfigRules(lambda: self._applier.config if self._applier else config)
-        controller = Controller(options, metadata, self._world, rules)
-        stack.callback(controller.stop)
-        await controller.start()
-        return controller
-
-    async def _bind(self, broker: Broker) -> None:
-        config = self._static_config
-        limits = Limits(
-            max_request_bytes=config.socket_request_max_bytes,
-            idle_ms=_or_unbounded(config.connections_max_idle_ms),
-            request_memory_bytes=_or_unbounded(config.queued_max_request_bytes),
-            read_timeout_ms=config.request_read_timeout_ms,
-            send_timeout_ms=config.send_timeout_ms,
-        )
-        admission = Admission(config.max_connections)
-        dispatcher = Dispatcher(broker)
+        limits, admission = _limits(config), Admission(config.max_connections)
         advertised = {one.name: one for one in config.advertised_listeners}
         for listener in config.listeners:
             server = Server(
                 listener.host,
                 listener.port,
-                dispatcher,
+                _not_yet,
                 limits=limits,
                 listener=listener.name,
                 admission=admission,
                 metrics=self.network,
                 turns=self.turns,
-                describe=dispatcher.describe,
             )
             await server.bind()
+            stack.push_async_callback(server.close)
             self._servers.append(server)
             told = advertised[listener.name]
-            broker.endpoints[listener.name] = (told.host, told.port or server.port)
-
-    async def _register(self, stack: AsyncExitStack, broker: Broker, directories: tuple[UUID, ...]) -> int:
-        """Make this process the broker that leads; it is fenced again at the end, so that the next one may
-        be.
-        """
-        config, controller = self._static_config, broker.controller
-        epoch = await controller.register_broker(
-            RegisterBroker(
-                broker_id=config.node_id,
-                incarnation_id=self._world.new_uuid(),
-                endpoints=tuple(
-                    Endpoint(name, host, port) for name, (host, port) in broker.endpoints.items()
-                ),
-                cluster_id=broker.cluster_id,
-                rack=config.broker_rack,
-                log_dirs=directories,
-            )
-        )
-        await controller.unfence_broker(config.node_id, epoch)
-        stack.push_async_callback(_fence, controller, config.node_id, epoch)
-        return epoch
+            self._places[listener.name] = (told.host, told.port or server.port)
+        return tuple(Endpoint(name, host, port) for name, (host, port) in self._places.items())
 
 
-async def _fence(controller: Controller, node_id: int, epoch: int) -> None:
-    try:
-        await controller.fence_broker(node_id, epoch)
-    except StorageError as e:
-        log.warning("node %d stops without saying so in the metadata: %s", node_id, e)
+def _not_yet(context: RequestContext, frame: memoryview) -> Answer:
+    raise InvariantError("nobody is let in before the broker is there")
 
 
 class _LogsClosing:
@@ -467,7 +526,7 @@ class _LogsClosing:
     def __init__(self, logs: LogManager, supervisor: Supervisor) -> None:
         self._logs = logs
         self._supervisor = supervisor
-        self.broker_epoch = -1
+        self.broker_epoch: Callable[[], int] = lambda: -1
 
     async def __call__(
         self,
@@ -475,8 +534,9 @@ class _LogsClosing:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        clean = error is None and self._supervisor.failure is None and self.broker_epoch >= 0
-        await self._logs.close(clean, self.broker_epoch)
+        epoch = self.broker_epoch()
+        clean = error is None and self._supervisor.failure is None and epoch >= 0
+        await self._logs.close(clean, epoch)
 
 
 def _cleaner_settings(config: BrokerConfig) -> CleanerSettings:
@@ -496,26 +556,16 @@ def _or_unbounded(value: int) -> int:
     return sys.maxsize if value < 0 else value
 
 
-def _cluster_id(config: BrokerConfig, world: World) -> str:
-    """The id that the data directories bear; new ones are formatted with the configured or a random id."""
-    known = cluster_id_of(world.disk, config.log_dirs)
-    if known is None:
-        return config.cluster_id or encode_uuid(random_id(world))
-    if config.cluster_id not in (None, known):
-        raise ConfigError(f"firn.cluster.id: the data directories belong to cluster {known}")
-    return known
-
-
-def _check_metadata(disk: Disk, log_dirs: Sequence[Path]) -> None:
+def _check_metadata(disk: Disk, cluster: ClusterConfig, logs: LogManager | None) -> None:
     """Refuse to begin with empty metadata where there are partitions: `CorruptionError`.
 
     The metadata was lost, and the partitions of topics that nobody knows would be set aside.
     """
-    metadata = log_dirs[0] / names.CLUSTER_METADATA_DIR
+    metadata = cluster.metadata_log_dir / names.CLUSTER_METADATA_DIR
     found = [entry.name for entry in disk.list(metadata)] if exists(disk, metadata) else []
     if any(name.endswith((names.LOG, ".checkpoint")) for name in found):
         return
-    for path in log_dirs:
+    for path in () if logs is None else logs.directories:
         replicas = [e.name for e in disk.list(path) if e.is_dir and names.parse_partition_dir(e.name)]
         replicas = [name for name in replicas if name != names.CLUSTER_METADATA_DIR]
         if replicas:
@@ -525,11 +575,17 @@ def _check_metadata(disk: Disk, log_dirs: Sequence[Path]) -> None:
             )
 
 
+def _limits(config: BrokerConfig) -> Limits:
+    return Limits(
+        max_request_bytes=config.socket_request_max_bytes,
+        idle_ms=_or_unbounded(config.connections_max_idle_ms),
+        request_memory_bytes=_or_unbounded(config.queued_max_request_bytes),
+        read_timeout_ms=config.request_read_timeout_ms,
+        send_timeout_ms=config.send_timeout_ms,
+    )
+
+
 def _partition_limit(budget: Budget) -> PartitionLimit:
     return PartitionLimit(
         budget.partitions, f"its {budget.limit} open files (RLIMIT_NOFILE) carry {budget.partitions}"
     )
-
-
-def _endpoints(listeners: tuple[Listener, ...]) -> tuple[Endpoint, ...]:
-    return tuple(Endpoint(one.name, one.host, one.port) for one in listeners)

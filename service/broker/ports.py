@@ -20,12 +20,16 @@ from service.metadata.controller.requests import (
 )
 
 
-class TopicAdmin(Protocol):
-    """Creates topics, has them grow, and deletes them; each has its own outcome."""
+class TopicMaker(Protocol):
+    """Creates topics, each with its own outcome; they are known to this node when it returns."""
 
     async def create_topics(
         self, requests: Sequence[CreateTopic], *, validate_only: bool = False
     ) -> list[CreateTopicResult]: ...
+
+
+class TopicAdmin(TopicMaker, Protocol):
+    """Creates topics, has them grow, and deletes them; each has its own outcome."""
 
     async def create_partitions(
         self, requests: Sequence[CreatePartitions], *, validate_only: bool = False
@@ -62,6 +66,12 @@ class FeatureAdmin(Protocol):
     ) -> None: ...
 
 
+class BrokerAdmin(TopicMaker, ConfigAdmin, Protocol):
+    """What a broker asks of the controller for itself, and for its clients after a look of its own."""
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock: ...
+
+
 class AdminHost(Protocol):
     """What the admin's handlers need of their node, a broker or a controller."""
 
@@ -73,9 +83,3 @@ class AdminHost(Protocol):
     def config_admin(self) -> ConfigAdmin: ...
     @property
     def feature_admin(self) -> FeatureAdmin: ...
-
-
-class ProducerIdSource(Protocol):
-    """Gives a broker ids that nobody else will ever get."""
-
-    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock: ...

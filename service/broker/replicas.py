@@ -1,4 +1,6 @@
-"""The partitions that this node holds, by name and by id. Owned by the event loop."""
+"""The partitions that this node holds, by name and by id. Owned by the event loop.
+
+What it does not hold is told by the metadata: another node may."""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.types import TopicIdPartition
+from service.metadata.image import MetadataImage
 from service.partition.partition import Partition
 
 
@@ -21,6 +24,11 @@ class Replicas:
         self._online: dict[tuple[str | UUID, int], Partition] = {}
         self._offline: dict[tuple[str | UUID, int], str] = {}
         self._changed: Callable[[UUID, int], None] | None = None
+        self._image: Callable[[], MetadataImage] = MetadataImage
+
+    def known_by(self, image: Callable[[], MetadataImage]) -> None:
+        """`image` is the newest metadata, which tells what there is elsewhere."""
+        self._image = image
 
     def watch(self, changed: Callable[[UUID, int], None]) -> None:
         """Call `changed` with topic id and number of each partition that comes or goes, or whose entry of the
@@ -87,8 +95,8 @@ class Replicas:
     def find(self, topic: str | UUID, partition: int) -> Partition:
         """The partition by its topic's name or id, as the request names it.
 
-        `RequestError` KAFKA_STORAGE_ERROR where it is offline, UNKNOWN_TOPIC_OR_PARTITION, or
-        UNKNOWN_TOPIC_ID where no topic has that id.
+        `RequestError` KAFKA_STORAGE_ERROR where it is offline, NOT_LEADER_OR_FOLLOWER where it is another
+        node's, or not here yet; UNKNOWN_TOPIC_OR_PARTITION, or UNKNOWN_TOPIC_ID where no topic has that id.
         """
         found = self._online.get((topic, partition))
         if found is not None:
@@ -96,10 +104,12 @@ class Replicas:
         reason = self._offline.get((topic, partition))
         if reason is not None:
             raise RequestError(ErrorCode.kafka_storage_error, f"{topic}-{partition} is offline: {reason}")
-        known = (topic, 0) in self._online or (topic, 0) in self._offline
-        unknown_id = isinstance(topic, UUID) and not known
+        known = self._image().topic(topic)
+        if known is not None and partition in known.partitions:
+            raise RequestError(ErrorCode.not_leader_or_follower, f"{topic}-{partition} is not here")
+        unknown_id = isinstance(topic, UUID) and known is None
         code = ErrorCode.unknown_topic_id if unknown_id else ErrorCode.unknown_topic_or_partition
-        raise RequestError(code, f"no partition {topic}-{partition} here")
+        raise RequestError(code, f"there is no partition {topic}-{partition}")
 
 
 def _keys(tip: TopicIdPartition) -> tuple[tuple[str | UUID, int], ...]:

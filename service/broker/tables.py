@@ -58,12 +58,18 @@ class Host(Protocol):
 
     async def load(self, module: str) -> ModuleType: ...
 
+    async def forward(
+        self, context: RequestContext, header: RequestHeader, frame: memoryview, request: Any
+    ) -> Response:
+        """The controller's answer to a request that it decides."""
+
 
 class Served(NamedTuple):
     """Who answers an API on a listener. `parse`: by hand, and so is the answer; in steps what has
     many elements. `late`: the module of `handlers` with what stands here, which the first request loads: a
     node without groups does without their code. `quick` answers ordinary requests from their bytes, without a
-    message or a task; None for those that `handle` is for.
+    message or a task; None for those that `handle` is for. `forwards`: whether the canonical request goes to
+    the controller as it came (`Host.forward`).
     """
 
     handle: Handler = _is_not_loaded
@@ -71,6 +77,7 @@ class Served(NamedTuple):
     parse_steps: ParseSteps | None = None
     late: str = ""
     quick: Quick | None = None
+    forwards: Callable[[Any], bool] | None = None
 
 
 BROKER_APIS: Final[dict[int, Served]] = {

@@ -1,10 +1,11 @@
-"""`firn dev`: a node and an embedded S3, with no configuration at all."""
+"""`firn dev`: a node, or several that are one cluster, and an embedded S3, with no configuration at all."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,12 +25,22 @@ DEV_SETTINGS = {
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = subparsers.add_parser(
         "dev",
-        help="run a node with an embedded S3",
-        description="Run a node whose cold tier is an embedded S3 server (moto), and their web console. "
-        "All end with SIGTERM or SIGINT. The embedded S3 keeps its objects only as long as it runs.",
+        help="run a node, or a cluster, with an embedded S3",
+        description="Run a node, or with --nodes a cluster of several, whose cold tier is an embedded S3 "
+        "server (moto), and their web console. All end with SIGTERM or SIGINT. The embedded S3 keeps its "
+        "objects only as long as it runs.",
     )
     parser.add_argument(
-        "--port", type=int, default=9092, help="the node's port, 0 for a free one (default: 9092)"
+        "--port",
+        type=int,
+        default=9092,
+        help="the node's port, those of several follow it; 0 for free ones (default: 9092)",
+    )
+    parser.add_argument("--nodes", type=int, default=1, help="run so many brokers (default: 1)")
+    parser.add_argument(
+        "--controllers",
+        type=int,
+        help="so many of several nodes are controllers, too (default: three, or all where they are fewer)",
     )
     parser.add_argument(
         "--http-port",
@@ -57,36 +68,76 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     from functools import partial
 
+    from service.base.errors import ConfigError
     from service.cli.dev_console import with_console
     from service.cli.embedded_s3 import FOREIGN, EmbeddedS3, environment
     from service.config.settings import BrokerConfig
 
+    if args.nodes < 1:
+        raise ConfigError(f"--nodes {args.nodes}: at least one")
+    if args.nodes == 1 and args.controllers not in (None, 1):
+        raise ConfigError(f"--controllers {args.controllers}: there is one node")
     with contextlib.ExitStack() as stack:
         stack.enter_context(_terminated_is_interrupted())
         directory = stack.enter_context(_data_directory(args.dir))
         s3 = stack.enter_context(EmbeddedS3(BUCKET))
-        config = BrokerConfig.from_properties(
-            {
-                "listeners": f"PLAINTEXT://127.0.0.1:{args.port}",
-                "log.dirs": str(directory),
-                "firn.http.listener": f"127.0.0.1:{args.http_port}",
-                "firn.remote.url": BUCKET_URL,
-                "firn.remote.s3.endpoint": s3.endpoint,
-                **DEV_SETTINGS,
-                **dict(args.set),
-            }
-        )
+        settings = {
+            "firn.remote.url": BUCKET_URL,
+            "firn.remote.s3.endpoint": s3.endpoint,
+            **DEV_SETTINGS,
+            **dict(args.set),
+        }
         for name in FOREIGN:
             os.environ.pop(name, None)
         os.environ.update(environment())
         print(f"s3: {s3.endpoint}", f"bucket: {BUCKET_URL}", f"data: {directory}", sep="\n")
         print(f"to look into the bucket: export AWS_ENDPOINT_URL={s3.endpoint} {_keys()}", flush=True)
+        if args.nodes > 1:
+            return _run_cluster(args, directory, settings)
+        config = BrokerConfig.from_properties(
+            {
+                "listeners": f"PLAINTEXT://127.0.0.1:{args.port}",
+                "log.dirs": str(directory),
+                "firn.http.listener": f"127.0.0.1:{args.http_port}",
+                **settings,
+            }
+        )
         beside = None
         if not args.no_console:
             beside = partial(
                 with_console, node_id=config.node_id, port=args.console_port, log_level=args.log_level
             )
         return serve(config, args.log_level, beside)
+
+
+def _run_cluster(args: argparse.Namespace, directory: Path, settings: dict[str, str]) -> int:
+    """Several nodes as processes of their own, and one console for them all."""
+    from service.base.world import system_world
+    from service.cli.dev_console import end_console, start_console
+    from service.cli.dev_nodes import HOST, agree_on_ports, format_nodes, lay_out, run_nodes
+
+    controllers = min(3, args.nodes) if args.controllers is None else args.controllers
+    ports = agree_on_ports(args.port, args.nodes, controllers)
+    http, _ = agree_on_ports(args.http_port, args.nodes, 0)
+    world = system_world()
+    plan = lay_out(args.nodes, controllers, ports, directory, world, settings)
+    for node, port in zip(plan.nodes, http, strict=True):
+        node.settings["firn.http.listener"] = f"{HOST}:{port}"
+    format_nodes(plan, world)
+    consoles: list[subprocess.Popen[bytes]] = []
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        if line.startswith("ready: ") and not args.no_console:
+            metrics = [f"{n}=http://{HOST}:{port}" for n, port in enumerate(http, start=1)]
+            bootstrap = line.rpartition(" ")[2].partition(",")[0]
+            consoles.append(start_console(bootstrap, metrics, args.console_port, args.log_level))
+
+    try:
+        return run_nodes([node.child(args.log_level) for node in plan.nodes], say=say)
+    finally:
+        for console in consoles:
+            end_console(console)
 
 
 def _keys() -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -39,7 +39,7 @@ async def _opened(
         finally:
             starting.cancel()
             for process in started:
-                _end(process)
+                end_console(process)
 
 
 async def _start(
@@ -49,20 +49,28 @@ async def _start(
     while not node.is_serving:
         await asyncio.sleep(LOOK_S)
     host, bootstrap_port = node.address
+    started.append(start_console(f"{host}:{bootstrap_port}", [metrics], port, log_level))
+
+
+def start_console(
+    bootstrap: str, metrics: Sequence[str], port: int, log_level: str
+) -> subprocess.Popen[bytes]:
+    """The console's process. `metrics`: ``NODE=URL`` of each node's HTTP listener."""
+    listeners = [word for one in metrics for word in ("--metrics", one)]
     command = [
         sys.executable, "-m", "service.cli.main", "console",
-        "--bootstrap", f"{host}:{bootstrap_port}",
-        "--metrics", metrics,
+        "--bootstrap", bootstrap,
+        *listeners,
         "--port", str(port),
         "--survey-every", str(SURVEY_S),
         "--log-level", log_level,
         "--until-eof",
     ]  # fmt: skip
     # Its standard input is how it learns that this process has ended, however that came.
-    started.append(subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True))
+    return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_console(process: subprocess.Popen[bytes]) -> None:
     assert process.stdin is not None
     process.stdin.close()
     try:

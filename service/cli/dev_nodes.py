@@ -155,14 +155,17 @@ def lay_out(
     return Plan(tuple(laid), encode_uuid(random_id(world)), ",".join(map(str, voters)))
 
 
-def format_nodes(plan: Plan, world: World) -> None:
-    """Make the nodes' directories ready: of each controller as a voter, of each broker as it is."""
+def format_nodes(plan: Plan, world: World, features: Mapping[str, int] | None = None) -> None:
+    """Make the nodes' directories ready: of each controller as a voter, of each broker as it is.
+
+    `features` begin with these levels, the others with their newest.
+    """
     from service.config.cluster import ClusterConfig
     from service.metadata.bootstrap import parse_initial_controllers
-    from service.metadata.features import supported_features
+    from service.metadata.features import cluster_features
     from service.metadata.formatting import Order, effective_levels, format_directories
 
-    levels = effective_levels({}, supported_features(), is_dynamic=True)
+    levels = effective_levels(features or {}, cluster_features(), is_dynamic=True)
     for node in plan.nodes:
         cluster = ClusterConfig.from_properties(node.settings)
         order = Order(

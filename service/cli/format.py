@@ -97,10 +97,8 @@ def run(args: argparse.Namespace) -> int:
     from service.base.properties_file import load_properties
     from service.base.world import system_world
     from service.config.cluster import ClusterConfig
-    from service.config.served import SEVERAL_NODES
     from service.config.tables.checks import cluster_id_problem
-    from service.metadata.bootstrap import feature_frames, levels_of
-    from service.metadata.features import bootstrap_frames, supported_features
+    from service.metadata.features import cluster_features, supported_features
     from service.metadata.formatting import Order, effective_levels, format_directories
 
     properties = load_properties(args.config) if args.config else {}
@@ -110,10 +108,8 @@ def run(args: argparse.Namespace) -> int:
     controllers = _initial_controllers(args, cluster)
     named = bool(controllers) or args.no_initial_controllers
     is_dynamic = not cluster.quorum.voters and (named or not cluster.is_alone)
-    levels = effective_levels(_asked(args), supported_features(), is_dynamic=is_dynamic)
-    if not SEVERAL_NODES and (before := levels_of(bootstrap_frames())) != levels_of(feature_frames(levels)):
-        shown = ", ".join(f"{name}={level}" for name, level in before.items())
-        raise ConfigError(f"--feature: a node begins with {shown}; other levels cannot be chosen yet")
+    supported = cluster_features() if cluster.is_member else supported_features()
+    levels = effective_levels(_asked(args), supported, is_dynamic=is_dynamic)
     cluster = cluster.placed(Path.cwd(), socket.gethostname())
     order = Order(
         cluster_id=args.cluster_id,

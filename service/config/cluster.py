@@ -38,7 +38,7 @@ from service.config.listeners import (
     read_voters,
 )
 from service.config.parsing import parse
-from service.config.tables import MEMBER_KEYS
+from service.config.tables import BROKER_KEYS
 
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
@@ -112,6 +112,12 @@ class ClusterConfig:
         return _is_alone(self.node_id, self.process_roles, self.quorum.voters, self.quorum.bootstrap_servers)
 
     @property
+    def is_member(self) -> bool:
+        """Whether it is one of several or can be joined: it goes by what its quorum says. A node that is
+        alone and has no controller's listener decides in memory."""
+        return not self.is_alone or bool(self.controller_listeners)
+
+    @property
     def is_static_voter(self) -> bool:
         """Whether the configuration names this node among the quorum's voters, or it is alone."""
         return self.is_alone or any(voter.node_id == self.node_id for voter in self.quorum.voters)
@@ -128,7 +134,7 @@ class ClusterConfig:
         Takes the node's other keys, too, and checks each for itself.
         """
         problems: list[str] = []
-        values = parse(properties, MEMBER_KEYS, "configuration key", problems)
+        values = parse(properties, BROKER_KEYS, "configuration key", problems)
         if problems:
             raise ConfigError("\n".join(problems))
         return read_cluster(values)

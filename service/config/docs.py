@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterable
 
 from service.config.keys import ConfigKey, to_text
-from service.config.served import SEVERAL_NODES
 from service.config.tables import BROKER_KEYS, REFUSED, TOPIC_KEYS
 from service.config.tables.groups import GROUP
 
@@ -21,15 +20,7 @@ its name and the reason, all of them at once. Credentials are never configured h
 them from its environment, S3 from the usual AWS chain.
 
 """
-_ALONE = """What differs from Kafka, because one node is all there is:
-- `node.id` defaults to 1, `process.roles` to `broker,controller`; a node is always both.
-- `listeners` defaults to the loopback interface, `log.dir` to `firn-data` in the working directory.
-- Listeners named by `controller.listener.names` are left closed: the controller is spoken to in memory.
-- `controller.quorum.voters` may name this node only, `default.replication.factor` may be 1 only.
-- Every listener must be advertised.
-- `firn.remote.url` is the switch of tiered storage.
-"""
-_SEVERAL = """What differs from Kafka:
+_DIFFERENCES = """What differs from Kafka:
 - `node.id` defaults to 1, `process.roles` to `broker,controller`. A node of both roles for which neither
   `controller.quorum.bootstrap.servers` nor another voter in `controller.quorum.voters` is named is alone:
   it is its own quorum and needs no listener for the controller.
@@ -43,7 +34,7 @@ _SEVERAL = """What differs from Kafka:
 
 def markdown() -> str:
     """The whole document."""
-    parts = [_HEAD, _SEVERAL if SEVERAL_NODES else _ALONE]
+    parts = [_HEAD, _DIFFERENCES]
     parts.append("## Node\n\nKeys marked * may be altered while the node runs.\n\n")
     parts.append(_table(BROKER_KEYS.values()))
     parts.append("\n## Topic\n\nSet when a topic is created, or later with `kafka-configs --alter`.\n\n")

@@ -23,8 +23,7 @@ from service.config.cluster import ClusterConfig, read_cluster
 from service.config.keys import LONG_MAX, Value, did_you_mean, invalid
 from service.config.listeners import Listener
 from service.config.parsing import parse
-from service.config.served import SEVERAL_NODES
-from service.config.tables import BROKER_KEYS, MEMBER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
+from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 
 __all__ = [
@@ -41,7 +40,6 @@ AS_TOTAL: Final = -2
 """`local.retention.*`: as the total retention."""
 UNLIMITED: Final = -1
 
-_MEMBER_DEFAULTS: Final = {name: key.default for name, key in MEMBER_KEYS.items()}
 _OF_THE_CLUSTER: Final = (
     "process_roles", "log_dirs", "listeners", "advertised_listeners", "controller_listeners",
 )  # fmt: skip
@@ -336,34 +334,13 @@ def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, 
         if field in known:
             fields[field] = value
     fields["groups"] = {one.name: values[one.name] for one in (*OFFSETS_TOPIC, *GROUPS)}
-    if not SEVERAL_NODES:
-        problems.extend(_not_alone(values))
-    if problems:
-        return fields
     try:
-        cluster = read_cluster({**_MEMBER_DEFAULTS, **values})
+        cluster = read_cluster(values)
     except ConfigError as e:
         problems.append(str(e))
     else:
         fields.update({name: getattr(cluster, name) for name in _OF_THE_CLUSTER}, cluster=cluster)
     return fields
-
-
-def _not_alone(values: Mapping[str, Value]) -> Iterable[str]:
-    """What a node cannot be yet: one of several."""
-    roles, voters = values["process.roles"], values["controller.quorum.voters"]
-    assert isinstance(roles, tuple)
-    assert isinstance(voters, tuple)
-    if set(roles) != {"broker", "controller"}:
-        yield "process.roles: a single node is both: broker,controller"
-    for entry in voters:
-        node_id, separator, _ = entry.partition("@")
-        if separator and node_id.isdecimal() and int(node_id) != values["node.id"]:
-            yield (
-                f"controller.quorum.voters: {entry} is not this node (node.id={values['node.id']}); "
-                "a quorum of several nodes is not supported"
-            )
-            return
 
 
 def _topic_defaults(given: Mapping[str, str], values: Mapping[str, Value]) -> dict[str, Value]:

@@ -26,10 +26,11 @@ _REFUSED_MS: Final = 60_000
 class LogDirs:
     """Locks the directories at once."""
 
-    def __init__(self, paths: Iterable[Path], world: World) -> None:
+    def __init__(self, paths: Iterable[Path], world: World, essential: Path | None = None) -> None:
         """A directory that cannot be used is left out (Kafka `LogManager.createAndValidateLogDirs`).
 
-        `StorageError` for the first one, which holds the metadata log, and if any is in use.
+        `StorageError` for the `essential` one, which holds the metadata log (None: the first one), where none
+        can be used, and if any is in use.
         """
         self.in_use: list[LogDir] = []
         self.failed: set[LogDir] = set()
@@ -38,9 +39,13 @@ class LogDirs:
         self._clock = world.clock
         self._refused_ms: dict[LogDir, int] = {}
         """until when new logs had better lie elsewhere"""
+        every = tuple(paths)
+        self._essential = essential or every[0]
         try:
-            for path in paths:
+            for path in every:
                 self._lock(path, world)
+            if not self.in_use:
+                raise next(iter(self._unusable.values()))
         except StorageError:
             self.close()
             raise
@@ -49,7 +54,7 @@ class LogDirs:
         try:
             self.in_use.append(LogDir(path, world))
         except DiskError as e:
-            if not self.in_use:
+            if path == self._essential:
                 raise
             self._note_unusable(path, e)
 
@@ -57,7 +62,7 @@ class LogDirs:
     def paths(self) -> list[Path]:
         return [home.path for home in self.in_use]
 
-    def claim(self, cluster_id: str, node_id: int) -> list[MetaProperties]:
+    def claim(self, cluster_id: str, node_id: int) -> dict[Path, MetaProperties]:
         """As `LogManager.claim`."""
         claimed: dict[Path, MetaProperties] = {}
         for home in tuple(self.in_use):
@@ -67,11 +72,17 @@ class LogDirs:
             except DiskError as e:
                 self.leave_out(home, e)
         check_directory_ids(claimed)
-        return list(claimed.values())
+        return claimed
+
+    def clean_epoch(self) -> int:
+        """As `LogManager.clean_epoch`."""
+        epochs = {home.read_clean_epoch() for home in self.in_use}
+        return epochs.pop() if len(epochs) == 1 and not self._unusable else -1
 
     def leave_out(self, home: LogDir, error: DiskError) -> None:
-        """A directory that fails before anything in it was opened; the first one's failure is raised."""
-        if home is self.in_use[0]:
+        """A directory that fails before anything in it was opened; the essential one's failure is raised,
+        and the last one's."""
+        if home.path == self._essential or len(self.in_use) == 1:
             raise error
         self.in_use.remove(home)
         home.close()

@@ -207,6 +207,15 @@ class LogDir:
         self.disk.fsync_dir(self.path)
         return True
 
+    def read_clean_epoch(self) -> int:
+        """The broker epoch of the last clean shutdown; -1 where there was none, or it is not said."""
+        try:
+            said = json.loads(read_file(self.disk, self.path / CLEAN_SHUTDOWN, MAX_SMALL_BYTES))
+            epoch = said["brokerEpoch"]
+        except (StorageError, CorruptionError, ValueError, KeyError, TypeError):
+            return -1
+        return epoch if isinstance(epoch, int) and epoch >= 0 else -1
+
     def write_clean_marker(self, broker_epoch: int) -> None:
         content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
         write_atomically(self.disk, self.path / CLEAN_SHUTDOWN, content.encode())

@@ -70,6 +70,7 @@ class LogManager:
         log_dirs: Iterable[Path],
         world: World,
         *,
+        essential: Path | None = None,
         checkpoint_interval_ms: int = 60_000,
         producer_expiration_ms: int = DEFAULT_PRODUCER_EXPIRATION_MS,
         io_threads: int = 2,
@@ -80,7 +81,8 @@ class LogManager:
 
         `on_directory_failed`: told on the loop of each log directory that has failed, once. A directory that
         cannot be used is left out, its replicas are offline (Kafka `LogManager.createAndValidateLogDirs`).
-        `StorageError` for the first one, which holds the metadata log, and if any is in use.
+        `StorageError` for the `essential` one, which holds the metadata log (None: the first one), where none
+        can be used, and if any is in use.
         """
         self.files = FileCache(world.disk, max_open_files)
         self.metrics = HotMetrics()
@@ -99,7 +101,7 @@ class LogManager:
         self._checkpoint_soon = False
         self._wake: asyncio.Event | None = None
         self._removing: asyncio.Task[None] | None = None
-        self._dirs = LogDirs(log_dirs, world)
+        self._dirs = LogDirs(log_dirs, world, essential)
         self._io = LogIo(world.threads, io_threads)
         self.on_thread = self._io.run  # for others: a read that is not small
         self._flusher = Flusher(self._io, world.clock, self, self.metrics)
@@ -113,9 +115,14 @@ class LogManager:
         """``producer.id.expiration.ms``; it holds from the next look at them on."""
         self._opener.producer_expiration_ms = expiration_ms
 
-    def claim(self, cluster_id: str, node_id: int) -> list[MetaProperties]:
+    def claim(self, cluster_id: str, node_id: int) -> dict[Path, MetaProperties]:
         """Note on every directory whose it is; `ConfigError` if one is another node's or cluster's."""
         return self._dirs.claim(cluster_id, node_id)
+
+    def clean_epoch(self) -> int:
+        """The broker epoch under which all directories were closed cleanly, to be asked before `open_all`; -1
+        where they were not, or do not agree."""
+        return self._dirs.clean_epoch()
 
     @property
     def directories(self) -> list[Path]:

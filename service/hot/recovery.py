@@ -373,10 +373,10 @@ class _Loader:
     def _may_have_lost(self, end_offset: int) -> bool:
         """Whether what stood at `end_offset` may have gone with the machine's cache.
 
-        Where every batch is flushed before the next one comes, nothing has.
+        Where every batch is flushed before the next one comes, nothing has, unless a flush failed.
         """
         known = self.known
-        if known.clean or self._state.config.flush_messages == 1:
+        if known.clean or (self._state.config.flush_messages == 1 and not known.doubtful):
             return False
         return known.lost_power and end_offset >= known.recovery_point
 

@@ -531,7 +531,14 @@ def _refusal(record: MetadataRecord | UnknownRecord) -> str:
 
 
 def _shelves(one: PartitionImage) -> set[Shelf]:
-    return shelves(one.replicas, one.isr, one.eligible_leader_replicas, one.leader, one.directories)
+    return shelves(
+        one.replicas,
+        one.isr,
+        one.eligible_leader_replicas,
+        one.leader,
+        one.directories,
+        is_moving=one.is_moving,
+    )
 
 
 def _or(new: tuple[int, ...] | None, old: tuple[int, ...]) -> tuple[int, ...]:

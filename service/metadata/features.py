@@ -75,6 +75,16 @@ def bootstrap_records() -> tuple[MetadataRecord, ...]:
     )
 
 
+def cluster_bootstrap_records() -> tuple[MetadataRecord, ...]:
+    """What a new cluster is set to that others can join."""
+    levels = {one.name: one.max_level for one in cluster_features() if one.name != KRAFT_VERSION}
+    first = levels.pop(METADATA_VERSION)
+    return (
+        FeatureLevelRecord(name=METADATA_VERSION, feature_level=first),
+        *(FeatureLevelRecord(name=name, feature_level=level) for name, level in levels.items()),
+    )
+
+
 def controller_frame(
     node_id: int,
     incarnation_id: UUID,

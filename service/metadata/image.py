@@ -41,6 +41,11 @@ class PartitionImage(NamedTuple):
     def has_leader(self) -> bool:
         return self.leader != NO_LEADER
 
+    @property
+    def is_moving(self) -> bool:
+        """Whether replicas are being added or removed."""
+        return bool(self.adding_replicas or self.removing_replicas)
+
 
 class TopicImage(NamedTuple):
     """One topic with its partitions 0..n-1."""
@@ -144,6 +149,10 @@ class MetadataImage:
     def with_kraft_version(self, level: int) -> MetadataImage:
         """This image under another ``kraft.version``."""
         return self if level == self.kraft_version else replace(self, kraft_version=level)
+
+    def topic(self, topic: str | UUID) -> TopicImage | None:
+        """One topic, by name or id."""
+        return self.topics_by_id.get(topic) if isinstance(topic, UUID) else self.topics_by_name.get(topic)
 
     def partition(self, topic_id: UUID, partition: int) -> PartitionImage | None:
         """One partition, or None where the topic or the partition is not there."""

@@ -1,10 +1,10 @@
 """In which partitions brokers and directories are found: what is done about one costs what it has. [P]
 
 A *shelf* names a question: who is in sync with, or may lead, which partitions (`member`); who leads which
-(`led`); which have no leader, which another than the preferred one; what lies in a directory. Under it stands
-one integer per topic, whose bit n is partition n: a change of ten thousand partitions of a topic is one
-integer that is made anew, and an image shares all others with the one before it. `MetadataDelta.build` keeps
-it, nothing else does.
+(`led`); which have no leader, which another than the preferred one, which are being reassigned; what lies in
+a directory. Under it stands one integer per topic, whose bit n is partition n: a change of ten thousand
+partitions of a topic is one integer that is made anew, and an image shares all others with the one before it.
+`MetadataDelta.build` keeps it, nothing else does.
 
 >>> index = PartitionIndex().toggled({leads(1): {UUID(int=5): [0, 9]}})
 >>> list(index.partitions(leads(1)))
@@ -27,6 +27,7 @@ Shelf = tuple[str, int]
 
 NO_LEADER_SHELF: Final[Shelf] = ("no leader", -1)
 NOT_PREFERRED_SHELF: Final[Shelf] = ("not preferred", -1)
+MOVING_SHELF: Final[Shelf] = ("moving", -1)
 _RESERVED_DIRECTORY_IDS: Final = 100
 _TOGGLE_US: Final = 1
 _TOPIC_US: Final = 3
@@ -105,6 +106,8 @@ def shelves(
     eligible: tuple[int, ...],
     leader: int,
     directories: Iterable[UUID],
+    *,
+    is_moving: bool = False,
 ) -> set[Shelf]:
     """All the shelves that a partition is on."""
     found = {("member", broker) for broker in isr}
@@ -115,6 +118,8 @@ def shelves(
         found.add(("led", leader))
     if replicas and leader != replicas[0]:
         found.add(NOT_PREFERRED_SHELF)
+    if is_moving:
+        found.add(MOVING_SHELF)
     for directory in directories:
         if (number := directory.int) >= _RESERVED_DIRECTORY_IDS:
             found.add(("directory", number))

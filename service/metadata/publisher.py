@@ -87,6 +87,13 @@ class QuorumOptions:
     timing: Timing = field(default_factory=Timing)
 
 
+class Overtaken(RequestError):
+    """The quorum wrote a batch of its own where the proposal was to stand: it is decided anew behind that."""
+
+    def __init__(self) -> None:
+        super().__init__(ErrorCode.not_controller, "The metadata log went on meanwhile.")
+
+
 class Guest(Protocol):
     """The controller, as far as the quorum tells it: it leads from `on_lead` to `on_step_down`."""
 
@@ -313,8 +320,8 @@ class Publisher:
         """Write one batch, in steps of which the last one writes; returns the image that holds once it is
         committed. `before` is the image of the proposal before, or the committed one. One at a time.
 
-        Raises `RequestError` NOT_CONTROLLER or RECORD_LIST_TOO_LARGE: nothing is written then. A
-        `StorageError` is the end of this log: what became of the batch is not known.
+        Raises `RequestError` NOT_CONTROLLER or RECORD_LIST_TOO_LARGE, or `Overtaken`: nothing is written
+        then. A `StorageError` is the end of this log: what became of the batch is not known.
         """
         quorum, now_ms = self._leading(), self._world.clock.now_ms()
         offset, epoch = quorum.next_offset, quorum.epoch
@@ -324,8 +331,10 @@ class Publisher:
         place = {"base_offset": offset, "epoch": epoch, "timestamp_ms": now_ms}
         batch = yield from encode_batch_in_steps(frames, **place)
         quorum = self._leading()
-        if (quorum.next_offset, quorum.epoch) != (offset, epoch):
+        if quorum.epoch != epoch:
             raise RequestError(ErrorCode.not_controller, "The metadata quorum has another leader now.")
+        if quorum.next_offset != offset:
+            raise Overtaken
         try:
             quorum.append(batch)
         except StorageError as e:

@@ -126,6 +126,11 @@ class Server:
         assert self._shared is not None
         return Peer(self._shared)
 
+    def answer_by(self, handler: Handler, describe: Describe) -> None:
+        """Who answers, from the `start` on that follows."""
+        assert self._shared is not None
+        self._shared.handler, self._shared.describe = handler, describe
+
     async def start(self) -> None:
         """Serve; binds first if that is not done."""
         if not self._listening:

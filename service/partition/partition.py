@@ -34,7 +34,7 @@ HIGH_WATERMARK: Final = -1
 
 
 class Partition:
-    """The leader replica of one partition on this node."""
+    """One partition's replica on this node; clients are served while it leads."""
 
     def __init__(
         self,
@@ -45,11 +45,17 @@ class Partition:
         isr_size: int,
         max_inflated_bytes: int,
         purgatory: Purgatory,
+        *,
+        is_leader: bool = True,
     ) -> None:
         self.tip = tip
         self._purgatory = purgatory
         self.unified = UnifiedLog(local, reader)
-        self.leader_epoch = leader_epoch  # noted in the log at once
+        self.is_leader = is_leader
+        """whether this node leads it, as the committed metadata says; nobody is served while it does not"""
+        self._leader_epoch = leader_epoch
+        if is_leader:
+            self.leader_epoch = leader_epoch  # noted in the log at once
         self.isr_size = isr_size
         self.replica_count = isr_size
         self.high_watermark = local.log_end_offset
@@ -62,8 +68,8 @@ class Partition:
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch in which this node leads. Set on election: the log notes where it begins before anybody
-        is told of it, so that its end can be told later, records or none (KIP-101).
+        """The epoch of whoever leads. Set on our election: the log notes where it begins before anybody is
+        told of it, so that its end can be told later, records or none (KIP-101).
 
         A log that cannot note it now tries again before it tells of epochs or takes a batch.
         """
@@ -77,6 +83,25 @@ class Partition:
             _log.warning("leader epoch %d of %s is not noted yet: %s", leader_epoch, self.tip, e)
         self._leader_epoch = leader_epoch
         self._changed()
+
+    def resign(self, leader_epoch: int) -> None:
+        """Another node leads from this epoch on, or nobody does: who waits here must look again."""
+        self._leader_epoch = leader_epoch
+        self.is_leader = False
+        self._purgatory.happened(self)
+
+    def elect(self, leader_epoch: int) -> None:
+        """This node leads from this epoch on."""
+        self.leader_epoch = leader_epoch
+        self.is_leader = True
+
+    def check_leads(self) -> None:
+        """`RequestError` NOT_LEADER_OR_FOLLOWER while this node does not lead the partition."""
+        if not self.is_leader:
+            raise RequestError(
+                ErrorCode.not_leader_or_follower,
+                f"{self.tip} is not led here in epoch {self._leader_epoch}",
+            )
 
     @property
     def start_offset(self) -> int:
@@ -153,11 +178,12 @@ class Partition:
         """Have the log begin at `offset` at the earliest (`HIGH_WATERMARK`: there); where it begins now.
 
         Nothing is durable by this, and segments go with `LocalLog.delete_below_start`. `RequestError`
-        POLICY_VIOLATION where records are compacted and never deleted, OFFSET_OUT_OF_RANGE beyond the high
-        watermark, KAFKA_STORAGE_ERROR while it is not known what of the log the bucket holds (Kafka
-        `Partition.deleteRecordsOnLeader`).
+        NOT_LEADER_OR_FOLLOWER, POLICY_VIOLATION where records are compacted and never deleted,
+        OFFSET_OUT_OF_RANGE beyond the high watermark, KAFKA_STORAGE_ERROR while it is not known what of the
+        log the bucket holds (Kafka `Partition.deleteRecordsOnLeader`).
         """
         self.log.check()
+        self.check_leads()
         policy = self.config.cleanup_policy
         if "compact" in policy and "delete" not in policy:
             raise RequestError(
@@ -218,19 +244,21 @@ class Partition:
         return self.is_copied and self.log.state.segments.active.size >= least_bytes and self.log.roll()
 
     def check_epoch(self, current_leader_epoch: int) -> None:
-        """Compare the epoch that a client believes in with ours (KIP-320).
+        """Compare the epoch that a client believes in with ours (KIP-320), and see that we lead.
 
         `RequestError` FENCED_LEADER_EPOCH when the client is behind, UNKNOWN_LEADER_EPOCH when it is ahead of
-        us; `StorageError` where the replica is offline, which answers nothing at all.
+        us, NOT_LEADER_OR_FOLLOWER when neither, and others lead; `StorageError` where the replica is offline,
+        which answers nothing at all.
         """
         self.log.check()
-        if current_leader_epoch in (NO_LEADER_EPOCH, self.leader_epoch):
-            return
-        behind = current_leader_epoch < self.leader_epoch
+        epoch = self._leader_epoch
+        if current_leader_epoch in (NO_LEADER_EPOCH, epoch):
+            if self.is_leader:
+                return
+            self.check_leads()
+        behind = current_leader_epoch < epoch
         code = ErrorCode.fenced_leader_epoch if behind else ErrorCode.unknown_leader_epoch
-        raise RequestError(
-            code, f"leader epoch of {self.tip} is {self.leader_epoch}, not {current_leader_epoch}"
-        )
+        raise RequestError(code, f"leader epoch of {self.tip} is {epoch}, not {current_leader_epoch}")
 
     def check_replicas(self) -> None:
         """Whether a batch with acks=all may be appended, asked before the batch is looked at, as in Kafka.
@@ -268,6 +296,7 @@ class Partition:
         NOT_ENOUGH_REPLICAS, MESSAGE_TOO_LARGE, and whatever `append` raises; nothing is written then.
         """
         self.log.check()
+        self.check_leads()
         if leader_epoch != self._leader_epoch:
             raise RequestError(
                 ErrorCode.not_leader_or_follower,

@@ -198,8 +198,9 @@ def encode_produce_response_in_steps(
     correlation_id: int,
     topics: Sequence[tuple[TopicKey, Sequence[ProducePartitionResult]]],
     throttle_ms: int = 0,
+    endpoints: Sequence[NodeEndpoint] = (),
 ) -> Steps[bytearray]:
-    """As `encode_produce_response`, many results at a time; without endpoints."""
+    """As `encode_produce_response`, many results at a time."""
     out = bytearray(8)
     flexible = version >= 9
     if flexible:
@@ -224,7 +225,10 @@ def encode_produce_response_in_steps(
         left -= 1
     out += _I32.pack(throttle_ms)
     if flexible:
-        out.append(0)
+        if endpoints and version >= 10:
+            write_endpoints_tag(out, endpoints)
+        else:
+            out.append(0)
     struct.pack_into(">ii", out, 0, len(out) - 4, correlation_id)
     return out
 

@@ -104,6 +104,20 @@ def _reassigned(module: Any, request: Any, error: dict[str, Any]) -> dict[str, A
     return {"responses": tuple(topics)}
 
 
+def _listed(module: Any, request: Any, error: dict[str, Any]) -> dict[str, Any]:
+    """What was asked for, of which nothing is known; the error stands above."""
+    topics = [
+        module.OngoingTopicReassignment(
+            name=one.name,
+            partitions=tuple(
+                module.OngoingPartitionReassignment(partition_index=each) for each in one.partition_indexes
+            ),
+        )
+        for one in request.topics or ()
+    ]
+    return {"topics": tuple(topics)}
+
+
 _ARRAYS: Final[dict[int, Refuse]] = {
     ApiKey.CREATE_TOPICS: _created,
     ApiKey.DELETE_TOPICS: _deleted,
@@ -112,4 +126,5 @@ _ARRAYS: Final[dict[int, Refuse]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _altered,
     ApiKey.ELECT_LEADERS: _elected,
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: _reassigned,
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: _listed,
 }

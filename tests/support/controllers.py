@@ -26,6 +26,7 @@ from service.broker.lifecycle import Timing as BrokerTiming
 from service.broker.membership import Membership
 from service.broker.rpc_catalog import Registration, RpcCatalog
 from service.cli.dev_nodes import agree_on_ports
+from service.config import listeners
 from service.config.settings import BrokerConfig
 from service.metadata.controller.broker_sessions import SessionTimes
 from service.metadata.controller.controller import ControllerOptions
@@ -83,6 +84,8 @@ class Fleet:
         self.running: dict[int, ControllerNode] = {}
         self.failures: list[tuple[str, BaseException]] = []
         self.metadata = metadata
+        self.replicates = False
+        self.timing = TIMING
         self.sessions = SessionTimes(session_timeout_ms=3_000, heartbeat_interval_ms=300)
         self._starts = 0
 
@@ -105,7 +108,7 @@ class Fleet:
             node_id,
             self.folder / str(node_id),
             key.directory_id,
-            quorum=QuorumOptions(identity, self.voters, TIMING),
+            quorum=QuorumOptions(identity, self.voters, self.timing),
             **self.metadata,
         )
 
@@ -126,9 +129,9 @@ class Fleet:
                         supported=cluster_features(),
                         voters=self.voters.ids,
                         sessions=self.sessions,
+                        replicates=self.replicates,
                     ),
-                    place.host,
-                    place.port,
+                    (listeners.Listener(place.name, place.host, place.port),),
                     heartbeat_interval_ms=self.sessions.heartbeat_interval_ms,
                 ),
                 lambda config=config: config,  # type: ignore[misc]
@@ -155,7 +158,7 @@ class Fleet:
         """As kill -9: nobody is told; what is in flight is lost."""
         node = self.running.pop(node_id)
         node.publisher.quorum._end()
-        await node.server.close(0)
+        await node.servers[0].close(0)
         await node.stop()
 
     async def stop(self, *node_ids: int) -> None:

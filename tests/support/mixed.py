@@ -116,7 +116,7 @@ class Member:
 
     def start(self) -> None:
         assert not self.running
-        command = [sys.executable, "-m", "tests.support.mixed_controller", str(self.properties)]
+        command = [sys.executable, "-m", "service.cli.main", "server", str(self.properties)]
         if not self.is_firn:
             command = [str(RUNNER), "server", str(self.properties)]
         with self.log_path.open("ab") as log:

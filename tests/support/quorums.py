@@ -11,6 +11,7 @@ from pathlib import Path
 
 from service.base.world import system_world
 from service.cli.dev_nodes import DevNode, Plan, agree_on_ports, format_nodes, lay_out
+from service.metadata.features import CATALOG_VERSION
 from tests.support.kafka_tools import RUNNER
 from tests.support.processes import FIRN, end, first_line, wait_until
 from tests.support.requirements import KAFKA_LIBS
@@ -119,7 +120,8 @@ class Cluster:
         world, chosen = system_world(), programs or {}
         ports = agree_on_ports(0, nodes, controllers)
         self.plan: Plan = lay_out(nodes, controllers, ports, folder, world, settings or {})
-        format_nodes(self.plan, world)
+        # a feature of ours is none that Kafka's nodes support: they would refuse themselves
+        format_nodes(self.plan, world, {CATALOG_VERSION: 0} if Program.KAFKA in chosen.values() else {})
         self.members = {
             node.node_id: Member(node, folder, chosen.get(node.node_id, Program.FIRN))
             for node in self.plan.nodes

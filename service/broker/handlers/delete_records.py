@@ -92,11 +92,11 @@ async def _delete(
         if piece.charge(PARTITION_US):
             await piece.next_turn()
         try:
-            found = broker.replicas.find(topic, partition)
-            if topic in INTERNAL_TOPICS:
+            if topic in INTERNAL_TOPICS and _is_known(broker, topic, partition):
                 raise RequestError(
                     ErrorCode.invalid_topic_exception, f"Cannot delete records of internal topic {topic}."
                 )
+            found = broker.replicas.find(topic, partition)
             outcomes[topic, partition] = _Deleted(found.log, found.delete_records(offset))
             while (
                 broker.replicas.get_by(topic, partition) is found
@@ -111,6 +111,11 @@ async def _delete(
             outcomes[topic, partition] = ErrorCode.kafka_storage_error
             broker.log_storage_error("DeleteRecords", topic, partition, e)
     return outcomes
+
+
+def _is_known(broker: Broker, topic: str, partition: int) -> bool:
+    known = broker.image.topics_by_name.get(topic)
+    return known is not None and partition in known.partitions
 
 
 async def _is_any_unsafe(broker: Broker, outcomes: dict[tuple[str, int], _Outcome], piece: Slice) -> bool:

@@ -79,6 +79,8 @@ def _partition(broker: Broker, topic: str, index: int, room: int) -> Steps[Parti
             error is ErrorCode.unknown_topic_or_partition
         ):  # Kafka has words for a topic, and none for an index
             message = None if topic in broker.image.topics_by_name else UNKNOWN
+        elif error is ErrorCode.not_leader_or_follower:  # another node's; any replica here can say
+            message = None
     except StorageError as e:
         error, message = ErrorCode.kafka_storage_error, str(e)
     return PartitionResponse(

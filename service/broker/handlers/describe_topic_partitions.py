@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.slices import in_slices
 from service.broker.broker import NO_THROTTLE, TOPIC_OPERATIONS, Broker
+from service.broker.cluster_view import Seen
 from service.broker.handlers.metadata import why_missing
 from service.broker.internal_topics import INTERNAL_TOPICS
 from service.metadata.image import PartitionImage, TopicImage
@@ -37,13 +38,14 @@ def handle(
 
     A cursor outside the topics asked for, or with a negative partition, is INVALID_REQUEST for every topic.
     """
-    return in_slices(_steps(broker, request))
+    return in_slices(_steps(broker, context.listener, request))
 
 
 def _steps(
-    broker: Broker, request: DescribeTopicPartitionsRequest
+    broker: Broker, listener: str, request: DescribeTopicPartitionsRequest
 ) -> Generator[int, None, DescribeTopicPartitionsResponse]:
     cursor, known = request.cursor, broker.image.topics_by_name
+    seen = broker.cluster.seen_by(listener)
     topics: list[DescribeTopicPartitionsResponseTopic] = []
     if cursor is not None and (yield from _is_outside(request, cursor)):
         for asked in request.topics:
@@ -68,9 +70,8 @@ def _steps(
         partitions = []
         for index in indexes[:room]:
             yield PARTITION_US
-            partitions.append(
-                _partition(index, topic.partitions[index], broker.offline_replicas(topic.id, index))
-            )
+            is_offline = broker.replicas.why_offline(topic.id, index) is not None
+            partitions.append(_partition(seen, index, topic.partitions[index], is_offline))
         topics.append(_described(topic, partitions))
         if len(indexes) > room:
             next_cursor = Cursor(topic_name=name, partition_index=indexes[room])
@@ -147,16 +148,18 @@ def _described(
 
 
 def _partition(
-    index: int, partition: PartitionImage, offline: tuple[int, ...]
+    seen: Seen, index: int, partition: PartitionImage, is_own_offline: bool
 ) -> DescribeTopicPartitionsResponsePartition:
+    """A partition without a leader is no error here, as in Kafka."""
+    leader, _ = seen.leader(partition.leader)
     return DescribeTopicPartitionsResponsePartition(
-        error_code=ErrorCode.none if partition.has_leader else ErrorCode.leader_not_available,
+        error_code=ErrorCode.none,
         partition_index=index,
-        leader_id=partition.leader,
+        leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=tuple(partition.replicas),
         isr_nodes=tuple(partition.isr),
-        eligible_leader_replicas=(),
-        last_known_elr=(),
-        offline_replicas=offline,
+        eligible_leader_replicas=tuple(partition.eligible_leader_replicas),
+        last_known_elr=tuple(partition.last_known_elr),
+        offline_replicas=seen.offline_replicas(partition, is_own_offline=is_own_offline),
     )

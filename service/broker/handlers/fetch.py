@@ -299,8 +299,13 @@ class _Fetching:
         broker, context, found = self._broker, self._context, self._pass
         holds = found.holds
         found.count()
+        endpoints = broker.node_endpoints(context.listener, found.leaders) if found.leaders else ()
         parts = yield from encode_fetch_response_in_steps(
-            context.api_version, context.correlation_id, topics, session_id=session_id
+            context.api_version,
+            context.correlation_id,
+            topics,
+            session_id=session_id,
+            endpoints=endpoints,
         )
         on_done = partial(_release, holds) if holds else None
         return Response(cast("list[Part]", parts), on_done, broker.read_carefully)

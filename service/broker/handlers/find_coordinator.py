@@ -65,35 +65,25 @@ def _steps(
     broker: Broker, listener: str, request: FindCoordinatorRequest, topic: TopicImage
 ) -> Steps[FindCoordinatorResponse]:
     found = []
+    known = broker.cluster.seen_by(listener).by_id
     for key in request.coordinator_keys:
         yield KEY_US
         replica = topic.partitions.get(partition_of(key, len(topic.partitions)))
-        place = None if replica is None else _place(broker, listener, replica.leader)
-        if replica is None or place is None:
+        leader = None if replica is None else known.get(replica.leader)
+        if leader is None:
             found.append(_nobody(key, ErrorCode.coordinator_not_available, "nobody leads its partition"))
             continue
-        host, port = place
         found.append(
             Coordinator(
                 key=key,
-                node_id=replica.leader,
-                host=host,
-                port=port,
+                node_id=leader.id,
+                host=leader.host,
+                port=leader.port,
                 error_code=ErrorCode.none,
                 error_message="",
             )
         )
     return FindCoordinatorResponse(throttle_time=NO_THROTTLE, coordinators=tuple(found))
-
-
-def _place(broker: Broker, listener: str, leader: int) -> tuple[str, int] | None:
-    """Where a client that came in by `listener` finds that node; None where nobody leads, or not there."""
-    if leader == broker.config.node_id:
-        return broker.endpoint(listener)
-    known = broker.image.brokers.get(leader)
-    if known is None or not known.is_active:
-        return None
-    return next(((one.host, one.port) for one in known.endpoints if one.name == listener), None)
 
 
 def _refused(

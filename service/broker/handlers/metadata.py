@@ -15,6 +15,8 @@ from service.broker.broker import (
     TOPIC_OPERATIONS,
     Broker,
 )
+from service.broker.cluster_view import Seen
+from service.broker.encoded_answers import TopicFlavour, TopicsOfFlavour
 from service.broker.internal_topics import INTERNAL_TOPICS, OFFSETS, as_created
 from service.metadata.controller.topic_names import what_is_wrong_with
 from service.metadata.image import MetadataImage, PartitionImage, TopicImage
@@ -24,7 +26,6 @@ from service.wire.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
-    MetadataResponseBroker,
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
@@ -35,7 +36,8 @@ NAME_US: Final = 2
 PARTITION_US: Final = 12
 """To describe and to encode it."""
 MOST_FLAVOURS: Final = 3
-"""Encoded topics are kept for so many versions at a time."""
+"""Encoded topics are kept for so many versions at a time, for each listener."""
+FIRST_VERSION_WITH_LISTENER_NOT_FOUND: Final = 6
 NOT_MADE: Final = INTERNAL_TOPICS - {OFFSETS}
 """Internal topics of what is not served."""
 
@@ -65,9 +67,7 @@ async def _create_and_answer(
 ) -> MetadataResponse:
     names = missing if isinstance(missing, list) else await missing
     if names:
-        await broker.topic_admin.create_topics(
-            [as_created(name, broker.config, broker.image) for name in names]
-        )
+        await broker.admin.create_topics([as_created(name, broker.config, broker.image) for name in names])
     answer = in_slices(_steps(broker, context.listener, context.api_version, request))
     return answer if isinstance(answer, MetadataResponse) else await answer
 
@@ -77,6 +77,9 @@ def _steps(
 ) -> Generator[int, None, MetadataResponse]:
     operations = TOPIC_OPERATIONS if request.include_topic_authorized_operations else OPERATIONS_NOT_ASKED
     image = broker.image
+    seen = broker.cluster.seen_by(listener)
+    most = MOST_FLAVOURS * max(len(broker.endpoints), 1)
+    known = broker.encoded_topics.asked(TopicFlavour(listener, version, operations), seen.standing, most)
     topics: list[Any] = []
     asked: Iterable[TopicImage | MetadataRequestTopic] = image.topics_by_name.values()
     if request.topics is not None:
@@ -85,20 +88,15 @@ def _steps(
         yield TOPIC_US
         found = one if isinstance(one, TopicImage) else _find(image, one)
         if isinstance(found, TopicImage):
-            topics.append((yield from _described(broker, found, version, operations)))
+            topics.append((yield from _described(broker, seen, found, known)))
         else:
             topics.append(found)
     of_cluster = CLUSTER_OPERATIONS if request.include_cluster_authorized_operations else OPERATIONS_NOT_ASKED
-    host, port = broker.endpoint(listener)
     return MetadataResponse(
         throttle_time=NO_THROTTLE,
-        brokers=(
-            MetadataResponseBroker(
-                node_id=broker.config.node_id, host=host, port=port, rack=broker.config.broker_rack
-            ),
-        ),
+        brokers=seen.in_metadata,
         cluster_id=broker.cluster_id,
-        controller_id=broker.config.node_id,
+        controller_id=broker.cluster.controller_id(seen),
         topics=tuple(topics),
         error_code=ErrorCode.none,
         cluster_authorized_operations=of_cluster,
@@ -154,20 +152,24 @@ def _missing(error: ErrorCode, name: str | None, topic_id: UUID | None) -> Metad
 
 
 def _described(
-    broker: Broker, topic: TopicImage, version: int, operations: int
+    broker: Broker, seen: Seen, topic: TopicImage, known: TopicsOfFlavour
 ) -> Generator[int, None, Encoded]:
     """The topic's part of the answer, as it was encoded before if it was."""
-    count, known = len(topic.partitions), broker.encoded_topics
-    yield TOPIC_US + count
-    element = known.get(topic, version, operations)
+    yield TOPIC_US + len(topic.partitions)
+    element = known.get(topic)
     if element is not None:
         return element
     partitions = []
+    _, version, operations = known.flavour
+    tells_listener = version >= FIRST_VERSION_WITH_LISTENER_NOT_FOUND
     for index in sorted(topic.partitions):
         yield PARTITION_US
-        partitions.append(
-            _partition(index, topic.partitions[index], broker.offline_replicas(topic.id, index))
-        )
+        is_offline = broker.replicas.why_offline(topic.id, index) is not None
+        one = topic.partitions[index]
+        if version == 0:
+            partitions.append(_first_version(seen, index, one))
+        else:
+            partitions.append(_partition(seen, index, one, is_offline, tells_listener))
     answer = MetadataResponseTopic(
         error_code=ErrorCode.none,
         name=topic.name,
@@ -176,16 +178,38 @@ def _described(
         partitions=tuple(partitions),
         topic_authorized_operations=operations,
     )
-    return known.add(topic, version, operations, answer, MOST_FLAVOURS * len(broker.image.topics_by_name))
+    return known.add(topic, answer, len(broker.image.topics_by_name))
 
 
-def _partition(index: int, partition: PartitionImage, offline: tuple[int, ...]) -> MetadataResponsePartition:
+def _partition(
+    seen: Seen, index: int, partition: PartitionImage, is_own_offline: bool, tells_listener: bool
+) -> MetadataResponsePartition:
+    leader, error = seen.leader(partition.leader, tells_listener=tells_listener)
     return MetadataResponsePartition(
-        error_code=ErrorCode.none if partition.has_leader else ErrorCode.leader_not_available,
+        error_code=error,
         partition_index=index,
-        leader_id=partition.leader,
+        leader_id=leader,
         leader_epoch=partition.leader_epoch,
         replica_nodes=tuple(partition.replicas),
         isr_nodes=tuple(partition.isr),
-        offline_replicas=offline,
+        offline_replicas=seen.offline_replicas(partition, is_own_offline=is_own_offline),
+    )
+
+
+def _first_version(seen: Seen, index: int, partition: PartitionImage) -> MetadataResponsePartition:
+    """Version 0 names no replica that clients cannot reach, and says that there is one."""
+    leader, error = seen.leader(partition.leader, tells_listener=False)
+    replicas = tuple([one for one in partition.replicas if one in seen.by_id])
+    isr = tuple([one for one in partition.isr if one in seen.by_id])
+    is_short = len(replicas) < len(partition.replicas) or len(isr) < len(partition.isr)
+    if error is ErrorCode.none and is_short:
+        error = ErrorCode.replica_not_available
+    return MetadataResponsePartition(
+        error_code=error,
+        partition_index=index,
+        leader_id=leader,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=replicas,
+        isr_nodes=isr,
+        offline_replicas=(),
     )

@@ -40,6 +40,7 @@ from service.records.validation import (
 )
 from service.wire.errors import WireError
 from service.wire.produce import (
+    NodeEndpoint,
     ProducedTopic,
     ProducePartitionResult,
     ProduceRequestView,
@@ -49,6 +50,8 @@ from service.wire.produce import (
 )
 
 FIRST_VERSION_WITH_ZSTD: Final = 7
+FIRST_VERSION_WITH_LEADERS: Final = 10
+"""Who is refused because we do not lead is told who does (KIP-951)."""
 _ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_AT + 1
 VALID_ACKS: Final = (-1, 0, 1)
 FULL: Final = (ENOSPC, EDQUOT)
@@ -275,7 +278,8 @@ async def _answer_in_slices(
         return _answer(broker, context, acks, topics, failed)
     version, correlation_id = context.api_version, context.correlation_id
     throttle_ms = broker.disks.throttle_ms(topics) if broker.disks.is_pressed else 0
-    steps = encode_produce_response_in_steps(version, correlation_id, topics, throttle_ms)
+    endpoints = await Slice().go_on(_leaders(broker, context, topics)) if failed else ()
+    steps = encode_produce_response_in_steps(version, correlation_id, topics, throttle_ms, endpoints)
     parts = [await Slice().go_on(steps)]
     return Throttled(parts, throttle_ms / 1000) if throttle_ms else Response(parts)
 
@@ -284,23 +288,50 @@ def _answer(
     broker: Broker, context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool
 ) -> Response | None:
     if broker.disks.is_pressed and (throttle_ms := broker.disks.throttle_ms(topics)):
-        return _throttled(context, acks, topics, failed, throttle_ms)
+        return _throttled(broker, context, acks, topics, failed, throttle_ms)
     if acks == 0:
         if failed:
             raise RefusedWithoutAnswer("produce with acks=0 was refused")
         return None
-    return Response([encode_produce_response(context.api_version, context.correlation_id, topics)])
+    version, correlation_id = context.api_version, context.correlation_id
+    if not failed:
+        return Response([encode_produce_response(version, correlation_id, topics)])
+    endpoints = at_once(_leaders(broker, context, topics))
+    return Response([encode_produce_response(version, correlation_id, topics, 0, endpoints)])
+
+
+def _leaders(
+    broker: Broker, context: RequestContext, topics: Sequence[AnsweredTopic]
+) -> Steps[tuple[NodeEndpoint, ...]]:
+    """Where those leaders are found that the answers tell of."""
+    leaders: dict[int, None] = {}
+    named = 0
+    for _, answers in topics:
+        for answer in answers:
+            named += 1
+            if not named % _NAMED_AT_A_TIME:
+                yield _NAMED_AT_A_TIME
+            if answer.current_leader is not None:
+                leaders[answer.current_leader[0]] = None
+    return broker.node_endpoints(context.listener, leaders) if leaders else ()
 
 
 def _throttled(
-    context: RequestContext, acks: int, topics: Sequence[AnsweredTopic], failed: bool, throttle_ms: int
+    broker: Broker,
+    context: RequestContext,
+    acks: int,
+    topics: Sequence[AnsweredTopic],
+    failed: bool,
+    throttle_ms: int,
 ) -> Response:
     """The answer, told that the connection's next request has to wait."""
     if acks == 0:
         if failed:
             raise RefusedWithoutAnswer("produce with acks=0 was refused")
         return Throttled([], throttle_ms / 1000)
-    answer = encode_produce_response(context.api_version, context.correlation_id, topics, throttle_ms)
+    endpoints = at_once(_leaders(broker, context, topics)) if failed else ()
+    version, correlation_id = context.api_version, context.correlation_id
+    answer = encode_produce_response(version, correlation_id, topics, throttle_ms, endpoints)
     return Throttled([answer], throttle_ms / 1000)
 
 
@@ -429,11 +460,15 @@ def _partition(
     broker: Broker, context: RequestContext, acks: int, topic: TopicKey, index: int, records: Buffer | None
 ) -> Partition:
     """Where the batch belongs, as far as can be told before it is looked at. `RequestError`."""
-    partition = broker.replicas.find(topic, index)
-    if partition.tip.topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT:
-        raise RequestError(
-            ErrorCode.invalid_topic_exception, f"Cannot append to internal topic {partition.tip.topic}"
-        )
+    try:
+        partition = broker.replicas.find(topic, index)
+    except RequestError:
+        known = broker.image.topic(topic)
+        if known is not None and index in known.partitions:
+            _check_internal(context, known.name)
+        raise
+    if partition.tip.topic in INTERNAL_TOPICS:
+        _check_internal(context, partition.tip.topic)
     if broker.disks.is_pressed:
         broker.disks.check(partition)
     if records is None:
@@ -444,12 +479,19 @@ def _partition(
         and records[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK == Codec.ZSTD
     ):
         raise RequestError(ErrorCode.unsupported_compression_type, "zstd needs Produce version 7")
+    if not partition.is_leader and acks in VALID_ACKS:
+        partition.check_leads()
     if acks == -1:
         partition.check_replicas()
     elif acks not in VALID_ACKS:
         check_frame(records)
         raise RequestError(ErrorCode.invalid_required_acks)
     return partition
+
+
+def _check_internal(context: RequestContext, topic: str) -> None:
+    if topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT:
+        raise RequestError(ErrorCode.invalid_topic_exception, f"Cannot append to internal topic {topic}")
 
 
 def _refused(
@@ -459,7 +501,15 @@ def _refused(
         broker.log_refusal("Produce", context, topic, index, error)
         broker.metrics.error("PRODUCE", error.code)
         errors = error.record_errors if isinstance(error, RecordsRefused) else ()
-        return ProducePartitionResult(index, error.code, record_errors=errors, error_message=error.message)
+        leader = None
+        if (
+            error.code is ErrorCode.not_leader_or_follower
+            and context.api_version >= FIRST_VERSION_WITH_LEADERS
+        ):
+            leader = broker.current_leader(topic, index)
+        return ProducePartitionResult(
+            index, error.code, record_errors=errors, error_message=error.message, current_leader=leader
+        )
     broker.log_storage_error("Produce", topic, index, error)
     broker.metrics.error("PRODUCE", ErrorCode.kafka_storage_error)
     message = None

@@ -7,13 +7,12 @@ the well-known ones that have none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from types import MappingProxyType
 from typing import Final
 
 from service.config.keys import ConfigKey
-from service.config.served import SEVERAL_NODES
 from service.config.tables.checks import S3_SCHEMES, http_url_problem, store_url_problem
 from service.config.tables.cleaner import CLEANER
 from service.config.tables.cluster import CLUSTER, CLUSTER_TOPIC
@@ -22,14 +21,12 @@ from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 from service.config.tables.log import HOURS_AND_MINUTES, LOG
 from service.config.tables.network import NETWORK
 from service.config.tables.node import NODE
-from service.config.tables.quorum import QUORUM
 from service.config.tables.refused import REASONS
 from service.config.tables.remote import REMOTE
 from service.config.tables.topic import TOPIC
 
 __all__ = [
     "BROKER_KEYS",
-    "MEMBER_KEYS",
     "REFUSED",
     "S3_SCHEMES",
     "TOPIC_KEYS",
@@ -57,21 +54,18 @@ def _broker_default(topic_key: ConfigKey) -> ConfigKey:
     )
 
 
-_TOPIC: Final = (*TOPIC, *CLUSTER_TOPIC) if SEVERAL_NODES else TOPIC
+_TOPIC: Final = (*TOPIC, *CLUSTER_TOPIC)
 TOPIC_KEYS: Final[Mapping[str, ConfigKey]] = MappingProxyType({key.name: key for key in _TOPIC})
 
 
-def _node_keys(quorum: Iterable[ConfigKey], topic: Iterable[ConfigKey]) -> Mapping[str, ConfigKey]:
-    tables = (NODE, NETWORK, quorum, LOG, CLEANER, OFFSETS_TOPIC, GROUPS, DISK, REMOTE)
-    defaults = (_broker_default(key) for key in topic if key.synonyms)
+def _node_keys() -> Mapping[str, ConfigKey]:
+    tables = (NODE, NETWORK, CLUSTER, LOG, CLEANER, OFFSETS_TOPIC, GROUPS, DISK, REMOTE)
+    defaults = (_broker_default(key) for key in _TOPIC if key.synonyms)
     every = (*chain.from_iterable(tables), *defaults, *HOURS_AND_MINUTES)
     return MappingProxyType({key.name: key for key in every})
 
 
-MEMBER_KEYS: Final = _node_keys(CLUSTER, (*TOPIC, *CLUSTER_TOPIC))
-"""What a node of several takes."""
-BROKER_KEYS: Final = MEMBER_KEYS if SEVERAL_NODES else _node_keys(QUORUM, TOPIC)
-"""What a node takes today."""
+BROKER_KEYS: Final = _node_keys()
 REFUSED: Final[Mapping[str, str]] = MappingProxyType(
     {name: reason for name, reason in REASONS.items() if name not in BROKER_KEYS}
 )

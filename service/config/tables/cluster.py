@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from service.config.tables.columns import BOOLEAN, INT, LIST, LONG, MIB, STRING, WEEK_MS, key, synonyms_of
-from service.config.tables.quorum import METADATA_LOG
+from service.config.tables.metadata_log import METADATA_LOG
 
 CLUSTER: Final = (
     key(
@@ -51,8 +51,10 @@ CLUSTER: Final = (
     ),
     key(
         "controller.quorum.append.linger.ms", INT, 0,
-        "The leader gathers records for so long before it writes them. While one flush is under way the next "
-        "one gathers by itself; Kafka's default is 25.",
+        "The leader gathers records for so long before it flushes and sends them; Kafka's default is 25. At "
+        "0 what comes while one flush is under way shares the next one: ten writers on three voters made "
+        "1,360 changes a second, half of them within 6.6 ms; at 25 it was 320 and 31 ms (`python -m "
+        "bench.quorum`).",
         at_least=0,
     ),
     key(
@@ -104,7 +106,8 @@ CLUSTER: Final = (
     ),
     key(
         "metadata.max.idle.interval.ms", INT, 500,
-        "The active controller writes a record that says nothing when it wrote none for so long. 0: never.",
+        "The active controller writes a record that says nothing when it wrote none for so long, so that "
+        "others see the log move; one whom nobody can follow writes none. 0: never.",
         at_least=0,
     ),
     key(

@@ -27,6 +27,7 @@ from service.metadata.controller import (
     isr_control,
     partitions_control,
     producer_ids_control,
+    reassignment_control,
     topics_control,
 )
 from service.metadata.controller.activation import activate, gates_catalog
@@ -42,10 +43,11 @@ from service.metadata.controller.broker_sessions import (
 from service.metadata.controller.cluster_control import check_epoch
 from service.metadata.controller.decision import Decision
 from service.metadata.controller.elections_control import ElectionSettings
-from service.metadata.controller.features_control import FeatureUpdate, KRaftUpgrade
+from service.metadata.controller.features_control import FeatureUpdate
 from service.metadata.controller.heartbeat_control import HeartbeatOutcome, process_heartbeat
 from service.metadata.controller.overseer import Overseer, ProbeBroker, note_failure
 from service.metadata.controller.periodic import ChoreTimes
+from service.metadata.controller.placement import REPLICATES
 from service.metadata.controller.requests import (
     AlterPartition,
     AlterPartitionResult,
@@ -68,6 +70,8 @@ from service.metadata.controller.requests import (
     Endpoint,
     PartitionLimit,
     ProducerIdBlock,
+    ReassignPartition,
+    ReassignResult,
     RegisterBroker,
     RegisterController,
     TopicDefaults,
@@ -105,6 +109,8 @@ class ControllerOptions:
     elections: ElectionSettings = field(default_factory=ElectionSettings)
     sessions: SessionTimes = field(default_factory=SessionTimes)
     chores: ChoreTimes = field(default_factory=ChoreTimes)
+    replicates: bool = REPLICATES
+    """brokers fetch partitions from each other, so that there can be several replicas, and new ones"""
 
 
 class Controller:
@@ -124,7 +130,6 @@ class Controller:
         config_rules: ConfigRules,
         *,
         probe: ProbeBroker | None = None,
-        upgrade_kraft: KRaftUpgrade | None = None,
         on_news: Callable[[], None] = lambda: None,
     ) -> None:
         """`on_news`: `next_deadline_ms` may have come nearer."""
@@ -133,7 +138,6 @@ class Controller:
         self._clock = world.clock
         self._new_uuid = world.new_uuid
         self._rules = config_rules
-        self._upgrade_kraft = upgrade_kraft
         self._incarnation_id = options.incarnation_id
         self._turns = Turns(publisher, self._clock, lambda: self._overseer.wrote())
         self._overseer = Overseer(
@@ -250,6 +254,7 @@ class Controller:
                 new_uuid=self._new_uuid,
                 limit=self._options.partition_limit,
                 validate_only=validate_only,
+                replicates=self._options.replicates,
             ),
             deadline_ms,
         )
@@ -318,7 +323,7 @@ class Controller:
                 supported=options.supported,
                 voters=options.voters,
                 min_isr=options.elections.min_isr,
-                upgrade_kraft=self._upgrade_kraft,
+                kraft_version=self._publisher.kraft_version,
             )
         )
 
@@ -447,6 +452,26 @@ class Controller:
         settings = self._options.elections
         return await self._decide(
             lambda image: elections_control.elect_leaders(image, request, settings), deadline_ms
+        )
+
+    async def alter_reassignments(
+        self,
+        requests: Sequence[ReassignPartition],
+        *,
+        allows_factor_change: bool = True,
+        deadline_ms: int | None = None,
+    ) -> list[ReassignResult]:
+        """Begin reassignments, and call others off."""
+        options = self._options
+        return await self._decide(
+            lambda image: reassignment_control.alter_reassignments(
+                image,
+                requests,
+                options.elections,
+                allows_factor_change=allows_factor_change,
+                replicates=options.replicates,
+            ),
+            deadline_ms,
         )
 
     async def assign_replicas(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
 
@@ -18,6 +18,13 @@ R = TypeVar("R")
 EXCESSIVE: Final = "Unable to perform excessively large batch operation."
 
 
+class QuorumLevel(NamedTuple):
+    """A ``kraft.version``: it lies in the quorum's own control records, and not in the metadata."""
+
+    level: int
+    validate_only: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[R]):
     """Nothing has changed yet. `is_atomic`: the records count together or not at all: one batch."""
@@ -25,6 +32,8 @@ class Decision(Generic[R]):
     frames: tuple[Frame, ...]
     response: R
     is_atomic: bool = True
+    quorum_level: QuorumLevel | None = None
+    """what the quorum is to have before the records are written; where it refuses, nothing is"""
 
 
 NEWEST_US: Final = 1

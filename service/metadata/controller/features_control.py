@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from enum import IntEnum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.metadata.controller.activation import MIN_ISR, cluster_min_isr
-from service.metadata.controller.decision import Decision, decided
+from service.metadata.controller.decision import Decision, QuorumLevel, decided
 from service.metadata.controller.requests import ResourceType
 from service.metadata.features import CATALOG_VERSION, ELR_VERSION, supported_features
 from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
@@ -38,20 +39,14 @@ class FeatureUpdate(NamedTuple):
     upgrade_type: int = UpgradeType.UPGRADE
 
 
-class KRaftUpgrade(Protocol):
-    """The quorum's own feature level, which lies in control records and not in the metadata."""
-
-    def __call__(self, level: int, *, validate_only: bool) -> None:
-        """Have ``kraft.version`` go to `level`. Raises `RequestError`, or `ValueError` with the reason why
-        the level cannot be."""
-
-
 class Electorate(NamedTuple):
     """Who has to support a level: this controller with what it supports, and the quorum's other voters."""
 
     node_id: int
     supported: tuple[FeatureRange, ...]
     voters: tuple[int, ...] = ()
+    kraft_version: int = 0
+    """as the quorum's log says, committed or not"""
 
 
 def update_features(
@@ -63,14 +58,18 @@ def update_features(
     supported: tuple[FeatureRange, ...] | None = None,
     voters: tuple[int, ...] = (),
     min_isr: int = 1,
-    upgrade_kraft: KRaftUpgrade | None = None,
+    kraft_version: int = 0,
 ) -> Decision[None]:
     """Change all of them, or none. Raises `RequestError` INVALID_UPDATE_VERSION, which names the first that
-    cannot be, or what `upgrade_kraft` raises.
+    cannot be.
 
     `min_isr`: this node's ``min.insync.replicas``, the cluster's once eligible leader replicas are on.
+    `kraft_version`: what the quorum has. Another one is the quorum's to write, beside the metadata: it says
+    whether all voters speak it, and the record here is what the asker waits for.
     """
-    electorate = Electorate(node_id, supported_features() if supported is None else supported, voters)
+    electorate = Electorate(
+        node_id, supported_features() if supported is None else supported, voters, kraft_version
+    )
     by_name = {update.name: update for update in updates}  # of several the last counts
     records: list[MetadataRecord] = []
     for update in by_name.values():
@@ -83,21 +82,10 @@ def update_features(
     if elr is not None and elr.level > 0:
         records = [*_one_min_isr(image, min_isr), *records]
     kraft = by_name.get(KRAFT_VERSION)
-    if kraft is not None and kraft.upgrade_type == UpgradeType.UPGRADE:
-        records.append(_upgraded(kraft, upgrade_kraft, validate_only))
-    return decided(() if validate_only else records, None)
-
-
-def _upgraded(update: FeatureUpdate, upgrade_kraft: KRaftUpgrade | None, validate_only: bool) -> NoOpRecord:
-    """The quorum's level is raised beside the metadata; the record is what the asker waits for."""
-    if upgrade_kraft is None:
-        what = "This node's metadata quorum does not change its level."
-        raise RequestError(ErrorCode.invalid_update_version, _invalid(update, what))
-    try:
-        upgrade_kraft(update.level, validate_only=validate_only)
-    except ValueError as e:
-        raise RequestError(ErrorCode.invalid_update_version, _invalid(update, str(e))) from e
-    return NoOpRecord()
+    if kraft is None or kraft.upgrade_type != UpgradeType.UPGRADE:
+        return decided(() if validate_only else records, None)
+    decision = decided(() if validate_only else [*records, NoOpRecord()], None)
+    return replace(decision, quorum_level=QuorumLevel(kraft.level, validate_only))
 
 
 def _one_min_isr(image: MetadataImage, min_isr: int) -> Iterable[MetadataRecord]:
@@ -134,7 +122,7 @@ def _reason(image: MetadataImage, update: FeatureUpdate, electorate: Electorate)
     for voter in electorate.voters:
         if voter != electorate.node_id and voter not in image.controllers:
             return f"controller {voter} has not registered, and may not support this feature"
-    current = image.kraft_version if name == KRAFT_VERSION else image.features.get(name, 0)
+    current = electorate.kraft_version if name == KRAFT_VERSION else image.features.get(name, 0)
     if level < current and kind == UpgradeType.UPGRADE:
         return (
             "Can't downgrade the version of this feature without setting the upgrade type to either safe or "

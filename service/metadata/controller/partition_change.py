@@ -139,7 +139,8 @@ class _Change:
         self.unclean_leader = False
 
     def complete_reassignment(self) -> None:
-        """Those to be removed go once all others are in sync."""
+        """Those to be removed go once all that are added are in sync; where it makes fewer replicas, once all
+        that stay are: who is left in sync would be fewer than need be."""
         if not self.removing and not self.adding:
             return
         isr, replicas = self.isr, self.replicas
@@ -148,7 +149,8 @@ class _Change:
             replicas = tuple(one for one in replicas if one not in self.removing)
             if not isr or not replicas:
                 return
-        if set(replicas) <= set(isr):
+        fewer = len(self.adding) < len(self.removing)
+        if set(replicas if fewer else self.adding) <= set(isr):
             self.isr, self.replicas, self.removing, self.adding = isr, replicas, (), ()
 
     def choose_eligible(self) -> None:
@@ -160,7 +162,9 @@ class _Change:
             return
         unclean = self.wanted.unclean
         candidates = sorted({*self.eligible, *self.state.isr})
-        self.eligible = tuple(one for one in candidates if one not in self.isr and one not in unclean)
+        self.eligible = tuple(
+            one for one in candidates if one not in self.isr and one not in unclean and one in self.replicas
+        )
 
     def elect(self) -> None:
         elected, is_unclean = self._elected()

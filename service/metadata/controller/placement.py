@@ -8,9 +8,15 @@ and a decision can be repeated.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 from uuid import UUID
 
 from service.metadata.image import BrokerImage
+
+REPLICATES: Final = False
+"""Whether brokers fetch partitions from each other. Until they do a partition has one replica, which stays
+where it is: whatever would add one is refused."""
+DOES_NOT_REPLICATE: Final = "Brokers do not replicate partitions yet."
 
 
 class CannotPlace(Exception):

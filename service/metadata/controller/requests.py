@@ -222,6 +222,31 @@ class ElectionResult(NamedTuple):
     message: str | None = None
 
 
+class ReassignPartition(NamedTuple):
+    """A partition is to have these replicas, the preferred leader first; None: as it was before."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...] | None
+
+
+class ReassignResult(NamedTuple):
+    topic: str
+    partition: int
+    error: ErrorCode
+    message: str | None = None
+
+
+class Reassignment(NamedTuple):
+    """One that is under way. `replicas` holds those that are added, and those that are removed."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
 class AssignReplica(NamedTuple):
     """A broker has its replica of a partition in `directory`."""
 

@@ -13,7 +13,7 @@ from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.metadata.controller.configs_control import validate
 from service.metadata.controller.decision import Decision, decided_in_steps
-from service.metadata.controller.placement import CannotPlace, place_replicas
+from service.metadata.controller.placement import DOES_NOT_REPLICATE, CannotPlace, place_replicas
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
     ZERO_UUID,
@@ -57,12 +57,14 @@ def create_topics(
     new_uuid: Callable[[], UUID],
     limit: PartitionLimit | None = None,
     validate_only: bool = False,
+    replicates: bool = True,
 ) -> Steps[Decision[list[CreateTopicResult]]]:
     """Create each topic wholly or not at all; one that is refused does not hold up the others. In steps.
 
     Answers come in the request's order, then those for names that were given twice, then for reserved names.
-    A topic that would lead beyond `limit` is refused with POLICY_VIOLATION. Raises `RequestError`
-    POLICY_VIOLATION where all of it makes more than 10,000 records.
+    A topic that would lead beyond `limit` is refused with POLICY_VIOLATION, one of several replicas where
+    brokers do not replicate with INVALID_REPLICATION_FACTOR. Raises `RequestError` POLICY_VIOLATION where all
+    of it makes more than 10,000 records.
     """
     yield len(requests)
     if _total_partitions(requests, defaults) > MAX_RECORDS_PER_OPERATION:
@@ -80,6 +82,8 @@ def create_topics(
         yield TOPIC_US + (CONFIGS_US if request.configs else 0)
         try:
             new, result = yield from _create(image, request, defaults, rules, new_uuid)
+            if result.replication_factor > 1 and not replicates:
+                raise cannot_replicate(result.replication_factor, DOES_NOT_REPLICATE)
             if limit is not None and room is not None:
                 room = take_room(room, result.num_partitions, limit)
         except RequestError as e:
@@ -212,8 +216,8 @@ def _assign(
         raise cannot_replicate(factor, e) from e
 
 
-def cannot_replicate(factor: int, why: CannotPlace) -> RequestError:
-    """There are too few brokers for so many replicas."""
+def cannot_replicate(factor: int, why: CannotPlace | str) -> RequestError:
+    """There cannot be so many replicas."""
     return RequestError(
         ErrorCode.invalid_replication_factor, f"Unable to replicate the partition {factor} time(s): {why}"
     )
@@ -246,6 +250,21 @@ def check_replicas(
 
     `RequestError` INVALID_REPLICA_ASSIGNMENT.
     """
+    check_assignment(brokers, replicas, factor)
+    if not any(brokers[broker].is_active for broker in replicas):
+        raise bad_assignment(
+            "All brokers specified in the manual partition assignment for "
+            f"partition {partition} are fenced or in controlled shutdown."
+        )
+
+
+def check_assignment(
+    brokers: Mapping[int, BrokerImage], replicas: tuple[int, ...], factor: int | None = None
+) -> None:
+    """Whether brokers so named can hold a partition at all (Kafka's ``validateManualPartitionAssignment``).
+
+    `RequestError` INVALID_REPLICA_ASSIGNMENT.
+    """
     given = "The manual partition assignment includes "
     if not replicas:
         raise bad_assignment(f"{given}an empty replica list.")
@@ -261,11 +280,6 @@ def check_replicas(
         raise bad_assignment(
             f"{given}a partition with {len(replicas)} replica(s), but this is not consistent with previous "
             f"partitions, which have {factor} replica(s)."
-        )
-    if not any(brokers[broker].is_active for broker in replicas):
-        raise bad_assignment(
-            "All brokers specified in the manual partition assignment for "
-            f"partition {partition} are fenced or in controlled shutdown."
         )
 
 

@@ -17,10 +17,11 @@ from service.base.clock import Clock
 from service.base.errors import RequestError
 from service.base.slices import Slice
 from service.base.steps import Steps
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import Decision, QuorumLevel
 from service.metadata.controller.requests import MAX_RECORDS_PER_OPERATION
 from service.metadata.image import MetadataImage
-from service.metadata.publisher import Publisher
+from service.metadata.publisher import Overtaken, Publisher
+from service.metadata.raft.requests import ChangeAnswer, UpgradeAsked
 
 R = TypeVar("R")
 Decide = Callable[[MetadataImage], "Decision[R] | Steps[Decision[R]]"]
@@ -93,29 +94,57 @@ class Turns:
         Raises `RequestError` NOT_CONTROLLER, REQUEST_TIMED_OUT, or as `decide` does.
         """
         async with self._turn:
-            lead = self._lead
+            lead, piece = self._lead, Slice()
             if lead is None or (lead.image is None and not activating):
                 raise not_controller()
-            if deadline_ms is not None and self._clock.monotonic_ms() >= deadline_ms:
-                raise RequestError(ErrorCode.request_timed_out, "It was not decided in time.")
-            image = self._publisher.image if lead.image is None else lead.image
-            piece, made = Slice(), decide(image)
-            decision = made if isinstance(made, Decision) else await piece.go_on(made)
-            frames = decision.frames
-            step = len(frames) if decision.is_atomic else MAX_RECORDS_PER_OPERATION
-            for start in range(0, len(frames), step or 1):
-                if lead.is_lost or self._publisher.epoch != lead.epoch:
-                    raise not_controller()
-                image = await piece.go_on(self._publisher.propose(frames[start : start + step], image))
-                self._on_wrote()
-                if self._lead is lead:  # the controller has not stopped meanwhile
-                    lead.image = image
+            image = None
+            while image is None:
+                if deadline_ms is not None and self._clock.monotonic_ms() >= deadline_ms:
+                    raise RequestError(ErrorCode.request_timed_out, "It was not decided in time.")
+                before = self._publisher.image if lead.image is None else lead.image
+                made = decide(before)
+                decision = made if isinstance(made, Decision) else await piece.go_on(made)
+                if decision.quorum_level is not None:
+                    await self._level(decision.quorum_level)
+                image = await self._proposed(lead, decision, before, piece)
             if lead.image is None:
                 lead.image = image
             if decided is not None and not lead.is_lost:
                 decided(decision.response, image.offset)
         await self._reached(lead, image.offset)
         return decision.response, image.offset
+
+    async def _proposed(
+        self, lead: _Lead, decision: Decision[R], image: MetadataImage, piece: Slice
+    ) -> MetadataImage | None:
+        """The image with all of it written; None where nothing is, as the log went on meanwhile.
+
+        What was decided may name the offset at which it was to stand. What follows its first batch does not.
+        """
+        frames, at = decision.frames, 0
+        step = len(frames) if decision.is_atomic else MAX_RECORDS_PER_OPERATION
+        while at < len(frames):
+            if lead.is_lost or self._publisher.epoch != lead.epoch:
+                raise not_controller()
+            try:
+                image = await piece.go_on(self._publisher.propose(frames[at : at + step], image))
+            except Overtaken:
+                if not at:
+                    return None
+                continue
+            at += step
+            self._on_wrote()
+            if self._lead is lead:  # the controller has not stopped meanwhile
+                lead.image = image
+        return image
+
+    async def _level(self, wanted: QuorumLevel) -> None:
+        """Have the quorum at that level: written, and so committed, before what is proposed next."""
+        answer = await self._publisher.quorum.ask(UpgradeAsked(wanted.level, wanted.validate_only))
+        if not isinstance(answer, ChangeAnswer) or answer.error is ErrorCode.not_leader_or_follower:
+            raise not_controller()
+        if answer.error is not ErrorCode.none:
+            raise RequestError(answer.error, answer.message)
 
     async def _reached(self, lead: _Lead, offset: int) -> None:
         if lead.is_lost:

@@ -48,7 +48,7 @@ from service.metadata.raft.roles import (
     Unattached,
 )
 from service.metadata.raft.state import MAX_EPOCH, QuorumState
-from service.metadata.raft.voters import RECONFIGURABLE, Voter, VoterSet
+from service.metadata.raft.voters import RECONFIGURABLE, Voter, VoterEndpoints, VoterSet
 
 UPDATE_PERIOD_FETCH_TIMEOUTS: Final = 3
 _CHANGES_LOG: Final = (AppendControl, AppendFetched, TruncateTo, RestartAt)
@@ -118,7 +118,18 @@ class RaftCore:
         return [voter for voter in self.voters if voter.node_id != self.key.node_id]
 
     def peer(self, voter: Voter) -> Peer | None:
-        return Peer(voter.node_id, voter.endpoints[0]) if voter.endpoints else None
+        endpoint = self.reached(voter.endpoints)
+        return None if endpoint is None else Peer(voter.node_id, endpoint)
+
+    def at_listener(self, endpoints: VoterEndpoints) -> Endpoint | None:
+        """The one of the listener by which controllers reach each other: that has our first one's name."""
+        mine = self.identity.endpoints
+        name = mine[0].name.upper() if mine else None
+        return next((one for one in endpoints if name in (None, one.name.upper())), None)
+
+    def reached(self, endpoints: VoterEndpoints) -> Endpoint | None:
+        """Where a controller is reached; a voter of the configuration has one address, whatever its name."""
+        return self.at_listener(endpoints) or (endpoints[0] if endpoints else None)
 
     def endpoint_of(self, node_id: int) -> Endpoint | None:
         """Where a leader is reached, to be told to others."""
@@ -126,7 +137,8 @@ class RaftCore:
             return self.identity.endpoints[0] if self.identity.endpoints else None
         if node_id == self.leader_id and self.leader_endpoint is not None:
             return self.leader_endpoint
-        return self.voters.endpoint(node_id)
+        voter = self.voters.get(node_id)
+        return None if voter is None else self.reached(voter.endpoints)
 
     def knows_cluster(self, cluster_id: str | None) -> bool:
         return cluster_id is None or self.identity.cluster_id in (None, cluster_id)

@@ -116,7 +116,7 @@ class Election:
             return
         error = self._check_leader(asked.leader_id, asked.epoch)
         if error is NONE:
-            endpoint = asked.endpoints[0] if asked.endpoints else core.voters.endpoint(asked.leader_id)
+            endpoint = core.reached(asked.endpoints) or core.endpoint_of(asked.leader_id)
             self.learn(asked.leader_id, asked.epoch, endpoint)
             error = NONE if core.is_me(asked.voter) else ErrorCode.invalid_voter_key
         core.reply(request, self._leader_answer(error))
@@ -128,7 +128,7 @@ class Election:
             return
         error = self._check_leader(asked.leader_id, asked.epoch)
         if error is NONE:
-            endpoint = asked.endpoints[0] if asked.endpoints else core.voters.endpoint(asked.leader_id)
+            endpoint = core.reached(asked.endpoints) or core.endpoint_of(asked.leader_id)
             self.learn(asked.leader_id, asked.epoch, endpoint)
             state = core.state
             if isinstance(state, Follower) and core.leader_id == asked.leader_id:

@@ -93,7 +93,7 @@ class Leading:
         if validity.fit is Fit.VALID:
             if is_heard:
                 self._heard_fetch(state, asked)
-            if asked.offset < core.log.end_offset:
+            if asked.offset < state.shown_end:
                 records = ReadLog(asked.offset, _bounded(asked.max_bytes))
         return FetchAnswer(
             NONE,
@@ -176,7 +176,7 @@ class Leading:
     def answer_parked(self, state: Leader) -> None:
         """Those for whom there are records, or a mark that they do not know; those whose time is up."""
         core = self._core
-        end = core.log.end_offset
+        end = state.shown_end
         for request, parked in list(state.parked.items()):
             asked = parked.asked
             if (
@@ -245,7 +245,9 @@ class Leading:
 
     def poll(self, state: Leader) -> None:
         core = self._core
-        core.flush_if_idle()
+        self._show(state)
+        if core.flushed < state.shown_end:
+            core.flush_if_idle()
         self.advance(state)
         self.answer_parked(state)
         others = core.other_voters()
@@ -259,6 +261,21 @@ class Leading:
         self._forget_silent(state)
         for voter in others:
             self._make_known(state, voter)
+
+    def _show(self, state: Leader) -> None:
+        """What was appended may be flushed and fetched: at once, or when its time of gathering is over.
+
+        What an epoch begins with never waits.
+        """
+        core = self._core
+        end, linger_ms = core.log.end_offset, core.timing.append_linger_ms
+        if state.shown_end >= end:
+            return
+        if linger_ms and state.committed >= 0:
+            state.show_ms = core.now_ms + linger_ms if state.show_ms is None else state.show_ms
+            if not core.is_due(state.show_ms):
+                return
+        state.shown_end, state.show_ms = end, None
 
     def resign(self, state: Leader) -> None:
         """The one whose log goes furthest stands first."""

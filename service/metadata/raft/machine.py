@@ -203,7 +203,8 @@ class RaftMachine:
         if isinstance(state, Follower) and state.is_appending:
             state.is_appending = False
             self.following.learn_mark(state)
-        core.flush_if_idle()
+        if not isinstance(state, Leader):
+            core.flush_if_idle()
 
     def _not_appended(self) -> None:
         core, state = self.core, self.core.state

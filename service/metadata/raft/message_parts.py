@@ -76,8 +76,12 @@ def or_none(value: UUID) -> UUID | None:
 
 
 def endpoints_of(listeners: Iterable[Any]) -> VoterEndpoints:
-    """Raises `CorruptionError` for an address that no node can have: none is ever looked up."""
-    return tuple(endpoint_of(str(one.name), str(one.host), int(one.port)) for one in listeners)
+    """Of a listener that is named twice the last counts; names are in capitals, as Kafka compares them.
+
+    Raises `CorruptionError` for an address that no node can have: none is ever looked up.
+    """
+    named = [endpoint_of(str(one.name).upper(), str(one.host), int(one.port)) for one in listeners]
+    return tuple({one.name: one for one in named}.values())
 
 
 def endpoint_of(name: str, host: str, port: int) -> Endpoint:

@@ -13,7 +13,6 @@ from service.metadata.raft.core import RaftCore
 from service.metadata.raft.events import AppendControl, ControlRecord, KRaftVersion, KRaftVoters, Peer
 from service.metadata.raft.keys import NO_DIRECTORY
 from service.metadata.raft.leading import Leading
-from service.metadata.raft.message_parts import KRAFT_VERSION
 from service.metadata.raft.requests import (
     NONE,
     AddVoter,
@@ -66,13 +65,15 @@ class Reconfiguration:
         key = asked.voter.key if isinstance(asked, AddVoter) else asked.key
         if key.node_id < 0 or key.directory_id == NO_DIRECTORY:
             return ChangeAnswer(ErrorCode.invalid_request, "The request names no voter.")
-        if isinstance(asked, AddVoter) and not asked.voter.endpoints:
-            return ChangeAnswer(ErrorCode.invalid_request, "The request names no endpoint of the voter.")
+        if isinstance(asked, AddVoter) and self._core.at_listener(asked.voter.endpoints) is None:
+            mine = self._core.identity.endpoints
+            where = f" for the listener {mine[0].name}" if mine else ""
+            return ChangeAnswer(ErrorCode.invalid_request, f"The request names no endpoint{where}.")
         return None
 
     def _not_now(self, state: Leader) -> ChangeAnswer | None:
         core, history = self._core, self._core.log.voters
-        if state.change is not None:
+        if self._is_pending(state):
             return ChangeAnswer(_TIMED_OUT, "Another voter change is under way.")
         if state.committed < 0:
             return ChangeAnswer(_TIMED_OUT, "Nothing of the leader's epoch is committed yet.")
@@ -94,12 +95,13 @@ class Reconfiguration:
                 return ChangeAnswer(ErrorCode.duplicate_voter, reason)
         elif voters.without(asked.key) == voters:
             return ChangeAnswer(ErrorCode.voter_not_found, f"{asked.key} is none of the voters {voters.ids}.")
+        elif len(voters) == 1:  # Kafka's error for it
+            return ChangeAnswer(ErrorCode.voter_not_found, f"Node {asked.key.node_id} is the only voter.")
         return None
 
     def _ask_versions(self, state: Leader, request: int, asked: AddVoter) -> None:
         core = self._core
-        peer = Peer(asked.voter.node_id, asked.voter.endpoints[0])
-        if not core.ask(peer, VersionsAsked()):
+        if not core.ask(core.peer(asked.voter), VersionsAsked()):
             core.reply(request, ChangeAnswer(_TIMED_OUT, "The new voter cannot be asked now."))
             return
         state.change = Change(request, asked, core.now_ms + core.timing.request_timeout_ms)
@@ -156,65 +158,76 @@ class Reconfiguration:
         if (
             voter.key.node_id < 0
             or voter.key.directory_id == NO_DIRECTORY
-            or not voter.endpoints
+            or core.at_listener(voter.endpoints) is None
             or not 0 <= voter.min_version <= voter.max_version
         ):
             return ErrorCode.invalid_request
+        if self._is_pending(state) or state.committed < 0 or core.log_changes:
+            return _TIMED_OUT
+        is_written = history.version >= RECONFIGURABLE
+        if is_written and (history.latest_offset is None or history.latest_offset >= state.committed):
+            return _TIMED_OUT
         if not voter.min_version <= history.version <= voter.max_version:
             return ErrorCode.invalid_request
-        if state.change is not None or state.committed < 0 or core.log_changes:
-            return _TIMED_OUT
         if not core.voters.has(voter.key):
             return ErrorCode.voter_not_found
-        if history.version < RECONFIGURABLE:
+        if not is_written:
             state.updates[voter.node_id] = voter
-            return NONE
-        if history.latest_offset is None or history.latest_offset >= state.committed:
-            return _TIMED_OUT
-        if core.voters.get(voter.node_id) != voter:
+        elif core.voters.get(voter.node_id) != voter:
             self._append(core.voters.with_voter(voter))
+        if voter.node_id != core.key.node_id:
+            self._leading.heard(state, voter.key)
         return NONE
 
     def upgrade(self, request: int, asked: UpgradeAsked) -> None:
-        """Finalize kraft.version 1: every voter has told its directory (``UpdateFeatures``)."""
-        core, state = self._core, self._core.state
-        refusal = self.not_upgraded(asked.version)
-        if refusal is None and isinstance(state, Leader) and asked.version != core.log.voters.version:
-            told = self._told(state)
-            voters = VoterSet(told[node_id] for node_id in core.voters.ids)
-            self._append(voters, KRaftVersion(asked.version))
-        core.reply(request, refusal or ChangeAnswer(NONE))
-
-    def not_upgraded(self, version: int) -> ChangeAnswer | None:
-        """Why kraft.version does not become that; None: it does, or is that."""
-        core, state = self._core, self._core.state
+        """Finalize kraft.version 1: every voter has told its directory (``UpdateFeatures``;
+        ``LeaderState.maybeAppendUpgradedKRaftVersion``)."""
+        core, state, level = self._core, self._core.state, self._core.log.voters.version
         if not isinstance(state, Leader) or state.committed < 0:
-            return ChangeAnswer(ErrorCode.not_leader_or_follower, "This node does not lead yet.")
-        before = core.log.voters.version
-        if not before <= version <= MAX_KRAFT_VERSION:
-            reason = f"{KRAFT_VERSION} {before} does not become {version}."
-            return ChangeAnswer(ErrorCode.invalid_update_version, reason)
-        if version == before:
-            return None
-        told = self._told(state)
-        silent = [node_id for node_id in core.voters.ids if node_id not in told]
-        unfit = [
-            node_id for node_id, one in told.items() if not one.min_version <= version <= one.max_version
-        ]
-        if silent or unfit or core.key.directory_id == NO_DIRECTORY or core.log_changes:
-            reason = f"Voters {silent + unfit} have not said that they speak {KRAFT_VERSION} {version}."
-            return ChangeAnswer(ErrorCode.invalid_update_version, reason)
-        return None
+            answer = ChangeAnswer(ErrorCode.not_leader_or_follower, "This node does not lead yet.")
+        elif asked.version == level:
+            answer = ChangeAnswer(NONE)
+        elif not level < asked.version <= MAX_KRAFT_VERSION:
+            reason = f"kraft.version {level} does not become {asked.version}."
+            answer = ChangeAnswer(ErrorCode.invalid_update_version, reason)
+        else:
+            answer = self._upgrade(state, asked)
+        core.reply(request, answer)
 
-    def _told(self, state: Leader) -> dict[int, Voter]:
-        """Voters as they told of themselves under kraft.version 0."""
-        core = self._core
-        return {core.key.node_id: Voter(core.key, core.identity.endpoints), **state.updates}
+    def _upgrade(self, state: Leader, asked: UpgradeAsked) -> ChangeAnswer:
+        core, version = self._core, asked.version
+        told = {**state.updates, core.key.node_id: Voter(core.key, core.identity.endpoints)}
+        known = {
+            node_id
+            for node_id, one in told.items()
+            if one.key.directory_id != NO_DIRECTORY
+            and one.endpoints
+            and one.min_version <= version <= one.max_version
+        }
+        missing = [node_id for node_id in core.voters.ids if node_id not in known]
+        if missing:
+            reason = (
+                f"Voters {missing} have not said where they are, or that they speak kraft.version {version}."
+            )
+            return ChangeAnswer(ErrorCode.invalid_update_version, reason)
+        if not asked.validate_only:
+            self._append(VoterSet(told[node_id] for node_id in core.voters.ids), KRaftVersion(version))
+        return ChangeAnswer(NONE)
 
     # -- the course of it
 
     def _append(self, voters: VoterSet, *before: ControlRecord) -> None:
         self._core.emit(AppendControl(self._core.epoch, (*before, KRaftVoters(voters))))
+
+    def _is_pending(self, state: Leader) -> bool:
+        """Whether a change is under way whose time is not up."""
+        self._expire(state)
+        return state.change is not None
+
+    def _expire(self, state: Leader) -> None:
+        change = state.change
+        if change is not None and self._core.is_due(change.deadline_ms):
+            self._finish(state, ChangeAnswer(_TIMED_OUT, "The change was not committed in time."))
 
     def _finish(self, state: Leader, answer: ChangeAnswer) -> None:
         change, state.change = state.change, None
@@ -227,8 +240,8 @@ class Reconfiguration:
         if change is not None:
             if change.offset is not None and change.offset < state.committed:
                 self._finish(state, ChangeAnswer(NONE))
-            elif core.is_due(change.deadline_ms):
-                self._finish(state, ChangeAnswer(_TIMED_OUT, "The change was not committed in time."))
+            else:
+                self._expire(state)
         offset = core.log.voters.latest_offset
         if not core.is_voter and offset is not None and offset < state.committed:
             self._leading.resign(state)

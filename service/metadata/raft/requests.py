@@ -97,6 +97,8 @@ class UpgradeAsked(NamedTuple):
     """Finalize a kraft.version: not a message of its own, but a part of UpdateFeatures."""
 
     version: int
+    validate_only: bool = False
+    """say whether it can be, and leave it"""
 
 
 class DescribeAsked(NamedTuple):

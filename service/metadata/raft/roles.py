@@ -131,6 +131,10 @@ class Leader:
     granted: tuple[int, ...]
     quorum_deadline_ms: int
     committed: int = -1
+    shown_end: int = 0
+    """followers that have all below it wait for more, and a flush for something behind it"""
+    show_ms: int | None = None
+    """when what has been gathered since is to be shown"""
     replicas: dict[ReplicaKey, Replica] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
     begun_ms: dict[int, int] = field(default_factory=dict)
@@ -164,6 +168,8 @@ class Timing:
     election_backoff_max_ms: int = 1000
     request_timeout_ms: int = 2000
     retry_backoff_ms: int = 20
+    append_linger_ms: int = 0
+    """for so long a leader gathers what is appended before it flushes and shows it"""
     fetch_max_bytes: int = 1024 * 1024
     snapshot_max_bytes: int = 1024 * 1024
     fetch_wait_ms: int = 500

@@ -65,7 +65,6 @@ from service.metadata.raft.requests import (
     Refused,
     SnapshotAnswer,
     Unsupported,
-    UpgradeAsked,
 )
 from service.metadata.raft.roles import Role
 from service.metadata.raft.state import QuorumState
@@ -215,22 +214,6 @@ class Quorum:
             return messages.to_refusal(api_key, version, message, asked)
         answer = await self.ask(asked)
         return messages.to_response(api_key, version, answer, self._clock.now_ms() - self._now_ms())
-
-    def upgrade(self, version: int, *, validate_only: bool = False) -> None:
-        """Have ``kraft.version`` go to `version`, if it may (``RaftClient.upgradeKRaftVersion``): what is
-        proposed from now on follows it in the log.
-
-        Raises `RequestError` NOT_CONTROLLER where this node does not lead, `ValueError` with the reason why
-        the version cannot be.
-        """
-        if self._has_ended or not self.is_leader:
-            raise not_leading()
-        refusal = self._machine.reconfiguration.not_upgraded(version)
-        if refusal is not None:
-            raise ValueError(refusal.message)
-        if not validate_only:
-            self._last_request += 1
-            self._tell(Request(self._last_request, UpgradeAsked(version)))
 
     async def stop(self) -> None:
         """Wait for what is being flushed, resign, and let the others know."""

@@ -46,7 +46,7 @@ def opened(directory: Path, *, clean: bool) -> LocalLog:
 def test_a_directory_of_kafkas_opens(data: Path) -> None:
     logs = LogManager([data], make_world(ManualClock(WRITTEN_MS)))
     asyncio.run(logs.open_all(lambda _: CONFIG))
-    (meta,) = logs.claim("4L6g3nShT-eMCtK--X86sw", 1)
+    (meta,) = logs.claim("4L6g3nShT-eMCtK--X86sw", 1).values()
     assert meta.directory_id != UUID(int=0)
     log = logs.get(TOPIC_ID, 0)
     assert log is not None

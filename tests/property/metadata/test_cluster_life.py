@@ -35,6 +35,7 @@ from service.metadata.controller.elections_control import (
 )
 from service.metadata.controller.heartbeat_control import process_heartbeat
 from service.metadata.controller.isr_control import alter_partitions
+from service.metadata.controller.reassignment_control import alter_reassignments, list_reassignments
 from service.metadata.controller.requests import (
     AlterPartition,
     BrokerHeartbeat,
@@ -42,6 +43,7 @@ from service.metadata.controller.requests import (
     CreateTopic,
     DeleteTopic,
     ElectLeaders,
+    ReassignPartition,
     TopicDefaults,
 )
 from service.metadata.controller.topics_control import create_topics, delete_topics
@@ -113,7 +115,7 @@ class Life:
             [self.heartbeat] * 6
             + [self.start] * 2
             + [self.isr] * 4
-            + [self.stop, self.fence, self.topic, self.topic, self.elections]
+            + [self.stop, self.fence, self.topic, self.topic, self.elections, self.move]
             + ([lambda _: self.claim()] if self.random.random() < 0.2 else [])
             + ([self.unregister] if self.random.random() < 0.1 else [])
         )
@@ -230,6 +232,21 @@ class Life:
             assert set(result.isr) == set(members)
             assert all(self.image.brokers[one].is_active for one in result.isr)
 
+    def move(self, broker: int) -> None:
+        """Some partition goes elsewhere, or a move is called off."""
+        names = sorted(self.image.topics_by_name)
+        if not names:
+            return
+        name = self.random.choice(names)
+        number = self.random.randrange(len(self.image.topics_by_name[name].partitions))
+        aim = self.random.sample(self.brokers, self.random.randint(1, len(self.brokers)))
+        request = ReassignPartition(name, number, tuple(aim) if self.random.random() < 0.7 else None)
+        self.apply(alter_reassignments(self.image, [request], SETTINGS))
+        told = {(one.topic, one.partition) for one in at_once(list_reassignments(self.image, None))}
+        for topic in self.image.topics_by_id.values():
+            for index, state in topic.partitions.items():
+                assert state.is_moving == ((topic.name, index) in told)
+
     def elections(self, broker: int) -> None:
         which = self.random.randint(0, 3)
         if which == 0:
@@ -253,8 +270,9 @@ def check_changes(before: MetadataImage, after: MetadataImage, decided: Decision
         assert new.leader_epoch >= old.leader_epoch
         if new.leader != old.leader:
             assert new.leader_epoch > old.leader_epoch
+            was_moved = old.is_moving and not new.is_moving  # to replicas that have just come into the ISR
             if new.has_leader and new.leader not in {*old.isr, *old.eligible_leader_replicas}:
-                assert new.leader_recovery_state == 1
+                assert was_moved or new.leader_recovery_state == 1
 
 
 def check(image: MetadataImage, elr: bool) -> None:
@@ -268,7 +286,12 @@ def check(image: MetadataImage, elr: bool) -> None:
                 assert state.leader in state.isr
                 assert image.brokers[state.leader].is_active
             for shelf in shelves(
-                state.replicas, state.isr, state.eligible_leader_replicas, state.leader, state.directories
+                state.replicas,
+                state.isr,
+                state.eligible_leader_replicas,
+                state.leader,
+                state.directories,
+                is_moving=state.is_moving,
             ):
                 toggles.setdefault(shelf, {}).setdefault(topic.id, []).append(number)
     assert image.index == PartitionIndex().toggled(toggles), "the index says what the partitions say"

@@ -183,9 +183,10 @@ def test_produce_responses_are_the_bytes_that_kio_writes(version: int, data: st.
     )
     assert frame[:8] == (len(frame) - 4).to_bytes(4, "big") + (5).to_bytes(4, "big")
     assert bytes(frame[8:]) == (b"\x00" if version >= 9 else b"") + kio_bytes(message)
-    throttle_ms = _ms(message.throttle_time)
-    in_steps = at_once(produce.encode_produce_response_in_steps(version, 5, topics, throttle_ms))
-    assert in_steps == produce.encode_produce_response(version, 5, topics, throttle_ms)
+    in_steps = produce.encode_produce_response_in_steps(
+        version, 5, topics, _ms(message.throttle_time), _endpoints(message)
+    )
+    assert at_once(in_steps) == frame
 
 
 def _produced(p: Any) -> produce.ProducePartitionResult:

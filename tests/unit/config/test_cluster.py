@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,11 +12,8 @@ from service.base.errors import ConfigError
 from service.config.cluster import ClusterConfig, QuorumConfig
 from service.config.keys import to_text
 from service.config.listeners import Address
-from service.config.served import SEVERAL_NODES
 from service.config.settings import BrokerConfig
-from service.config.tables import BROKER_KEYS, MEMBER_KEYS
 from service.config.tables.cluster import CLUSTER, CLUSTER_TOPIC
-from service.config.tables.refused import REASONS
 
 ROOT = Path(__file__).parents[3]
 THREE = "1@a:9093,2@b:9093,3@c:9093"
@@ -368,48 +363,18 @@ def test_keys_that_are_apache_kafkas_have_its_types_and_defaults() -> None:
     ]
 
 
-def test_until_several_nodes_are_served_a_node_refuses_what_it_would_ignore() -> None:
-    assert not SEVERAL_NODES
-    taken = {key.name for key in CLUSTER} & BROKER_KEYS.keys()
-    assert taken == {
-        "process.roles",
-        "controller.listener.names",
-        "controller.quorum.voters",
-        "metadata.log.segment.bytes",
-        "metadata.log.max.record.bytes.between.snapshots",
-        "metadata.log.max.snapshot.interval.ms",
-    }
+def test_a_node_takes_the_keys_of_its_cluster() -> None:
     for properties in (COMBINED, CONTROLLER, BROKER):
-        with pytest.raises(ConfigError):
-            BrokerConfig.from_properties(properties)
-    assert BrokerConfig.from_properties({}).cluster == ClusterConfig.from_properties({})
-
-
-SWITCHED = """
-import service.config.served
-service.config.served.SEVERAL_NODES = True
-from service.config.docs import markdown
-from service.config.settings import BrokerConfig
-from service.config.served import SEVERAL_NODES
-from service.config.tables import BROKER_KEYS, MEMBER_KEYS, REFUSED, refusal
-for properties in {nodes!r}:
-    node = BrokerConfig.from_properties(properties)
-    assert node.cluster.listeners == node.listeners
-    assert not node.cluster.is_alone
-assert BrokerConfig.from_properties({{}}).cluster.is_alone
-assert dict(BROKER_KEYS) == dict(MEMBER_KEYS)
-assert not [name for name in BROKER_KEYS if refusal(name) is not None]
-text = markdown()
-assert "`controller.quorum.bootstrap.servers`" in text and "one node is all there is" not in text
-assert "unclean.leader.election.interval.ms" not in text
-"""
-
-
-def test_one_line_lets_a_node_take_them_all() -> None:
-    program = SWITCHED.format(nodes=[COMBINED, CONTROLLER, BROKER])
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
-
-
-def test_what_is_taken_by_one_of_several_is_refused_by_one_alone_with_a_reason() -> None:
-    missing = {name for name in MEMBER_KEYS if name not in BROKER_KEYS and not name.startswith("firn.")}
-    assert missing - {"unclean.leader.election.interval.ms"} <= REASONS.keys()
+        node = BrokerConfig.from_properties(properties)
+        assert node.cluster.listeners == node.listeners
+        assert node.cluster.is_member
+        assert not node.cluster.is_alone
+    alone = BrokerConfig.from_properties({})
+    assert alone.cluster == ClusterConfig.from_properties({})
+    assert alone.cluster.is_alone
+    assert not alone.cluster.is_member
+    joinable = BrokerConfig.from_properties(
+        {"listeners": "PLAINTEXT://a:9092,CONTROLLER://a:9093", "controller.listener.names": "CONTROLLER"}
+    )
+    assert joinable.cluster.is_alone
+    assert joinable.cluster.is_member

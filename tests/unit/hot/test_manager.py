@@ -185,12 +185,12 @@ def test_directories_know_their_node_and_cluster(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     logs = manager(one)
     assert cluster_id_of(DISK, [one, two]) is None
-    (meta,) = logs.claim("cluster-x", 3)
+    (meta,) = logs.claim("cluster-x", 3).values()
     assert read_meta(DISK, one) == meta
     assert cluster_id_of(DISK, [one, two]) == "cluster-x"
     close(logs)
     logs = manager(one, two)
-    assert logs.claim("cluster-x", 3)[0] == meta
+    assert logs.claim("cluster-x", 3)[one] == meta
     with pytest.raises(ConfigError, match=r"node\.id"):
         logs.claim("cluster-x", 4)
     with pytest.raises(ConfigError, match=r"cluster\.id"):

@@ -16,7 +16,7 @@ from service.base.steps import Steps, at_once
 from service.metadata.batches import encode_batch_in_steps
 from service.metadata.controller.cluster_control import fence_broker, take_offline
 from service.metadata.controller.configs_control import incremental_alter_configs
-from service.metadata.controller.decision import Decision
+from service.metadata.controller.decision import Decision, QuorumLevel
 from service.metadata.controller.directories_control import assign_replicas
 from service.metadata.controller.elections_control import (
     ElectionSettings,
@@ -305,34 +305,36 @@ def refused(image: MetadataImage, *updates: FeatureUpdate, **more: Any) -> str:
 def test_features_that_cannot_go_there() -> None:
     image = image_of(*THREE, partition(0, (1,), (1,), 1))
     assert "only supports versions 0-1" in refused(image, FeatureUpdate(ELR_VERSION, 2))
-    assert "does not change its level" in refused(image, FeatureUpdate(KRAFT_VERSION, 1))
+    assert "does not support" in refused(image, FeatureUpdate(KRAFT_VERSION, 1), supported=())
     assert "controller 8 has not registered" in refused(
         image, FeatureUpdate(CATALOG_VERSION, 1), voters=(8, 9)
     )
-    raised = image.with_kraft_version(1)
     down = FeatureUpdate(KRAFT_VERSION, 0, UpgradeType.SAFE_DOWNGRADE)
-    assert refused(raised, down).endswith("Can't downgrade the version of this feature.")
+    said = refused(image, down, kraft_version=1)
+    assert said.endswith("Can't downgrade the version of this feature.")
+    assert "without setting the upgrade type" in refused(
+        image, down._replace(upgrade_type=UpgradeType.UPGRADE), kraft_version=1
+    )
+    up = FeatureUpdate(KRAFT_VERSION, 1, UpgradeType.UNSAFE_DOWNGRADE)
+    assert refused(image, up).endswith("Can't downgrade to a newer version.")
 
 
 def test_the_quorums_level_is_raised_beside_the_metadata() -> None:
-    asked: list[tuple[int, bool]] = []
-
-    def upgrade(level: int, *, validate_only: bool) -> None:
-        if level > 1 or asked:
-            raise ValueError("no such level")
-        asked.append((level, validate_only))
-
     image = image_of(*THREE, partition(0, (1,), (1,), 1))
-    decision = update_features(
-        image,
-        [FeatureUpdate(KRAFT_VERSION, 1)],
-        node_id=9,
-        supported=cluster_features(),
-        upgrade_kraft=upgrade,
-    )
-    assert [frame.record for frame in decision.frames] == [NoOpRecord()]
-    assert asked == [(1, False)]
-    assert "no such level" in refused(image, FeatureUpdate(KRAFT_VERSION, 1), upgrade_kraft=upgrade)
+
+    def decided(*updates: FeatureUpdate, **more: Any) -> tuple[list[Any], QuorumLevel | None]:
+        decision = update_features(image, updates, node_id=9, supported=cluster_features(), **more)
+        return [frame.record for frame in decision.frames], decision.quorum_level
+
+    raised = FeatureUpdate(KRAFT_VERSION, 1)
+    assert decided(raised) == ([NoOpRecord()], QuorumLevel(1))
+    assert decided(raised, validate_only=True) == ([], QuorumLevel(1, validate_only=True))
+    catalog = FeatureLevelRecord(name=CATALOG_VERSION, feature_level=1)
+    assert decided(raised, FeatureUpdate(CATALOG_VERSION, 1)) == ([catalog, NoOpRecord()], QuorumLevel(1))
+    assert decided(raised, kraft_version=1) == ([NoOpRecord()], QuorumLevel(1)), "as it is"
+    as_it_is = FeatureUpdate(KRAFT_VERSION, 1, UpgradeType.SAFE_DOWNGRADE)
+    assert decided(as_it_is, kraft_version=1) == ([], None)
+    assert decided(FeatureUpdate(CATALOG_VERSION, 1)) == ([catalog], None)
 
 
 def test_fencing_costs_what_the_broker_has() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -362,6 +363,42 @@ def test_voters_do_not_change_under_version_0() -> None:
     added = AddVoter(Voter(key(4), (endpoint(4),)), cluster_id="other")
     assert node.ask(added).error is ErrorCode.inconsistent_cluster_id
     assert Node().ask(added._replace(cluster_id=None)).error is ErrorCode.not_leader_or_follower
+
+
+def test_what_is_appended_is_gathered_for_a_while_before_it_is_flushed_and_shown() -> None:
+    node = Node()
+    node.machine.core.timing = replace(node.machine.core.timing, append_linger_ms=25)
+    effects = node.lead()
+    assert Flush(1) in effects, "what an epoch begins with does not wait"
+    assert not fetches(node, 2, 1, high_watermark=0)
+    node.tell(Flushed(1))
+    assert node.machine.high_watermark == 1
+
+    def append() -> list[Effect]:
+        node.log.append(Batch(node.log.end_offset, 1, (0,)))
+        return node.tell(Appended(node.log.end_offset))
+
+    assert not fetches(node, 2, 1), "it waits for more"
+    assert not append()
+    node.now_ms += 20
+    assert not append()
+    assert not fetches(node, 3, 1), "another one, too"
+    effects = node.pass_ms(5)
+    assert Flush(3) in effects
+    answers = [e.answer for e in effects if isinstance(e, Reply)]
+    assert [type(one.records) for one in answers] == [ReadLog, ReadLog]
+    assert not append(), "a new time begins"
+    node.tell(Flushed(3))
+    assert not [e for e in node.pass_ms(24) if isinstance(e, Flush)]
+    assert Flush(4) in node.pass_ms(1)
+
+
+def fetches(node: Node, node_id: int, offset: int, high_watermark: int = 1) -> list[Any]:
+    """What a fetch is answered at once; nothing where it waits."""
+    asked = FetchAsked(key(node_id), 1, offset, 1, high_watermark, cluster_id="cluster")
+    node.requests += 1
+    effects = node.tell(Request(node.requests, asked))
+    return [e.answer for e in effects if isinstance(e, Reply) and e.id == node.requests]
 
 
 def test_a_leader_of_a_later_epoch_is_followed_and_requests_of_the_old_one_are_fenced() -> None:

@@ -1,0 +1,508 @@
+"""A node among others: its part in the quorum, the controller that it may be, and its life as a broker.
+
+Each purpose has connections of its own, so that nothing waits behind what is slow: the quorum, heartbeats,
+what clients ask for, and the catalog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import ConfigError, RequestError, StorageError
+from service.base.turns import Turns
+from service.base.world import World
+from service.broker.config_rules import NodeConfigRules
+from service.broker.control_plane import Home, endpoints_of, metadata_options
+from service.broker.controller_calls import Feature, Identity
+from service.broker.controller_handlers.cluster import CONTROLLERS
+from service.broker.controller_node import (
+    QUORUM_CHANNELS,
+    ControllerNode,
+    ControllerNodeOptions,
+    QuorumLeaders,
+    knock,
+)
+from service.broker.controllers import Controllers, Here
+from service.broker.forwarding import Forwarder
+from service.broker.handlers import alter_configs, api_versions, incremental_alter_configs
+from service.broker.handlers.api_versions import Features
+from service.broker.lifecycle import Exit, MoveAway, Recover, Serve
+from service.broker.lifecycle import Timing as LifeTiming
+from service.broker.membership import Membership
+from service.broker.remote_admin import RemoteAdmin
+from service.broker.rpc_catalog import Registration, RpcCatalog
+from service.broker.tables import BROKER_APIS, Served
+from service.config.cluster import ClusterConfig, QuorumConfig
+from service.config.settings import BrokerConfig
+from service.metadata.bootstrap import first_records
+from service.metadata.controller.broker_sessions import ProbeOutcome, SessionTimes
+from service.metadata.controller.controller import Controller, ControllerOptions
+from service.metadata.controller.elections_control import ElectionSettings
+from service.metadata.controller.periodic import ChoreTimes
+from service.metadata.controller.requests import Endpoint, ResourceType, TopicDefaults
+from service.metadata.features import cluster_bootstrap_records, cluster_features
+from service.metadata.image import KRAFT_VERSION
+from service.metadata.publisher import MetadataOptions, Publisher, QuorumOptions
+from service.metadata.raft import roles
+from service.metadata.raft.keys import ReplicaKey
+from service.metadata.raft.voters import Voter, VoterSet
+from service.network.channel import ChannelOptions, Channels
+from service.network.exchange import Limits
+from service.network.metrics import NetworkMetrics
+from service.network.server import Server
+from service.remote.catalog import CatalogEntry, Tombstone
+from service.wire.api import ApiKey, request_module
+from service.wire.errors import UnsupportedVersion
+
+_log = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.02
+_ASK_MS: Final = 5_000
+_AGAIN_S: Final = 0.2
+_HOPELESS_S: Final = 0.2
+_HOPELESS_ROUNDS: Final = 3
+_OF_A_BROKER: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
+
+
+# What the broker's listeners serve of what the controller decides
+
+
+def _always(request: object) -> bool:
+    return True
+
+
+def _is_not_of_a_broker(request: Any) -> bool:
+    """A broker's own settings are looked at by that broker first."""
+    return not any(one.resource_type in _OF_A_BROKER for one in request.resources)
+
+
+def features_of_member(broker: object) -> Features:
+    """What a broker among others tells."""
+    metadata: Publisher = broker.metadata  # type: ignore[attr-defined]
+    finalized = {name: level for name, level in metadata.image.features.items() if name != KRAFT_VERSION}
+    if metadata.kraft_version:
+        finalized[KRAFT_VERSION] = metadata.kraft_version
+    return Features(cluster_features(), finalized, metadata.image.offset)
+
+
+def _member_apis() -> Mapping[int, Served]:
+    forwarded = Served(forwards=_always)
+    table = dict(BROKER_APIS)
+    for key in (
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.DESCRIBE_QUORUM,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.UNREGISTER_BROKER,
+        ApiKey.ADD_RAFT_VOTER,
+        ApiKey.REMOVE_RAFT_VOTER,
+    ):
+        table[key] = forwarded
+    table[ApiKey.ALTER_CONFIGS] = Served(alter_configs.handle, forwards=_is_not_of_a_broker)
+    table[ApiKey.INCREMENTAL_ALTER_CONFIGS] = Served(
+        incremental_alter_configs.handle, forwards=_is_not_of_a_broker
+    )
+    table[ApiKey.API_VERSIONS] = Served(api_versions.answering(table, features_of_member))
+    return dict(sorted(table.items()))
+
+
+MEMBER_APIS: Final = _member_apis()
+"""What brokers' listeners serve on a node among others."""
+
+
+# What the configuration comes to
+
+
+def quorum_options(config: BrokerConfig, home: Home) -> QuorumOptions:
+    """This node in its quorum."""
+    cluster = config.cluster
+    own = endpoints_of(cluster.advertised_controller_listeners) if cluster.is_controller else ()
+    listener = next(iter(cluster.controller_listener_names), "CONTROLLER")
+    voters = [
+        Voter(ReplicaKey(one.node_id), (Endpoint(listener, one.address.host, one.address.port),))
+        for one in cluster.quorum.voters
+    ]
+    if cluster.is_alone and not voters:
+        voters = [Voter(ReplicaKey(cluster.node_id), own[:1])]
+    bootstrap = tuple(Endpoint(listener, one.host, one.port) for one in cluster.quorum.bootstrap_servers)
+    key = ReplicaKey(cluster.node_id, home.metadata_directory_id)
+    identity = roles.Identity(key, home.cluster_id, own, bootstrap, can_vote=cluster.is_controller)
+    return QuorumOptions(identity, VoterSet(voters), _quorum_timing(cluster.quorum))
+
+
+def _quorum_timing(quorum: QuorumConfig) -> roles.Timing:
+    return roles.Timing(
+        election_timeout_ms=quorum.election_timeout_ms,
+        fetch_timeout_ms=quorum.fetch_timeout_ms,
+        election_backoff_max_ms=quorum.election_backoff_max_ms,
+        request_timeout_ms=quorum.request_timeout_ms,
+        retry_backoff_ms=quorum.retry_backoff_ms,
+        append_linger_ms=quorum.append_linger_ms,
+        fetch_max_bytes=quorum.fetch_max_bytes,
+        snapshot_max_bytes=quorum.fetch_snapshot_max_bytes,
+        refused_election=quorum.refused_election,
+        auto_join=quorum.auto_join_enable,
+    )
+
+
+def _controller_options(
+    config: BrokerConfig, world: World, home: Home, incarnation_id: UUID
+) -> ControllerOptions:
+    """Raises `CorruptionError` and `StorageError` for a ``bootstrap.checkpoint`` that cannot be read."""
+    cluster = config.cluster
+    supported = cluster_features()
+    first = first_records(world.disk, cluster.metadata_log_dir, supported)
+    balances = cluster.auto_leader_rebalance_enable
+    return ControllerOptions(
+        node_id=config.node_id,
+        cluster_id=home.cluster_id,
+        defaults=TopicDefaults(config.num_partitions, config.default_replication_factor),
+        listeners=endpoints_of(cluster.advertised_controller_listeners),
+        bootstrap=first or cluster_bootstrap_records(),
+        supported=supported,
+        voters=tuple(one.node_id for one in cluster.quorum.voters),
+        incarnation_id=incarnation_id,
+        elections=ElectionSettings(
+            config.node_id,
+            config.log.min_insync_replicas,
+            cluster.unclean_leader_election_enable,
+            checks_directories=True,
+        ),
+        sessions=SessionTimes(
+            cluster.broker_session_timeout_ms,
+            cluster.broker_heartbeat_interval_ms,
+            cluster.broker_refused_fence_ms,
+        ),
+        chores=ChoreTimes(
+            cluster.metadata_max_idle_interval_ms,
+            cluster.leader_imbalance_check_interval_seconds * 1000 if balances else 0,
+            cluster.unclean_leader_election_interval_ms,
+        ),
+    )
+
+
+class ClusterPlane:
+    """Is a `ControlPlane`. Owned by the event loop."""
+
+    apis: Final = MEMBER_APIS
+    decides: Final = None
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        current: Callable[[], BrokerConfig],
+        world: World,
+        home: Home,
+        incarnation_id: UUID,
+        *,
+        limits: Limits,
+        network: NetworkMetrics,
+        turns: Turns,
+        stopped: Callable[[], Awaitable[None]],
+        on_fatal: Callable[[str, BaseException], None],
+    ) -> None:
+        """`current`: the settings as they are now. `stopped` returns once the node is to end, whatever it
+        waits for.
+
+        Raises `CorruptionError` and `StorageError` as `first_records`.
+        """
+        self._config = config
+        self._world = world
+        self._home = home
+        self._incarnation_id = incarnation_id
+        self._stopped = stopped
+        self._on_fatal = on_fatal
+        self._channels: list[Channels] = []
+        metadata = replace(metadata_options(config, home), quorum=quorum_options(config, home))
+        self.controller: ControllerNode | None = None
+        here: Here | None = None
+        if config.cluster.is_controller:
+            self.controller = self._make_controller(metadata, current, limits, network, turns)
+            self.metadata, here = self.controller.publisher, self.controller.here
+        else:
+            peers = self._new_channels(QUORUM_CHANNELS)
+            self.metadata = Publisher(metadata, world, on_fatal=on_fatal, peers=peers)
+        leaders = QuorumLeaders(self.metadata)
+
+        def queue() -> Controllers:
+            return Controllers(config.node_id, leaders, self._new_channels(), here)
+
+        self._beating, self._asking, self._committing = queue(), queue(), queue()
+        self.catalog = RpcCatalog(self._committing, CatalogImage(self.metadata), self._registration)
+        self.admin = RemoteAdmin(
+            self._asking, lambda: self.metadata.image, NodeConfigRules(current), self._catch_up
+        )
+        self.forwarder = Forwarder(self._asking, self._catch_up)
+        self._membership: Membership | None = None
+        self._recovers, self._serves, self._gone = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._following: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    def _new_channels(self, options: ChannelOptions | None = None) -> Channels:
+        channels = Channels(options, chance=self._world.random.random)
+        self._channels.append(channels)
+        return channels
+
+    def _make_controller(
+        self,
+        metadata: MetadataOptions,
+        current: Callable[[], BrokerConfig],
+        limits: Limits,
+        network: NetworkMetrics,
+        turns: Turns,
+    ) -> ControllerNode:
+        config = self._config
+        cluster = config.cluster
+        options = ControllerNodeOptions(
+            metadata,
+            _controller_options(config, self._world, self._home, self._incarnation_id),
+            cluster.controller_listeners,
+            cluster.inter_broker_listener_name,
+            cluster.broker_heartbeat_interval_ms,
+            config.max_connections,
+            limits,
+        )
+        return ControllerNode(
+            options, current, self._world, on_fatal=self._on_fatal, metrics=network, turns=turns
+        )
+
+    @property
+    def epoch(self) -> int:
+        return -1 if self._membership is None else self._membership.epoch
+
+    @property
+    def adopter(self) -> Controller | None:
+        """The controller, while this node is its whole cluster."""
+        is_alone = self.controller is not None and self._config.cluster.is_alone
+        return self.controller.controller if self.controller is not None and is_alone else None
+
+    @property
+    def servers(self) -> Sequence[Server]:
+        """The controller's listeners."""
+        return () if self.controller is None else self.controller.servers
+
+    async def in_quorum(self) -> None:
+        """Return once this node leads, or follows who does. Raises `NodeEnds`."""
+        is_in = asyncio.Event()
+
+        async def look() -> None:
+            while self.metadata.quorum.machine.leader_id < 0:
+                await asyncio.sleep(_LOOK_S)
+            is_in.set()
+
+        looking = asyncio.ensure_future(look())
+        try:
+            await self._until(is_in)
+        finally:
+            looking.cancel()
+
+    # -- life
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        stack.push_async_callback(self._close_channels)
+        if self.controller is not None:
+            stack.push_async_callback(self.controller.stop)
+            await self.controller.start()
+        else:
+            stack.push_async_callback(self.metadata.stop)
+            await self.metadata.start()
+
+    async def _close_channels(self) -> None:
+        for channels in self._channels:
+            await channels.close()
+
+    async def caught_up(self, stack: AsyncExitStack, endpoints: tuple[Endpoint, ...]) -> None:
+        config, cluster = self._config, self._config.cluster
+        identity = Identity(
+            config.node_id,
+            self._incarnation_id,
+            self._home.cluster_id,
+            endpoints,
+            tuple(Feature(*one) for one in cluster_features()),
+            config.broker_rack,
+            self._home.log_directory_ids,
+            self._home.previous_epoch,
+        )
+        membership = Membership(identity, self._beating, self._told, _life_timing(cluster))
+        self._membership = membership
+        stack.push_async_callback(membership.close)
+        self.metadata.subscribe(lambda before, after, delta: self._news.set())
+        self._news.set()
+        self._following = asyncio.get_running_loop().create_task(self._follow(), name="metadata-follower")
+        self._following.add_done_callback(self._followed)
+        stack.callback(self._following.cancel)
+        membership.start()
+        await self._until(self._recovers)
+
+    async def join(self, stack: AsyncExitStack) -> None:
+        assert self._membership is not None
+        self._membership.logs_ready()
+        await self._until(self._serves)
+
+    async def leave(self) -> None:
+        """Have the leaderships move away; not where there is certainly nobody any more who could do that."""
+        if self._membership is None or self._gone.is_set():
+            return
+        self._membership.terminate()
+        gone = asyncio.ensure_future(self._gone.wait())
+        rounds = 0
+        while rounds < _HOPELESS_ROUNDS and not gone.done():
+            await asyncio.wait([gone], timeout=_HOPELESS_S)
+            rounds = rounds + 1 if not gone.done() and await self._is_hopeless() else 0
+        gone.cancel()
+        if rounds:
+            _log.info(
+                "node %d leaves without having its leaderships moved: most controllers are gone",
+                self._config.node_id,
+            )
+
+    async def _is_hopeless(self) -> bool:
+        """Whether nobody listens where most voters are reached: a refusal is proof, silence is none."""
+        try:
+            machine = self.metadata.quorum.machine
+        except RequestError:
+            return True
+        voters = machine.core.log.voters.latest
+        others = [one.endpoints[0] for one in voters if one.node_id != self._config.node_id and one.endpoints]
+        answers = await asyncio.gather(*map(knock, others))
+        refused = sum(one is ProbeOutcome.REFUSED for one in answers)
+        return len(voters) - refused < voters.majority
+
+    async def _until(self, event: asyncio.Event) -> None:
+        """Raises `NodeEnds` where the node is to end first."""
+        first = asyncio.FIRST_COMPLETED
+        waits = [asyncio.ensure_future(one) for one in (event.wait(), self._gone.wait(), self._stopped())]
+        try:
+            await asyncio.wait(waits, return_when=first)
+        finally:
+            for one in waits:
+                one.cancel()
+        if not event.is_set():
+            raise NodeEnds("it was told to end before it served")
+
+    def _told(self, effect: Recover | Serve | MoveAway | Exit) -> None:
+        match effect:
+            case Recover():
+                self._recovers.set()
+            case Serve():
+                self._serves.set()
+            case MoveAway():
+                pass
+            case Exit(reason, is_failure):
+                self._gone.set()
+                if is_failure:
+                    self._on_fatal("this broker", StorageError(reason))
+
+    async def _follow(self) -> None:
+        """Tell how far this node has become what the metadata says."""
+        assert self._membership is not None
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            offset = self.metadata.image.offset
+            if offset >= 0:
+                await self.metadata.committed(offset)
+                self._membership.published(offset)
+
+    def _followed(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            if isinstance(error, StorageError):
+                _log.info("node %d follows the metadata no more: %s", self._config.node_id, error)
+            else:
+                self._on_fatal("following the metadata", error)
+
+    def directory_failed(self, directory_id: UUID) -> None:
+        if self._membership is not None:
+            self._membership.directory_failed(directory_id)
+
+    # -- asking
+
+    def _registration(self) -> Registration:
+        return Registration(self._config.node_id, self.epoch)
+
+    async def _catch_up(self) -> None:
+        """Where the controller cannot be asked how far it is, the change is known here later."""
+        with suppress(StorageError, RequestError):
+            await self.catalog.barrier()
+
+
+def _life_timing(cluster: ClusterConfig) -> LifeTiming:
+    return LifeTiming(
+        heartbeat_interval_ms=cluster.broker_heartbeat_interval_ms,
+        registration_timeout_ms=cluster.initial_broker_registration_timeout_ms,
+        controlled_shutdown=cluster.controlled_shutdown_enable,
+    )
+
+
+class NodeEnds(Exception):
+    """Not a failure: it was told to end while it waited for others."""
+
+
+class CatalogImage:
+    """The catalog in this node's own image. Is a `rpc_catalog.CatalogView`."""
+
+    def __init__(self, metadata: Publisher) -> None:
+        self._metadata = metadata
+
+    def entry(self, topic_id: UUID, partition: int) -> CatalogEntry | None:
+        return self._metadata.image.remote.get((topic_id, partition))
+
+    def tombstones(self) -> Mapping[UUID, Tombstone]:
+        return self._metadata.image.tombstones
+
+    async def reached(self, offset: int) -> None:
+        await self._metadata.committed(offset)
+
+
+async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable[[], Awaitable[None]]) -> str:
+    """The id of the quorum's cluster, as the first controller tells it that answers.
+
+    Raises `ConfigError` where none does within ``initial.broker.registration.timeout.ms``, and `NodeEnds`.
+    """
+    places = [one.address for one in cluster.quorum.voters] or list(cluster.quorum.bootstrap_servers)
+    message = request_module(ApiKey.DESCRIBE_CLUSTER).DescribeClusterRequest(
+        include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS
+    )
+    channels = Channels(chance=world.random.random)
+    ends = asyncio.ensure_future(stopped())
+    why = ""
+    try:
+        async with asyncio.timeout(cluster.initial_broker_registration_timeout_ms / 1000):
+            while not ends.done():
+                for place in places:
+                    try:
+                        answer = await channels.call(
+                            place, ApiKey.DESCRIBE_CLUSTER, None, message, timeout_ms=_ASK_MS
+                        )
+                    except (OSError, UnsupportedVersion) as e:
+                        why = f"{place.host}:{place.port}: {e}"
+                        continue
+                    if answer.error_code == ErrorCode.none and answer.cluster_id:
+                        return str(answer.cluster_id)
+                    why = f"{place.host}:{place.port} answers {answer.error_message}"
+                await asyncio.wait([ends], timeout=_AGAIN_S)
+    except TimeoutError:
+        raise ConfigError(f"no controller tells which cluster this is: {why}") from None
+    finally:
+        ends.cancel()
+        await channels.close()
+    raise NodeEnds("it was told to end before it knew its cluster")
+
+
+def check_cluster(config: BrokerConfig) -> None:
+    """What a node among others cannot do: `ConfigError`."""
+    if config.remote_recover and not config.cluster.is_alone:
+        raise ConfigError("firn.remote.recover: a node takes an archive over while it is its whole cluster")
+    for one in config.cluster.controller_listeners:
+        if not one.port:
+            raise ConfigError(f"{one}: others have to know the port of a controller")

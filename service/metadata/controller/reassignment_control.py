@@ -1,0 +1,171 @@
+"""Replicas that move from broker to broker: begun, called off, and told of (KIP-455, KIP-860). [P]
+
+Source: Apache Kafka ``ReplicationControlManager``: ``alterPartitionReassignments``,
+``listPartitionReassignments``; ``PartitionReassignmentReplicas``, ``PartitionReassignmentRevert``.
+
+A reassignment is a change that adds replicas and says which are added and which are to go. What ends it is
+any later change of the partition after which those that were added are in sync (`partition_change`); where
+nothing is added that may be the same change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.base.steps import Steps
+from service.metadata.controller.decision import EXCESSIVE, Decision, decided_in_steps
+from service.metadata.controller.elections_control import CHANGE_US, Elections, ElectionSettings
+from service.metadata.controller.partition_change import Election, Wanted
+from service.metadata.controller.placement import DOES_NOT_REPLICATE
+from service.metadata.controller.requests import (
+    MAX_RECORDS_PER_OPERATION,
+    Reassignment,
+    ReassignPartition,
+    ReassignResult,
+)
+from service.metadata.controller.topics_control import bad_assignment, check_assignment
+from service.metadata.delta import changed_partition
+from service.metadata.image import MetadataImage, PartitionImage, TopicImage
+from service.metadata.partition_index import MOVING_SHELF
+from service.metadata.records import PartitionChangeRecord
+
+LOOK_US: Final = 3
+
+
+def alter_reassignments(
+    image: MetadataImage,
+    requests: Sequence[ReassignPartition],
+    settings: ElectionSettings,
+    *,
+    allows_factor_change: bool = True,
+    replicates: bool = True,
+) -> Steps[Decision[list[ReassignResult]]]:
+    """Begin or call off a reassignment of each partition; one that is refused holds up no other. In steps.
+
+    Without `allows_factor_change` a partition keeps its number of replicas (INVALID_REPLICATION_FACTOR).
+    Where brokers do not replicate, none is added (INVALID_REPLICA_ASSIGNMENT). A partition that is named
+    twice is changed twice. What would write more than 10,000 records is refused from there on.
+    """
+    elections = Elections(image, settings)
+    changed: dict[tuple[UUID, int], PartitionImage] = {}
+    records: list[PartitionChangeRecord] = []
+    results: list[ReassignResult] = []
+    for request in requests:
+        yield CHANGE_US + len(request.replicas or ())
+        name, number, target = request
+        error, message = ErrorCode.none, None
+        try:
+            topic, state = _found(image, name, number)
+            state = changed.get((topic.id, number), state)
+            if target is None:
+                record = _called_off(elections, topic, number, state)
+            else:
+                wanted = _wanted(elections, state, target, allows_factor_change, replicates)
+                record = elections.change(topic, number, state, election=Election.ONLINE, wanted=wanted)
+            if record is not None:
+                if len(records) == MAX_RECORDS_PER_OPERATION:
+                    raise RequestError(ErrorCode.policy_violation, EXCESSIVE)
+                records.append(record)
+                changed[topic.id, number] = changed_partition(state, record)
+        except RequestError as e:
+            error, message = e.code, e.message
+        results.append(ReassignResult(name, number, error, message))
+    return (yield from decided_in_steps(records, results))
+
+
+def _found(image: MetadataImage, name: str, number: int) -> tuple[TopicImage, PartitionImage]:
+    unknown = ErrorCode.unknown_topic_or_partition
+    topic = image.topics_by_name.get(name)
+    if topic is None:
+        raise RequestError(unknown, f"Unable to find a topic named {name}.")
+    state = topic.partitions.get(number)
+    if state is None:
+        raise RequestError(unknown, f"Unable to find partition {name}:{number}.")
+    return topic, state
+
+
+def _wanted(
+    elections: Elections,
+    state: PartitionImage,
+    target: tuple[int, ...],
+    allows_factor_change: bool,
+    replicates: bool,
+) -> Wanted:
+    """What makes `target` of the replicas there are: those it lacks stay until the others are in sync.
+
+    Of a reassignment under way, what is added and removed stays as it is where nothing new is.
+    """
+    check_assignment(elections.image.brokers, target)
+    if not allows_factor_change:
+        present = len(state.replicas)
+        if state.is_moving:
+            present = len({*state.replicas, *state.adding_replicas} - {*state.removing_replicas})
+        if present != len(target):
+            raise RequestError(
+                ErrorCode.invalid_replication_factor,
+                f"The replication factor is changed from {present} to {len(target)}",
+            )
+    adding = tuple(sorted(set(target).difference(state.replicas)))
+    removing = tuple(sorted(set(state.replicas).difference(target)))
+    if adding and not replicates:
+        raise bad_assignment(f"A replica on broker {adding[0]} would never be in sync. {DOES_NOT_REPLICATE}")
+    return Wanted(replicas=(*target, *removing), removing=removing or None, adding=adding or None)
+
+
+def _called_off(
+    elections: Elections, topic: TopicImage, number: int, state: PartitionImage
+) -> PartitionChangeRecord | None:
+    """Those that are added go, those that were to be removed stay. Where none of these is in sync that is an
+    unclean election, which the topic must allow."""
+    if not state.is_moving:
+        raise RequestError(ErrorCode.no_reassignment_in_progress)
+    replicas = tuple(one for one in state.replicas if one not in state.adding_replicas)
+    isr = tuple(one for one in state.isr if one not in state.adding_replicas)
+    if not isr:
+        if not replicas:
+            raise bad_assignment("Invalid replica assignment: addingReplicas contains all replicas.")
+        if not elections.rules(topic).allows_unclean:
+            raise bad_assignment(
+                f"Unable to revert partition assignment for {topic.name}:{number} because it would require "
+                f"an unclean leader election."
+            )
+        isr = replicas[:1]
+    wanted = Wanted(isr=isr, replicas=replicas, removing=(), adding=())
+    return elections.change(topic, number, state, wanted=wanted)
+
+
+def list_reassignments(
+    image: MetadataImage, asked: Iterable[tuple[str, Iterable[int]]] | None
+) -> Steps[list[Reassignment]]:
+    """Those under way, of the partitions that are named or of all; others are left out. In steps."""
+    found: list[Reassignment] = []
+    for topic, number in _all_moving(image) if asked is None else _named(image, asked):
+        yield LOOK_US
+        state = topic.partitions.get(number)
+        if state is not None and state.is_moving:
+            found.append(
+                Reassignment(
+                    topic.name, number, state.replicas, state.adding_replicas, state.removing_replicas
+                )
+            )
+    return found
+
+
+def _all_moving(image: MetadataImage) -> Iterator[tuple[TopicImage, int]]:
+    for topic_id, number in image.index.partitions(MOVING_SHELF):
+        yield image.topics_by_id[topic_id], number
+
+
+def _named(
+    image: MetadataImage, asked: Iterable[tuple[str, Iterable[int]]]
+) -> Iterator[tuple[TopicImage, int]]:
+    for name, numbers in asked:
+        topic = image.topics_by_name.get(name)
+        if topic is not None:
+            for number in numbers:
+                yield topic, number

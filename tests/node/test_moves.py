@@ -1,0 +1,177 @@
+"""Partitions that move from broker to broker, as admins ask for it: by Envelope, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+from service.broker import controller_calls
+from service.broker.controller_calls import AlterIsr
+from service.network.channel import Channels
+from service.wire.api import ApiKey, request_module
+from tests.support.controllers import Broker, Fleet, new_topics
+
+
+async def call(fleet: Fleet, key: ApiKey, message: Any, version: int | None = None, node_id: int = 0) -> Any:
+    """At the controllers' listener of the leader, or of that node."""
+    channels = Channels()
+    try:
+        chosen = node_id or fleet.id_of(await fleet.led())
+        return await channels.call(fleet.endpoints[chosen], key, version, message, timeout_ms=10_000)
+    finally:
+        await channels.close()
+
+
+def to_move(*partitions: tuple[str, int, tuple[int, ...] | None], allows: bool = True) -> Any:
+    """AlterPartitionReassignments."""
+    module = request_module(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
+    return module.AlterPartitionReassignmentsRequest(
+        timeout=timedelta(seconds=10),
+        allow_replication_factor_change=allows,
+        topics=tuple(
+            module.ReassignableTopic(
+                name=topic,
+                partitions=(module.ReassignablePartition(partition_index=number, replicas=replicas),),
+            )
+            for topic, number, replicas in partitions
+        ),
+    )
+
+
+def to_list(*topics: tuple[str, tuple[int, ...]]) -> Any:
+    """ListPartitionReassignments; of all where none is named."""
+    module = request_module(ApiKey.LIST_PARTITION_REASSIGNMENTS)
+    named = tuple(
+        module.ListPartitionReassignmentsTopics(name=name, partition_indexes=numbers)
+        for name, numbers in topics
+    )
+    return module.ListPartitionReassignmentsRequest(timeout=timedelta(seconds=10), topics=named or None)
+
+
+def told(answer: Any) -> list[tuple[Any, ...]]:
+    assert (answer.error_code, answer.error_message) == (ErrorCode.none, None)
+    return [
+        (topic.name, one.partition_index, one.replicas, one.adding_replicas, one.removing_replicas)
+        for topic in answer.topics
+        for one in topic.partitions
+    ]
+
+
+def codes(answer: Any) -> list[tuple[str, list[tuple[int, ErrorCode]]]]:
+    assert (answer.error_code, answer.error_message) == (ErrorCode.none, None)
+    return [
+        (topic.name, [(one.partition_index, one.error_code) for one in topic.partitions])
+        for topic in answer.responses
+    ]
+
+
+async def led_by(broker: Broker, topic: str) -> tuple[Any, Any]:
+    found = broker.publisher.image.topics_by_name[topic]
+    return found, found.partitions[0]
+
+
+def test_a_partition_moves_once_its_new_replica_is_in_sync(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fleet = Fleet(tmp_path)
+        fleet.replicates = True
+        await fleet.start()
+        brokers = {7: await Broker(fleet, 7).start(), 8: await Broker(fleet, 8).start()}
+        answer = await brokers[7].forward(ApiKey.CREATE_TOPICS, 7, new_topics("t", "u"))
+        assert {one.error_code for one in answer.topics} == {ErrorCode.none}
+        topic, state = await led_by(brokers[7], "t")
+        (here,) = state.replicas
+        there = 15 - here
+        for version in (0, 1):
+            message = to_move(("t", 0, (there,)), ("no-such", 0, (7,)), ("u", 0, None))
+            answer = await brokers[7].forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, version, message)
+            assert codes(answer) == [
+                ("t", [(0, ErrorCode.none)]),
+                ("no-such", [(0, ErrorCode.unknown_topic_or_partition)]),
+                ("u", [(0, ErrorCode.no_reassignment_in_progress)]),
+            ]
+        moving = ("t", 0, (there, here), (there,), (here,))
+        assert told(await brokers[8].forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == [moving]
+        named = to_list(("t", (0, 5)), ("u", (0,)), ("no-such", (0,)))
+        assert told(await call(fleet, ApiKey.LIST_PARTITION_REASSIGNMENTS, named)) == [moving]
+        active = await fleet.led()
+        follower = next(one for one in fleet.running if one != fleet.id_of(active))
+        refused = await call(
+            fleet, ApiKey.ALTER_PARTITION_REASSIGNMENTS, to_move(("t", 0, None)), node_id=follower
+        )
+        assert refused.error_code == ErrorCode.not_controller
+        assert refused.responses[0].partitions[0].error_code == ErrorCode.not_controller
+
+        await fleet.kill(fleet.id_of(active))  # a move is the log's: another controller goes on with it
+        await fleet.led()
+        assert told(await brokers[8].forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == [moving]
+        topic, state = await led_by(brokers[here], "t")
+        leader = brokers[here].membership
+        assert leader is not None
+        proposal = AlterIsr(
+            topic.id,
+            0,
+            state.leader_epoch,
+            state.partition_epoch,
+            tuple((one, active.publisher.image.brokers[one].epoch) for one in (here, there)),
+        )
+        message = controller_calls.alter_isr(here, leader.epoch, [proposal])
+        answer = await call(fleet, ApiKey.ALTER_PARTITION, message)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.new_leader_elected
+        assert told(await brokers[7].forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == []
+        await brokers[7].catalog.barrier()
+        _, state = await led_by(brokers[7], "t")
+        assert (state.replicas, state.isr, state.leader) == ((there,), (there,), there)
+
+        message = to_move(("u", 0, (7, 8)), allows=False)
+        answer = await brokers[7].forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, message)
+        assert codes(answer) == [("u", [(0, ErrorCode.invalid_replication_factor)])]
+        assert not answer.allow_replication_factor_change
+        message = to_move(("u", 0, (7, 8)))
+        answer = await brokers[7].forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, message)
+        assert codes(answer) == [("u", [(0, ErrorCode.none)])]
+        answer = await brokers[8].forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, to_move(("u", 0, None)))
+        assert codes(answer) == [("u", [(0, ErrorCode.none)])]
+        assert told(await brokers[7].forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == []
+        for broker in brokers.values():
+            await broker.close()
+        await fleet.stop()
+        assert not fleet.failures
+
+    asyncio.run(scenario())
+
+
+def test_nothing_moves_while_brokers_do_not_replicate(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        fleet = await Fleet(tmp_path).start()
+        brokers = [await Broker(fleet, 7).start(), await Broker(fleet, 8).start()]
+        forward = brokers[0].forward
+        answer = await forward(ApiKey.CREATE_TOPICS, 7, new_topics("t"))
+        assert answer.topics[0].error_code == ErrorCode.none
+        _, state = await led_by(brokers[0], "t")
+        there = 15 - state.leader
+        answer = await forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, to_move(("t", 0, (there,))))
+        (one,) = answer.responses[0].partitions
+        assert one.error_code == ErrorCode.invalid_replica_assignment
+        assert one.error_message.endswith("Brokers do not replicate partitions yet.")
+        answer = await forward(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 1, to_move(("t", 0, (state.leader,))))
+        assert codes(answer) == [("t", [(0, ErrorCode.none)])], "that is where it is"
+        assert told(await forward(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, to_list())) == []
+        module = request_module(ApiKey.CREATE_TOPICS)
+        topic = module.CreatableTopic(
+            name="two", num_partitions=1, replication_factor=2, assignments=(), configs=()
+        )
+        answer = await forward(
+            ApiKey.CREATE_TOPICS, 7, module.CreateTopicsRequest(topics=(topic,), timeout=10_000)
+        )
+        assert answer.topics[0].error_code == ErrorCode.invalid_replication_factor
+        assert answer.topics[0].error_message.endswith("Brokers do not replicate partitions yet.")
+        for broker in brokers:
+            await broker.close()
+        await fleet.stop()
+        assert not fleet.failures
+
+    asyncio.run(scenario())

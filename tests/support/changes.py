@@ -1,0 +1,170 @@
+"""Topics that are made and deleted all the time, through every node of a cluster, and what became of each."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from random import Random
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from service.base.errors import RequestError
+from service.network.client import Client
+from service.wire.api import ApiKey, request_module
+from service.wire.errors import WireError
+from tests.support.processes import wait_until
+
+_KEPT: Final = 20
+"""Topics that one changer leaves alone before it deletes the oldest"""
+_AGAIN_S: Final = 0.02
+_ANSWER_S: Final = 15.0
+DONE: Final = frozenset({ErrorCode.none})
+AS_IF_DONE: Final = frozenset({ErrorCode.topic_already_exists, ErrorCode.unknown_topic_or_partition})
+"""The answers to a change that was asked for again after its first answer was lost"""
+
+
+class Answered(NamedTuple):
+    """A change that was answered. Times are those of the monotonic clock, in seconds."""
+
+    name: str
+    creates: bool
+    sent_s: float
+    answered_s: float
+
+
+class Changer:
+    """One client of one broker on a thread of its own: makes topics and deletes them, one after the other.
+
+    A change that is not answered, or is refused for want of a controller, is asked for again until it is.
+    """
+
+    def __init__(self, node_id: int, bootstrap: str, pause_s: float, seed: int) -> None:
+        self.node_id = node_id
+        self.answers: list[Answered] = []
+        self.refusals: list[tuple[str, str]] = []
+        """changes that were refused for good"""
+        self._host, _, port = bootstrap.rpartition(":")
+        self._port = int(port)
+        self._pause_s = pause_s
+        self._random = Random(seed)
+        self._client: Client | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"changer-{node_id}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """The change under way is seen through first, as long as anybody answers."""
+        self._stop.set()
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        kept: list[str] = []
+        number = 0
+        while not self._stop.wait(self._pause_s * self._random.uniform(0.5, 1.5)):
+            creates = len(kept) < _KEPT or self._random.random() < 0.5
+            if creates:
+                number += 1
+                name = f"c{self.node_id}-{number}"
+            else:
+                name = kept.pop(0)
+            sent_s = time.monotonic()
+            is_again = False
+            while True:
+                code = self._ask(name, creates=creates)
+                if code in DONE or (is_again and code in AS_IF_DONE):
+                    self.answers.append(Answered(name, creates, sent_s, time.monotonic()))
+                    if creates:
+                        kept.append(name)
+                    break
+                if code not in (None, ErrorCode.request_timed_out, ErrorCode.not_controller):
+                    self.refusals.append((name, str(code)))
+                    break
+                is_again = True
+                if self._stop.wait(_AGAIN_S):
+                    return  # not known
+        if self._client is not None:
+            self._client.close()
+
+    def _ask(self, name: str, *, creates: bool) -> ErrorCode | None:
+        """The answer; None where there was none."""
+        try:
+            if self._client is None:
+                self._client = Client(self._host, self._port, "changer", timeout_s=_ANSWER_S)
+            answer = self._create(name) if creates else self._delete(name)
+        except (OSError, WireError, RequestError):
+            if self._client is not None:
+                with suppress(OSError):
+                    self._client.close()
+                self._client = None
+            return None
+        return answer
+
+    def _create(self, name: str) -> ErrorCode:
+        assert self._client is not None
+        module = request_module(ApiKey.CREATE_TOPICS)
+        topic = module.CreatableTopic(
+            name=name, num_partitions=1, replication_factor=1, assignments=(), configs=()
+        )
+        request = module.CreateTopicsRequest(topics=(topic,), timeout=timedelta(seconds=5))
+        answer: ErrorCode = self._client.request(ApiKey.CREATE_TOPICS, request).topics[0].error_code
+        return answer
+
+    def _delete(self, name: str) -> ErrorCode:
+        assert self._client is not None
+        module = request_module(ApiKey.DELETE_TOPICS)
+        topic = module.DeleteTopicState(name=name, topic_id=None)
+        request = module.DeleteTopicsRequest(topics=(topic,), timeout=timedelta(seconds=5))
+        answer: ErrorCode = self._client.request(ApiKey.DELETE_TOPICS, request).responses[0].error_code
+        return answer
+
+
+class Changes:
+    """Changers for all nodes of a cluster, so many changes a second together. For a `with`."""
+
+    def __init__(self, bootstraps: Sequence[tuple[int, str]], per_second: float, seed: int) -> None:
+        pause_s = len(bootstraps) / per_second
+        self.changers = [Changer(node_id, place, pause_s, seed + node_id) for node_id, place in bootstraps]
+
+    def __enter__(self) -> Changes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        for one in self.changers:
+            one.stop()
+
+    @property
+    def answers(self) -> list[Answered]:
+        return [answer for one in self.changers for answer in tuple(one.answers)]
+
+    @property
+    def refusals(self) -> list[tuple[str, str]]:
+        return [refusal for one in self.changers for refusal in one.refusals]
+
+    def next_after(self, moment_s: float) -> float | None:
+        """How long after `moment_s` a change was answered that was sent after it; None: none yet."""
+        found = [one.answered_s for one in self.answers if one.sent_s > moment_s]
+        return min(found) - moment_s if found else None
+
+    def wait_for_next(self, moment_s: float, seconds: float = 60) -> float:
+        """As `next_after`, once there is one."""
+        wait_until("a change to be answered", lambda: self.next_after(moment_s) is not None, seconds)
+        found = self.next_after(moment_s)
+        assert found is not None
+        return found
+
+    def expected(self) -> tuple[set[str], set[str]]:
+        """The topics that must be there now, and those that must not: all whose changes were answered."""
+        there: set[str] = set()
+        gone: set[str] = set()
+        for one in self.changers:
+            for answer in one.answers:
+                (there if answer.creates else gone).add(answer.name)
+        return there - gone, gone

@@ -1,0 +1,248 @@
+"""Broker 1 of three: its image is made by hand and applied as a node does it; requests come as frames."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Final, cast
+from uuid import UUID
+
+from service.base.timers import Timers
+from service.broker.applier import Applier
+from service.broker.broker import Broker
+from service.broker.coordinators import GroupCoordinators
+from service.broker.dispatch import Dispatcher
+from service.broker.internal_topics import InternalTopics
+from service.broker.replicas import Replicas
+from service.config.settings import BrokerConfig, LogConfig
+from service.hot.manager import LogManager
+from service.metadata.delta import MetadataDelta
+from service.metadata.image import MetadataImage
+from service.metadata.records import (
+    BrokerEndpoint,
+    BrokerRegistrationChangeRecord,
+    MetadataRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from service.network.exchange import Promise, RequestContext, Response
+from service.partition.fetch_sessions import FetchSessions
+from service.records.builder import BatchBuilder
+from service.wire.api import ApiKey, decode_response, encode_request, request_module
+from tests.support.world import START_MS, make_world
+
+OUTSIDE, INSIDE = "OUTSIDE", "INSIDE"
+"""Two listeners; of the brokers, 3 has no `OUTSIDE`."""
+ME, OTHER, HIDDEN = 1, 2, 3
+TOPIC: Final = UUID(int=100)
+CLUSTER: Final = "cccccccccccccccccccccc"
+
+
+def directory(broker_id: int) -> UUID:
+    return UUID(int=1000 + broker_id)
+
+
+def registered(
+    broker_id: int, *, fenced: bool = False, epoch: int = 0, suffix: str = ""
+) -> RegisterBrokerRecord:
+    listeners = (INSIDE,) if broker_id == HIDDEN else (OUTSIDE, INSIDE)
+    return RegisterBrokerRecord(
+        broker_id=broker_id,
+        incarnation_id=UUID(int=broker_id),
+        broker_epoch=epoch or 10 * broker_id,
+        end_points=tuple(
+            BrokerEndpoint(
+                name=name,
+                host=f"{name.lower()}-{broker_id}{suffix}",
+                port=9090 + broker_id,
+                security_protocol=0,
+            )
+            for name in listeners
+        ),
+        rack=f"rack-{broker_id}",
+        fenced=fenced,
+        log_dirs=(directory(broker_id),),
+    )
+
+
+def fenced(broker_id: int, *, back: bool = False) -> BrokerRegistrationChangeRecord:
+    return BrokerRegistrationChangeRecord(
+        broker_id=broker_id, broker_epoch=10 * broker_id, fenced=-1 if back else 1
+    )
+
+
+def topic(name: str = "t", topic_id: UUID = TOPIC) -> TopicRecord:
+    return TopicRecord(name=name, topic_id=topic_id)
+
+
+def partition(number: int, leader: int, *, topic_id: UUID = TOPIC, **more: Any) -> PartitionRecord:
+    """Of one replica, unless `more` says otherwise."""
+    replicas = more.pop("replicas", (leader,))
+    fields: dict[str, Any] = {
+        "isr": replicas,
+        "leader_epoch": 0,
+        "partition_epoch": 0,
+        "directories": tuple(map(directory, replicas)),
+    }
+    return PartitionRecord(
+        partition_id=number, topic_id=topic_id, replicas=replicas, leader=leader, **{**fields, **more}
+    )
+
+
+def changed(number: int, topic_id: UUID = TOPIC, **what: Any) -> PartitionChangeRecord:
+    return PartitionChangeRecord(partition_id=number, topic_id=topic_id, **what)
+
+
+def moved(number: int, to: int, topic_id: UUID = TOPIC) -> PartitionChangeRecord:
+    """The end of a reassignment: another broker has it, this one does not."""
+    return changed(number, topic_id, replicas=(to,), isr=(to,), leader=to, directories=(directory(to),))
+
+
+class OneOfThree:
+    """`tell` is the metadata log, `ask` a client."""
+
+    def __init__(self, broker: Broker, applier: Applier, logs: LogManager, metadata: SimpleNamespace) -> None:
+        self.broker, self.applier, self.logs = broker, applier, logs
+        self._metadata = metadata
+        self._dispatcher = Dispatcher(broker)
+        self._numbers = itertools.count(1)
+
+    @property
+    def image(self) -> MetadataImage:
+        return self.broker.image
+
+    async def tell(self, *records: MetadataRecord) -> None:
+        """Publish an image with these records on top, and wait until the node is what it says."""
+        applied = self.publish(*records)
+        if applied is not None:
+            await applied
+
+    def publish(self, *records: MetadataRecord) -> Any:
+        before = self._metadata.image
+        delta = MetadataDelta(before).replay_all(records)
+        self._metadata.image = delta.build(before.offset + len(records), 1, START_MS)
+        return self.applier.apply(before, self._metadata.image, delta)
+
+    async def ask(self, key: ApiKey, message: Any, version: int, listener: str = OUTSIDE) -> Any:
+        """The canonical answer to a canonical message."""
+        context = RequestContext(1, "127.0.0.1", 50_000, listener)
+        number = next(self._numbers)
+        frame = memoryview(bytearray(encode_request(key, version, number, "test", message)))[4:]
+        answer: Any = self._dispatcher(context, frame)
+        if isinstance(answer, Promise):
+            raise NotImplementedError("no quick answers here")
+        response = answer if isinstance(answer, Response) else await answer
+        parts = [
+            part if isinstance(part, bytes | bytearray | memoryview) else part.read()
+            for part in response.parts
+        ]
+        correlation_id, decoded = decode_response(key, version, bytearray(b"".join(parts))[4:])
+        assert correlation_id == number
+        return decoded
+
+    async def call(self, key: ApiKey, name: str, version: int, listener: str = OUTSIDE, **fields: Any) -> Any:
+        return await self.ask(key, getattr(request_module(key), name)(**fields), version, listener)
+
+    # -- single partitions
+
+    async def produce(self, number: int = 0, *, topic_id: UUID = TOPIC, acks: int = -1) -> Any:
+        """The whole answer to one record."""
+        builder = BatchBuilder()
+        builder.add(START_MS, None, b"value")
+        module = request_module(ApiKey.PRODUCE)
+        data = module.PartitionProduceData(index=number, records=bytes(builder.build()))
+        topic_data = module.TopicProduceData(topic_id=topic_id, partition_data=(data,))
+        return await self.call(
+            ApiKey.PRODUCE, "ProduceRequest", 13, transactional_id=None, acks=acks,
+            timeout=timedelta(seconds=1), topic_data=(topic_data,),
+        )  # fmt: skip
+
+    async def fetch(self, *numbers: int, topic_id: UUID = TOPIC, version: int = 17, **fields: Any) -> Any:
+        module = request_module(ApiKey.FETCH)
+        epoch = fields.pop("current_leader_epoch", -1)
+        asked = tuple(
+            module.FetchPartition(
+                partition=one, fetch_offset=0, partition_max_bytes=1 << 20, current_leader_epoch=epoch
+            )
+            for one in numbers
+        )
+        message = {
+            "max_wait": timedelta(0), "min_bytes": 1, "isolation_level": 0,
+            "session_id": 0, "session_epoch": -1,
+            "topics": (module.FetchTopic(topic_id=topic_id, partitions=asked),) if asked else (),
+            "forgotten_topics_data": (), "rack_id": "", **fields,
+        }  # fmt: skip
+        return await self.call(ApiKey.FETCH, "FetchRequest", version, **message)
+
+
+class _NoController:
+    """Whatever is asked of it is a mistake of the test."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"the controller is asked for {name}")
+
+
+@asynccontextmanager
+async def one_of_three(
+    folder: Path, *records: MetadataRecord, registers: bool = True
+) -> AsyncIterator[OneOfThree]:
+    """Three brokers are registered and unfenced, unless `registers` is False; then come `records`."""
+    config = BrokerConfig.from_properties({
+        "node.id": str(ME),
+        "broker.rack": "rack-1",
+        "listeners": "PLAINTEXT://127.0.0.1:0",
+        "log.dirs": str(folder),
+        "firn.disk.watermarks.enable": "false",
+    })  # fmt: skip
+    world = make_world()
+    logs = LogManager(config.log_dirs, world)
+    logs.claim(CLUSTER, ME)
+    await logs.open_all(lambda _: LogConfig())
+    metadata = SimpleNamespace(image=MetadataImage())
+    replicas, timers = Replicas(), Timers(asyncio.get_running_loop())
+    applier = Applier(config, logs, replicas, None, timers.purgatory)
+    image: Callable[[], MetadataImage] = lambda: metadata.image  # noqa: E731
+    controller: Any = _NoController()
+    groups = GroupCoordinators(
+        lambda: config,
+        image,
+        world,
+        timers,
+        replicas,
+        logs,
+        InternalTopics(lambda: config, image, controller),
+    )
+    applier.watch(groups)
+    plane = SimpleNamespace(metadata=metadata, admin=controller, epoch=-1, decides=None, forwarder=None)
+    broker = Broker(
+        lambda: config,
+        world.clock,
+        CLUSTER,
+        cast("Any", plane),
+        replicas,
+        logs,
+        world.threads,
+        timers,
+        FetchSessions(timers.purgatory, 100, 1000, world.random.randint),
+        groups,
+    )
+    broker.endpoints.update({OUTSIDE: ("outside-1", 9091), INSIDE: ("inside-1", 9091)})
+    node = OneOfThree(broker, applier, logs, metadata)
+    try:
+        if registers:
+            await node.tell(registered(ME), registered(OTHER), registered(HIDDEN))
+            plane.epoch = 10 * ME
+        if records:
+            await node.tell(*records)
+        yield node
+    finally:
+        await groups.close()
+        broker.close()
+        await logs.close()

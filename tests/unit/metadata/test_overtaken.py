@@ -1,0 +1,131 @@
+"""Batches that the quorum writes itself while the controller makes one: what was decided is decided anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import ManualClock
+from service.base.errors import RequestError
+from service.base.steps import Steps
+from service.metadata.controller.decision import Decision
+from service.metadata.controller.requests import CreateTopic
+from service.metadata.frames import Frame, newest
+from service.metadata.image import MetadataImage
+from service.metadata.raft.events import AppendControl, LeaderChange
+from service.metadata.records import NoOpRecord
+from tests.support.world import make_world
+from tests.unit.metadata.controllers import LoneController, join, make_controller, registration, running
+
+
+def write_control(controller: LoneController) -> None:
+    """As a change of the voters does."""
+    quorum = controller.publisher.quorum
+    quorum._effects.append(AppendControl(quorum.epoch, (LeaderChange(1, (1,), (1,)),)))
+    quorum._drain()
+
+
+class Overtaking:
+    """Proposals of which the ones that are numbered are overtaken, and by what."""
+
+    def __init__(self, controller: LoneController, *numbers: int, by: Any = write_control) -> None:
+        self.count = 0
+        self._controller, self._numbers, self._by = controller, numbers, by
+        self._propose = controller.publisher.propose
+        controller.publisher.propose = self  # type: ignore[method-assign]
+
+    def __call__(self, frames: Sequence[Frame], before: MetadataImage) -> Steps[MetadataImage]:
+        self.count += 1
+        steps = self._propose(frames, before)
+        yield next(steps)
+        if self.count in self._numbers:
+            self._by(self._controller)
+        return (yield from steps)
+
+
+def test_a_topic_is_created_behind_what_the_quorum_wrote_meanwhile(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as controller:
+            await join(controller)
+            overtaken = Overtaking(controller, 1, 2)
+            (result,) = await controller.create_topics([CreateTopic("t", 3, 1)])
+            assert result.error is ErrorCode.none
+            assert overtaken.count == 3
+            assert controller.image.topics_by_name["t"].id == result.topic_id
+            (result,) = await controller.create_topics([CreateTopic("t", 3, 1)])
+            assert result.error is ErrorCode.topic_already_exists, "it was made once"
+
+    asyncio.run(scenario())
+
+
+def test_a_brokers_epoch_is_still_the_offset_of_its_registration(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with running(tmp_path) as controller:
+            Overtaking(controller, 1)
+            epoch = await controller.register_broker(registration(5))
+            assert controller.image.brokers[5].epoch == epoch == controller.image.offset
+
+    asyncio.run(scenario())
+
+
+def test_what_follows_a_first_batch_is_written_without_being_decided_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.metadata.controller.turns.MAX_RECORDS_PER_OPERATION", 2)
+
+    async def scenario() -> None:
+        async with running(tmp_path) as controller:
+            overtaken = Overtaking(controller, 2, 4)
+            decisions = []
+            begin = controller.publisher.next_offset
+
+            def decide(image: MetadataImage) -> Decision[str]:
+                decisions.append(image.offset)
+                return Decision((newest(NoOpRecord()),) * 5, "done", is_atomic=False)
+
+            answer, offset = await controller._turns.run(decide)
+            assert (answer, len(decisions), overtaken.count) == ("done", 1, 5)
+            assert offset == begin + 6, "five records, and two of the quorum's"
+
+    asyncio.run(scenario())
+
+
+def test_what_is_overtaken_until_its_time_is_up_is_not_decided(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        controller = make_controller(tmp_path, world=make_world(clock))
+        await controller.start()
+
+        def slowly(one: LoneController) -> None:
+            write_control(one)
+            clock.advance(2_000)
+
+        Overtaking(controller, 1, 2, 3, by=slowly)
+        begin = clock.monotonic_ms()
+        with pytest.raises(RequestError) as error:
+            await controller._turns.run(
+                lambda image: Decision((newest(NoOpRecord()),), None), deadline_ms=begin + 3_000
+            )
+        assert error.value.code is ErrorCode.request_timed_out
+        await controller.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_leads_no_more_is_not_asked_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        controller = make_controller(tmp_path)
+        await controller.start()
+        overtaken = Overtaking(controller, 1, by=lambda one: one.renounce())
+        with pytest.raises(RequestError) as error:
+            await controller._turns.run(lambda image: Decision((newest(NoOpRecord()),) * 2, None))
+        assert error.value.code is ErrorCode.not_controller
+        assert overtaken.count == 1
+        await controller.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,410 @@
+"""Reassignments: begun, called off, ended by ISRs that grow, and told."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.steps import at_once
+from service.metadata.controller.cluster_control import fence_broker
+from service.metadata.controller.configs_control import incremental_alter_configs
+from service.metadata.controller.elections_control import ElectionSettings
+from service.metadata.controller.isr_control import alter_partitions
+from service.metadata.controller.reassignment_control import alter_reassignments, list_reassignments
+from service.metadata.controller.requests import (
+    AlterConfig,
+    AlterPartition,
+    AlterResource,
+    BrokerState,
+    CreateTopic,
+    Reassignment,
+    ReassignPartition,
+    ReassignResult,
+    TopicDefaults,
+)
+from service.metadata.controller.topics_control import create_topics
+from service.metadata.image import MetadataImage
+from service.metadata.partition_index import MOVING_SHELF
+from service.metadata.records import NO_LEADER, PartitionRecord
+from tests.unit.metadata.controllers import AnyConfig
+from tests.unit.metadata.test_partitions import (
+    SETTINGS,
+    TOPIC_ID,
+    applied,
+    broker,
+    directory,
+    image_of,
+    partition,
+    state_of,
+)
+
+BROKERS = tuple(broker(one) for one in range(1, 7))
+
+
+def image_with(*partitions: PartitionRecord, **more: Any) -> MetadataImage:
+    return image_of(*BROKERS, *partitions, **more)
+
+
+def alter(
+    image: MetadataImage, *asked: tuple[int, tuple[int, ...] | None], **more: Any
+) -> tuple[MetadataImage, list[ReassignResult]]:
+    requests = [ReassignPartition("t", number, replicas) for number, replicas in asked]
+    return applied(image, alter_reassignments(image, requests, SETTINGS, **more))
+
+
+def in_sync(image: MetadataImage, *isr: int, number: int = 0) -> tuple[MetadataImage, Any]:
+    """The leader's proposal of another ISR."""
+    state = state_of(image, number)
+    asked = AlterPartition(
+        TOPIC_ID, number, state.leader_epoch, state.partition_epoch, tuple(BrokerState(one) for one in isr)
+    )
+    changes = alter_partitions(image, state.leader, 10 * state.leader, [asked], SETTINGS)
+    after, (result,) = applied(image, changes)
+    return after, result.error
+
+
+def listed(image: MetadataImage) -> list[Reassignment]:
+    found = at_once(list_reassignments(image, None))
+    moving = [(TOPIC_ID, one.partition) for one in found]
+    assert moving == list(image.index.partitions(MOVING_SHELF))
+    return found
+
+
+def test_a_partition_moves_to_another_broker() -> None:
+    image = image_with(partition(0, (1,), (1,), 1))
+    after, (result,) = alter(image, (0, (2,)))
+    assert result == ReassignResult("t", 0, ErrorCode.none)
+    state = state_of(after)
+    assert (state.replicas, state.adding_replicas, state.removing_replicas) == ((2, 1), (2,), (1,))
+    assert (state.isr, state.leader, state.leader_epoch, state.partition_epoch) == ((1,), 1, 5, 8)
+    assert state.directories == (UUID(int=1), directory(1)), "a broker of several directories chooses"
+    assert listed(after) == [Reassignment("t", 0, (2, 1), (2,), (1,))]
+
+    after, error = in_sync(after, 1, 2)
+    assert error is ErrorCode.new_leader_elected
+    state = state_of(after)
+    assert (state.replicas, state.isr, state.leader, state.leader_epoch) == ((2,), (2,), 2, 6)
+    assert (state.adding_replicas, state.removing_replicas) == ((), ())
+    assert state.directories == (UUID(int=1),)
+    assert not state.eligible_leader_replicas
+    assert not listed(after)
+
+
+def test_a_move_ends_once_all_that_are_added_are_in_sync_whoever_else_is_not() -> None:
+    image = image_with(partition(0, (1, 2, 3), (1, 2), 1))
+    image, _ = alter(image, (0, (3, 4, 5)))
+    assert state_of(image).replicas == (3, 4, 5, 1, 2)
+    image, error = in_sync(image, 1, 2, 4)
+    assert error is ErrorCode.none
+    assert listed(image)
+    image, error = in_sync(image, 1, 2, 4, 5)
+    assert error is ErrorCode.new_leader_elected
+    state = state_of(image)
+    assert (state.replicas, state.isr, state.leader) == ((3, 4, 5), (4, 5), 4)
+
+
+def test_fewer_replicas_wait_for_all_that_stay() -> None:
+    image = image_with(partition(0, (1, 2, 3, 4, 5), (1, 2), 1))
+    image, _ = alter(image, (0, (3, 4, 5, 6)))
+    state = state_of(image)
+    assert (state.replicas, state.adding_replicas) == ((3, 4, 5, 6, 1, 2), (6,))
+    image, _ = in_sync(image, 1, 2, 6)
+    assert listed(image), "6 alone would be in sync"
+    image, _ = in_sync(image, 1, 2, 3, 4, 5, 6)
+    assert (state_of(image).replicas, state_of(image).isr) == ((3, 4, 5, 6), (3, 4, 5, 6))
+
+
+def test_what_adds_nothing_may_be_done_at_once() -> None:
+    image = image_with(partition(0, (1, 2, 3), (1, 2, 3), 1), partition(1, (1, 2, 3), (1,), 1))
+    after, _ = alter(image, (0, (3, 2, 1)))
+    state = state_of(after)
+    assert (state.replicas, state.leader, state.leader_epoch) == ((3, 2, 1), 1, 5), "preferred, not elected"
+    after, _ = alter(image, (0, (3, 2)))
+    state = state_of(after)
+    assert (state.replicas, state.isr, state.leader, state.leader_epoch) == ((3, 2), (2, 3), 3, 6)
+    after, _ = alter(image, (0, (1, 2)))
+    state = state_of(after)
+    assert (state.replicas, state.isr, state.leader, state.leader_epoch) == ((1, 2), (1, 2), 1, 6)
+    after, _ = alter(image, (1, (2, 3)))
+    state = state_of(after, 1)
+    assert (state.replicas, state.removing_replicas, state.leader) == ((2, 3, 1), (1,), 1)
+    assert [one.partition for one in listed(after)] == [1]
+
+
+def test_more_replicas_are_added() -> None:
+    image = image_with(partition(0, (1,), (1,), 1))
+    image, _ = alter(image, (0, (1, 2, 3)))
+    assert listed(image) == [Reassignment("t", 0, (1, 2, 3), (2, 3), ())]
+    image, _ = in_sync(image, 1, 2)
+    assert listed(image)
+    image, _ = in_sync(image, 1, 2, 3)
+    state = state_of(image)
+    assert (state.replicas, state.isr, state.leader, state.leader_epoch) == ((1, 2, 3), (1, 2, 3), 1, 5)
+    assert not listed(image)
+
+
+def test_the_number_of_replicas_stays_where_it_must() -> None:
+    image = image_with(
+        partition(0, (1,), (1,), 1),
+        partition(1, (2, 1), (1,), 1, adding_replicas=(2,), removing_replicas=(1,)),
+    )
+    after, results = alter(image, (0, (1, 2)), (1, (3, 4)), (1, (3,)), allows_factor_change=False)
+    assert [one.error for one in results] == [
+        ErrorCode.invalid_replication_factor,
+        ErrorCode.invalid_replication_factor,
+        ErrorCode.none,
+    ]
+    assert results[0].message == "The replication factor is changed from 1 to 2"
+    assert results[1].message == "The replication factor is changed from 1 to 2"
+    assert state_of(after, 1).replicas == (3, 1, 2)
+
+
+def test_a_move_under_way_gets_another_aim() -> None:
+    image = image_with(partition(0, (1,), (1,), 1))
+    image, _ = alter(image, (0, (2,)))
+    image, _ = alter(image, (0, (3,)))
+    state = state_of(image)
+    assert (state.replicas, state.adding_replicas, state.removing_replicas) == ((3, 1, 2), (3,), (1, 2))
+    image, error = in_sync(image, 1, 3)
+    assert error is ErrorCode.new_leader_elected
+    assert state_of(image).replicas == (3,)
+
+
+def test_a_partition_that_is_named_twice_is_changed_twice() -> None:
+    image = image_with(partition(0, (1, 2, 3), (1, 2, 3), 1))
+    after, results = alter(image, (0, (2,)), (0, (4,)))
+    assert [one.error for one in results] == [ErrorCode.none] * 2
+    state = state_of(after)
+    assert (state.replicas, state.adding_replicas, state.removing_replicas) == ((4, 2), (4,), (2,))
+    assert (state.isr, state.leader) == ((2,), 2)
+
+
+def test_a_move_is_called_off() -> None:
+    image = image_with(partition(0, (1, 2), (1, 2), 1))
+    moving, _ = alter(image, (0, (3, 4)))
+    moving, _ = in_sync(moving, 1, 2, 3)
+    after, (result,) = alter(moving, (0, None))
+    assert result.error is ErrorCode.none
+    state = state_of(after)
+    assert (state.replicas, state.isr, state.leader) == ((1, 2), (1, 2), 1)
+    assert (state.adding_replicas, state.removing_replicas) == ((), ())
+    assert state.directories == (directory(1), directory(2))
+    assert state.leader_epoch == state_of(moving).leader_epoch + 1, "replicas leave for good"
+    _, (result,) = alter(after, (0, None))
+    assert result == ReassignResult("t", 0, ErrorCode.no_reassignment_in_progress)
+
+
+def test_what_would_lose_records_is_called_off_only_where_the_topic_allows_that() -> None:
+    image = image_with(partition(0, (3, 4, 1), (3,), 3, adding_replicas=(3, 4), removing_replicas=(1,)))
+    after, (result,) = alter(image, (0, None))
+    assert result == ReassignResult(
+        "t",
+        0,
+        ErrorCode.invalid_replica_assignment,
+        "Unable to revert partition assignment for t:0 because it would require an unclean leader election.",
+    )
+    assert after.offset == image.offset
+    change = AlterConfig("unclean.leader.election.enable", 0, "true")
+    changes = incremental_alter_configs(image, [AlterResource(2, "t", (change,))], AnyConfig())
+    image, _ = applied(image, changes)
+    after, (result,) = alter(image, (0, None))
+    assert result.error is ErrorCode.none
+    state = state_of(after)
+    assert (state.replicas, state.isr, state.leader, state.leader_epoch) == ((1,), (1,), 1, 6)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "message"),
+    [
+        (
+            ReassignPartition("u", 0, (1,)),
+            ErrorCode.unknown_topic_or_partition,
+            "Unable to find a topic named u.",
+        ),
+        (
+            ReassignPartition("u", 0, None),
+            ErrorCode.unknown_topic_or_partition,
+            "Unable to find a topic named u.",
+        ),
+        (
+            ReassignPartition("t", 7, (1,)),
+            ErrorCode.unknown_topic_or_partition,
+            "Unable to find partition t:7.",
+        ),
+        (
+            ReassignPartition("t", -1, (1,)),
+            ErrorCode.unknown_topic_or_partition,
+            "Unable to find partition t:-1.",
+        ),
+        (
+            ReassignPartition("t", 0, ()),
+            ErrorCode.invalid_replica_assignment,
+            "The manual partition assignment includes an empty replica list.",
+        ),
+        (
+            ReassignPartition("t", 0, (1, 9)),
+            ErrorCode.invalid_replica_assignment,
+            "The manual partition assignment includes broker 9, but no such broker is registered.",
+        ),
+        (
+            ReassignPartition("t", 0, (2, 2)),
+            ErrorCode.invalid_replica_assignment,
+            "The manual partition assignment includes the broker 2 more than once.",
+        ),
+        (ReassignPartition("t", 0, tuple(range(100_000))), ErrorCode.invalid_replica_assignment, None),
+        (ReassignPartition("t", 0, None), ErrorCode.no_reassignment_in_progress, None),
+    ],
+)
+def test_what_cannot_be(asked: ReassignPartition, error: ErrorCode, message: str | None) -> None:
+    image = image_with(partition(0, (1,), (1,), 1))
+    decision = at_once(alter_reassignments(image, [asked], SETTINGS))
+    assert not decision.frames
+    (result,) = decision.response
+    assert result.error is error
+    assert message is None or result.message == message
+
+
+def test_a_fenced_broker_may_be_moved_to() -> None:
+    """It joins the ISR when it is back; nothing can end the move before."""
+    image = image_of(broker(1), broker(2, fenced=True), partition(0, (1,), (1,), 1))
+    image, (result,) = alter(image, (0, (2,)))
+    assert result.error is ErrorCode.none
+    _, error = in_sync(image, 1, 2)
+    assert error is ErrorCode.ineligible_replica
+
+
+def test_one_that_is_refused_holds_up_no_other() -> None:
+    image = image_with(partition(0, (1,), (1,), 1), partition(1, (1,), (1,), 1))
+    after, results = alter(image, (0, (9,)), (1, (2,)), (0, None))
+    assert [one.error for one in results] == [
+        ErrorCode.invalid_replica_assignment,
+        ErrorCode.none,
+        ErrorCode.no_reassignment_in_progress,
+    ]
+    assert [one.partition for one in listed(after)] == [1]
+
+
+def test_no_replica_is_added_where_brokers_do_not_replicate() -> None:
+    image = image_with(partition(0, (1,), (1,), 1), partition(1, (1, 2), (1, 2), 1))
+    after, results = alter(image, (0, (2,)), (0, (1,)), (1, (2,)), replicates=False)
+    assert [one.error for one in results] == [
+        ErrorCode.invalid_replica_assignment,
+        ErrorCode.none,
+        ErrorCode.none,
+    ]
+    assert results[0].message == (
+        "A replica on broker 2 would never be in sync. Brokers do not replicate partitions yet."
+    )
+    assert state_of(after) == state_of(image)
+    assert state_of(after, 1).replicas == (2,)
+
+
+def test_a_topic_has_one_replica_where_brokers_do_not_replicate() -> None:
+    image = image_with()
+    asked = [
+        CreateTopic("one", 1, 1),
+        CreateTopic("two", 1, 2),
+        CreateTopic("many", 1, 9),
+        CreateTopic("chosen", assignments=((0, (1, 2)),)),
+        CreateTopic("default", 1, -1),
+    ]
+
+    def answered(**more: Any) -> list[tuple[ErrorCode, str | None]]:
+        results = at_once(
+            create_topics(
+                image,
+                asked,
+                defaults=TopicDefaults(1, 2),
+                rules=AnyConfig(),
+                new_uuid=lambda: UUID(int=random.getrandbits(127)),
+                **more,
+            )
+        ).response
+        return [(one.error, one.message) for one in results]
+
+    why = "Unable to replicate the partition 2 time(s): Brokers do not replicate partitions yet."
+    refused = (ErrorCode.invalid_replication_factor, why)
+    results = answered(replicates=False)
+    assert [one for at, one in enumerate(results) if at != 2] == [(ErrorCode.none, None), *[refused] * 3]
+    assert results[2][0] is ErrorCode.invalid_replication_factor
+    assert "only 6 broker(s) are registered" in str(results[2][1])
+    assert [error for error, _ in answered()].count(ErrorCode.none) == 4
+
+
+def test_what_is_told_of_partitions_that_are_named() -> None:
+    image = image_with(partition(0, (1,), (1,), 1), partition(1, (1,), (1,), 1), partition(2, (1,), (1,), 1))
+    image, _ = alter(image, (0, (2,)), (2, (1, 3)))
+    first = Reassignment("t", 0, (2, 1), (2,), (1,))
+    last = Reassignment("t", 2, (1, 3), (3,), ())
+    assert at_once(list_reassignments(image, None)) == [first, last]
+    asked = [("u", (0,)), ("t", (2, 1, 0, 9, -1)), ("t", ())]
+    assert at_once(list_reassignments(image, asked)) == [last, first]
+    assert at_once(list_reassignments(image, [])) == []
+
+
+def test_more_than_a_batch_holds_is_refused_from_there_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.metadata.controller.reassignment_control.MAX_RECORDS_PER_OPERATION", 2)
+    image = image_with(*(partition(one, (1,), (1,), 1) for one in range(4)))
+    after, results = alter(image, *((one, (2,)) for one in range(4)))
+    assert [one.error for one in results] == [ErrorCode.none] * 2 + [ErrorCode.policy_violation] * 2
+    assert [one.partition for one in listed(after)] == [0, 1]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_any_course_of_moves_keeps_partitions_sound(seed: int) -> None:
+    """Asked for, called off, caught up with, fenced: replicas, ISR, ELR and leader always fit each other, and
+    what nobody calls off ends with the replicas that were asked for last."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    image = image_with(partition(0, (1, 2), (1, 2), 1), elr=bool(seed % 2))
+    settings = ElectionSettings(checks_directories=True, min_isr=chance.choice((1, 2)))
+    for _ in range(40):
+        before = state_of(image)
+        aim = tuple(chance.sample(range(1, 7), chance.randrange(1, 5)))
+        match chance.randrange(4):
+            case 0:
+                asked = [ReassignPartition("t", 0, aim)]
+                image, _ = applied(image, alter_reassignments(image, asked, settings))
+            case 1:
+                asked = [ReassignPartition("t", 0, None)]
+                image, (result,) = applied(image, alter_reassignments(image, asked, settings))
+                state = state_of(image)
+                if result.error is ErrorCode.none:
+                    assert set(state.replicas) == set(before.replicas) - set(before.adding_replicas)
+            case 2 if before.leader != NO_LEADER:
+                others = [one for one in before.replicas if one != before.leader]
+                isr = (before.leader, *chance.sample(others, chance.randrange(len(others) + 1)))
+                image, _ = in_sync(image, *isr)
+            case 3 if chance.random() < 0.2 and before.leader != NO_LEADER:
+                epoch = image.brokers[before.leader].epoch
+                image, _ = applied(image, fence_broker(image, before.leader, epoch, settings=settings))
+        check(image)
+    state = state_of(image)
+    if state.leader == NO_LEADER:
+        return
+    aim = tuple(chance.sample(sorted(one.id for one in image.brokers.values() if not one.fenced), 2))
+    asked = [ReassignPartition("t", 0, aim)]
+    image, _ = applied(image, alter_reassignments(image, asked, settings))
+    state = state_of(image)
+    if set(state.adding_replicas) - set(aim) or set(state.removing_replicas) & set(aim):
+        return  # of the one before something stands in the way, as in Kafka
+    able = [one for one in state.replicas if image.brokers[one].is_active]
+    if state.is_moving:
+        image, _ = in_sync(image, *able)
+    assert set(state_of(image).replicas) == set(aim)
+    check(image)
+
+
+def check(image: MetadataImage) -> None:
+    state = state_of(image)
+    assert set(state.isr) | set(state.eligible_leader_replicas) <= set(state.replicas)
+    assert len(set(state.replicas)) == len(state.replicas)
+    assert set(state.adding_replicas) <= set(state.replicas)
+    assert len(state.directories) == len(state.replicas)
+    if state.leader != NO_LEADER:
+        assert state.leader in state.isr
+    listed(image)
