@@ -1,8 +1,8 @@
-"""A cluster in which Firn and Apache Kafka share the work: a quorum of both, and brokers below it.
+"""A cluster in which Firn and Apache Kafka share the work: a quorum of controllers, and brokers below it.
 
-Node 1 is a Firn controller, 2 and 3 are Kafka's; brokers of Kafka have ids from 101 on. All are processes.
-Their features are those that both know: Kafka's group, transaction, share and streams versions at level 0,
-and ours, the catalog's, too.
+Controllers have ids from 1 on, brokers from 101 on, and each is a process of either software's server. Their
+features are those that both know: Kafka's group, transaction, share and streams versions at level 0, and
+ours, the catalog's, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -68,8 +68,7 @@ _COMMON: Final = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "6000",
 }
-_FOR_BROKERS: Final = {
-    "inter.broker.listener.name": "PLAINTEXT",
+_FOR_KAFKAS_BROKERS: Final = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
 }
@@ -88,9 +87,10 @@ class Mark(NamedTuple):
 class Member:
     """One node, whoever's: a process on a folder and a port that stay the same."""
 
-    def __init__(self, node_id: int, folder: Path, port: int, settings: Mapping[str, str]) -> None:
-        self.node_id = node_id
-        self.is_firn = node_id == FIRN
+    def __init__(
+        self, node_id: int, folder: Path, port: int, settings: Mapping[str, str], *, is_firn: bool
+    ) -> None:
+        self.node_id, self.is_firn = node_id, is_firn
         self.address = Address(HOST, port)
         self.data = folder / f"node-{node_id}"
         self.properties = folder / f"node-{node_id}.properties"
@@ -188,13 +188,16 @@ class Mixed:
         *,
         is_dynamic: bool = True,
         by_kafka: bool = False,
+        controllers: int = 3,
         brokers: int = 1,
+        firn: Collection[int] = (FIRN,),
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """`by_kafka`: Kafka's tool formats Kafka's directories, and not ours."""
+        """`by_kafka`: Kafka's tool formats Kafka's directories, and not ours. `firn`: the nodes that are
+        Firn's; the first of Kafka's brokers, if there is one, is asked for changes."""
         world = system_world()
-        ports, quorum = agree_on_ports(0, brokers, len(CONTROLLERS))
-        places = dict(zip(CONTROLLERS, quorum, strict=True))
+        ports, quorum = agree_on_ports(0, brokers, controllers)
+        places = dict(enumerate(quorum, start=1))
         voters = [InitialController(one, HOST, port, random_id(world)) for one, port in places.items()]
         named = (
             {"controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{port}" for port in quorum)}
@@ -205,16 +208,18 @@ class Mixed:
         )
         common = {**_COMMON, **named, **(settings or {})}
         self.controllers = {
-            one: Member(one, folder, port, _controller(common, port)) for one, port in places.items()
+            one: Member(one, folder, port, _controller(common, port), is_firn=one in firn)
+            for one, port in places.items()
         }
         self.brokers = {
-            one: Member(one, folder, port, _broker(common, port))
+            one: Member(one, folder, port, _broker(common, port, is_firn=one in firn), is_firn=one in firn)
             for one, port in enumerate(ports, start=FIRST_BROKER)
         }
         self.members = {**self.controllers, **self.brokers}
         initial = ",".join(map(str, voters)) if is_dynamic else ""
         for member in self.members.values():
             _format(world, member, initial, by_kafka=by_kafka and not member.is_firn)
+        self.asked = min(self.brokers.values(), key=lambda one: (one.is_firn, one.node_id))
         self.channels = Channels()
         self.led: list[int] = []
 
@@ -241,7 +246,9 @@ class Mixed:
         for member in self.controllers.values():
             if not member.is_firn and member.running:
                 member.kill()
-        assert await self.controllers[FIRN].terminate() == 0, self.controllers[FIRN].told()
+        for member in self.controllers.values():
+            if member.is_firn and member.running:
+                assert await member.terminate() == 0, member.told()
 
     async def __aenter__(self) -> Mixed:
         return await self.start()
@@ -303,10 +310,10 @@ class Mixed:
         deadline = time.monotonic() + seconds
         while True:
             mark = await self.leader()
-            if min(mark.ends.get(one, -1) for one in CONTROLLERS) >= goal.high_watermark:
+            if min(mark.ends.get(one, -1) for one in self.controllers) >= goal.high_watermark:
                 return mark
             if time.monotonic() > deadline:
-                raise AssertionError(f"{goal} was not reached: {mark}\n" + self.controllers[FIRN].told())
+                raise AssertionError(f"{goal} was not reached: {mark}")
             await asyncio.sleep(0.05)
 
     # -- leadership
@@ -335,15 +342,15 @@ class Mixed:
         self.led.append(after.node_id)
         return after
 
-    # -- changes, by a broker of Kafka's
+    # -- changes, by a broker
 
     async def change(self, key: ApiKey, message: Any, errors: Any, seconds: float = 30) -> None:
         """As clients do it: again, until the controller has answered. `errors(answer)`: those in it."""
-        deadline, broker = time.monotonic() + seconds, next(iter(self.brokers.values()))
+        deadline = time.monotonic() + seconds
         tries: list[str] = []
         while time.monotonic() < deadline:
             try:
-                answer = await self.ask(broker, key, message)
+                answer = await self.ask(self.asked, key, message)
             except (OSError, RequestError) as e:
                 tries.append(repr(e))
             else:
@@ -393,13 +400,13 @@ class Mixed:
             lambda one: [(r.error_code, r.error_message) for r in one.responses],
         )
 
-    async def topics(self) -> dict[str, list[int]]:
-        """As Kafka's broker knows them: the leader of each partition."""
+    async def topics(self, broker: Member | None = None) -> dict[str, list[int]]:
+        """As that broker knows them, or the one that is asked: the leader of each partition."""
         module = request_module(ApiKey.METADATA)
         message = module.MetadataRequest(
             topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
-        answer = await self.ask(next(iter(self.brokers.values())), ApiKey.METADATA, message, 12)
+        answer = await self.ask(broker or self.asked, ApiKey.METADATA, message, 12)
         return {
             str(one.name): [
                 int(each.leader_id) for each in sorted(one.partitions, key=lambda p: p.partition_index)
@@ -475,8 +482,10 @@ def _controller(common: Mapping[str, str], port: int) -> dict[str, str]:
     return {**common, "process.roles": "controller", "listeners": f"CONTROLLER://{HOST}:{port}"}
 
 
-def _broker(common: Mapping[str, str], port: int) -> dict[str, str]:
-    return {**common, **_FOR_BROKERS, "process.roles": "broker", "listeners": f"PLAINTEXT://{HOST}:{port}"}
+def _broker(common: Mapping[str, str], port: int, *, is_firn: bool) -> dict[str, str]:
+    own = {"firn.disk.watermarks.enable": "false"} if is_firn else _FOR_KAFKAS_BROKERS
+    listener = {"inter.broker.listener.name": "PLAINTEXT", "listeners": f"PLAINTEXT://{HOST}:{port}"}
+    return {**common, **own, **listener, "process.roles": "broker"}
 
 
 def _format(world: World, member: Member, initial: str, *, by_kafka: bool) -> None:
