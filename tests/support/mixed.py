@@ -34,6 +34,7 @@ from service.metadata.batches import MetadataBatch, decode_batches
 from service.metadata.bootstrap import InitialController, parse_initial_controllers
 from service.metadata.features import cluster_features
 from service.metadata.formatting import Order, effective_levels, format_directories
+from service.metadata.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
 from service.network.channel import Channels
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import UnsupportedVersion
@@ -157,6 +158,11 @@ class Member:
     def told(self, lines: int = 60) -> str:
         text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
         return f"node {self.node_id} logged:\n" + "\n".join(text.splitlines()[-lines:])
+
+    def log_below(self, end_offset: int) -> bytes:
+        """Its metadata log, whole batches that begin below an offset."""
+        data = b"".join(path.read_bytes() for path in sorted(self.metadata_log.glob("*.log")))
+        return data[: _whole(data, end_offset)]
 
     def complaints(self) -> list[str]:
         """What its log calls an error, and none of Kafka's own."""
@@ -316,6 +322,23 @@ class Mixed:
                 raise AssertionError(f"{goal} was not reached: {mark}")
             await asyncio.sleep(0.05)
 
+    async def reached(self, broker: int, *, is_fenced: bool, seconds: float = 30) -> None:
+        """Once the log of a controller says that the broker is fenced, or is not."""
+        node_id = FIRN if self.controllers[FIRN].is_firn else (await self.leader()).node_id
+        deadline, state = time.monotonic() + seconds, None
+        while time.monotonic() < deadline:
+            for batch in decode_batches(self.controllers[node_id].log_below(1 << 62)):
+                for frame in batch.frames:
+                    record: Any = frame.record
+                    if isinstance(record, RegisterBrokerRecord) and record.broker_id == broker:
+                        state = record.fenced
+                    elif isinstance(record, BrokerRegistrationChangeRecord) and record.broker_id == broker:
+                        state = state if record.fenced == 0 else record.fenced > 0
+            if state is is_fenced:
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"broker {broker} is not what it should be; {self.brokers[broker].told()}")
+
     # -- leadership
 
     async def move(self, how: str) -> Mark:
@@ -465,12 +488,11 @@ class Mixed:
 
     def batches(self) -> list[MetadataBatch]:
         """What Firn's controller has in its log, committed or not."""
-        data = b"".join(one.read_bytes() for one in sorted(self.controllers[FIRN].metadata_log.glob("*.log")))
-        return list(decode_batches(data[: _whole(data)]))
+        return list(decode_batches(self.controllers[FIRN].log_below(1 << 62)))
 
     def logs(self, end_offset: int) -> dict[int, bytes]:
         """Of nodes that are stopped: the log of each controller below an offset."""
-        return {one: _log_below(member.metadata_log, end_offset) for one, member in self.controllers.items()}
+        return {one: member.log_below(end_offset) for one, member in self.controllers.items()}
 
     def dumped(self, node_id: int) -> str:
         """A stopped node's log, as Kafka's own tool reads it."""
@@ -512,12 +534,7 @@ def _format(world: World, member: Member, initial: str, *, by_kafka: bool) -> No
     format_directories(world, order, lambda _: None)
 
 
-def _log_below(directory: Path, end_offset: int) -> bytes:
-    data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
-    return data[: _whole(data, end_offset)]
-
-
-def _whole(data: bytes, end_offset: int = 1 << 62) -> int:
+def _whole(data: bytes, end_offset: int) -> int:
     """How many bytes are whole batches that begin below an offset."""
     size = 0
     while size + 12 <= len(data) and int.from_bytes(data[size : size + 8], "big") < end_offset:
