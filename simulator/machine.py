@@ -177,7 +177,7 @@ class Run:
             self.process.run(self._supervisor.stop)
 
     async def _main(self) -> None:
-        """As `service.broker.node.run_server`, without the real world around it."""
+        """As `service.broker.process.run_server`, without the real world around it."""
         try:
             state = await self._serve()
         except NodeEnds:

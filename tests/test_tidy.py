@@ -232,7 +232,7 @@ def write_map() -> None:
 # -- the world comes by constructor
 
 BELOW_THE_NODE = ("broker", "hot", "metadata", "network", "partition", "remote", "tiering")
-COMPOSES_A_NODE = "service.broker.node"
+COMPOSES_A_NODE = "service.broker.process"
 DOORS: dict[str, set[str] | None] = {
     "concurrent.futures": {"ProcessPoolExecutor", "ThreadPoolExecutor"},
     "concurrent.futures.thread": None,

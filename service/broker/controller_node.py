@@ -163,23 +163,7 @@ class ControllerNode:
             self._channels() if calls is None else calls,
             self.here,
         )
-        dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
-        admission = Admission(options.max_connections)
-        self.servers = [
-            Server(
-                one.host,
-                one.port,
-                dispatcher,
-                limits=options.limits,
-                listener=one.name,
-                admission=admission,
-                metrics=metrics,
-                turns=turns,
-                describe=dispatcher.describe,
-                on_gone=lambda context: self.side.gone(context.connection_id),
-            )
-            for one in options.listeners
-        ]
+        self.servers = self._make_servers(metrics, turns)
         self._claiming: asyncio.Task[None] | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -187,6 +171,25 @@ class ControllerNode:
         self._registering: asyncio.Task[None] | None = None
         self._registrations = asyncio.Event()
         self._stopping = False
+
+    def _make_servers(self, metrics: NetworkMetrics | None, turns: Turns | None) -> list[Server]:
+        dispatcher = Dispatcher(self.side, CONTROLLER_APIS)
+        admission = Admission(self._options.max_connections)
+        return [
+            Server(
+                one.host,
+                one.port,
+                dispatcher,
+                limits=self._options.limits,
+                listener=one.name,
+                admission=admission,
+                metrics=metrics,
+                turns=turns,
+                describe=dispatcher.describe,
+                on_gone=lambda context: self.side.gone(context.connection_id),
+            )
+            for one in self._options.listeners
+        ]
 
     def _channels(self, options: ChannelOptions | None = None) -> Channels:
         channels = Channels(options, chance=self._random.random)

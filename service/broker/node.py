@@ -1,9 +1,9 @@
 """One node: built here, from the ground up, and ended here, from the top down.
 
-Start: data directories (formatted where they are empty), metadata log and controller, logs of all partitions,
-object store and offload, listeners; then the `ready` line. The order is that of dependence, so that no
-request arrives before what serves it. The end is the reverse: listeners first, the clean-shutdown marker
-last.
+Start: data directories (formatted where they are empty), metadata and controller (`control_plane`), logs of
+all partitions, X
+that no request arrives before what serves it. The end is the reverse: leaderships move away, the listeners
+close, the clean-shutdown marker is last. A node that is a controller alone ends with its place in the quorum.
 
 Object storage that cannot be reached does not keep a node from starting: hot data is served, and offload and
 cold reads go on by themselves when it is back. A prefix that belongs to another cluster does.
@@ -12,22 +12,16 @@ cold reads go on by themselves when it is back. A prefix that belongs to another
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import resource
-import signal
 import sys
-import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from service.base.clock import Clock
 from service.base.disk import Disk
 from service.base.errors import ConfigError, CorruptionError, InvariantError, StorageError
 from service.base.files import exists
@@ -35,19 +29,17 @@ from service.base.health import Check
 from service.base.steps import at_once
 from service.base.timers import Timers
 from service.base.turns import Turns
-from service.base.world import World, system_world
+from service.base.world import World
 from service.broker import descriptors, health
 from service.broker.applier import Applier
 from service.broker.broker import Broker
-from service.broker.cluster_plane import ClusterPlane, NodeEnds, ask_cluster_id, check_cluster
+from service.broker.cluster_plane import ClusterPlane, ask_cluster_id, check_cluster
 from service.broker.control_plane import AlonePlane, ControlPlane, Home
 from service.broker.coordinators import GroupCoordinators
 from service.broker.descriptors import Budget
 from service.broker.dispatch import Dispatcher
 from service.broker.effective_settings import check_topics, dynamic_config, topic_settings
-from service.broker.garbage import Garbage
 from service.broker.internal_topics import InternalTopics
-from service.broker.loop import LoopWatch, new_loop
 from service.broker.replicas import Replicas
 from service.broker.retention import retention_loop
 from service.broker.supervisor import Supervisor
@@ -81,79 +73,6 @@ if TYPE_CHECKING:
     from service.broker.cold import ColdTier, OpenStore
 
 log = logging.getLogger(__name__)
-
-OpenConsole = Callable[["Node", Clock], AbstractAsyncContextManager[str]]
-"""Shows a node to people over HTTP while the context lasts; gives the URL."""
-
-
-SWITCH_S: Final = 0.0005
-"""How long a thread that works in Python keeps the interpreter while others want it. The loop gives it away
-with each call of a socket or file and waits so long to have it back: with Python's 5 ms, a request that takes
-three calls waits 15 ms beside one thread that decodes a manifest."""
-
-
-def run_server(config: BrokerConfig, open_console: OpenConsole | None = None) -> int:
-    """Run a node until SIGTERM or SIGINT; returns the process's exit code.
-
-    Prints ``ready: node <id> on <host>:<port>`` once it serves, and ``http: <url>`` where it has a console.
-    """
-    turns = Turns()
-    sys.setswitchinterval(SWITCH_S)
-    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
-        return runner.run(_run(config, turns, open_console))
-
-
-def _allow_open_files() -> int:
-    """Every partition's newest segment and every connection is an open file; the usual soft limit of 1,024 is
-    for programs that do not know better."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
-async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | None) -> int:
-    open_files = _allow_open_files()
-    supervisor = Supervisor()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, supervisor.stop)
-    world = system_world()
-    node = Node(config, supervisor, world, open_files=open_files, turns=turns)
-    watch = LoopWatch(turns, world.threads, threading.get_ident(), node.name_of)
-    garbage = Garbage(turns, time.monotonic, is_loading=node.is_loading)
-    try:
-        async with AsyncExitStack() as stack:
-            url = ""
-            if open_console is not None:
-                url = await stack.enter_async_context(open_console(node, world.clock))
-            # What a start makes lives until the end, be it ten thousand partitions: no collection need look
-            # at it, now or later.
-            gc.disable()
-            await node.start(stack)
-            garbage.begin()
-            gc.enable()
-            supervisor.run("garbage", garbage.run())
-            await asyncio.sleep(0)
-            watch.start()
-            host, port = node.address
-            print(
-                f"ready: node {config.node_id} on {host}:{port}",
-                *([f"http: {url}"] if url else ()),
-                sep="\n",
-                flush=True,
-            )
-            await supervisor.stopped()
-            node.is_serving = False
-            log.info("node %d stops", config.node_id)
-    except NodeEnds:
-        log.info("node %d stops before it served", config.node_id)
-    except (ConfigError, CorruptionError, StorageError, OSError) as e:
-        log.critical("node %d: %s", config.node_id, e)
-        return 1
-    finally:
-        watch.close()
-    return 0 if supervisor.failure is None else 1
 
 
 class Node:

@@ -1,5 +1,7 @@
-"""What a broker itself asks of a controller that is elsewhere: topics that it needs, settings that it has
-looked at, producer ids. What clients ask for goes as it came (`forwarding`).
+"""What a broker itself asks of a controller that is elsewhere.
+
+Topics that it needs, settings that it has looked at, producer ids. What clients ask for goes as it came
+(`forwarding`).
 """
 
 from __future__ import annotations

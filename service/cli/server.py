@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from service.broker.node import OpenConsole
+    from service.broker.process import OpenConsole
     from service.config.settings import BrokerConfig
 
 
@@ -95,7 +95,7 @@ def serve(
     import socket
     from pathlib import Path
 
-    from service.broker.node import run_server
+    from service.broker.process import run_server
     from service.cli.log_lines import log_to_stderr
 
     log_to_stderr(log_level)

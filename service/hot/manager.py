@@ -78,11 +78,8 @@ class LogManager:
         on_directory_failed: Callable[[Path, StorageError], None] | None = None,
     ) -> None:
         """`checkpoint_interval_ms`: ``log.flush.offset.checkpoint.interval.ms``.
-
-        `on_directory_failed`: told on the loop of each log directory that has failed, once. A directory that
-        cannot be used is left out, its replicas are offline (Kafka `LogManager.createAndValidateLogDirs`).
-        `StorageError` for the `essential` one, which holds the metadata log (None: the first one), where none
-        can be used, and if any is in use.
+        `on_directory_failed`: told on the loop of each log directory that has failed, once. `essential`, and
+        what is raised: as `LogDirs`.
         """
         self.files = FileCache(world.disk, max_open_files)
         self.metrics = HotMetrics()
@@ -120,8 +117,7 @@ class LogManager:
         return self._dirs.claim(cluster_id, node_id)
 
     def clean_epoch(self) -> int:
-        """The broker epoch under which all directories were closed cleanly, to be asked before `open_all`; -1
-        where they were not, or do not agree."""
+        """Under which broker epoch all were closed cleanly, asked before `open_all`; -1: they were not."""
         return self._dirs.clean_epoch()
 
     @property

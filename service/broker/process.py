@@ -1,0 +1,101 @@
+"""A node as a process of its own: signals, the loop and who watches it, the `ready` line, the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import Final
+
+from service.base.clock import Clock
+from service.base.errors import ConfigError, CorruptionError, StorageError
+from service.base.turns import Turns
+from service.base.world import system_world
+from service.broker.cluster_plane import NodeEnds
+from service.broker.garbage import Garbage
+from service.broker.loop import LoopWatch, new_loop
+from service.broker.node import Node
+from service.broker.supervisor import Supervisor
+from service.config.settings import BrokerConfig
+
+log = logging.getLogger(__name__)
+
+OpenConsole = Callable[[Node, Clock], AbstractAsyncContextManager[str]]
+"""Shows a node to people over HTTP while the context lasts; gives the URL."""
+
+
+SWITCH_S: Final = 0.0005
+"""How long a thread that works in Python keeps the interpreter while others want it. The loop gives it away
+with each call of a socket or file and waits so long to have it back: with Python's 5 ms, a request that takes
+three calls waits 15 ms beside one thread that decodes a manifest."""
+
+
+def run_server(config: BrokerConfig, open_console: OpenConsole | None = None) -> int:
+    """Run a node until SIGTERM or SIGINT; returns the process's exit code.
+
+    Prints ``ready: node <id> on <host>:<port>`` once it serves, and ``http: <url>`` where it has a console.
+    """
+    turns = Turns()
+    sys.setswitchinterval(SWITCH_S)
+    with asyncio.Runner(loop_factory=lambda: new_loop(turns, time.monotonic)) as runner:
+        return runner.run(_run(config, turns, open_console))
+
+
+def _allow_open_files() -> int:
+    """Every partition's newest segment and every connection is an open file; the usual soft limit of 1,024 is
+    for programs that do not know better."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+async def _run(config: BrokerConfig, turns: Turns, open_console: OpenConsole | None) -> int:
+    open_files = _allow_open_files()
+    supervisor = Supervisor()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, supervisor.stop)
+    world = system_world()
+    node = Node(config, supervisor, world, open_files=open_files, turns=turns)
+    watch = LoopWatch(turns, world.threads, threading.get_ident(), node.name_of)
+    garbage = Garbage(turns, time.monotonic, is_loading=node.is_loading)
+    try:
+        async with AsyncExitStack() as stack:
+            url = ""
+            if open_console is not None:
+                url = await stack.enter_async_context(open_console(node, world.clock))
+            # What a start makes lives until the end, be it ten thousand partitions: no collection need look
+            # at it, now or later.
+            gc.disable()
+            await node.start(stack)
+            garbage.begin()
+            gc.enable()
+            supervisor.run("garbage", garbage.run())
+            await asyncio.sleep(0)
+            watch.start()
+            host, port = node.address
+            print(
+                f"ready: node {config.node_id} on {host}:{port}",
+                *([f"http: {url}"] if url else ()),
+                sep="\n",
+                flush=True,
+            )
+            await supervisor.stopped()
+            node.is_serving = False
+            log.info("node %d stops", config.node_id)
+    except NodeEnds:
+        log.info("node %d stops before it served", config.node_id)
+    except (ConfigError, CorruptionError, StorageError, OSError) as e:
+        log.critical("node %d: %s", config.node_id, e)
+        return 1
+    finally:
+        watch.close()
+    return 0 if supervisor.failure is None else 1
