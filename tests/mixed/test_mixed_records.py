@@ -117,7 +117,11 @@ class Life:
 
 
 async def told(cluster: Mixed, steps: list[Step], name: str, node_id: int) -> list[str]:
-    """The steps, and the records that each of them led to; ids are by their first appearance."""
+    """The steps, and the records that each of them led to; ids are by their first appearance.
+
+    Which directories are cordoned a broker tells once it has caught up: before it may be unfenced, or when.
+    So that stands last here.
+    """
     begin = (await cluster.caught_up()).high_watermark
     marks = []
     for _, step in steps:
@@ -128,12 +132,13 @@ async def told(cluster: Mixed, steps: list[Step], name: str, node_id: int) -> li
     ids: dict[UUID, str] = {}
     batches = list(decode_batches(cluster.members[node_id].log_below(marks[-1])))
     for (step_name, _), end in zip(steps, marks, strict=True):
-        said.append(f"{step_name}:")
+        step_said: list[str] = []
         for batch in batches:
             for offset, frame in enumerate(batch.frames, start=batch.base_offset):
                 kind = type(frame.record).__name__
                 if begin <= offset < end and kind not in PASSED_OVER:
-                    said.append(f"  v{frame.version} {_plain(frame.record, ids, name)}")
+                    step_said.append(f"  v{frame.version} {_plain(frame.record, ids, name)}")
+        said += [f"{step_name}:", *sorted(step_said, key=lambda line: "cordoned_log_dirs=[" in line)]
         begin = end
     return said
 

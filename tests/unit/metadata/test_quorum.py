@@ -386,7 +386,7 @@ def test_static_voters_are_upgraded_and_move_from_then_on(tmp_path: Path) -> Non
                 return bool(answer.error is ErrorCode.none)
             before = leader.quorum.machine.core.log.voters.version
             leader.quorum.upgrade(1)
-            return before == 0
+            return bool(before == 0)
 
         assert not await upgraded(), "nobody has told its directory yet"
         end = time.monotonic() + 15
