@@ -471,6 +471,7 @@ class FollowerMachine:
         if followed is None:
             return ()
         self._over(followed)
+        self._changed[followed.tip] = None
         end = followed.log.log_end_offset
         if isinstance(told, ErrorCode):
             self._refused(followed, told, now_ms)
@@ -495,6 +496,7 @@ class FollowerMachine:
             return ()
         told, followed.told = followed.told, _NOTHING_TOLD
         self._over(followed)
+        self._changed[followed.tip] = None
         if outcome is Done.OFFLINE:
             followed.move(State.HELD)
         elif outcome is not Done.DONE or followed.asked == followed.before:

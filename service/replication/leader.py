@@ -220,7 +220,7 @@ class LeaderState:
         self._numbers = 0
         self._unknown_ms = _LONG_AGO
         self.end_offset = log.log_end_offset
-        self.high_watermark = min(high_watermark, self.end_offset)
+        self.high_watermark = min(max(high_watermark, log.log_start_offset), self.end_offset)
         self.least_in_sync = min_insync_replicas
         self.shape = shape
         self.followers: tuple[Follower, ...] = ()
