@@ -1,8 +1,7 @@
 """One fetcher: what is asked of one leader, and what its answers make of the logs that follow it. [P]
 
-One fetch at a time, in one session. A partition is asked for at its log's end with the epoch of its last
-record, so the leader finds out where the logs have parted; it is cut there, and asked for again until they
-agree. What an answer makes necessary are effects: plain values, done by the shell in their order. Those that
+One fetch at a time, in one session. A partition is asked for at its log's end with the latest epoch it knows,
+so the leader finds out where the logs have parted; it is cut there, and asked for again until they agree. What an answer makes necessary are effects: plain values, done by the shell in their order. Those that
 have a number are told with it when they are done (`done`, `offsets`); one that is no longer wanted
 (`is_wanted`), as the partition has another leader since, is not begun, and not gone on with.
 
@@ -34,7 +33,8 @@ class FollowerLog(Protocol):
     def log_end_offset(self) -> int: ...
     @property
     def latest_epoch(self) -> int:
-        """That of the last record, -1 where there is none."""
+        """The latest that is known, -1 where there is none: also of one in which this node led, or might have,
+        and wrote no record. The leader then knows it not, and it is cut off at the log's end."""
 
     @property
     def high_watermark(self) -> int: ...

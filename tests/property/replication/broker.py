@@ -9,7 +9,6 @@ from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
 from service.replication.acks import Waiter
-from service.replication.arriving import fit
 from service.replication.asking import Asked
 from service.replication.follower import (
     Append,
@@ -182,7 +181,7 @@ class Broker:
         if leader is None:
             log.note_epoch(shape.leader_epoch, log.log_end_offset)
             oracle.leads(self, tip, shape.leader_epoch)
-            leader = self.leaders[tip] = LeaderState(
+            leader = self.leaders[tip] = self.world.plant.leader(
                 self.id,
                 self.world.leader_settings,
                 self.brokers,
@@ -192,7 +191,6 @@ class Broker:
                 min_insync_replicas=self.world.controller.min_isr[tip],
                 now_ms=self.now_ms,
             )
-            self.world.plant_in_leader(leader)
             self.react(tip, leader.look(self.now_ms))
         else:
             if shape.leader_epoch > leader.shape.leader_epoch:
@@ -211,8 +209,8 @@ class Broker:
         if leader_id < 0:
             return
         if leader_id not in self.fetchers:
-            machine = self.fetchers[leader_id] = FollowerMachine(FollowerSettings(self.world.backoff_ms))
-            self.world.plant_in_follower(machine)
+            machine = self.world.plant.follower(FollowerSettings(self.world.backoff_ms))
+            self.fetchers[leader_id] = machine
             self.later(1, partial(self.poll, leader_id))
         fetcher = self.fetchers[leader_id]
         effects = fetcher.assign(tip, log, leader_epoch, self.now_ms, is_clean=True)
@@ -420,11 +418,12 @@ class Broker:
 
     def _append(self, leader_id: int, effect: Append, batches: list[Batch]) -> None:
         """In slices: batch by batch, with pauses in which anything may happen."""
-        fetcher, random = self.fetchers[leader_id], self.world.random
+        fetcher, world = self.fetchers[leader_id], self.world
+        random = world.random
         if not fetcher.is_wanted(effect.number):
             return
         log = self.logs[effect.tip]
-        found = fit(
+        found = world.plant.fits(
             batches,
             start_offset=log.log_start_offset,
             end_offset=log.log_end_offset,
@@ -432,7 +431,7 @@ class Broker:
             leader_epoch=effect.leader_epoch,
             may_lack=False,
         )
-        is_corrupt = random.random() < self.world.corruption
+        is_corrupt = random.random() < world.corruption
         if is_corrupt or not found.taken or not batches:
             outcome = Done.CORRUPT if is_corrupt or found.why else Done.DONE
             self._do(leader_id, fetcher.done(effect.number, outcome, self.now_ms), {})

@@ -66,9 +66,7 @@ class ModelLog:
 
     @property
     def latest_epoch(self) -> int:
-        if self.records:
-            return self.records[-1][0]
-        return max((epoch for epoch, start in self.epochs if start < self.base), default=-1)
+        return self.epochs[-1][0] if self.epochs else -1
 
     def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
         if leader_epoch < 0 or not self.epochs:

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.types import TopicIdPartition
 from service.metadata.controller.partition_change import Election
-from service.replication.follower import AskOffsets, Fetch, FollowerMachine
+from service.replication.follower import AskOffsets, Fetch
 from service.replication.isr_proposals import Answer, Request
 from service.replication.leader import Accepted, LeaderSettings, LeaderState
 from tests.property.replication.broker import Broker, Sent
@@ -149,7 +149,7 @@ class World:
         self._heap: list[tuple[float, int, Callable[[], object]]] = []
         self._order = 0
         self._values = 0
-        self._plant = plant
+        self.plant = plant or Plant()
         self.is_healing = False
         self.loses = random.random() < 0.6
         """whether a kill may cost what was not flushed"""
@@ -217,16 +217,6 @@ class World:
         for number in self.brokers:
             self.controller.brokers[number] = self.controller.brokers[number]._replace(is_active=True)
         self.controller.publish()
-
-    # -- planted bugs
-
-    def plant_in_leader(self, leader: LeaderState) -> None:
-        if self._plant is not None and self._plant.in_leader is not None:
-            self._plant.in_leader(leader)
-
-    def plant_in_follower(self, machine: FollowerMachine) -> None:
-        if self._plant is not None and self._plant.in_follower is not None:
-            self._plant.in_follower(machine)
 
     # -- the network
 
@@ -313,7 +303,8 @@ class World:
                         self._values += 1
                         values.append(self._values)
                     broker.produce(tip, values, acks_all=random.random() < 0.8)
-        self.at(self.now + random.choice((5, 40, 200)) * random.random() + 1, self._write)
+        wait = 200 if self.is_healing else random.choice((5, 40, 200)) * random.random()
+        self.at(self.now + wait + 1, self._write)
 
     # -- faults
 
@@ -443,6 +434,7 @@ class World:
 
     def _heal(self) -> None:
         self.is_healing = True
+        self.corruption = 0.0
         self._do_heal()
         self._silenced.clear()
         for broker in self.brokers.values():
