@@ -144,12 +144,12 @@ class Follower:
         """when it fetched last before the newest append, and where the log ended then"""
         self.session: ReplicaSession | None = None
 
-    def appended(self, end_before: int) -> None:
-        """The log goes on beyond `end_before`."""
+    def note(self, end: int) -> None:
+        """The log ends at `end`, as it did at its session's last fetch; it may be about to go on."""
         session = self.session
         if session is not None and session.last_fetch_ms > self.mark_ms:
-            self.mark_ms, self.mark_end = session.last_fetch_ms, end_before
-            if self.end_offset >= end_before and self.mark_ms > self.caught_up_ms:
+            self.mark_ms, self.mark_end = session.last_fetch_ms, end
+            if self.end_offset >= end and self.mark_ms > self.caught_up_ms:
                 self.caught_up_ms = self.mark_ms
 
     def fetched(self, asked: ReplicaFetch, session: ReplicaSession | None, end: int, now_ms: int) -> None:
@@ -161,12 +161,6 @@ class Follower:
         self.mark_ms, self.mark_end = now_ms, end
         self.end_offset, self.start_offset = asked.offset, asked.start_offset
         self.broker_epoch, self.session = asked.broker_epoch, session
-
-    def detach(self, end: int) -> None:
-        """Its session speaks for the partition no more."""
-        if self.session is not None and self.end_offset >= end:
-            self.caught_up_ms = max(self.caught_up_ms, self.session.last_fetch_ms)
-        self.session = None
 
     def last_caught_up_ms(self, end: int) -> int:
         """As of its last fetch; for those who ask how far behind it is."""
@@ -269,7 +263,7 @@ class LeaderState:
         """The log has grown."""
         end_before, self.end_offset = self.end_offset, self._log.log_end_offset
         for one in self.followers:
-            one.appended(end_before)
+            one.note(end_before)
         return self._advance(now_ms)
 
     def wait(self, key: object, offset: int) -> Waiter | ErrorCode:
@@ -343,7 +337,8 @@ class LeaderState:
         """`session` has ended, or forgot the partition: its fetches confirm nothing here any more."""
         one = self.follower(broker_id)
         if one is not None and one.session is session:
-            one.detach(self.end_offset)
+            one.note(self.end_offset)
+            one.session = None
 
     # -- what changes around it
 

@@ -243,3 +243,10 @@ PLANTS: Final[dict[str, Plant]] = {
     )
 }
 PLANTS["later_epochs_fit"] = Plant(fits=later_epochs_fit)
+SELDOM_SHOW: Final = (
+    "RestoresThoughACopyIsOnItsWay",
+    "EndsOfAnotherEpoch",
+    "OldAnswersCount",
+    "WorksOnForAnotherLeader",
+    "later_epochs_fit",
+)
