@@ -1,9 +1,10 @@
 """One fetcher: what is asked of one leader, and what its answers make of the logs that follow it. [P]
 
 One fetch at a time, in one session. A partition is asked for at its log's end with the latest epoch it knows,
-so the leader finds out where the logs have parted; it is cut there, and asked for again until they agree. What an answer makes necessary are effects: plain values, done by the shell in their order. Those that
-have a number are told with it when they are done (`done`, `offsets`); one that is no longer wanted
-(`is_wanted`), as the partition has another leader since, is not begun, and not gone on with.
+so the leader finds out where the logs have parted; it is cut there, and asked for again until they agree.
+What an answer makes necessary are effects: plain values, done by the shell in their order. Those that have a
+number are told with it when they are done (`done`, `offsets`); one that is no longer wanted (`is_wanted`), as
+the partition has another leader since, is not begun, and not gone on with.
 
 Of logs the machine sees offsets and epochs, never a byte, and nothing of time but what it is told. What it
 costs goes with what changes, not with the partitions it has. Apache Kafka 4.3 ``AbstractFetcherThread``,
@@ -33,8 +34,8 @@ class FollowerLog(Protocol):
     def log_end_offset(self) -> int: ...
     @property
     def latest_epoch(self) -> int:
-        """The latest that is known, -1 where there is none: also of one in which this node led, or might have,
-        and wrote no record. The leader then knows it not, and it is cut off at the log's end."""
+        """The latest that is known, -1 where there is none: also one in which this node led and wrote no
+        record. A leader that does not know it has it cut off at the log's end."""
 
     @property
     def high_watermark(self) -> int: ...
@@ -364,9 +365,10 @@ class FollowerMachine:
         session = self._session
         if answer.error is not ErrorCode.none:
             is_gone = answer.error is ErrorCode.fetch_session_id_not_found
+            was_full = session.is_full
             self._begin_anew(now_ms, keeps=not is_gone)
-            if is_gone:
-                self._not_before_ms = 0
+            if is_gone and not was_full:
+                self._not_before_ms = 0  # it was evicted, or its leader has started anew
             return ()
         why = self._nonsense(answer)
         if why:

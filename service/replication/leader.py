@@ -162,6 +162,11 @@ class Follower:
         self.end_offset, self.start_offset = asked.offset, asked.start_offset
         self.broker_epoch, self.session = asked.broker_epoch, session
 
+    @property
+    def last_fetch_ms(self) -> int:
+        """Of the partition, by name or by its session."""
+        return self.mark_ms if self.session is None else max(self.mark_ms, self.session.last_fetch_ms)
+
     def last_caught_up_ms(self, end: int) -> int:
         """As of its last fetch; for those who ask how far behind it is."""
         if self.session is not None and self.end_offset >= end:
@@ -328,7 +333,7 @@ class LeaderState:
         one.fetched(asked, session, self.end_offset, now_ms)
         happened = NOTHING
         if asked.replica_id not in self.in_sync:
-            happened |= self._expand()
+            happened |= self._expand(now_ms)
         if has_moved:
             happened |= self._advance(now_ms)
         return verdict, happened
@@ -345,7 +350,7 @@ class LeaderState:
     def look(self, now_ms: int) -> int:
         """A broker that has a replica was fenced, unfenced or registered anew: who may join, and who is
         waited for, may differ."""
-        return self._expand() | self._advance(now_ms)
+        return self._advance(now_ms) | self._expand(now_ms)
 
     def tick(self, now_ms: int) -> int:
         """Every half of ``replica.lag.time.max.ms``: who lags for longer leaves the ISR."""
@@ -365,7 +370,7 @@ class LeaderState:
         else:
             self._take_replicas(shape)
         self._take_isr(shape)
-        return self._expand() | self._advance(now_ms)
+        return self._advance(now_ms) | self._expand(now_ms)
 
     def _begin_epoch(self, shape: Leadership, now_ms: int) -> None:
         """What followers said in another epoch is nothing to go by: others may have led in between."""
@@ -418,15 +423,19 @@ class LeaderState:
 
     # -- the in-sync replicas
 
-    def _expand(self) -> int:
-        """Who has all that is committed, and all that may have been when the epoch began, joins."""
+    def _expand(self, now_ms: int) -> int:
+        """Who has all that is committed, and all that may have been when the epoch began, joins, unless it
+        has been silent since."""
         if self.proposal is not None:
             return NOTHING
-        least = max(self.high_watermark, self.epoch_start)
+        least, earliest = max(self.high_watermark, self.epoch_start), now_ms - self._settings.lag_time_max_ms
         joining = [
             one.broker_id
             for one in self.followers
-            if one.end_offset >= least and one.broker_id not in self.in_sync and self._may_join(one)
+            if one.end_offset >= least
+            and one.broker_id not in self.in_sync
+            and one.last_fetch_ms >= earliest
+            and self._may_join(one)
         ]
         if not joining:
             return NOTHING

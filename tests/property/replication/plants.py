@@ -82,7 +82,7 @@ class DivergedFetchesCount(LeaderState):
         one = self.follower(asked.replica_id)
         if verdict.diverging is not None and one is not None:
             one.fetched(asked, session, self.end_offset, now_ms)
-            happened |= self._expand() | self._advance(now_ms)
+            happened |= self._expand(now_ms) | self._advance(now_ms)
         return verdict, happened
 
 
@@ -108,9 +108,9 @@ class CommitsBelowMinIsr(LeaderState):
 class JoinsBeforeTheEpochsStart(LeaderState):
     __slots__ = ()
 
-    def _expand(self) -> int:
+    def _expand(self, now_ms: int) -> int:
         start, self.epoch_start = self.epoch_start, 0
-        happened = super()._expand()
+        happened = super()._expand(now_ms)
         self.epoch_start = start
         return happened
 
@@ -118,10 +118,10 @@ class JoinsBeforeTheEpochsStart(LeaderState):
 class JoinsBelowTheHighWatermark(LeaderState):
     __slots__ = ()
 
-    def _expand(self) -> int:
+    def _expand(self, now_ms: int) -> int:
         before = self.high_watermark, self.epoch_start
         self.high_watermark = self.epoch_start = 0
-        happened = super()._expand()
+        happened = super()._expand(now_ms)
         self.high_watermark, self.epoch_start = before
         return happened
 

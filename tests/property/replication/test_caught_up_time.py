@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 from service.replication.leader import (
-    Leadership,
     LeaderSettings,
+    Leadership,
     LeaderState,
     Registered,
     ReplicaSession,
