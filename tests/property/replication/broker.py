@@ -153,7 +153,7 @@ class Broker:
                 known = world.controller.brokers[self.id]
                 if known.epoch == self.epoch and not known.is_active:
                     world.controller.unfence(self.id)
-        self.later(world.random.choice((1, 10, 100)) * world.random.random() + 1, self.learn)
+        self.later(world.random.choice((1, world.image_lag_ms)) * world.random.random() + 1, self.learn)
 
     def _apply(self, image: Image) -> None:
         before = dict(self.brokers)
@@ -438,7 +438,7 @@ class Broker:
             return
         log.append_batch(batches.pop(0))
         if batches and random.random() < 0.3:
-            self.later(10 * random.random(), partial(self._append, leader_id, effect, batches))
+            self.later(world.slice_ms * random.random(), partial(self._append, leader_id, effect, batches))
         else:
             self._append(leader_id, effect, batches)
 

@@ -157,6 +157,9 @@ class World:
         self.backoff_ms = random.choice((20, 200))
         self.corruption = random.choice((0.0, 0.0, 0.05))
         self.leader_settings = LeaderSettings(self.lag_ms, settle_ms=LATE_MS)
+        self.image_lag_ms = random.choice((1, 10, 100, 400))
+        self.slow_answers = random.choice((0.0, 0.1, 0.5))
+        self.slice_ms = random.choice((5, 50, 200))
         self.loss = 0.0
         self.delay = 0.0
         self.cut: set[tuple[int, int]] = set()
@@ -240,7 +243,7 @@ class World:
         if not leader.is_alive:
             return
         sent = leader.fetched(broker.id, epoch, fetch)
-        pause = self.random.choice((0, 0, 0, 30, 300)) * self.random.random()
+        pause = 380 * self.random.random() if self.random.random() < self.slow_answers else 0
         leader.later(pause, partial(self._answer, broker, life, leader, fetch.number, sent))
 
     def _answer(self, broker: Broker, life: int, leader: Broker, number: int, sent: Sent) -> None:

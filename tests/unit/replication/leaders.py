@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from service.replication.leader import (
     LeaderSettings,
     Leadership,
@@ -90,7 +92,7 @@ class Cluster:
             self.asks(replica, offset, broker_epoch=broker_epoch), session, self.now_ms
         )
 
-    def image(self, *isr: int, **changes: object) -> int:
+    def image(self, *isr: int, **changes: Any) -> int:
         shape = self.leader.shape
-        new = {"partition_epoch": shape.partition_epoch + 1, "isr": isr, **changes}
-        return self.leader.image(shape._replace(**new), self.now_ms)
+        new = shape._replace(partition_epoch=shape.partition_epoch + 1, isr=isr)
+        return self.leader.image(new._replace(**changes), self.now_ms)

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from service.base.types import TopicIdPartition
 from service.replication import isr_proposals
 from service.replication.isr_proposals import Answer, Happened, IsrProposals, ProposalSettings, Request
-from service.replication.leader import MOVED, Accepted
+from service.replication.leader import MOVED, Accepted, LeaderState
 from tests.unit.replication.leaders import LAG_MS, NOW_MS, SETTLE_MS, Cluster
 
 NONE = ErrorCode.none
@@ -29,7 +29,7 @@ class Broker:
         for one in self.clusters:
             self.machine.propose(one)
 
-    def leader_of(self, one: TopicIdPartition) -> object:
+    def leader_of(self, one: TopicIdPartition) -> LeaderState | None:
         return self.clusters[one].leader if one in self.clusters else None
 
     def _pending(self) -> Cluster:
