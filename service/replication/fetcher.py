@@ -243,7 +243,7 @@ class Fetcher:
             forgotten.setdefault(tip.topic_id, []).append(tip.partition)
         return module.FetchRequest(
             replica_state=module.ReplicaState(replica_id=self._broker_id, replica_epoch=self._broker_epoch()),
-            max_wait=timedelta(milliseconds=settings.max_wait_ms),
+            max_wait=timedelta(milliseconds=settings.max_wait_ms if fetch.is_whole else 0),
             min_bytes=settings.min_bytes,
             max_bytes=settings.response_max_bytes,
             session_id=fetch.session_id,

@@ -88,13 +88,15 @@ class Done(Enum):
 
 
 class Fetch(NamedTuple):
-    """Ask the leader. `is_full`: for all of `partitions`, in a new session; else these have changed."""
+    """Ask the leader: for `partitions` in a new session, where the epoch is 0, else these have changed."""
 
     number: int
     session_id: int
     session_epoch: int
     partitions: Sequence[tuple[TopicIdPartition, Asked]]
     forgotten: Sequence[TopicIdPartition]
+    is_whole: bool = True
+    """All that is wanted has been said by this. Else the next fetch says more, so this one is not to wait."""
 
 
 class Append(NamedTuple):
@@ -179,6 +181,8 @@ class State(Enum):
     """until it is assigned anew"""
 
 
+MOST_NAMED: Final = 1_000
+"""partitions in one fetch, so that neither it nor its answer holds the loop"""
 _REST: Final = (State.READY, State.DELAYED, State.HELD)
 MOVES: Final = {
     State.READY: (State.WORKING, State.ASKING, State.BUILDING, State.DELAYED, State.HELD),
@@ -222,6 +226,10 @@ class Followed:
         if state not in MOVES[self.state]:
             raise InvariantError(f"{self.tip}: {self.state.value} becomes {state.value}")
         self.state = state
+
+
+_Said = tuple[list[tuple[TopicIdPartition, Asked]], list[TopicIdPartition]]
+"""what a fetch names, and what it forgets"""
 
 
 class FollowerSettings(NamedTuple):
@@ -311,21 +319,38 @@ class FollowerMachine:
         if self._in_flight or self._working or now_ms < self._not_before_ms:
             return None
         self._not_before_ms = 0
-        session = self._session
-        if session.is_full:
-            wanted = {tip: one.asked for tip, one in self._partitions.items() if one.state is State.READY}
-            self._changed.clear()
-            session.full(wanted)
-            if not wanted:
-                return None
-            named, forgotten = list(wanted.items()), list[TopicIdPartition]()
-        else:
-            named, forgotten = session.change([(tip, self._wanted(tip)) for tip in self._changed])
-            self._changed.clear()
-            if not session.asked and not forgotten:
-                return None
+        named, forgotten = self._first() if self._session.is_full else self._next()
+        if not self._session.asked and not forgotten:
+            return None
         self._in_flight = self._next_number()
-        return Fetch(self._in_flight, session.session_id, session.epoch, named, forgotten)
+        session_id, epoch = self._session.session_id, self._session.epoch
+        return Fetch(self._in_flight, session_id, epoch, named, forgotten, is_whole=not self._changed)
+
+    def _first(self) -> _Said:
+        """What a full fetch names; where that is much, the next ones name the rest, and had the leader no
+        session for us, those come first in the next full one."""
+        self._changed.clear()
+        wanted: dict[TopicIdPartition, Asked] = {}
+        for tip, one in self._partitions.items():
+            if one.state is State.READY:
+                if len(wanted) < MOST_NAMED:
+                    wanted[tip] = one.asked
+                else:
+                    self._changed[tip] = None
+        if self._changed:
+            for tip in wanted:
+                self._partitions[tip] = self._partitions.pop(tip)
+        self._session.full(wanted)
+        return list(wanted.items()), []
+
+    def _next(self) -> _Said:
+        """What the next fetch of a session says."""
+        changed: list[tuple[TopicIdPartition, Asked | None]] = []
+        while self._changed and len(changed) < MOST_NAMED:
+            tip = next(iter(self._changed))
+            del self._changed[tip]
+            changed.append((tip, self._wanted(tip)))
+        return self._session.change(changed)
 
     def _wanted(self, tip: TopicIdPartition) -> Asked | None:
         one = self._partitions.get(tip)

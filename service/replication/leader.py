@@ -86,7 +86,8 @@ class IsrMember(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """The ISR that the leader wants, as AlterPartition says it. `number` tells it from others."""
+    """The ISR that the leader wants, as AlterPartition says it, recovered by that if it was recovering.
+    `number` tells it from others of the same leader."""
 
     number: int
     leader_epoch: int

@@ -144,6 +144,31 @@ def test_those_that_got_records_are_the_last_of_a_full_fetch() -> None:
     assert [one for one, _ in fetcher.fetch().partitions] == [tip(1), tip(2), tip(0)]
 
 
+def test_many_partitions_are_named_in_several_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.replication.follower.MOST_NAMED", 2)
+    fetcher = Fetcher(5)
+    named, whole = [], []
+    for _ in range(3):
+        fetch = fetcher.fetch()
+        named.append([one for one, _ in fetch.partitions])
+        whole.append(fetch.is_whole)
+        fetcher.answer(fetch, *(PartitionAnswer(one) for one, _ in fetch.partitions))
+    assert named == [[tip(0), tip(1)], [tip(2), tip(3)], [tip(4)]]
+    assert whole == [False, False, True]
+
+
+def test_many_partitions_have_their_turns_without_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.replication.follower.MOST_NAMED", 2)
+    fetcher = Fetcher(3)
+    fetcher.session_id = 0
+    named = []
+    for _ in range(3):
+        fetch = fetcher.fetch()
+        named.append([one for one, _ in fetch.partitions])
+        fetcher.answer(fetch, *(PartitionAnswer(one) for one, _ in fetch.partitions))
+    assert named == [[tip(0), tip(1)], [tip(2), tip(0)], [tip(1), tip(2)]]
+
+
 @pytest.mark.parametrize(
     ("error", "session_id"),
     [
