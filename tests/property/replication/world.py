@@ -84,6 +84,8 @@ class Oracle:
         if self.world.controller.partitions[tip].leader_epoch != epoch:
             return  # deposed before it knew that it led: its log may be the one that is to be cut
         for offset, record in self.acks.get(tip, {}).items():
+            if offset < log.log_start_offset:
+                continue  # deleted, as somebody wanted
             if offset >= log.log_end_offset or log.at(offset) not in (record, None):
                 raise Violation(
                     f"P4: acknowledged {record} at {offset} of {tip} is not in the log of its leader "
@@ -95,7 +97,8 @@ class Oracle:
         if mark < self._marks.get((tip, epoch), 0):
             raise Violation(f"P1: the high watermark of {tip} falls to {mark} in epoch {epoch}")
         self._marks[tip, epoch] = mark
-        self._same(broker, tip, mark)
+        start = broker.logs[tip].log_start_offset
+        self._same(broker, tip, mark, start)
         state = self.world.controller.partitions[tip]
         if state.leader_epoch != epoch:
             return
@@ -106,14 +109,14 @@ class Oracle:
             end = 0 if log is None else log.log_end_offset
             if end < mark:
                 raise Violation(f"P2: {tip} is committed to {mark} and in-sync {member} ends at {end}")
-            self._same(self.world.brokers[member], tip, mark)
+            self._same(self.world.brokers[member], tip, mark, start)
 
-    def _same(self, broker: Broker, tip: TopicIdPartition, mark: int) -> None:
-        """All below `mark` is what was committed; what is new there is committed by this."""
+    def _same(self, broker: Broker, tip: TopicIdPartition, mark: int, start: int) -> None:
+        """All from the log's `start` to `mark` is what was committed; what is new there is by this."""
         log, committed = broker.logs[tip], self.committed.setdefault(tip, [])
         if mark > log.log_end_offset:
             raise Violation(f"P2: {broker.id} knows {tip} committed to {mark}, its log ends before")
-        for offset in range(log.base, mark):
+        for offset in range(max(log.base, min(start, len(committed))), mark):
             record = log.at(offset)
             if offset == len(committed):
                 assert record is not None
@@ -124,7 +127,8 @@ class Oracle:
                 )
 
     def follows(self, broker: Broker, tip: TopicIdPartition) -> None:
-        self._same(broker, tip, broker.logs[tip].high_watermark)
+        log = broker.logs[tip]
+        self._same(broker, tip, log.high_watermark, log.log_start_offset)
 
     def acked(self, tip: TopicIdPartition, offset: int, records: tuple[Record, ...], least: int) -> None:
         for at, record in enumerate(records, offset):
