@@ -16,12 +16,21 @@ from service.base.clock import SystemClock
 from service.base.errors import InvariantError, StorageError
 from service.base.types import TopicIdPartition
 from service.hot.log import LocalLog
+from service.network.channel import Channel, ChannelOptions
 from service.records.batch import iter_headers
-from service.replication.fetcher import Fetcher, FetcherSettings
+from service.replication.fetcher import Fetcher, FetcherSettings, Leader
 from service.replication.leader import LeaderSettings, Leadership, LeaderState, Registered, ReplicaSession
 from service.replication.replica_fetch import ReplicaFetch
-from service.wire.api import ApiKey, decode_response, encode_request, response_module
+from service.wire.api import (
+    ApiKey,
+    RequestHeader,
+    decode_response,
+    encode_request,
+    response_frame,
+    response_module,
+)
 from service.wire.fetch import FetchPartition, FetchPartitionResult, encode_fetch_response, parse_fetch
+from tests.support.peers import peer, sound
 from tests.unit.hot.logs import START_MS, batch, open_log
 
 EPOCH = 5
@@ -70,9 +79,19 @@ class LeaderNode:
         await asyncio.sleep(0.001)
         if self.fails:
             raise self.fails.pop(0)
-        return self.fetch(message) if api_key == ApiKey.FETCH else self.list_offsets(message)
+        if api_key == ApiKey.FETCH:
+            return decode_response(ApiKey.FETCH, 18, self.fetch(message, 7)[4:])[1]
+        return self.list_offsets(message)
 
-    def fetch(self, message: Any) -> Any:
+    def behave(self, header: RequestHeader, message: Any) -> bytes | None:
+        """As a server."""
+        if header.api_key == ApiKey.FETCH:
+            return self.fetch(message, header.correlation_id)
+        if header.api_key == ApiKey.LIST_OFFSETS:
+            return bytes(response_frame(header, self.list_offsets(message)))
+        return sound(header, message)
+
+    def fetch(self, message: Any, correlation_id: int) -> bytes:
         self.requests += 1
         frame = encode_request(ApiKey.FETCH, 18, 7, "replica", message)
         view = parse_fetch(18, frame, 4 + 8 + 2 + len("replica") + 1)
@@ -87,8 +106,8 @@ class LeaderNode:
         for topic_id, partitions in view.topics:
             self.asked[tips[topic_id]] = partitions[0]
         results = [(tip.topic_id, [self.look(tip, one)]) for tip, one in self.asked.items()]
-        parts: list[Any] = encode_fetch_response(18, 7, results, session_id=9)
-        return decode_response(ApiKey.FETCH, 18, b"".join(bytes(one) for one in parts)[4:])[1]
+        parts: list[Any] = encode_fetch_response(18, correlation_id, results, session_id=9)
+        return b"".join(bytes(one) for one in parts)
 
     def look(self, tip: TopicIdPartition, asked: FetchPartition) -> FetchPartitionResult:
         whole = ReplicaFetch(
@@ -217,9 +236,9 @@ class Pair:
             self.leader.logs[tip].append(batch(3), epoch, START_MS)
         self.leader.leaders[tip].appended(START_MS)
 
-    def fetcher(self) -> Fetcher:
+    def fetcher(self, leader: Leader | None = None) -> Fetcher:
         fetcher = Fetcher(
-            self.leader,
+            leader or self.leader,
             FOLLOWER,
             lambda: BROKER_EPOCH,
             SETTINGS,
@@ -284,6 +303,20 @@ async def test_replicas_become_equal_byte_for_byte(tmp_path: Path) -> None:
     pair.leader.max_bytes = 5_000
     await pair.become_equal(pair.fetcher())
     assert pair.warnings == []
+
+
+@at_once
+async def test_over_real_connections_that_are_lost_now_and_then(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 3)
+    pair.leader.max_bytes = 5_000
+    for tip in pair.replicas:
+        pair.write(300, tip)
+    async with peer(pair.leader.behave) as node:
+        channel = Channel(node.address, ChannelOptions("replica", backoff_ms=5))
+        dropping = asyncio.get_running_loop().call_later(0.05, node.drop)
+        await pair.become_equal(pair.fetcher(channel))
+        dropping.cancel()
+        await channel.close()
 
 
 @at_once
