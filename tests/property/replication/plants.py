@@ -250,5 +250,5 @@ SELDOM_SHOW: Final = (
     "WorksOnForAnotherLeader",
     "later_epochs_fit",
 )
-"""Not found within some hundred histories: the moments are short, or something else forbids it, too (offsets
-that must follow on each other, numbers of fetches). The unit tests have a scenario of each."""
+"""Not found within some thousand histories: the moments are short, or something else forbids it, too (offsets
+that must follow on each other, numbers of fetches). `test_seldom_moments` has a scenario of each."""
