@@ -256,6 +256,9 @@ class Trimming:
         """As `LocalLog.truncate_to`."""
         state, segments = self._state, self._state.segments
         if offset >= state.end_offset:
+            # An epoch that begins at the end had no record; who follows another leader may have to forget it.
+            if state.epochs.truncate_end(state.end_offset):
+                self._durability.note(state.epochs.path)
             return state.end_offset
         if offset < segments.bases[0]:
             return self.restart_at(offset, None, (), ())
