@@ -94,7 +94,7 @@ class PartitionWork:
         entry = self._entry()
         plan = self._plan(entry)
         sealed_at_ms = self._count(plan)
-        self.due_ms = self._look_due_ms if self._is_tiered(entry) else None
+        self.due_ms = self._look_due_ms if self._is_watched(entry) else None
         if self._must_look(entry):
             return MAINTENANCE
         if self.stopped is not None or not self._tools.fence.may_write:
@@ -235,11 +235,15 @@ class PartitionWork:
         if not self._is_tiered(entry):
             return False
         is_news = self._proposal is None and entry not in (self._looked, self.published)
-        is_due = self._tools.clock.monotonic_ms() >= self._look_due_ms
+        is_due = self._is_watched(entry) and self._tools.clock.monotonic_ms() >= self._look_due_ms
         return self._is_head_doubtful or is_news or is_due
 
     def _is_tiered(self, entry: CatalogEntry | None) -> bool:
         return entry is not None or self.partition.config.remote_storage_enable
+
+    def _is_watched(self, entry: CatalogEntry | None) -> bool:
+        """Whether HEAD is looked at now and then. Where none was written yet, the first commit looks."""
+        return entry is not None or self.stopped is not None
 
     def _is_unpublished(self, entry: CatalogEntry | None) -> bool:
         return entry is not None and entry != self.published
@@ -435,7 +439,12 @@ class PartitionWork:
         self._check_led()
         verdict = verdict_on(entry, seen)
         self._is_head_doubtful = False
-        self._look_due_ms = self._tools.clock.monotonic_ms() + self._tools.settings.heads_interval_ms
+        pause_ms = self._tools.settings.heads_interval_ms
+        if not self._has_looked:
+            # All are looked at in one go at a start, and not in one go again and again.
+            tip = self.partition.tip
+            pause_ms -= hash((tip.topic_id, tip.partition)) % (pause_ms // 2 + 1)
+        self._look_due_ms = self._tools.clock.monotonic_ms() + pause_ms
         self._looked, self._has_looked = entry, True
         if verdict not in MAY_GO_ON:
             self._stop(verdict, entry, seen)

@@ -22,6 +22,7 @@ from service.remote.format.documents import (
     open_sealed,
     pack,
     seal,
+    seal_rows,
     unpack,
 )
 from service.remote.format.fields import (
@@ -384,7 +385,7 @@ def encode_topics(
     cluster_id: str, metadata_offset: int, topics: Sequence[TopicRow], stamp: Stamp | None = None
 ) -> bytes:
     """`topics.json`: the committed image up to `metadata_offset`, sorted by name."""
-    rows = [
+    rows = (
         {
             "name": topic.name,
             "topic_id": str(topic.topic_id),
@@ -392,17 +393,15 @@ def encode_topics(
             "configs": dict(sorted(topic.configs.items())),
         }
         for topic in sorted(topics, key=lambda topic: topic.name)
-    ]
-    return seal(
-        {
-            "format": TOPICS_FORMAT,
-            "format_version": FORMAT_VERSION,
-            "cluster_id": cluster_id,
-            "metadata_offset": metadata_offset,
-            **stamp_fields(stamp),
-            "topics": rows,
-        }
     )
+    head = {
+        "format": TOPICS_FORMAT,
+        "format_version": FORMAT_VERSION,
+        "cluster_id": cluster_id,
+        "metadata_offset": metadata_offset,
+        **stamp_fields(stamp),
+    }
+    return seal_rows(head, "topics", rows)
 
 
 class Topics(NamedTuple):

@@ -260,6 +260,15 @@ def test_records_from_the_future_stay_and_those_without_a_time_age_with_their_fi
     assert log.apply_local_retention(START_MS + 10**12) == 0
 
 
+def test_retention_asks_the_disk_nothing_about_an_empty_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be ten thousand of them, and each question gives the interpreter away."""
+    log = open_log(tmp_path, retention_ms=1000, retention_bytes=1)
+    monkeypatch.delattr(SystemDisk, "stat")
+    assert log.apply_local_retention(START_MS + 10**12) == 0
+
+
 def test_who_watches_sealed_segments_hears_of_all_that_changes_them(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=400, retention_bytes=800)
     news: list[int] = []
