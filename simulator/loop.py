@@ -74,6 +74,8 @@ class Loop(asyncio.BaseEventLoop):
         self.hub: greenlet = getcurrent()
         self.network: Network | None = None
         self.default_pool: Callable[[Process], Any] | None = None
+        self.after_turn: Callable[[], None] | None = None
+        """looks whether all is right; what it raises ends the history"""
         self.set_task_factory(_make_task)  # type: ignore[arg-type]
 
     # What asyncio asks
@@ -150,6 +152,8 @@ class Loop(asyncio.BaseEventLoop):
             self._run_handle(ready.popleft())
         while self._wakes and self._wakes[0][0] <= self._now_s:
             self._wake_next()
+        if self.after_turn is not None:
+            self.after_turn()
 
     # Time
 
