@@ -3,8 +3,8 @@
 `Transport` is what asyncio's servers and clients are given; it has no socket. What belongs to a process is
 called as that process, so a killed or stopped one reads and writes nothing; its peers see the connection end.
 
-Between hosts lie `Links`, one for each direction, as TCP shows them: what is sent over a cut one waits until it
-is whole again, or the connection is reset; a slow one delays, and changes no order within a connection.
+Between hosts lie `Links`, one for each direction, as TCP shows them: what is sent over a cut one waits until
+it is whole again, or the connection is reset; a slow one delays, and changes no order within a connection.
 """
 
 from __future__ import annotations

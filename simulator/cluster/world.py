@@ -1,4 +1,4 @@
-"""One world with several machines: their nodes, a client of all of them, and the oracle that looks at each turn."""
+"""One world with several machines: their nodes, their client, and the oracle that looks at each turn."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ _NOT_OURS: Final = ("node.id", "listeners", "advertised.listeners", "firn.remote
 _SETTINGS: Final = {
     **{key: value for key, value in SETTINGS.items() if key not in _NOT_OURS},
     "metadata.log.max.record.bytes.between.snapshots": "20000",
+    "log.retention.ms": "-1",
     "offsets.topic.num.partitions": "2",
 }
 
