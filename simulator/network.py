@@ -102,9 +102,9 @@ class Network:
     async def connect(self, factory: Callable[[], Any], host: Any, port: Any) -> tuple[Transport, Any]:
         """`ConnectionRefusedError` where nobody listens, `TimeoutError` where the host is not reached."""
         await asyncio.sleep(self.random.random() * _HOP_S)
-        own, given_up = host_of(CURRENT.get()), self.loop.time() + _CONNECT_S
+        own, given_up = host_of(CURRENT.get()), self.loop.now_s + _CONNECT_S
         while not self.links.is_whole(own, str(host)):
-            if self.loop.time() > given_up:
+            if self.loop.now_s > given_up:
                 raise TimeoutError(ETIMEDOUT, f"{host} does not answer")
             await asyncio.sleep(_LOOK_S)
         if slow_s := self.links.slow_s.get((own, str(host)), 0.0):

@@ -11,7 +11,7 @@ _MOST_CHARACTERS = 220
 
 
 def transcript(outcome: Outcome, plan: Plan, of: int, again: str | None = None) -> Iterator[str]:
-    """Lines. `of`: how many acts there were before it was shrunk; `again`: the command that plays it again."""
+    """Lines. `of`: how many acts there were before it was shrunk; `again`: what plays it once more."""
     yield f"seed {outcome.seed}: {outcome.problem}"
     yield f"  shrunk from {of} to {len(plan.acts)} acts: {', '.join(act.kind for act in plan.acts)}"
     lines = outcome.lines

@@ -1,4 +1,4 @@
-"""`python -m simulator.cluster --seed N --histories M [--nodes 3]`, or `--plants`, as `make sim WORLD=cluster`."""
+"""`python -m simulator.cluster --seed N --histories M`, or `--plants`, as `make sim WORLD=cluster`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from typing import Final
 
+from simulator.cluster.plants import PLANTS, tell_plants
 from simulator.cluster.playing import draw, play_apart, play_many
 from simulator.history import Outcome
 from simulator.shrink import kind_of, shrink
@@ -26,7 +27,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--shrink-seconds", type=float, default=60.0, help="spent on each kind of failure")
     parser.add_argument("--kinds", type=int, default=5, help="kinds of failures that are told in full")
     parser.add_argument("--trace", action="store_true", help="print every event, for one history")
+    parser.add_argument("--plants", nargs="*", help="plant these bugs, or all, one at a time")
     given = parser.parse_args(arguments)
+    if given.plants is not None:
+        if unknown := set(given.plants) - set(PLANTS):
+            parser.error(f"no such bugs: {', '.join(sorted(unknown))}; there are {', '.join(PLANTS)}")
+        return 0 if tell_plants(given.plants or list(PLANTS), given.seed, given.jobs) else 1
     if given.histories == 1:
         return _one(given.seed, given.nodes, given.trace, given.shrink_seconds)
     began = told = time.monotonic()

@@ -1,4 +1,4 @@
-"""What can happen to a cluster: what clients ask of any of its nodes, what is done to processes, disks and links.
+"""What can happen to a cluster: what clients ask of its nodes, what befalls processes, disks and links.
 
 An act is a kind and a seed, as in `simulator.acts`.
 """
@@ -73,7 +73,9 @@ async def _create(world: ClusterWorld, machine: Machine, topic: TopicModel, coun
     topic.partitions = [PartitionModel(topic.name, index) for index in range(count)]
     if calm and world.is_calm:
         run = machine.run
-        assert run is not None and run.node is not None and run.node.metadata is not None
+        assert run is not None
+        assert run.node is not None
+        assert run.node.metadata is not None
         if run.node.metadata.image.topic(topic_id) is None:
             raise Violation(f"A3: {topic.name} is not known at {run.name}, which said that it is made")
 
@@ -352,8 +354,9 @@ async def disk_heals(world: ClusterWorld, random: Random) -> None:
 ACTS: Final[dict[str, Callable[[ClusterWorld, Random], Awaitable[None]]]] = {
     one.__name__: one
     for one in (
-        create_topic, delete_topic, alter_topic, produce, produce_idempotent, examine, wait, kill, start, stop,
-        lose_power, pause, jump_clock, partition, heal, reset_connections, slow_links, disk_faults, disk_heals,
+        create_topic, delete_topic, alter_topic, produce, produce_idempotent, examine, wait, kill, start,
+        stop, lose_power, pause, jump_clock, partition, heal, reset_connections, slow_links, disk_faults,
+        disk_heals,
     )
 }  # fmt: skip
 

@@ -137,7 +137,9 @@ def _differs(world: ClusterWorld) -> str:
     image = world.image()
     for machine in world.machines:
         run = machine.run
-        assert run is not None and run.node is not None and run.node.metadata is not None
+        assert run is not None
+        assert run.node is not None
+        assert run.node.metadata is not None
         own = run.node.metadata.image
         if own.offset < world.oracle.end - 2:
             return f"{run.name} is at {own.offset}, committed is {world.oracle.end}"

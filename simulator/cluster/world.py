@@ -31,6 +31,8 @@ from simulator.world import SETTINGS
 
 ALIVE_S: Final = 30.0
 START_S: Final = 60.0
+RATES: Final = (1.0, 1.0, 1.0, 0.999, 1.001, 0.98, 1.02, 0.95, 1.05)
+"""how fast a machine's clock runs"""
 _LOOK_S: Final = 0.02
 CLIENT: Final = "client"
 _DIRECTORY: Final = Path("/sim")
@@ -55,7 +57,7 @@ class ClusterWorld:
             return Random(random.getrandbits(64))
 
         self.loop = Loop(part())
-        self.trace = Trace(lambda: self.loop.time(), keep_all=keep_all)
+        self.trace = Trace(lambda: self.loop.now_s, keep_all=keep_all)
         self.network = Network(self.loop, part(), self.trace)
         self.bucket = Bucket()
         self.oracle = Oracle()
@@ -66,9 +68,9 @@ class ClusterWorld:
             faults = self.faults[name] = DrawnFaults(part(), self.trace)
             store_faults = DrawnStoreFaults(part(), self.trace)
             dirs = (_DIRECTORY / f"node-{number}",)
-            self.machines.append(
-                Machine(name, self.loop, part(), self.trace, self.bucket, dirs, faults, store_faults)
-            )
+            machine = Machine(name, self.loop, part(), self.trace, self.bucket, dirs, faults, store_faults)
+            machine.clock.rate = random.choice(RATES)
+            self.machines.append(machine)
         self.settings = self._format(part(), nodes)
         self.client_process = Process(CLIENT)
         self.clients = {machine.name: Client(machine.address) for machine in self.machines}
@@ -184,8 +186,8 @@ class ClusterWorld:
         links = self.network.links
         wrong = links.cut or links.slow_s or any(one.on for one in self.faults.values())
         if wrong or len(self.alive) < len(self.machines):
-            self.last_fault_s = self.loop.time()
-        return self.loop.time() - self.last_fault_s > 15.0
+            self.last_fault_s = self.loop.now_s
+        return self.loop.now_s - self.last_fault_s > 15.0
 
     # Processes
 
@@ -205,10 +207,10 @@ class ClusterWorld:
         self._producers.add(producer_id)
 
     def real_ms(self) -> int:
-        return BEGAN_MS + int(self.loop.time() * 1000)
+        return BEGAN_MS + int(self.loop.now_s * 1000)
 
     def disturbed(self) -> None:
-        self.last_fault_s = self.loop.time()
+        self.last_fault_s = self.loop.now_s
 
     def kill(self, machine: Machine) -> None:
         self.disturbed()
@@ -224,8 +226,8 @@ class ClusterWorld:
         self.tell(f"SIGTERM {machine.name}")
         run.process.resume()
         run.stop()
-        deadline = self.loop.time() + 60
-        while not run.ended and self.loop.time() < deadline:
+        deadline = self.loop.now_s + 60
+        while not run.ended and self.loop.now_s < deadline:
             await asyncio.sleep(_LOOK_S)
         if not run.ended:
             self.kill(machine)
@@ -251,8 +253,8 @@ class ClusterWorld:
         return {(name, other) for other in others} | {(other, name) for other in others}
 
     async def until_ready(self, machine: Machine, seconds: float) -> bool:
-        deadline = self.loop.time() + seconds
-        while self.loop.time() < deadline:
+        deadline = self.loop.now_s + seconds
+        while self.loop.now_s < deadline:
             run = machine.run
             if run is None or run.state is not State.STARTING:
                 break
