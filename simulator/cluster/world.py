@@ -31,6 +31,7 @@ from simulator.world import SETTINGS
 
 ALIVE_S: Final = 30.0
 START_S: Final = 60.0
+CALM_S: Final = 5.0
 RATES: Final = (1.0, 1.0, 1.0, 0.999, 1.001, 0.98, 1.02, 0.95, 1.05)
 """how fast a machine's clock runs"""
 _LOOK_S: Final = 0.02
@@ -187,7 +188,9 @@ class ClusterWorld:
         wrong = links.cut or links.slow_s or any(one.on for one in self.faults.values())
         if wrong or len(self.alive) < len(self.machines):
             self.last_fault_s = self.loop.now_s
-        return self.loop.now_s - self.last_fault_s > 15.0
+        if any(broker.fenced for broker in self.image().brokers.values()):
+            return False
+        return self.loop.now_s - self.last_fault_s > CALM_S
 
     # Processes
 
