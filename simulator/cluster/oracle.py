@@ -1,8 +1,10 @@
 """What must hold of the metadata after every step, as each process has it in memory and on its disk.
 
 R1  one leader in an epoch
-R3  what is committed never changes and never vanishes: all logs say the same of it, and a new leader has it
+R2  a process never falls back to an earlier epoch
+R3  what is committed never changes: all logs say the same of it
 R5  high watermarks never fall within a process
+R8  a leader has all that was committed
 B1  nothing is published before it is committed
 B2  a broker tells an offset only once it is what the metadata says up to there
 B3  the epochs of a broker rise
@@ -120,7 +122,7 @@ class Oracle:
         if self.leaders.setdefault(epoch, run.name) != run.name:
             raise Violation(f"R1: {self.leaders[epoch]} and {run.name} lead in epoch {epoch}")
         if end < self.end:
-            raise Violation(f"R3: {run.name} leads in epoch {epoch}, ends at {end}, committed is {self.end}")
+            raise Violation(f"R8: {run.name} leads in epoch {epoch}, ends at {end}, committed is {self.end}")
         self._compare(machine, run, seen, self.end)
 
     def _committed(self, machine: Machine, run: Run, seen: _Seen, high_watermark: int) -> None:
