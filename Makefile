@@ -120,7 +120,7 @@ soak: install ## Minutes of kills and a failing object store, and killed Spark j
 
 SEED ?= 1
 HISTORIES ?= 3000
-sim: install ## Histories of one node in a world where everything fails (SEED=n HISTORIES=m; one replays a failure; WORLD=machines: Raft alone)
+sim: install ## Histories of one node in a world where everything fails (SEED=n HISTORIES=m; one replays a failure; WORLD=cluster: of 3 and 5 nodes; WORLD=machines: Raft alone)
 	$(BIN)/python -m simulator$(if $(WORLD),.$(WORLD)) --seed $(SEED) --histories $(HISTORIES) $(SIM)
 
 sim-sweep: install ## Every call of disk and store fails in every way, every kind of file and object rots (SWEEP="--every 10")
