@@ -76,6 +76,12 @@ class Network:
             else:
                 end.arrive_after(self.random.random() * _RETRANSMIT_S)
 
+    def silence(self, host: str) -> None:
+        """What it has sent and nobody has got yet is gone with it."""
+        for end in self._ends:
+            if end.link[0] == host:
+                end.forget()
+
     def reset(self, one: str, other: str) -> int:
         """Reset every connection between two hosts; how many there were."""
         self._ends = [end for end in self._ends if not end.is_closing()]
@@ -295,6 +301,10 @@ class Transport(asyncio.Transport):
     def arrive_after(self, delay_s: float) -> None:
         """What was held is sent once more."""
         self._loop.call_later(delay_s, self._arrive, context=self.process.context())
+
+    def forget(self) -> None:
+        """Whoever has sent what did not arrive yet will not send it again."""
+        self._inbox.clear()
 
     def reset(self) -> None:
         """The system is told that there is no such connection any more."""

@@ -14,22 +14,23 @@ B4  a broker is unfenced in an epoch in which its process asked for that
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
 from service.base.errors import CorruptionError, RequestError
+from service.broker.lifecycle import Lifecycle
 from service.broker.lifecycle import State as LifeState
 from service.broker.membership import Membership
 from service.broker.node import Node
 from service.hot.names import CLUSTER_METADATA_DIR
 from service.metadata.batches import MetadataBatch, decode_batches
-from service.metadata.publisher import Publisher
+from service.metadata.publication import Publication
 from service.metadata.raft.runtime import Quorum
 from service.metadata.records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    PartitionRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
@@ -38,22 +39,36 @@ from service.records.batch import complete_headers
 from simulator.machine import Machine, Run
 from simulator.model import Violation
 from simulator.platter import Directory, File, Platter
+from simulator.process import Life
 
 _UNFENCED: Final = -1
 
 
-@dataclass
 class _Seen:
     """What one process was seen to be, last."""
 
-    quorum: Quorum
-    high_watermark: int = 0
-    epoch: int = 0
-    led: int = -1
-    published: int = -1
-    told: int = -1
-    position: int = 0
-    """up to where what is committed in its log was compared"""
+    def __init__(self, node: Node, quorum: Quorum, publication: Publication) -> None:
+        self.node = node
+        self.quorum = quorum
+        self.raft = quorum.machine
+        self.publication = publication
+        self.last: object = None
+        self.high_watermark = 0
+        self.epoch = 0
+        self.led = -1
+        self.published = -1
+        self.told = -1
+        self.position = 0
+        """up to where what is committed in its log was compared"""
+        self._life: Lifecycle | None = None
+
+    @property
+    def life(self) -> Lifecycle | None:
+        """As a broker, once it has begun to be one."""
+        if self._life is None:
+            membership: Membership | None = getattr(self.node.plane, "_membership", None)
+            self._life = None if membership is None else membership._machine
+        return self._life
 
 
 class Oracle:
@@ -68,6 +83,8 @@ class Oracle:
         self.created: dict[UUID, int] = {}
         """topics by id, with the offset that says so"""
         self.removed: dict[UUID, int] = {}
+        self.placed: dict[tuple[UUID, int], tuple[int, ...]] = {}
+        """by partition: where it lies, from its first day on"""
         self.configs: dict[tuple[int, str, str], list[tuple[int, str | None]]] = {}
         """what each setting ever became, at which offset"""
         self.broker_epochs: dict[int, int] = {}
@@ -79,25 +96,42 @@ class Oracle:
         """Raises `Violation`."""
         for machine in machines:
             run = machine.run
-            if run is None or run.ended or run.node is None:
+            if run is None or run.process.life is Life.DEAD:
                 continue
-            publisher = run.node.metadata
-            if publisher is not None:
-                self._look_at(machine, run, run.node, publisher)
+            seen = self._seen.get(run.name)
+            if seen is None:
+                seen = self._meet(run)
+                if seen is None:
+                    continue
+            raft, life = seen.raft, seen.life
+            now = (
+                raft.high_watermark,
+                raft.core.log.end_offset,
+                raft.core.state,
+                seen.publication.image,
+                None if life is None else (life.metadata_offset, life.state, life.epoch),
+            )
+            if now != seen.last:
+                seen.last = now
+                self._look_at(machine, run, seen)
 
-    def _look_at(self, machine: Machine, run: Run, node: Node, publisher: Publisher) -> None:
-        seen = self._seen.get(run.name)
-        if seen is None:
-            try:
-                quorum = publisher.quorum
-            except RequestError:
-                return
-            seen = self._seen[run.name] = _Seen(quorum)
-        quorum = seen.quorum
-        raft = quorum.machine
-        membership = _membership(node)
-        if membership is not None:
-            self._look_at_membership(run, seen, publisher, membership, int(machine.name[1:]))
+    def _meet(self, run: Run) -> _Seen | None:
+        """A process that has opened its metadata."""
+        publisher = None if run.node is None else run.node.metadata
+        publication = None if publisher is None else publisher._publication
+        if run.node is None or publisher is None or publication is None:
+            return None
+        try:
+            seen = _Seen(run.node, publisher.quorum, publication)
+        except RequestError:
+            return None
+        self._seen[run.name] = seen
+        return seen
+
+    def _look_at(self, machine: Machine, run: Run, seen: _Seen) -> None:
+        raft, quorum = seen.raft, seen.quorum
+        if seen.life is not None:
+            self._look_at_life(run, seen, seen.life, int(machine.name[1:]))
         if raft.high_watermark != seen.high_watermark:
             self._committed(machine, run, seen, raft.high_watermark)
         if raft.epoch < seen.epoch:
@@ -105,7 +139,7 @@ class Oracle:
         seen.epoch = raft.epoch
         if quorum.is_leader and seen.led != raft.epoch:
             self._leads(machine, run, seen, raft.epoch, quorum.next_offset)
-        published = publisher.image.offset
+        published = seen.publication.image.offset
         if published != seen.published:
             if published >= max(raft.high_watermark, 1) and published >= self.end:
                 raise Violation(
@@ -157,6 +191,9 @@ class Oracle:
             match frame.record:
                 case TopicRecord() as record:
                     self.created[record.topic_id] = offset
+                case PartitionRecord() as record:
+                    where = tuple(int(one) for one in record.replicas)
+                    self.placed[record.topic_id, int(record.partition_id)] = where
                 case RemoveTopicRecord() as record:
                     self.removed[record.topic_id] = offset
                 case ConfigRecord() as record:
@@ -176,22 +213,14 @@ class Oracle:
 
     # Brokers
 
-    def _look_at_membership(
-        self, run: Run, seen: _Seen, publisher: Publisher, membership: Membership, broker: int
-    ) -> None:
-        life = membership._machine
+    def _look_at_life(self, run: Run, seen: _Seen, life: Lifecycle, broker: int) -> None:
         if life.metadata_offset != seen.told:
             seen.told = life.metadata_offset
-            done = publisher._opened()._done_offset
+            done = seen.publication._done_offset
             if seen.told > done:
                 raise Violation(f"B2: {run.name} tells of {seen.told}, and is what {done} says")
         if life.state in (LifeState.READY, LifeState.UNFENCED) and life.epoch > self._asked.get(broker, -1):
             self._asked[broker] = life.epoch
-
-
-def _membership(node: Node) -> Membership | None:
-    found: Membership | None = getattr(node.plane, "_membership", None)
-    return found
 
 
 def batches_of(machine: Machine, offset: int) -> Iterator[tuple[int, int, bytes]]:

@@ -172,14 +172,13 @@ class ClusterWorld:
                     yield topic, partition
 
     def on(self, machine: Machine) -> list[tuple[TopicModel, PartitionModel]]:
-        """The partitions that the machine holds, as the metadata says."""
-        number, image = int(machine.name[1:]), self.image()
-        found = []
-        for topic, partition in self.partitions():
-            placed = image.partition(topic.topic_id, partition.index)
-            if placed is not None and number in placed.replicas:
-                found.append((topic, partition))
-        return found
+        """The partitions that the machine holds, as the committed metadata says."""
+        number, placed = int(machine.name[1:]), self.oracle.placed
+        return [
+            (topic, partition)
+            for topic, partition in self.partitions()
+            if number in placed[topic.topic_id, partition.index]
+        ]
 
     @property
     def is_calm(self) -> bool:
@@ -243,6 +242,7 @@ class ClusterWorld:
         self.darkness.add(machine.name)
         self.network.links.cut |= self.links_of(machine.name)
         machine.kill()
+        self.network.silence(machine.name)
         promised = {}
         for topic, partition in self.on(machine):
             at = durable_end(machine.platter, machine.log_dirs, topic.name, partition.index)
