@@ -471,7 +471,7 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
     """
     places = [one.address for one in cluster.quorum.voters] or list(cluster.quorum.bootstrap_servers)
     message = request_module(ApiKey.DESCRIBE_CLUSTER).DescribeClusterRequest(
-        include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS
+        include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS, include_fenced_brokers=False
     )
     channels = Channels(chance=world.random.random)
     ends = asyncio.ensure_future(stopped())

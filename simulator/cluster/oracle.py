@@ -201,7 +201,7 @@ class Oracle:
                     self.configs.setdefault(key, []).append((offset, record.value))
                 case RegisterBrokerRecord() as record:
                     broker, epoch = int(record.broker_id), int(record.broker_epoch)
-                    if epoch <= self.broker_epochs.get(broker, -1):
+                    if epoch < self.broker_epochs.get(broker, -1):
                         raise Violation(f"B3: broker {broker} gets epoch {epoch} after a later one")
                     self.broker_epochs[broker] = epoch
                 case BrokerRegistrationChangeRecord() as record:
