@@ -8,6 +8,7 @@ from typing import Final
 
 from kio.schema.errors import ErrorCode
 
+from service.metadata.image import MetadataImage
 from simulator.client import EARLIEST, LATEST, Client, NoAnswer, Record
 from simulator.cluster.client import NOT_NOW, leader_of
 from simulator.cluster.world import ALIVE_S, START_S, ClusterWorld
@@ -143,8 +144,8 @@ def _differs(world: ClusterWorld) -> str:
         own = run.node.metadata.image
         if own.offset < world.oracle.end - 2:
             return f"{run.name} is at {own.offset}, committed is {world.oracle.end}"
-        if dict(own.topics_by_id.items()).keys() != dict(image.topics_by_id.items()).keys():
-            return f"{run.name} has other topics"
+        if own.offset == image.offset and _said(own) != _said(image):
+            raise Violation(f"{run.name} has another image of {own.offset} than others")
         broker = own.brokers.get(int(machine.name[1:]))
         if broker is None or broker.fenced:
             return f"{run.name} is fenced"
@@ -160,6 +161,18 @@ def _differs(world: ClusterWorld) -> str:
             found = image.config(2, name).get(key)
             raise Violation(f"A1: {key} of {name} is {found}, answered was {values}")
     return ""
+
+
+def _said(image: MetadataImage) -> tuple[object, ...]:
+    """What an image says, to be compared."""
+    return (
+        sorted((one.name, one.id, sorted(one.partitions.items())) for one in image.topics_by_id.values()),
+        sorted((key, sorted(configs.items())) for key, configs in image.configs.items()),
+        sorted(image.brokers.items()),
+        sorted((number, one.incarnation_id) for number, one in image.controllers.items()),
+        sorted(image.features.items()),
+        (image.next_producer_id, image.kraft_version),
+    )
 
 
 async def _changes_work(world: ClusterWorld, random: Random) -> None:

@@ -15,8 +15,10 @@ import pytest
 from simulator.apart import apart
 from simulator.cluster.plants import PLANTS, find
 from simulator.cluster.playing import draw, play_apart, play_many
+from simulator.cluster.world import START_S, ClusterWorld
 from simulator.loop import Loop
 from simulator.network import Network
+from simulator.platter import Platter
 from simulator.process import Process
 from simulator.trace import Trace
 
@@ -63,6 +65,24 @@ def test_a_planted_bug_is_found() -> None:
     found = find(PLANTS[FOUND_SOON], within=5)
     assert found is not None
     assert found[1].startswith("B2")
+
+
+def test_a_pure_broker_with_an_empty_disk_learns_from_the_quorum_which_cluster_is_its_own() -> None:
+    def play() -> None:
+        world = ClusterWorld(1, nodes=5)
+        empty = world.machines[4]
+        empty.platter = Platter()
+        empty.platter.make_root(empty.log_dirs[0])
+
+        async def main() -> None:
+            for machine in world.machines:
+                world.start(machine)
+            for machine in world.machines:
+                assert await world.until_ready(machine, START_S), machine.run and machine.run.reason
+
+        world.run(main())
+
+    apart(play)
 
 
 # What lies between hosts
