@@ -31,7 +31,8 @@ CONTROLLERS = (1, 2, 3)
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Three pure controllers, formatted, and two pure brokers, of which nobody has made anything."""
-    with Cluster.apart(tmp_path, CONTROLLERS, BROKERS) as made:
+    # nobody is fenced for having been silent
+    with Cluster.apart(tmp_path, CONTROLLERS, BROKERS, {"broker.session.timeout.ms": "100000"}) as made:
         yield made.start()
 
 
@@ -140,7 +141,8 @@ def test_brokers_format_themselves_serve_go_and_come_back(cluster: Cluster) -> N
 
 @pytest.mark.java
 @pytest.mark.timeout(300)
-def test_a_controller_whose_disk_was_lost_is_replaced(cluster: Cluster) -> None:
+@pytest.mark.parametrize("joins", [False, True], ids=["by the tool", "by itself"])
+def test_a_controller_whose_disk_was_lost_is_replaced(cluster: Cluster, joins: bool) -> None:
     print(f"SEED={SEED}")
     places = [(node_id, cluster.members[node_id].bootstrap) for node_id in BROKERS]
     broker = cluster.members[BROKERS[0]]
@@ -148,33 +150,20 @@ def test_a_controller_whose_disk_was_lost_is_replaced(cluster: Cluster) -> None:
         changes.wait_for_next(time.monotonic())
         before = broker.quorum()
         lost = cluster.members[before.leader]
+        old = before.voters[lost.node_id]
         lost.kill()
         shutil.rmtree(lost.data)
         changes.wait_for_next(time.monotonic())
         assert f"No `meta.properties` found in {lost.data}" in lost.refused()
 
+        lost.settings["controller.quorum.auto.join.enable"] = str(joins).lower()
         options = ("--config", str(lost.properties), "--cluster-id", cluster.plan.cluster_id)
         assert main(["format", *options, "--no-initial-controllers"]) == 0
         lost.start()
-        there = ("--bootstrap-server", cluster.bootstrap)
-        old = before.voters[lost.node_id]
-        # this id votes already, and with another directory
-        refused = run_tool(QUORUM, *there, "--command-config", lost.properties, "add-controller")
-        assert refused.returncode != 0
-        who = ("--controller-id", str(lost.node_id), "--controller-directory-id", old)
-        tool(QUORUM, *there, "remove-controller", *who)
-        wait_until("it to be no voter", lambda: lost.node_id not in broker.quorum().voters)
-        wait_until(
-            "it to be a voter again",
-            lambda: (
-                run_tool(QUORUM, *there, "--command-config", lost.properties, "add-controller").returncode
-                == 0
-            ),
-            60,
-        )
-        after = broker.quorum()
-        assert set(after.voters) == set(CONTROLLERS)
-        assert after.voters[lost.node_id] != old
+        if not joins:
+            replace(cluster, lost, old)
+        wait_until("it to be a voter", lambda: broker.quorum().voters.get(lost.node_id, old) != old, 60)
+        assert set(broker.quorum().voters) == set(CONTROLLERS)
 
         # it counts: with it and without another there is a majority
         other = next(node_id for node_id in CONTROLLERS if node_id != lost.node_id)
@@ -184,3 +173,17 @@ def test_a_controller_whose_disk_was_lost_is_replaced(cluster: Cluster) -> None:
         assert changes.refusals == []
         known, gone = changes.expected()
         wait_until("all of it", lambda: known <= broker.topics() and not gone & broker.topics())
+
+
+def replace(cluster: Cluster, lost: Member, old: str) -> None:
+    """By Kafka's tool, as an operator does."""
+    there = ("--bootstrap-server", cluster.bootstrap)
+    add = (*there, "--command-config", lost.properties, "add-controller")
+    # this id votes already, and with another directory
+    refused = run_tool(QUORUM, *add)
+    assert b"DuplicateVoterException" in refused.stdout + refused.stderr
+    who = ("--controller-id", str(lost.node_id), "--controller-directory-id", old)
+    tool(QUORUM, *there, "remove-controller", *who)
+    broker = cluster.members[BROKERS[0]]
+    wait_until("it to be no voter", lambda: lost.node_id not in broker.quorum().voters)
+    wait_until("it to be added", lambda: run_tool(QUORUM, *add).returncode == 0, 60)
