@@ -136,10 +136,10 @@ async def told(cluster: Mixed, steps: list[Step], name: str, node_id: int) -> li
     batches = list(decode_batches(cluster.members[node_id].log_below(marks[-1])))
     for (step_name, _), end in zip(steps, marks, strict=True):
         step_said: list[str] = []
-        is_fenced = False
+        fenced: set[int] = set()
         for batch in batches:
             for offset, frame in enumerate(batch.frames, start=batch.base_offset):
-                is_again, is_fenced = fenced_again(frame.record, is_fenced)
+                is_again = fenced_again(frame.record, fenced)
                 kind = type(frame.record).__name__
                 if begin <= offset < end and kind not in PASSED_OVER and not is_again:
                     step_said.append(f"  v{frame.version} {_plain(frame.record, ids, name)}")
@@ -148,13 +148,18 @@ async def told(cluster: Mixed, steps: list[Step], name: str, node_id: int) -> li
     return said
 
 
-def fenced_again(record: Any, is_fenced: bool) -> tuple[bool, bool]:
-    """Whether a record fences the broker that is fenced already, and whether it is from then on."""
+def fenced_again(record: Any, fenced: set[int]) -> bool:
+    """Whether a record fences a broker that is fenced already; keeps the set of those that are."""
     if isinstance(record, RegisterBrokerRecord):
-        return False, record.fenced
-    if isinstance(record, BrokerRegistrationChangeRecord) and record.fenced:
-        return is_fenced and record.fenced > 0, record.fenced > 0
-    return False, is_fenced
+        fences, changes = record.fenced, True
+    elif isinstance(record, BrokerRegistrationChangeRecord):
+        fences, changes = record.fenced > 0, record.fenced != 0
+    else:
+        return False
+    before = record.broker_id in fenced
+    if changes:
+        (fenced.add if fences else fenced.discard)(record.broker_id)
+    return before and fences and isinstance(record, BrokerRegistrationChangeRecord)
 
 
 def _plain(value: Any, ids: dict[UUID, str], name: str) -> str:

@@ -322,6 +322,16 @@ class Mixed:
                 raise AssertionError(f"{goal} was not reached: {mark}")
             await asyncio.sleep(0.05)
 
+    async def has_topics(
+        self, leaders: Mapping[str, list[int]], broker: Member | None = None, seconds: float = 20
+    ) -> None:
+        """Once that broker, or the one that is asked, knows these topics and no others: Kafka's answers a
+        change before it does."""
+        deadline = time.monotonic() + seconds
+        while (found := await self.topics(broker)) != leaders:
+            assert time.monotonic() < deadline, found
+            await asyncio.sleep(0.1)
+
     async def reached(self, broker: int, *, is_fenced: bool, seconds: float = 30) -> None:
         """Once the log of a controller says that the broker is fenced, or is not."""
         node_id = FIRN if self.controllers[FIRN].is_firn else (await self.leader()).node_id
