@@ -59,8 +59,8 @@ _KAFKAS_ERROR: Final = re.compile(
     r"FATAL|Encountered .*fault|"
     r"\] ERROR (?!.*((Unexpected error|Exception when) handling request|processExpiredBrokerHeartbeat))"
 )
-"""Kafka's controllers call it an error that somebody else leads by now, that they are asked for their versions
-while they start, and that a busy machine has made them late, in these words."""
+"""Kafka's controllers call it an error that somebody else leads by now, that they are asked for their
+versions while they start, and that a busy machine has made them late, in these words."""
 _COMMON: Final = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
