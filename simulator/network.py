@@ -27,6 +27,8 @@ _CONNECT_S: Final = 130.0
 """for which a system tries to reach a host that does not answer"""
 _RETRANSMIT_S: Final = 0.4
 _LOOK_S: Final = 0.1
+_LOOK_AFTER: Final = 256
+"""connections, until those that have ended are forgotten"""
 _RESET_ODDS: Final = 0.4
 """how many connections do not outlive that their link was cut while something was under way"""
 
@@ -128,6 +130,8 @@ class Network:
         server.link, client.link = (own, str(host)), (str(host), own)
         if own != str(host):
             self._ends += (client, server)
+        if not self._connections % _LOOK_AFTER:
+            self._ends = [end for end in self._ends if not end.is_closing()]
 
         def accepted() -> None:
             server.protocol = listener.factory()

@@ -17,9 +17,10 @@ Example::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Any, NamedTuple, cast
 
 from kio.schema.errors import ErrorCode
@@ -411,6 +412,11 @@ def element_encoder(version: type[Any], canonical: type[Any], path: Sequence[str
     return _entity(version, canonical).write
 
 
-def dropped_fields(version: type[Any], canonical: type[Any]) -> dict[str, object]:
-    """Top-level canonical fields that `version` cannot carry, with the defaults they must then have."""
-    return dict(_plan(version, canonical).absent)
+@cache
+def dropped_fields(version: type[Any], canonical: type[Any]) -> Mapping[str, object]:
+    """Top-level canonical fields that `version` cannot carry, with the defaults they must then have.
+
+    Found once: it is asked with every request that a node sends to another.
+    """
+    carried = {field.name for field in fields(version)}
+    return {field.name: _default(field) for field in fields(canonical) if field.name not in carried}

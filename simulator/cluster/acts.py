@@ -73,13 +73,21 @@ async def _create(world: ClusterWorld, machine: Machine, topic: TopicModel, coun
         raise Violation(f"A2: {topic.name} was made at {offset}, and asked for when {before} was committed")
     topic.topic_id, topic.deleted = topic_id, False
     topic.partitions = [PartitionModel(topic.name, index) for index in range(count)]
-    if calm and world.is_calm:
-        run = machine.run
-        assert run is not None
-        assert run.node is not None
-        assert run.node.metadata is not None
-        if run.node.metadata.image.topic(topic_id) is None:
-            raise Violation(f"A3: {topic.name} is not known at {run.name}, which said that it is made")
+    _is_known(world, machine, calm, offset, f"{topic.name} is made")
+
+
+def _is_known(world: ClusterWorld, machine: Machine, calm: bool, offset: int, what: str) -> None:
+    """A3: who says that something is done knows it, where nothing was wrong meanwhile."""
+    if not (calm and world.is_calm):
+        return
+    assert machine.run is not None
+    assert machine.run.node is not None
+    assert machine.run.node.metadata is not None
+    known = machine.run.node.metadata.image.offset
+    if known < offset:
+        raise Violation(
+            f"A3: {machine.run.name} says that {what}, at {offset}, and knows what is up to {known}"
+        )
 
 
 async def delete_topic(world: ClusterWorld, random: Random) -> None:
@@ -93,7 +101,7 @@ async def delete_topic(world: ClusterWorld, random: Random) -> None:
 
 
 async def _delete(world: ClusterWorld, machine: Machine, topic: TopicModel) -> None:
-    client = Client(machine.address)
+    client, calm = Client(machine.address), world.is_calm
     try:
         error = await client.delete_topic(topic.topic_id)
     except NoAnswer:
@@ -124,7 +132,7 @@ async def alter_topic(world: ClusterWorld, random: Random) -> None:
 async def _alter(
     world: ClusterWorld, machine: Machine, topic: TopicModel, key: str, value: str | None
 ) -> None:
-    client = Client(machine.address)
+    client, calm = Client(machine.address), world.is_calm
     before = world.oracle.end
     try:
         error = await client.alter_config(2, topic.name, {key: value})
@@ -143,6 +151,9 @@ async def _alter(
         raise Violation(
             f"A1: {machine.name} says that {key} of {topic.name} is {value}: nothing is committed"
         )
+    offsets = [offset for offset, v in said if offset >= before and v == value]
+    if offsets:
+        _is_known(world, machine, calm, offsets[0], f"{key} of {topic.name} is {value}")
     # A change that nobody answered may still come behind this one.
     world.configs[topic.name, key] = (value,) if len(known) == 1 else tuple(dict.fromkeys((*known, value)))
 

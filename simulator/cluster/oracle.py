@@ -42,6 +42,7 @@ from simulator.platter import Directory, File, Platter
 from simulator.process import Life
 
 _UNFENCED: Final = -1
+_NOBODY: Final = UUID(int=0)
 
 
 class _Seen:
@@ -190,12 +191,12 @@ class Oracle:
         for offset, frame in enumerate(batch.frames, batch.base_offset):
             match frame.record:
                 case TopicRecord() as record:
-                    self.created[record.topic_id] = offset
+                    self.created[record.topic_id or _NOBODY] = offset
                 case PartitionRecord() as record:
                     where = tuple(int(one) for one in record.replicas)
-                    self.placed[record.topic_id, int(record.partition_id)] = where
+                    self.placed[record.topic_id or _NOBODY, int(record.partition_id)] = where
                 case RemoveTopicRecord() as record:
-                    self.removed[record.topic_id] = offset
+                    self.removed[record.topic_id or _NOBODY] = offset
                 case ConfigRecord() as record:
                     key = (int(record.resource_type), str(record.resource_name), str(record.name))
                     self.configs.setdefault(key, []).append((offset, record.value))

@@ -11,7 +11,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from service.base.world import World
-from service.cli.dev_nodes import format_nodes, lay_out
+from service.cli.dev_nodes import HOST, format_nodes, lay_out
 from service.metadata.image import MetadataImage
 from simulator.client import Client
 from simulator.cluster.oracle import Oracle
@@ -100,7 +100,8 @@ class ClusterWorld:
     def _format(self, random: Random, nodes: int) -> dict[str, dict[str, str]]:
         """As `firn format --initial-controllers`; the settings of each node."""
         controllers = min(nodes, 3)
-        ports = [_BROKER_PORT * 10 + n for n in range(nodes)], [60_000 + n for n in range(controllers)]
+        # Ports of one host, which stand for hosts of one port each.
+        ports = range(20_000, 20_000 + nodes), range(30_000, 30_000 + controllers)
         process = Process("format")
         threads = SimThreads(self.loop, process, random)
         settings = {}
@@ -109,19 +110,12 @@ class ClusterWorld:
             disk = SimDisk(machine.platter, process, threads, NoFaults(), self.trace, machine.clock.now_ms)
             return World(machine.clock, disk, threads, random, boot_id=machine.boot_id)
 
-        plan = lay_out(
-            nodes,
-            controllers,
-            ([20_000 + n for n in range(nodes)], ports[1]),
-            _DIRECTORY,
-            world_of(self.machines[0]),
-            _SETTINGS,
-        )
+        plan = lay_out(nodes, controllers, ports, _DIRECTORY, world_of(self.machines[0]), _SETTINGS)
 
         def told(text: str) -> str:
-            for number in range(nodes):
-                text = text.replace(f"127.0.0.1:{20_000 + number}", f"n{number + 1}:{_BROKER_PORT}")
-                text = text.replace(f"127.0.0.1:{60_000 + number}", f"n{number + 1}:{_CONTROLLER_PORT}")
+            for those, port in zip(ports, (_BROKER_PORT, _CONTROLLER_PORT), strict=True):
+                for number, one in enumerate(those, 1):
+                    text = text.replace(f"{HOST}:{one}", f"n{number}:{port}")
             return text
 
         laid = tuple(
@@ -130,7 +124,7 @@ class ClusterWorld:
         )
         plan = plan._replace(nodes=laid, initial_controllers=told(plan.initial_controllers))
         for machine, node in zip(self.machines, laid, strict=True):
-            process.run(lambda m=machine, n=node: format_nodes(plan._replace(nodes=(n,)), world_of(m)))
+            process.run(format_nodes, plan._replace(nodes=(node,)), world_of(machine))
             settings[machine.name] = node.settings
         process.kill()
         return settings
