@@ -31,7 +31,8 @@ async def handle(side: ControllerSide, context: RequestContext, request: Any) ->
 
 def _look(side: ControllerSide, context: RequestContext, answer: Any) -> None:
     """Who belongs to another cluster goes on asking: that is to be found."""
-    if getattr(answer, "error_code", None) is ErrorCode.inconsistent_cluster_id:  # old versions have none
+    # an answer to Fetch before version 7 has no place for it
+    if getattr(answer, "error_code", None) is ErrorCode.inconsistent_cluster_id:
         side.refused(context, f"it does not belong to cluster {side.cluster_id}")
 
 
