@@ -116,6 +116,7 @@ async def _delete(world: ClusterWorld, machine: Machine, topic: TopicModel) -> N
             raise Violation(
                 f"A1: {machine.name} says that {topic.name} is gone, and nothing is committed of it"
             )
+        _is_known(world, machine, calm, world.oracle.removed[topic.topic_id], f"{topic.name} is gone")
 
 
 async def alter_topic(world: ClusterWorld, random: Random) -> None:
