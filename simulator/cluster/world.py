@@ -31,7 +31,7 @@ from simulator.world import SETTINGS
 
 ALIVE_S: Final = 30.0
 START_S: Final = 60.0
-CALM_S: Final = 5.0
+CALM_S: Final = 1.0
 RATES: Final = (1.0, 1.0, 1.0, 0.999, 1.001, 0.98, 1.02, 0.95, 1.05)
 """how fast a machine's clock runs"""
 _LOOK_S: Final = 0.02
