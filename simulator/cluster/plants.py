@@ -9,9 +9,11 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Final
 
 from service.broker.cluster_plane import ClusterPlane
+from service.broker.lifecycle import Heartbeat, Lifecycle
 from service.metadata.controller.controller import Controller
 from service.metadata.controller.turns import Turns
 from service.metadata.publication import Publication
@@ -88,6 +90,19 @@ def stale_heartbeats_accepted() -> None:
     _swap(Controller, "heartbeat", make)
 
 
+def unfenced_before_it_has_recovered() -> None:
+    """A broker asks to be unfenced as soon as it is registered."""
+
+    def make(step: Any) -> Any:
+        def eager(self: Any, event: Any, now_ms: int) -> Any:
+            effects = step(self, event, now_ms)
+            return [replace(one, want_fence=False) if isinstance(one, Heartbeat) else one for one in effects]
+
+        return eager
+
+    _swap(Lifecycle, "step", make)
+
+
 def metadata_not_flushed() -> None:
     """The metadata log counts as flushed, and is not."""
     _swap(MetadataLog, "flush", lambda _: lambda self, end_offset: None)
@@ -100,10 +115,13 @@ PLANTS: Final[dict[str, Plant]] = {
         answered_before_it_is_known_here,
         answered_before_the_commit,
         published_before_the_commit,
+        unfenced_before_it_has_recovered,
         stale_heartbeats_accepted,
         metadata_not_flushed,
     )
 }
+SELDOM_SHOWS: Final = ("stale_heartbeats_accepted",)
+"""A late heartbeat tells an offset below the new registration, so it unfences nobody."""
 
 
 def find(plant: Plant, first: int = 1, within: int = WITHIN) -> tuple[int, str] | None:
