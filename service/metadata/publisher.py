@@ -298,6 +298,7 @@ class Publisher:
                 state=state,
                 static_voters=self._quorum_options.static_voters,
                 said=content.voters,
+                is_promised=self._quorum_options.identity.can_vote,
             )
         except CorruptionError as e:
             raise CorruptionError("; ".join([str(e), *damaged.values()])) from e

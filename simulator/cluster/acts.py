@@ -25,8 +25,7 @@ from simulator.platter import Loss
 
 NOBODY: Final = UUID(int=0)
 _DISK: Final = (*(kind for kind in DISK_KINDS if kind != FULL), SLOW_FSYNC, SLOW_METADATA)
-_LOSSES: Final = (Loss.ALL, Loss.LATEST, Loss.ANY, Loss.NONE)
-"""Not `HOLES`: a pure broker does not flush its metadata log, and refuses one with a batch behind a hole."""
+_LOSSES: Final = (Loss.ALL, Loss.LATEST, Loss.ANY, Loss.HOLES, Loss.NONE)
 _KEYS: Final = (
     ("segment.bytes", ("1048576", "2097152", None)),
     ("max.message.bytes", ("100000", "200000", None)),
