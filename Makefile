@@ -11,7 +11,7 @@ AT_ONCE := -n $(JOBS) --dist loadfile
 ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 1)) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -140,6 +140,9 @@ bench-cleaning: install ## Compaction of 10 million records over a million keys:
 
 bench-sessions: install ## CPU and memory of a consumer of 5,000 partitions, and of 5,000 idle connections (three minutes)
 	@$(BIN)/python -m bench.sessions $(BENCH)
+
+bench-cluster: install ## Three nodes: start, idle, a killed controller, 100,000 partitions caught up with (BENCH="idle failover --kafka")
+	@$(BIN)/python -m bench.cluster $(BENCH)
 
 bench-groups: install ## Groups: commits, a million positions, 500 members, assignors, compaction (BENCH="commits --kafka")
 	@$(BIN)/python -m bench.groups $(BENCH)

@@ -1,8 +1,8 @@
 """One node: built here, from the ground up, and ended here, from the top down.
 
 Start: data directories (formatted where they are empty), metadata and controller (`control_plane`), logs of
-all partitions, X
-that no request arrives before what serves it. The end is the reverse: leaderships move away, the listeners
+all partitions, object store and offload, listeners. The order is that of dependence, so that no request
+arrives before what serves it. The end is the reverse: leaderships move away, the listeners
 close, the clean-shutdown marker is last. A node that is a controller alone ends with its place in the quorum.
 
 Object storage that cannot be reached does not keep a node from starting: hot data is served, and offload and
