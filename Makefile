@@ -11,7 +11,7 @@ AT_ONCE := -n $(JOBS) --dist loadfile
 ANYWHERE := -n $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 1)) --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
+.PHONY: help install kernel demo test test-unit test-node test-process test-clients test-million test-cluster test-browser test-mixed console-shots test-localstack test-package local-cloud test-infra spark test-spark test-spark-often wheel package lint format soak sim sim-sweep sim-plant bench bench-cleaning bench-cluster bench-cold bench-groups bench-latency bench-offload bench-partitions bench-restart bench-sessions bench-spark fetch-tools fetch-infra clean
 
 help: ## List every recipe
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,7 +36,7 @@ demo: install ## Two minutes: produce real data, watch it settle into S3, read i
 test: install ## Every test: the pure ones first, then histories, then crashes and real clients (JOBS=n at once)
 	$(PYTEST) $(AT_ONCE) tests/test_tidy.py tests/unit tests/golden
 	$(PYTEST) -n $(JOBS) --dist worksteal tests/property tests/simulation
-	$(PYTEST) $(ANYWHERE) tests/cluster tests/clients tests/process tests/contract tests/node -m "not soak"
+	$(PYTEST) $(ANYWHERE) tests/cluster tests/clients tests/process tests/contract tests/node tests/mixed -m "not soak"
 	$(PYTEST) $(AT_ONCE) tests/browser
 
 test-unit: install ## Unit and golden tests (half a minute)
@@ -56,6 +56,9 @@ test-million: install ## kafka-producer-perf-test and its like with a million re
 
 test-cluster: install ## Bad input, kill -9 and a failing object store against one node
 	$(PYTEST) $(ANYWHERE) tests/cluster -m "not soak"
+
+test-mixed: install ## Firn and Apache Kafka as one cluster: leadership wanders 20 times, voters come and go, records are compared (ten minutes)
+	$(PYTEST) tests/mixed -s
 
 test-browser: install ## The console in a real Chromium (apt-get install chromium-headless-shell)
 	$(PYTEST) $(AT_ONCE) tests/browser
@@ -117,7 +120,7 @@ soak: install ## Minutes of kills and a failing object store, and killed Spark j
 
 SEED ?= 1
 HISTORIES ?= 3000
-sim: install ## Histories of one node in a world where everything fails (SEED=n HISTORIES=m; one replays a failure; WORLD=machines: Raft alone)
+sim: install ## Histories of one node in a world where everything fails (SEED=n HISTORIES=m; one replays a failure; WORLD=cluster: of 3 and 5 nodes; WORLD=machines: Raft alone)
 	$(BIN)/python -m simulator$(if $(WORLD),.$(WORLD)) --seed $(SEED) --histories $(HISTORIES) $(SIM)
 
 sim-sweep: install ## Every call of disk and store fails in every way, every kind of file and object rots (SWEEP="--every 10")
@@ -137,6 +140,9 @@ bench-cleaning: install ## Compaction of 10 million records over a million keys:
 
 bench-sessions: install ## CPU and memory of a consumer of 5,000 partitions, and of 5,000 idle connections (three minutes)
 	@$(BIN)/python -m bench.sessions $(BENCH)
+
+bench-cluster: install ## Three nodes: start, idle, a killed controller, 100,000 partitions caught up with (BENCH="idle failover --kafka")
+	@$(BIN)/python -m bench.cluster $(BENCH)
 
 bench-groups: install ## Groups: commits, a million positions, 500 members, assignors, compaction (BENCH="commits --kafka")
 	@$(BIN)/python -m bench.groups $(BENCH)

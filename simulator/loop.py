@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from simulator.threads import Thread
 
 _MOST_TURNS_AT_ONE_TIME: Final = 200_000
+_NEVER_EARLY_S: Final = 1e-9
+"""Whoever is called at a time of its own clock must not find that it has not come yet."""
 
 
 class Stuck(Exception):
@@ -74,12 +76,21 @@ class Loop(asyncio.BaseEventLoop):
         self.hub: greenlet = getcurrent()
         self.network: Network | None = None
         self.default_pool: Callable[[Process], Any] | None = None
+        self.after_turn: Callable[[], None] | None = None
+        """looks whether all is right; what it raises ends the history"""
         self.set_task_factory(_make_task)  # type: ignore[arg-type]
 
     # What asyncio asks
 
-    def time(self) -> float:
+    @property
+    def now_s(self) -> float:
+        """The world's own time."""
         return self._now_s
+
+    def time(self) -> float:
+        """As the clock of the process says that asks."""
+        process = CURRENT.get(None)
+        return self._now_s if process is None or process.rate == 1.0 else self._now_s * process.rate
 
     def create_future(self) -> Future:
         return Future(loop=self)
@@ -91,8 +102,21 @@ class Loop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
+        process = CURRENT.get(None)
+        at_s = when if process is None or process.rate == 1.0 else when / process.rate + _NEVER_EARLY_S
+        return self._at(at_s, when, callback, args, context)
+
+    def _at(
+        self,
+        at_s: float,
+        when: float,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        context: contextvars.Context | None,
+    ) -> asyncio.TimerHandle:
+        """`at_s` is the world's time, `when` the caller's."""
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        heapq.heappush(self._timers, (when, self._draw(), next(self._order), handle))
+        heapq.heappush(self._timers, (at_s, self._draw(), next(self._order), handle))
         return handle
 
     def call_later(  # type: ignore[override]
@@ -102,7 +126,7 @@ class Loop(asyncio.BaseEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now_s + delay, callback, *args, context=context)
+        return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers are left where they are, and skipped."""
@@ -150,6 +174,8 @@ class Loop(asyncio.BaseEventLoop):
             self._run_handle(ready.popleft())
         while self._wakes and self._wakes[0][0] <= self._now_s:
             self._wake_next()
+        if self.after_turn is not None:
+            self.after_turn()
 
     # Time
 

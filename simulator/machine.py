@@ -50,12 +50,14 @@ class SimClock:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self.ahead_ms = 0
+        self.rate = 1.0
+        """seconds that go by here in one of the world's; processes that are started later have it, too"""
 
     def now_ms(self) -> int:
-        return BEGAN_MS + self.ahead_ms + int(self._loop.time() * 1000)
+        return BEGAN_MS + self.ahead_ms + int(self._loop.now_s * self.rate * 1000)
 
     def monotonic_ms(self) -> int:
-        return 1_000_000 + int(self._loop.time() * 1000)
+        return 1_000_000 + int(self._loop.now_s * self.rate * 1000)
 
 
 class Machine:
@@ -137,6 +139,7 @@ class Run:
         self.state = State.STARTING
         self.reason = ""
         self.process = Process(name)
+        self.process.rate = machine.clock.rate
         self._machine = machine
         self._trace = trace
         random = Random(machine.random.getrandbits(64))

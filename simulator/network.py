@@ -2,14 +2,17 @@
 
 `Transport` is what asyncio's servers and clients are given; it has no socket. What belongs to a process is
 called as that process, so a killed or stopped one reads and writes nothing; its peers see the connection end.
+
+Between hosts lie `Links`, one for each direction, as TCP shows them: what is sent over a cut one waits until
+it is whole again, or the connection is reset; a slow one delays, and changes no order within a connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
-from errno import EADDRINUSE, ECONNREFUSED
+from collections.abc import Callable, Collection
+from errno import EADDRINUSE, ECONNREFUSED, ECONNRESET, ETIMEDOUT
 from random import Random
 from typing import Any, Final
 
@@ -20,7 +23,32 @@ from simulator.trace import Trace
 _HOP_S: Final = 0.0005
 _HIGH_WATER: Final = 64 << 10
 
+_CONNECT_S: Final = 130.0
+"""for which a system tries to reach a host that does not answer"""
+_RETRANSMIT_S: Final = 0.4
+_LOOK_S: Final = 0.1
+_LOOK_AFTER: Final = 256
+"""connections, until those that have ended are forgotten"""
+_RESET_ODDS: Final = 0.4
+"""how many connections do not outlive that their link was cut while something was under way"""
+
 Address = tuple[str, int]
+Link = tuple[str, str]
+"""from one host to another"""
+
+
+class Links:
+    """What lies between hosts. Nothing is wrong with a link unless it is said here."""
+
+    def __init__(self) -> None:
+        self.cut: set[Link] = set()
+        self.slow_s: dict[Link, float] = {}
+        """for how long at most a chunk is under way"""
+        self.held: list[Transport] = []
+        """ends that something waits for behind a cut link, in order"""
+
+    def is_whole(self, one: str, other: str) -> bool:
+        return not self.cut or ((one, other) not in self.cut and (other, one) not in self.cut)
 
 
 class Network:
@@ -33,7 +61,36 @@ class Network:
         self._listeners: dict[Address, Listener] = {}
         self._next_port = 40_000
         self._connections = 0
+        self.links = Links()
+        self._ends: list[Transport] = []
         loop.network = self
+
+    def heal(self, links: Collection[Link]) -> None:
+        """These are not cut any more. Connections over which something was under way go on, or are reset."""
+        self.links.cut.difference_update(links)
+        held, self.links.held = self.links.held, []
+        for end in held:
+            if end.link in self.links.cut:
+                self.links.held.append(end)
+            elif self.random.random() < _RESET_ODDS:
+                end.reset()
+                end.peer.reset()
+            else:
+                end.arrive_after(self.random.random() * _RETRANSMIT_S)
+
+    def silence(self, host: str) -> None:
+        """What it has sent and nobody has got yet is gone with it."""
+        for end in self._ends:
+            if end.link[0] == host:
+                end.forget()
+
+    def reset(self, one: str, other: str) -> int:
+        """Reset every connection between two hosts; how many there were."""
+        self._ends = [end for end in self._ends if not end.is_closing()]
+        found = [end for end in self._ends if end.link in ((one, other), (other, one))]
+        for end in found:
+            end.reset()
+        return len(found) // 2
 
     def listen(self, factory: Callable[[], Any], host: Any, port: Any, start: bool) -> Listener:
         """`OSError` where somebody listens already."""
@@ -51,8 +108,15 @@ class Network:
         self._listeners.pop(address, None)
 
     async def connect(self, factory: Callable[[], Any], host: Any, port: Any) -> tuple[Transport, Any]:
-        """`ConnectionRefusedError` where nobody listens."""
+        """`ConnectionRefusedError` where nobody listens, `TimeoutError` where the host is not reached."""
         await asyncio.sleep(self.random.random() * _HOP_S)
+        own, given_up = host_of(CURRENT.get()), self.loop.now_s + _CONNECT_S
+        while not self.links.is_whole(own, str(host)):
+            if self.loop.now_s > given_up:
+                raise TimeoutError(ETIMEDOUT, f"{host} does not answer")
+            await asyncio.sleep(_LOOK_S)
+        if slow_s := self.links.slow_s.get((own, str(host)), 0.0):
+            await asyncio.sleep(self.random.random() * slow_s)
         listener = self._listeners.get((str(host), int(port)))
         if listener is None or not listener.serving or listener.process.life is Life.DEAD:
             raise ConnectionRefusedError(ECONNREFUSED, f"nobody listens at {host}:{port}")
@@ -63,6 +127,11 @@ class Network:
         )
         server = Transport(self, None, listener.process, f"{name}<", client.own_address)
         client.peer, server.peer = server, client
+        server.link, client.link = (own, str(host)), (str(host), own)
+        if own != str(host):
+            self._ends += (client, server)
+        if not self._connections % _LOOK_AFTER:
+            self._ends = [end for end in self._ends if not end.is_closing()]
 
         def accepted() -> None:
             server.protocol = listener.factory()
@@ -72,6 +141,11 @@ class Network:
         server.call(accepted)
         client.protocol.connection_made(client)
         return client, client.protocol
+
+
+def host_of(process: Process) -> str:
+    """Where a process runs: its name begins with that."""
+    return process.name.partition(".")[0]
 
 
 class Listener:
@@ -139,6 +213,8 @@ class Transport(asyncio.Transport):
         self.name = name
         self.own_address = address
         self.peer: Transport
+        self.link: Link = ("", "")
+        """over which this end is reached"""
         self._inbox: deque[bytes] = deque()
         self._eof_arrives = False
         self._eof_told = False
@@ -220,10 +296,31 @@ class Transport(asyncio.Transport):
     def _arrive_soon(self) -> None:
         if not self._arriving and not self._lost:
             self._arriving = True
-            delay = self._network.random.random() * _HOP_S
+            links, random = self._network.links, self._network.random
+            delay = random.random() * _HOP_S
+            if links.slow_s and (slow_s := links.slow_s.get(self.link)):
+                delay += random.random() * slow_s
             self._loop.call_later(delay, self._arrive, context=self.process.context())
 
+    def arrive_after(self, delay_s: float) -> None:
+        """What was held is sent once more."""
+        self._loop.call_later(delay_s, self._arrive, context=self.process.context())
+
+    def forget(self) -> None:
+        """Whoever has sent what did not arrive yet will not send it again."""
+        self._inbox.clear()
+
+    def reset(self) -> None:
+        """The system is told that there is no such connection any more."""
+        if not self._closing:
+            self._closing = True
+            self._inbox.clear()
+            self.call(lambda: self._connection_lost(ConnectionResetError(ECONNRESET, "connection reset")))
+
     def _arrive(self) -> None:
+        if self.link in self._network.links.cut:
+            self._network.links.held.append(self)
+            return
         self._arriving = False
         self.deliver()
 
@@ -274,12 +371,12 @@ class Transport(asyncio.Transport):
         if not self._lost:
             self.protocol.resume_writing()
 
-    def _connection_lost(self) -> None:
+    def _connection_lost(self, error: Exception | None = None) -> None:
         if not self._lost:
             self._lost = True
             self._inbox.clear()
             if self.protocol is not None:
-                self.protocol.connection_lost(None)
+                self.protocol.connection_lost(error)
 
     def _died(self) -> None:
         """The system closes the sockets of a process that is gone."""

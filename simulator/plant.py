@@ -45,8 +45,7 @@ from service.remote.format.keys import topic_prefix
 from service.remote.reading import chunk as chunks
 from service.remote.reading import resources
 from service.tiering import chain as tiering_chain
-from service.tiering import eraser, sweeper
-from service.tiering import manager as tiering_manager
+from service.tiering import eraser, housekeeping, sweeper
 from service.tiering.chain import ChainStore
 from service.tiering.fence import Fence
 from service.tiering.judgement import Verdict
@@ -294,17 +293,16 @@ def unknown_topics_swept() -> None:
     """Absence is death: objects of topics that the metadata does not know are orphans."""
 
     def make(orphans: Any) -> Any:
-        async def greedy(self: Any, chunk: Any, unknown: set[Any]) -> list[str]:
-            found: list[str] = await orphans(self, chunk, unknown)
+        async def greedy(self: Any, chunk: Any, unknown: set[Any]) -> list[sweeper.Orphan]:
+            found: list[sweeper.Orphan] = await orphans(self, chunk, unknown)
             prefixes = tuple(topic_prefix(one) for one in sorted(unknown))
-            return (
-                found + [info.key for info in chunk if info.key.startswith(prefixes)] if prefixes else found
-            )
+            dead = [sweeper.Orphan(info.key) for info in chunk if info.key.startswith(prefixes)]
+            return found + dead if prefixes else found
 
         return greedy
 
     _swap(sweeper.Sweeper, "_orphans", make)
-    _swap(tiering_manager, "compare_topics", lambda _: _nothing)
+    _swap(housekeeping, "compare_topics", lambda _: _nothing)
     judged_without_head()
 
 

@@ -32,6 +32,8 @@ class Process:
     def __init__(self, name: str) -> None:
         self.name = name
         self.life = Life.RUNNING
+        self.rate = 1.0
+        """how fast its clock runs"""
         self.held: list[Callable[[], None]] = []
         """what came due while it was stopped, in order"""
         self.at_death: list[Callable[[], None]] = []

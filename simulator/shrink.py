@@ -22,18 +22,23 @@ def kind_of(problem: str) -> str:
 
 
 def shrink(
-    plan: Plan, problem: str, *, seconds: float = 20.0, before: Callable[[], None] | None = None
+    plan: Plan,
+    problem: str,
+    *,
+    seconds: float = 20.0,
+    before: Callable[[], None] | None = None,
+    play: Callable[..., Outcome] = play_apart,
 ) -> tuple[Plan, Outcome]:
-    """The smallest plan found in that time, and how it goes."""
+    """The smallest plan found in that time, and how it goes. `play` is its world's."""
     wanted = kind_of(problem)
     deadline = time.monotonic() + seconds
-    best, best_outcome = plan, play_apart(plan, before=before)
+    best, best_outcome = plan, play(plan, before=before)
     size = max(len(plan.acts) // 2, 1)
     while size >= 1 and time.monotonic() < deadline:
         at, smaller = 0, False
         while at < len(best.acts) and time.monotonic() < deadline:
             tried = replace(best, acts=best.acts[:at] + best.acts[at + size :])
-            outcome = play_apart(tried, before=before)
+            outcome = play(tried, before=before)
             if outcome.problem is not None and kind_of(outcome.problem) == wanted:
                 best, best_outcome, smaller = tried, outcome, True
             else:

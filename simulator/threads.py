@@ -87,7 +87,7 @@ class SimThreads:
         """Let `seconds` go by on the calling thread; nothing on the loop."""
         thread = self.current()
         if thread is not None:
-            self._loop.wake_at(self._loop.time() + seconds, thread)
+            self._loop.wake_at(self._loop.now_s + seconds, thread)
             self._loop.hub.switch()
 
     def spend_up_to(self, seconds: float) -> None:
@@ -107,11 +107,11 @@ class SimThreads:
         thread = Thread(self._process, greenlet(run, parent=self._loop.hub))
         thread.greenlet.gr_context = contextvars.copy_context()
         self._threads[thread.greenlet] = thread
-        self._loop.wake_at(self._loop.time() + self._random.random() * _START_S, thread)
+        self._loop.wake_at(self._loop.now_s + self._random.random() * _START_S, thread)
 
     def wait(self, waiter: _Waiter, timeout: float | None = None) -> bool:
         """Until `call` is called with `waiter`: True; or `timeout` seconds went by: False."""
-        deadline = None if timeout is None else self._loop.time() + max(timeout, 0.0)
+        deadline = None if timeout is None else self._loop.now_s + max(timeout, 0.0)
         thread = waiter.thread
         if thread is None:
             return self._loop.block_until(lambda: waiter.called, deadline)
@@ -124,7 +124,7 @@ class SimThreads:
     def call(self, waiter: _Waiter) -> None:
         waiter.called = True
         if waiter.thread is not None:
-            self._loop.wake_at(self._loop.time() + self._random.random() * _GIVE_WAY_S, waiter.thread)
+            self._loop.wake_at(self._loop.now_s + self._random.random() * _GIVE_WAY_S, waiter.thread)
 
     def waiter(self) -> _Waiter:
         return _Waiter(self.current())
@@ -196,9 +196,9 @@ class Condition(Lock):
         return notified
 
     def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        deadline = None if timeout is None else self._threads._loop.time() + timeout
+        deadline = None if timeout is None else self._threads._loop.now_s + timeout
         while not (result := predicate()):
-            left = None if deadline is None else deadline - self._threads._loop.time()
+            left = None if deadline is None else deadline - self._threads._loop.now_s
             if left is not None and left <= 0:
                 return result
             self.wait(left)

@@ -94,7 +94,7 @@ class SimWorld:
 
         self._random = random
         self.loop = Loop(part())
-        self.trace = Trace(self.loop.time, keep_all=keep_all)
+        self.trace = Trace(lambda: self.loop.now_s, keep_all=keep_all)
         self.network = Network(self.loop, part(), self.trace)
         self.bucket = Bucket()
         self.archive = Archive(self.bucket)

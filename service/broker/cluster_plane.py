@@ -34,6 +34,7 @@ from service.broker.controllers import Controllers, Here
 from service.broker.forwarding import Forwarder
 from service.broker.handlers import alter_configs, api_versions, incremental_alter_configs
 from service.broker.handlers.api_versions import Features
+from service.broker.housekeeper import ClusterHouse
 from service.broker.lifecycle import Exit, MoveAway, Recover, Serve
 from service.broker.lifecycle import Timing as LifeTiming
 from service.broker.membership import Membership
@@ -41,6 +42,7 @@ from service.broker.remote_admin import RemoteAdmin
 from service.broker.rpc_catalog import Registration, RpcCatalog
 from service.broker.tables import BROKER_APIS, Served
 from service.config.cluster import ClusterConfig, QuorumConfig
+from service.config.listeners import PLAINTEXT
 from service.config.settings import BrokerConfig
 from service.metadata.bootstrap import first_records
 from service.metadata.controller.broker_sessions import ProbeOutcome, SessionTimes
@@ -101,6 +103,8 @@ def _member_apis() -> Mapping[int, Served]:
         ApiKey.DELETE_TOPICS,
         ApiKey.CREATE_PARTITIONS,
         ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
         ApiKey.DESCRIBE_QUORUM,
         ApiKey.UPDATE_FEATURES,
         ApiKey.UNREGISTER_BROKER,
@@ -219,7 +223,7 @@ class ClusterPlane:
         self._config = config
         self._world = world
         self._home = home
-        self._incarnation_id = incarnation_id
+        self.incarnation_id = incarnation_id
         self._stopped = stopped
         self._on_fatal = on_fatal
         self._channels: list[Channels] = []
@@ -239,6 +243,10 @@ class ClusterPlane:
 
         self._beating, self._asking, self._committing = queue(), queue(), queue()
         self.catalog = RpcCatalog(self._committing, CatalogImage(self.metadata), self._registration)
+        self.house = ClusterHouse(
+            config.node_id, incarnation_id, lambda: self.metadata.image, self.catalog.barrier
+        )
+        self.metadata.subscribe(self.house.published)
         self.admin = RemoteAdmin(
             self._asking, lambda: self.metadata.image, NodeConfigRules(current), self._catch_up
         )
@@ -265,9 +273,9 @@ class ClusterPlane:
         cluster = config.cluster
         options = ControllerNodeOptions(
             metadata,
-            _controller_options(config, self._world, self._home, self._incarnation_id),
+            _controller_options(config, self._world, self._home, self.incarnation_id),
             cluster.controller_listeners,
-            cluster.inter_broker_listener_name,
+            cluster.inter_broker_listener_name or PLAINTEXT,
             cluster.broker_heartbeat_interval_ms,
             config.max_connections,
             limits,
@@ -325,7 +333,7 @@ class ClusterPlane:
         config, cluster = self._config, self._config.cluster
         identity = Identity(
             config.node_id,
-            self._incarnation_id,
+            self.incarnation_id,
             self._home.cluster_id,
             endpoints,
             tuple(Feature(*one) for one in cluster_features()),
@@ -471,7 +479,9 @@ async def ask_cluster_id(cluster: ClusterConfig, world: World, stopped: Callable
     """
     places = [one.address for one in cluster.quorum.voters] or list(cluster.quorum.bootstrap_servers)
     message = request_module(ApiKey.DESCRIBE_CLUSTER).DescribeClusterRequest(
-        include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS
+        include_cluster_authorized_operations=False,
+        endpoint_type=CONTROLLERS,
+        include_fenced_brokers=False,
     )
     channels = Channels(chance=world.random.random)
     ends = asyncio.ensure_future(stopped())

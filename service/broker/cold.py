@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 from service.base.errors import ConfigError, CorruptionError, StorageError, UnknownVersion
 from service.base.rate import RateLimit
 from service.base.world import World
 from service.broker.abandoned_uploads import UploadsChild
 from service.broker.broker import Broker
+from service.broker.housekeeper import ClusterHouse
 from service.broker.takeover import Adopted, adopt_archive
 from service.config.settings import BrokerConfig
 from service.metadata.controller.controller import Controller
@@ -23,6 +26,7 @@ from service.metadata.controller.requests import ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
 from service.metadata.snapshot_codec import encode_image
+from service.partition.partition import Partition
 from service.remote.format.manifest_codec import TopicRow
 from service.remote.format.stamp import Writer
 from service.remote.metrics import StoreMetrics
@@ -86,15 +90,20 @@ class ColdTier:
         world: World,
         cluster_id: str,
         open_store: OpenStore,
+        incarnation: UUID | None = None,
     ) -> None:
-        """Raises `ConfigError` for a URL that names no store. Nothing is sent yet."""
+        """`incarnation` is this process's, as its broker registers: images say by it who writes. None for one
+        that shares the prefix with nobody.
+
+        Raises `ConfigError` for a URL that names no store. Nothing is sent yet.
+        """
         self._config = config
         self._current: Callable[[], BrokerConfig] = lambda: config
         """the settings as they are now"""
         self._world = world
         self._pool = world.threads.pool("cold-tier", 2)
         self._cluster_id = cluster_id
-        self._writer = Writer(config.node_id, world.new_uuid())
+        self._writer = Writer(config.node_id, incarnation or world.new_uuid())
         self.metrics = {"read": StoreMetrics(), "tiering": StoreMetrics()}
         """of the clients of the store: those that read for fetches, and that of tiering"""
         self.tiering: TieringMetrics | None = None
@@ -193,6 +202,7 @@ class ColdTier:
 
     async def run(self, broker: Broker) -> None:
         """Offload for as long as the task lives; nothing is written before the prefix is known to be ours."""
+        house = broker.plane.house
         while self._claim is None or not await self._claimed(self._claim):
             await asyncio.sleep(CLAIM_AGAIN_S)
             self._claim = asyncio.ensure_future(self._ask())
@@ -203,10 +213,11 @@ class ColdTier:
             broker.plane.catalog,
             cluster_id=self._cluster_id,
             writer=self._writer,
-            partitions=lambda: broker.replicas,
-            find=broker.replicas.get,
+            partitions=partial(_led, broker, house),
+            find=partial(_find_led, broker, house),
             topics=lambda: _topics(broker.image),
             world=self._world,
+            house=house,
             metadata=lambda: _metadata(broker.image, self._world.clock.now_ms()),
             is_conditional=self._is_conditional,
             is_recovered=self._is_recovered,
@@ -225,6 +236,10 @@ class ColdTier:
         self.tiering = manager.metrics
 
         def changed(before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+            if house is not None:
+                house.published(before, image, delta)
+                for partition in house.moved(before, image, delta):
+                    manager.changed(*partition)
             if delta.deleted_topics:
                 manager.topics_deleted()
             if delta.topics or delta.deleted_topics or delta.configs:
@@ -245,6 +260,18 @@ class ColdTier:
         """Fail the reads under way and join their threads."""
         await asyncio.get_running_loop().run_in_executor(self._pool, self.reader.close)
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _led(broker: Broker, house: ClusterHouse | None) -> Iterator[Partition]:
+    """The partitions whose tiering is this node's."""
+    return (
+        one for one in broker.replicas if house is None or house.leads(one.tip.topic_id, one.tip.partition)
+    )
+
+
+def _find_led(broker: Broker, house: ClusterHouse | None, topic_id: UUID, partition: int) -> Partition | None:
+    is_led = house is None or house.leads(topic_id, partition)
+    return broker.replicas.get(topic_id, partition) if is_led else None
 
 
 def open_configured_store(config: BrokerConfig, world: World, options: StoreOptions) -> NodeStore:

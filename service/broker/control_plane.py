@@ -17,6 +17,7 @@ from service.base.errors import StorageError
 from service.base.world import World
 from service.broker.config_rules import NodeConfigRules
 from service.broker.forwarding import Forwarder
+from service.broker.housekeeper import ClusterHouse
 from service.broker.ports import BrokerAdmin
 from service.broker.tables import BROKER_APIS, Served
 from service.config.listeners import Listener
@@ -44,6 +45,14 @@ class ControlPlane(Protocol):
     @property
     def decides(self) -> Controller | None:
         """The controller, where it is an object of this process that decides what clients ask for."""
+
+    @property
+    def house(self) -> ClusterHouse | None:
+        """The brokers that share the bucket's prefix; None: this node has it alone."""
+
+    @property
+    def incarnation_id(self) -> UUID:
+        """Of this process, as its broker registers."""
 
     @property
     def forwarder(self) -> Forwarder | None:
@@ -117,6 +126,7 @@ class AlonePlane:
 
     apis: Final = BROKER_APIS
     forwarder: Final = None
+    house: Final = None
     servers: Final = ()
 
     def __init__(
@@ -133,7 +143,7 @@ class AlonePlane:
         """`current`: the settings as they are now. Raises as `first_records`."""
         self._config = config
         self._home = home
-        self._incarnation_id = incarnation_id
+        self.incarnation_id = incarnation_id
         self.epoch = -1
         self.metadata = Publisher(metadata_options(config, home), world, on_fatal=on_fatal)
         first = first_records(world.disk, config.cluster.metadata_log_dir, supported_features())
@@ -165,7 +175,7 @@ class AlonePlane:
         self.epoch = await self.admin.register_broker(
             RegisterBroker(
                 broker_id=node_id,
-                incarnation_id=self._incarnation_id,
+                incarnation_id=self.incarnation_id,
                 endpoints=self._endpoints,
                 cluster_id=self._home.cluster_id,
                 rack=self._config.broker_rack,

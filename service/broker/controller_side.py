@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
@@ -30,9 +31,12 @@ from service.metadata.features import cluster_features
 from service.metadata.image import KRAFT_VERSION, FeatureRange, MetadataImage
 from service.metadata.publisher import Publisher
 from service.network.exchange import RequestContext, Response
+from service.network.limited_log import RateLimitedLog
 from service.partition.metrics import ServingMetrics
 from service.wire.api import ApiKey, RequestHeader
 from service.wire.errors import Unanswered
+
+_log = logging.getLogger(__name__)
 
 
 class ControllerSide:
@@ -63,6 +67,7 @@ class ControllerSide:
         self.heartbeat_interval_ms = heartbeat_interval_ms
         self.encoded_settings = EncodedSettings()
         self.metrics = ServingMetrics()
+        self._strangers = RateLimitedLog(_log, now=lambda: clock.monotonic_ms() / 1000)
         self._heartbeats: dict[int, tuple[int, int]] = {}
         """by broker: the connection by which it told of itself last, and its epoch"""
 
@@ -100,6 +105,10 @@ class ControllerSide:
     ) -> Response:
         """Nothing is decided elsewhere of what this listener serves."""
         raise InvariantError(f"{ApiKey(header.api_key).name} is not forwarded from a controller")
+
+    def refused(self, context: RequestContext, why: str) -> None:
+        """Say who asked for what only another node may ask for."""
+        self._strangers.warning("refused %s: %s", context, why)
 
     # -- heartbeats and their connections
 

@@ -126,6 +126,10 @@ class Pass:
             diverging_epoch=diverging,
         )
 
+    def forget_downloads(self) -> None:
+        """Of this pass and of the one before: nobody here waits for them."""
+        self.remote = self._started = {}
+
     def count(self) -> None:
         """This pass is what is answered: count what it found."""
         metrics = self._broker.metrics

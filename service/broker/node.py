@@ -1,8 +1,8 @@
 """One node: built here, from the ground up, and ended here, from the top down.
 
 Start: data directories (formatted where they are empty), metadata and controller (`control_plane`), logs of
-all partitions, X
-that no request arrives before what serves it. The end is the reverse: leaderships move away, the listeners
+all partitions, object store and offload, listeners. The order is that of dependence, so that no request
+arrives before what serves it. The end is the reverse: leaderships move away, the listeners
 close, the clean-shutdown marker is last. A node that is a controller alone ends with its place in the quorum.
 
 Object storage that cannot be reached does not keep a node from starting: hot data is served, and offload and
@@ -251,7 +251,7 @@ class Node:
         await plane.caught_up(stack, await self._bind(stack))
         config = dynamic_config(self._static_config, metadata.image)
         at_once(check_topics(metadata.image, config))
-        self.cold = cold = await self._open_cold_tier(stack, config, cluster_id)
+        self.cold = cold = await self._open_cold_tier(stack, config, plane, cluster_id)
         adopted: Adopted = {}
         if cold is not None and config.remote_recover:
             assert plane.adopter is not None  # `check_cluster`
@@ -291,7 +291,8 @@ class Node:
         dispatcher = Dispatcher(broker, plane.apis)
         for server in self._servers:
             server.answer_by(dispatcher, dispatcher.describe)
-        await plane.join(stack)
+        if plane.house is None:
+            await plane.join(stack)
         return broker
 
     def _make_coordinators(
@@ -316,14 +317,15 @@ class Node:
         return groups
 
     async def _open_cold_tier(
-        self, stack: AsyncExitStack, config: BrokerConfig, cluster_id: str
+        self, stack: AsyncExitStack, config: BrokerConfig, plane: ControlPlane, cluster_id: str
     ) -> ColdTier | None:
         """Only a node that has one carries the code of it: 50 ms of a start, and megabytes."""
         if config.remote_url is None:
             return None
         from service.broker.cold import ColdTier, open_configured_store
 
-        cold = ColdTier(config, self._world, cluster_id, self._open_store or open_configured_store)
+        make = self._open_store or open_configured_store
+        cold = ColdTier(config, self._world, cluster_id, make, plane.incarnation_id)
         stack.push_async_callback(cold.close)
         self.cold = cold
         await cold.claim()
@@ -348,10 +350,14 @@ class Node:
         self._supervisor.run("log-cleaner", cleaner)
         if cold is not None:
             self._supervisor.run("cold-tier", cold.run(broker))
-            await cold.heads_compared()
+            if broker.plane.house is None:
+                await cold.heads_compared()
         for server in self._servers:
             await server.start()
             stack.push_async_callback(server.close)
+        if broker.plane.house is not None:
+            # Others learn from the metadata at once that it is unfenced: it must be there for them by then.
+            await broker.plane.join(stack)
         # First of all at the end: who waits for a generation would keep the servers waiting, too.
         stack.push_async_callback(broker.groups.close)
         self.is_serving = True

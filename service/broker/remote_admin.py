@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.slices import Slice
+from service.base.steps import Steps
 from service.broker import controller_calls
 from service.broker.forwarding import Asker
 from service.metadata.controller.configs_control import alter_configs, incremental_alter_configs
+from service.metadata.controller.decision import Decision
 from service.metadata.controller.requests import (
     ZERO_UUID,
+    AlterConfig,
     AlterResource,
     AlterResourceResult,
     ConfigRules,
@@ -33,6 +36,20 @@ from service.wire.errors import UnsupportedVersion
 
 TIMEOUT_MS: Final = 30_000
 _OF_A_BROKER: Final = frozenset({ResourceType.BROKER, ResourceType.BROKER_LOGGER})
+
+
+class _Kind(NamedTuple):
+    """One of the two ways to alter settings."""
+
+    key: ApiKey
+    decide: Callable[..., Steps[Decision[list[AlterResourceResult]]]]
+    request: str
+
+
+_INCREMENTAL: Final = _Kind(
+    ApiKey.INCREMENTAL_ALTER_CONFIGS, incremental_alter_configs, "IncrementalAlterConfigsRequest"
+)
+_WHOLE: Final = _Kind(ApiKey.ALTER_CONFIGS, alter_configs, "AlterConfigsRequest")
 
 
 class RemoteAdmin:
@@ -100,30 +117,7 @@ class RemoteAdmin:
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]:
         """As `ConfigAdmin`. What is a broker's is looked at here first, as only that broker can."""
-        decide = incremental_alter_configs(
-            self._image(), resources, self._rules, validate_only=True, via_broker=via_broker
-        )
-        module = request_module(ApiKey.INCREMENTAL_ALTER_CONFIGS)
-
-        def message(chosen: Sequence[AlterResource]) -> Any:
-            return module.IncrementalAlterConfigsRequest(
-                resources=tuple(
-                    module.AlterConfigsResource(
-                        resource_type=one.resource_type,
-                        resource_name=one.resource_name,
-                        configs=tuple(
-                            module.AlterableConfig(
-                                name=change.name, config_operation=change.operation, value=change.value
-                            )
-                            for change in one.configs
-                        ),
-                    )
-                    for one in chosen
-                ),
-                validate_only=validate_only,
-            )
-
-        return await self._alter(resources, decide, ApiKey.INCREMENTAL_ALTER_CONFIGS, message)
+        return await self._alter(_INCREMENTAL, resources, validate_only, via_broker)
 
     async def alter_configs(
         self,
@@ -133,55 +127,33 @@ class RemoteAdmin:
         via_broker: int | None = None,
     ) -> list[AlterResourceResult]:
         """As `incremental_alter_configs`; what is set of a resource and not named is deleted."""
-        decide = alter_configs(
-            self._image(), resources, self._rules, validate_only=True, via_broker=via_broker
-        )
-        module = request_module(ApiKey.ALTER_CONFIGS)
-
-        def message(chosen: Sequence[AlterResource]) -> Any:
-            return module.AlterConfigsRequest(
-                resources=tuple(
-                    module.AlterConfigsResource(
-                        resource_type=one.resource_type,
-                        resource_name=one.resource_name,
-                        configs=tuple(
-                            module.AlterableConfig(name=change.name, value=change.value)
-                            for change in one.configs
-                        ),
-                    )
-                    for one in chosen
-                ),
-                validate_only=validate_only,
-            )
-
-        return await self._alter(resources, decide, ApiKey.ALTER_CONFIGS, message)
+        return await self._alter(_WHOLE, resources, validate_only, via_broker)
 
     async def _alter(
-        self,
-        resources: Sequence[AlterResource],
-        decide: Any,
-        key: ApiKey,
-        message: Callable[[Sequence[AlterResource]], Any],
+        self, kind: _Kind, resources: Sequence[AlterResource], validate_only: bool, via_broker: int | None
     ) -> list[AlterResourceResult]:
-        """The results, in the order of `resources`; who is refused here is not asked for there."""
-        looked: list[AlterResourceResult] = (await Slice().go_on(decide)).response
-        chosen = [
-            one
-            for one, found in zip(resources, looked, strict=True)
-            if one.resource_type not in _OF_A_BROKER or found.error is ErrorCode.none
+        """The results, in the order of `resources`; what is refused here is not asked for there."""
+        image, rules = self._image(), self._rules
+        looked = await Slice().go_on(
+            kind.decide(image, resources, rules, validate_only=True, via_broker=via_broker)
+        )
+        results = looked.response
+        asked = [
+            number
+            for number, one in enumerate(resources)
+            if one.resource_type not in _OF_A_BROKER or results[number].error is ErrorCode.none
         ]
-        if not chosen:
-            return looked
-        answer = await self._ask(key, message(chosen), is_safe_again=key == ApiKey.ALTER_CONFIGS)
-        answered = {(one.resource_type, one.resource_name): one for one in answer.responses}
-        await self._caught_up()
-        results = []
-        sent = set(map(id, chosen))
-        for one, found in zip(resources, looked, strict=True):
-            told = answered.get(one[:2]) if id(one) in sent else None
-            if told is not None:
-                found = AlterResourceResult(*one[:2], told.error_code, told.error_message)
-            results.append(found)
+        if not asked:
+            return results
+        message = _alter_message(kind, [resources[number] for number in asked], validate_only)
+        answer = await self._ask(kind.key, message, is_safe_again=kind is _WHOLE)
+        told = {(one.resource_type, one.resource_name): one for one in answer.responses}
+        for number in asked:
+            name = resources[number][:2]
+            if (one := told.get(name)) is not None:
+                results[number] = AlterResourceResult(*name, one.error_code, one.error_message)
+        if not validate_only:
+            await self._caught_up()
         return results
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
@@ -204,4 +176,24 @@ def _topic(module: Any, one: CreateTopic) -> Any:
             for index, broker_ids in one.assignments
         ),
         configs=tuple(module.CreatableTopicConfig(name=name, value=value) for name, value in one.configs),
+    )
+
+
+def _alter_message(kind: _Kind, resources: Sequence[AlterResource], validate_only: bool) -> Any:
+    module = request_module(kind.key)
+
+    def change(one: AlterConfig) -> Any:
+        more = {"config_operation": one.operation} if kind is _INCREMENTAL else {}
+        return module.AlterableConfig(name=one.name, value=one.value, **more)
+
+    return getattr(module, kind.request)(
+        resources=tuple(
+            module.AlterConfigsResource(
+                resource_type=one.resource_type,
+                resource_name=one.resource_name,
+                configs=tuple(map(change, one.configs)),
+            )
+            for one in resources
+        ),
+        validate_only=validate_only,
     )

@@ -23,7 +23,7 @@ them from its environment, S3 from the usual AWS chain.
 _DIFFERENCES = """What differs from Kafka:
 - `node.id` defaults to 1, `process.roles` to `broker,controller`. A node of both roles for which neither
   `controller.quorum.bootstrap.servers` nor another voter in `controller.quorum.voters` is named is alone:
-  it is its own quorum and needs no listener for the controller.
+  it is its own quorum and needs no listener for the controller; with one, others can join it.
 - `listeners` defaults to the loopback interface, `log.dir` to `firn-data` in the working directory.
 - Every broker's listener must be advertised.
 - `controller.quorum.append.linger.ms` defaults to 0, not 25.

@@ -264,6 +264,30 @@ METADATA: Final = (
         "metadata_snapshot_errors", "Snapshots that could not be written.",
         kafka="kafka.server:type=SnapshotEmitter,name=LatestSnapshotGeneratedAgeMs",
     ),
+    _gauge(
+        "quorum_is_leader", "1 where this node leads the metadata quorum.",
+        kafka="kafka.controller:type=KafkaController,name=ActiveControllerCount",
+    ),
+    _gauge(
+        "quorum_leader_id", "Who leads the metadata quorum, as this node knows; -1: nobody.",
+        kafka="kafka.server:type=raft-metrics,name=current-leader",
+    ),
+    _gauge(
+        "quorum_epoch", "Epoch of the metadata quorum.",
+        kafka="kafka.server:type=raft-metrics,name=current-epoch",
+    ),
+    _gauge(
+        "quorum_high_watermark", "Up to where the metadata log is known to be committed.",
+        kafka="kafka.server:type=raft-metrics,name=high-watermark",
+    ),
+    _gauge(
+        "cluster_brokers", "Registered brokers, by whether they may lead.", "state",
+        kafka="kafka.controller:type=KafkaController,name=ActiveBrokerCount",
+    ),
+    _gauge(
+        "cluster_partitions_without_leader", "Partitions that nobody leads.",
+        kafka="kafka.controller:type=KafkaController,name=OfflinePartitionsCount",
+    ),
 )  # fmt: skip
 
 PARTITION: Final = (

@@ -16,6 +16,7 @@ from service.base.printable import printable
 from service.base.turns import Turns
 from service.console.ports import Cold, Groups, Watched
 from service.hot.metrics import HotMetrics
+from service.metadata.partition_index import NO_LEADER_SHELF
 from service.metadata.publisher import Publisher
 from service.network.metrics import NetworkMetrics
 from service.partition.metrics import ServingMetrics
@@ -180,6 +181,16 @@ def _metadata(metadata: Publisher) -> Iterator[Sample]:
     yield Sample("firn_metadata_appended_bytes", metrics.appended_bytes)
     yield Sample("firn_metadata_snapshot_seconds", metrics.snapshot_time.snapshot())
     yield Sample("firn_metadata_snapshot_errors", metrics.snapshot_errors)
+    standing = metadata.standing
+    if standing is not None:
+        yield Sample("firn_quorum_is_leader", int(standing.is_leader))
+        yield Sample("firn_quorum_leader_id", standing.leader_id)
+        yield Sample("firn_quorum_epoch", standing.epoch)
+        yield Sample("firn_quorum_high_watermark", standing.high_watermark)
+    fenced = sum(one.fenced for one in image.brokers.values())
+    yield Sample("firn_cluster_brokers", len(image.brokers) - fenced, ("active",))
+    yield Sample("firn_cluster_brokers", fenced, ("fenced",))
+    yield Sample("firn_cluster_partitions_without_leader", image.index.count(NO_LEADER_SHELF))
 
 
 def of_groups(groups: Groups, census: Mapping[tuple[str, str], int]) -> Iterator[Sample]:

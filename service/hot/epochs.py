@@ -58,6 +58,11 @@ class LeaderEpochs:
         return self._dir / LEADER_EPOCHS
 
     @property
+    def newest(self) -> int:
+        """The last epoch that is known, one that has begun and has no record yet among them; -1: none."""
+        return self._epochs[-1] if self._epochs else NO_LEADER_EPOCH
+
+    @property
     def entries(self) -> tuple[tuple[int, int], ...]:
         """(epoch, start offset), ascending."""
         return tuple(zip(self._epochs, self._starts, strict=True))

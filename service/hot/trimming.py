@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 from service.base.errors import RequestError
 from service.base.files import fsync_dir, fsync_file, remove_file
+from service.base.types import NO_TIMESTAMP
 from service.hot import names, retention
 from service.hot.durability import Durability
 from service.hot.producers import ProducerEntry
@@ -61,8 +62,11 @@ class _Facts(Sequence[retention.SegmentFacts]):
             return [self[one] for one in range(*slot.indices(len(self)))]
         segments = self._state.segments
         segment, bases = segments.all[slot], segments.bases
-        end = bases[slot + 1] if slot + 1 < len(bases) else self._state.end_offset
-        return retention.SegmentFacts(end, segment.size, segment.largest_timestamp)
+        if slot + 1 < len(bases):
+            return retention.SegmentFacts(bases[slot + 1], segment.size, segment.largest_timestamp)
+        # An empty log is never cut, and the time of its last segment would be that of a file.
+        timestamp = segment.largest_timestamp if segment.size else NO_TIMESTAMP
+        return retention.SegmentFacts(self._state.end_offset, segment.size, timestamp)
 
 
 class Trimming:
@@ -256,6 +260,9 @@ class Trimming:
         """As `LocalLog.truncate_to`."""
         state, segments = self._state, self._state.segments
         if offset >= state.end_offset:
+            # An epoch that begins at the end had no record; who follows another leader may have to forget it.
+            if state.epochs.truncate_end(state.end_offset):
+                self._durability.note(state.epochs.path)
             return state.end_offset
         if offset < segments.bases[0]:
             return self.restart_at(offset, None, (), ())

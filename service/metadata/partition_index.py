@@ -69,6 +69,11 @@ class PartitionIndex:
         """Whether there is any partition on that shelf."""
         return shelf in self._shelves
 
+    def count(self, shelf: Shelf) -> int:
+        """How many partitions are on a shelf."""
+        topics = self._shelves.get(shelf)
+        return 0 if topics is None else sum(topics[topic_id].bit_count() for topic_id in topics)
+
     def partitions(self, shelf: Shelf) -> Iterator[tuple[UUID, int]]:
         """The partitions on a shelf; those of a topic follow each other, in their order."""
         topics = self._shelves.get(shelf)

@@ -94,6 +94,15 @@ class Overtaken(RequestError):
         super().__init__(ErrorCode.not_controller, "The metadata log went on meanwhile.")
 
 
+class Standing(NamedTuple):
+    """How the quorum stands, as this node knows. `leader_id` -1: nobody is known to lead."""
+
+    is_leader: bool
+    leader_id: int
+    epoch: int
+    high_watermark: int
+
+
 class Guest(Protocol):
     """The controller, as far as the quorum tells it: it leads from `on_lead` to `on_step_down`."""
 
@@ -154,6 +163,14 @@ class Publisher:
     def epoch(self) -> int:
         """The epoch of the quorum's leader; 0 before `start`."""
         return 0 if self._quorum is None else self._quorum.epoch
+
+    @property
+    def standing(self) -> Standing | None:
+        """None before `start`."""
+        if self._quorum is None:
+            return None
+        machine = self._quorum.machine
+        return Standing(self._quorum.is_leader, machine.leader_id, machine.epoch, machine.high_watermark)
 
     @property
     def kraft_version(self) -> int:
@@ -281,6 +298,7 @@ class Publisher:
                 state=state,
                 static_voters=self._quorum_options.static_voters,
                 said=content.voters,
+                is_promised=self._quorum_options.identity.can_vote,
             )
         except CorruptionError as e:
             raise CorruptionError("; ".join([str(e), *damaged.values()])) from e

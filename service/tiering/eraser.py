@@ -2,8 +2,9 @@
 
 What is scheduled here is known to be dead: dropped by a commit that HEAD names, or written by a try that
 was never proposed; and every object of a topic whose tombstone says that it was deleted. It is looked at
-once more before it goes: this process must be the prefix's writer still, and the partition's HEAD must be
-what our metadata says, otherwise the keys are left for the sweeper. Everything else that should go
+once more before it goes: this process must be one of the prefix's writers still, and the partition's HEAD
+must be what our metadata says, otherwise the keys are left for the sweeper. Each broker deletes what its own
+commits dropped, and the one that keeps the prefix deletes topics. Everything else that should go
 (whatever a crash left behind) is the sweeper's to find. The schedule is only in memory: losing it costs
 time, not bytes, and tombstones are in the metadata. `guard` protects keys that this node is writing, or may
 be about to commit.
@@ -28,7 +29,7 @@ from service.remote.format.keys import topic_prefix
 from service.remote.stores.store import ObjectStore
 from service.tiering.chain import ChainStore
 from service.tiering.copier import Progress
-from service.tiering.fence import Fence
+from service.tiering.fence import Fence, NotNamed
 from service.tiering.judgement import Verdict, judge
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
@@ -73,9 +74,13 @@ class Eraser:
 
     @property
     def next_due_ms(self) -> int | None:
-        """When there is something to delete next."""
-        due = [*self._topics_due.values(), *(one.due_ms for one in self._due[:1])]
-        return min(due, default=None)
+        """When there is something to delete next of what this process knows to be dead."""
+        return self._due[0].due_ms if self._due else None
+
+    @property
+    def next_topic_due_ms(self) -> int | None:
+        """When a topic is to be deleted next, by the one that keeps the prefix."""
+        return min(self._topics_due.values(), default=None)
 
     def guard(self, key: str) -> None:
         self._guarded.add(key)
@@ -106,7 +111,10 @@ class Eraser:
             self._topics_due.setdefault(topic_id, now_ms + min(max(left_ms, 0), self._grace_ms))
 
     async def run_due(self, now_ms: int) -> None:
-        """Delete what is due. What fails stays due; raises what the store or the catalog raised."""
+        """Delete what is due of this process's own. What fails stays due; raises what the store raised."""
+        if not self._due or self._due[0].due_ms > now_ms:
+            return
+        await self._fence.before_erasing()
         while self._due and self._due[0].due_ms <= now_ms:
             await self._fence.check()
             one = self._due[0]
@@ -117,10 +125,19 @@ class Eraser:
             except BaseException:
                 heapq.heappush(self._due, one)
                 raise
-        for topic_id in [one for one, due_ms in self._topics_due.items() if due_ms <= now_ms]:
-            await self._fence.check()
-            self._metrics.objects_deleted += await self._pool.watch(partial(self._delete_topic, topic_id))
-            await self._catalog.forget_topics([topic_id])
+
+    async def delete_topics(self, now_ms: int) -> None:
+        """Delete the topics that are due. What fails stays due; raises what the store or the catalog raised,
+        and `NotNamed` where this process does not keep the prefix."""
+        due = [topic_id for topic_id, due_ms in self._topics_due.items() if due_ms <= now_ms]
+        if not due:
+            return
+        await self._fence.before_housekeeping()
+        for topic_id in due:
+            await self._fence.check_keeper()
+            if topic_id in self._catalog.tombstones():
+                self._metrics.objects_deleted += await self._pool.watch(partial(self._delete_topic, topic_id))
+                await self._catalog.forget_topics([topic_id])
             self._topics_due.pop(topic_id, None)
 
     def _delete_dead(self, one: _Due, entry: CatalogEntry | None) -> int:
@@ -139,14 +156,20 @@ class Eraser:
         for info in self._store.list(topic_prefix(topic_id)):
             batch.append(info.key)
             if len(batch) == DELETE_BATCH:
-                progress.advance(len(batch))
+                self._check_time(progress, len(batch))
                 self._store.delete(batch)
                 deleted += len(batch)
                 batch = []
         if batch:
-            progress.advance(len(batch))
+            self._check_time(progress, len(batch))
             self._store.delete(batch)
             deleted += len(batch)
         if deleted and next(iter(self._store.list(topic_prefix(topic_id))), None) is not None:
             raise StorageError(f"objects of the deleted topic {topic_id} are still there")
         return deleted
+
+    def _check_time(self, progress: Progress, size: int) -> None:
+        """On an offload thread, before a batch goes: whether anybody waits for it, and it is ours to do."""
+        progress.advance(size)
+        if not self._fence.is_ours:
+            raise NotNamed("this broker does not keep the prefix any more")

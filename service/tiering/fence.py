@@ -1,9 +1,11 @@
-"""One writer per prefix: `cluster.json` names the incarnation of the node that may write and delete.
+"""Who may write to a prefix: `cluster.json` names the process that keeps it, and those that write beside it.
 
-A node takes the prefix over when it starts, after it found that its metadata is not older than the bucket.
-Whoever wrote before finds another incarnation there, and stops for good: two nodes with one past (a cloned
-disk) would each take the other's objects for garbage. What one of them was doing at that moment is
-harmless: every HEAD is written conditionally, and deletions look here first.
+The keeper takes the prefix over when it starts, or follows another, after it found that its metadata is not
+older than the bucket. The other brokers of its cluster may write once they know it and it has named them:
+by that each of the two says that its metadata has the other's start. Whoever was in and finds a process there
+that its metadata has never had stops for good: two nodes, or two clusters, with one past (cloned disks) would
+each take the other's objects for garbage. What one of them was doing at that moment is harmless: every HEAD
+is written conditionally, and deletions look here first.
 
 A `cluster.json` that is damaged says nothing about who writes. Where it is what this process wrote but for a
 few bytes, it is written again; otherwise it is left for `firn repair`, and nothing is written or deleted.
@@ -14,18 +16,27 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NoReturn
+from uuid import UUID
 
 from service.base.clock import Clock
 from service.base.errors import ConfigError, CorruptionError, StorageError, UnknownVersion
 from service.remote.format.documents import is_damage_of
 from service.remote.format.keys import CLUSTER_KEY
-from service.remote.format.manifest_codec import MAX_SMALL_BYTES, ClusterFile, decode_cluster, encode_cluster
+from service.remote.format.manifest_codec import (
+    MAX_MEMBERS,
+    MAX_SMALL_BYTES,
+    ClusterFile,
+    decode_cluster,
+    encode_cluster,
+)
 from service.remote.format.stamp import Stamp, Writer
 from service.remote.stores import conditional
 from service.remote.stores.errors import StoreUnavailable, naming
 from service.remote.stores.store import ObjectStore, Tagged
 from service.tiering.offload import OffloadPool
+from service.tiering.ports import House
+from service.tiering.shared_objects import StoredTopics
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +47,10 @@ _REMEMBERED: Final = 4
 
 class Displaced(StorageError):
     """Another process has taken the prefix over. It never comes back to this one."""
+
+
+class NotNamed(StorageError):
+    """Not this process's turn: it does not keep the prefix, or is not named yet by the one that does."""
 
 
 def read_cluster(store: ObjectStore) -> ClusterFile:
@@ -113,14 +128,20 @@ def take_over(
     *,
     is_conditional: bool = True,
     is_recovered: bool = False,
+    members: tuple[UUID, ...] = (),
+    after: ClusterFile | None = None,
 ) -> None:
-    """Name the writer of `stamp` in `cluster.json`, whoever was named before. Raises as `claim_prefix`.
+    """Name the writer of `stamp` in `cluster.json`, whoever was named before, and who may write beside it.
 
     `is_recovered`: its metadata begins anew, so the snapshot of the one before is not named any more.
+    `after`: nobody may have taken it over since that was read: `StoreUnavailable`. Otherwise raises as
+    `claim_prefix`.
     """
 
     def change(old: ClusterFile) -> ClusterFile:
-        return old._replace(stamp=stamp, metadata=None if is_recovered else old.metadata)
+        if after is not None and incarnation_of(old) not in (incarnation_of(after), stamp.writer.incarnation):
+            raise StoreUnavailable(f"{CLUSTER_KEY} was taken over by somebody else at the same moment")
+        return old._replace(stamp=stamp, members=members, metadata=None if is_recovered else old.metadata)
 
     update_cluster(store, cluster_id, change, own, is_conditional=is_conditional)
 
@@ -156,8 +177,13 @@ def _check_owner(cluster: ClusterFile, cluster_id: str) -> None:
         )
 
 
+def incarnation_of(cluster: ClusterFile) -> UUID | None:
+    """The process that `cluster.json` names as the prefix's keeper."""
+    return cluster.stamp.writer.incarnation if cluster.stamp is not None else None
+
+
 class Fence:
-    """Whether this process is the one that may write. Owned by the event loop."""
+    """Whether this process may write, and whether it keeps the prefix. Owned by the event loop."""
 
     def __init__(
         self,
@@ -166,28 +192,67 @@ class Fence:
         writer: Writer,
         clock: Clock,
         pool: OffloadPool,
+        house: House,
         *,
         is_conditional: bool,
+        is_recovered: bool = False,
     ) -> None:
+        """`is_recovered`: the offsets in the bucket are of metadata that this process took over."""
         self.is_conditional = is_conditional
+        self.is_recovered = is_recovered
         self.displaced: str | None = None
-        """why this process writes no more, for good"""
+        """why this process writes no more"""
         self._store = store
         self._cluster_id = cluster_id
         self._writer = writer
         self._clock = clock
         self._pool = pool
-        self._is_ours = False
+        self._house = house
+        self._stored_topics = StoredTopics(store, cluster_id)
+        self._may_write = self._is_named = self._was_in = False
+        self._members: tuple[UUID, ...] = ()
         self._looked_ms = 0
         self.own = OwnWrites()
 
     @property
-    def is_ours(self) -> bool:
-        """Whether the prefix was taken over, and nobody is known to have done so since."""
-        return self._is_ours and self.displaced is None
+    def may_write(self) -> bool:
+        """Whether this process was in when it last looked: it has the prefix, or is named by who has."""
+        return self._may_write and self.displaced is None
 
-    async def take_over(self, *, is_recovered: bool) -> None:
-        """Become the writer. As the function of that name."""
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process keeps the prefix: it took it over, nobody is known to have done so since, and
+        by the image nobody else is to."""
+        return self._is_named and self.displaced is None and self._house.is_keeper()
+
+    @property
+    def lacks_members(self) -> bool:
+        """Whether brokers came or went since `cluster.json` was written by this process."""
+        return self.is_ours and self._members != self._house.members()
+
+    def _members_now(self) -> tuple[UUID, ...]:
+        members = self._house.members()
+        if len(members) > MAX_MEMBERS:
+            raise StorageError(f"{len(members)} brokers cannot share a prefix, at most {MAX_MEMBERS} can")
+        return members
+
+    async def read(self) -> ClusterFile:
+        """`cluster.json`, written again where it is ours and damaged."""
+        return await self._pool.run(self._read)
+
+    def is_successor(self, cluster: ClusterFile) -> bool:
+        """Whether this process may follow the one that `cluster` names without another look at the bucket: it
+        is that one, or one that we know and that knew us, so that our metadata is of one past."""
+        found = incarnation_of(cluster)
+        if found is None or found == self._writer.incarnation:
+            return found is not None
+        return self._house.knows(found) and self._writer.incarnation in cluster.members
+
+    async def take_over(self, after: ClusterFile | None = None) -> None:
+        """Become the keeper. As the function of that name."""
+        if self.displaced is not None:
+            raise Displaced(self.displaced)
+        members = self._members_now()
         await self._pool.run(
             take_over,
             self._store,
@@ -195,36 +260,109 @@ class Fence:
             Stamp(self._clock.now_ms(), self._writer),
             self.own,
             is_conditional=self.is_conditional,
-            is_recovered=is_recovered,
+            is_recovered=self.is_recovered,
+            members=members,
+            after=after,
         )
-        self._is_ours = True
+        self._members = members
+        self._is_named = self._may_write = self._was_in = True
         self._looked_ms = self._clock.monotonic_ms()
 
-    async def check(self, max_age_ms: int = 0) -> None:
-        """`Displaced` when another process is the writer by now; what was seen `max_age_ms` ago counts.
+    async def name_members(self) -> None:
+        """Have `cluster.json` name the brokers that there are now."""
+        members = self._members_now()
 
-        Raises what the store raises: then nobody knows, and nothing may be written or deleted.
+        def change(old: ClusterFile) -> ClusterFile:
+            if incarnation_of(old) != self._writer.incarnation:
+                raise NotNamed(f"{CLUSTER_KEY} names another keeper")
+            return old._replace(members=members)
+
+        try:
+            await self._pool.run(
+                update_cluster,
+                self._store,
+                self._cluster_id,
+                change,
+                self.own,
+                is_conditional=self.is_conditional,
+            )
+        except NotNamed:
+            await self.check()
+            raise
+        self._members = members
+
+    async def check(self, max_age_ms: int = 0) -> None:
+        """`Displaced` when a process that is none of our brokers has the prefix; `NotNamed` where ours do not
+        let this one write; what was seen `max_age_ms` ago counts.
+
+        Raises what the store and the house raise: then nobody knows, and nothing may be written or deleted.
         """
         if self.displaced is not None:
             raise Displaced(self.displaced)
-        if not self._is_ours:
-            raise StorageError("the prefix was not taken over yet")
+        if not self._may_write:
+            raise NotNamed("the prefix was not taken over yet")
         now_ms = self._clock.monotonic_ms()
         if now_ms - self._looked_ms < max_age_ms:
             return
-        stamp = (await self._pool.run(self._read)).stamp
-        found = stamp.writer.incarnation if stamp is not None else None
-        if found != self._writer.incarnation:
-            self.displaced = (
-                f"another process ({found}) has taken over the prefix that this one "
-                f"({self._writer.incarnation}) wrote to: two nodes on one prefix; "
-                "this one copies, expires and sweeps no more"
-            )
-            raise Displaced(self.displaced)
+        await self.look()
         self._looked_ms = now_ms
 
+    async def look(self) -> None:
+        """As `check`, also for a process that is not in yet, or was displaced: its cluster may be back."""
+        cluster = await self.read()
+        found = incarnation_of(cluster)
+        if found == self._writer.incarnation:
+            self._may_write = self._was_in = True  # also where the answer to taking it over was lost
+            return
+        self._is_named = False
+        if found is None or not self._house.knows(found):
+            if self._was_in:
+                await self._house.barrier()
+            if found is None or not self._house.knows(found):
+                self._stranger(found)
+        self._may_write = self._writer.incarnation in cluster.members
+        if not self._may_write:
+            raise NotNamed("the broker that keeps the prefix has not named this one yet")
+        self._was_in, self.displaced = True, None
+
+    def _stranger(self, found: UUID | None) -> NoReturn:
+        """Who was in stops; who was not goes on waiting."""
+        self._may_write = False
+        if not self._was_in:
+            raise NotNamed(f"the prefix was not taken over yet: a process that is not known ({found}) has it")
+        self.displaced = (
+            f"another process ({found}) has taken over the prefix that this one "
+            f"({self._writer.incarnation}) wrote to: two nodes on one prefix; "
+            "this one copies, expires and sweeps no more"
+        )
+        raise Displaced(self.displaced)
+
+    async def check_keeper(self) -> None:
+        """As `check`, and `NotNamed` unless this process keeps the prefix."""
+        await self.check()
+        if not self.is_ours:
+            raise NotNamed("this broker does not keep the prefix")
+
+    async def before_erasing(self) -> None:
+        """Before objects are deleted that this process knows to be dead: its image is made as new as the
+        metadata, and a broker that is fenced deletes nothing. Raises as `check`."""
+        await self._house.barrier()
+        if not self._house.is_unfenced():
+            raise NotNamed("this broker is fenced")
+        await self.check()
+
+    async def before_housekeeping(self) -> None:
+        """Before objects are looked for that are dead. Raises as `check_keeper`, and `StorageError` where
+        `topics.json` is of later metadata than ours."""
+        offset = await self._house.barrier()
+        await self.check_keeper()
+        if self._house.members() and not self.is_recovered:
+            why = await self._pool.run(self._stored_topics.why_ahead, offset)
+            if why is not None:
+                raise StorageError(f"nothing is swept: {why}")
+
     def _read(self) -> ClusterFile:
-        """`cluster.json`, written again where it is ours and damaged. On an offload thread."""
+        """On an offload thread."""
         try:
             return read_cluster(self._store)
         except UnknownVersion:

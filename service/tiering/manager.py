@@ -5,15 +5,15 @@ changed, its time has come (`agenda`). It assesses those partitions and no other
 starts a task for each unit of work: at most `copier_threads` at a time, the one that has waited longest
 first; looks at HEAD, which appends wait for after a start, wait for no upload. A partition whose work fails
 backs off alone. When the store fails it is left alone by all (`Breaker`): then one partition at a time tries.
-Beside them one housekeeper takes the prefix over, deletes what is due, sweeps, and writes `topics.json`. An
-error that is neither the store's nor the data's is a bug and ends `run`, and so the node.
+Beside them `housekeeping` sees to what the brokers of a cluster share. An error that is neither the store's
+nor the data's is a bug and ends `run`, and so the node.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -34,17 +34,19 @@ from service.tiering.agenda import Agenda
 from service.tiering.chain import ChainStore
 from service.tiering.commits import CommitQueue
 from service.tiering.eraser import Eraser
-from service.tiering.fence import Displaced, Fence
+from service.tiering.fence import Displaced, Fence, NotNamed
+from service.tiering.house import Alone
+from service.tiering.housekeeping import Host, Housekeeping
 from service.tiering.metadata_copy import MetadataCopies, MetadataSnapshot
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool, Stalled
 from service.tiering.partition_work import PartitionWork
-from service.tiering.ports import AbandonedUploads, TieredPartition, TieringSettings
-from service.tiering.shared_objects import Refusal, TopicsSnapshot, compare_topics, write_topics
+from service.tiering.ports import AbandonedUploads, House, TieredPartition, TieringSettings
+from service.tiering.shared_objects import TopicsSnapshot
 from service.tiering.steps import Probe, no_probe
 from service.tiering.store_clock import StoreClock
-from service.tiering.sweeper import Sweeper
-from service.tiering.units import CommitRefused, Tools
+from service.tiering.sweeper import Standing, Sweeper
+from service.tiering.units import CommitRefused, Deposed, Tools
 
 log = logging.getLogger(__name__)
 
@@ -59,10 +61,11 @@ _ASSESS_US: Final = 40
 class TieringManager:
     """Tiering of one node. Owned by the event loop.
 
-    `writer` is this process, which is told in all that is written. `partitions` gives those that this node
-    leads, `find` one of them, whenever they are asked; `changed` is to be called when one came or went;
-    `topics` the topics of the committed image, or None while this node is not
-    the one to write `topics.json`. `is_conditional` says that the store honours conditional
+    `writer` is this process, which is told in all that is written; in a cluster its incarnation is that of
+    its registration. `house` are the brokers that share the prefix, None where there is this node alone.
+    `partitions` gives those that this node leads, `find` one of them, whenever they are asked; `changed` is
+    to be called when one came or went, or is led by another; `topics` the topics of the committed image.
+    `is_conditional` says that the store honours conditional
     writes; `is_recovered` that the metadata has just taken over what the bucket says.
     `abandoned_uploads` is for stores that keep unfinished multipart uploads for ever. `hurries`: as in
     `Tools`; `wake` has it asked again.
@@ -79,6 +82,7 @@ class TieringManager:
         find: Callable[[UUID, int], TieredPartition | None],
         topics: Callable[[], TopicsSnapshot | None],
         world: World,
+        house: House | None = None,
         metadata: Callable[[], MetadataSnapshot | None] = lambda: None,
         is_conditional: bool = True,
         is_recovered: bool = False,
@@ -94,11 +98,10 @@ class TieringManager:
         self._store = store
         self._cluster_id = cluster_id
         self._catalog = catalog
-        self._is_conditional = is_conditional
-        self._is_recovered = is_recovered
         self._partitions = partitions
         self._find = find
         self._topics = topics
+        self._house: House = house or Alone(self._offset)
         self._clock = clock = world.clock
         self._random = world.random
         self._pool = OffloadPool(
@@ -113,19 +116,17 @@ class TieringManager:
         self._commits = CommitQueue(catalog)
         self._writer = writer
         self._chains = ChainStore(
-            store,
-            cluster_id,
-            world,
-            stamps=self._stamp,
-            limits=manifest_limits,
-            is_conditional=is_conditional,
-        )
-        self._fence = Fence(store, cluster_id, writer, clock, self._pool, is_conditional=is_conditional)
+            store, cluster_id, world,
+            stamps=self._stamp, limits=manifest_limits, is_conditional=is_conditional,
+        )  # fmt: skip
+        self._fence = Fence(
+            store, cluster_id, writer, clock, self._pool, self._house,
+            is_conditional=is_conditional, is_recovered=is_recovered,
+        )  # fmt: skip
         self._eraser = Eraser(
             store, self._chains, catalog, self._pool, self._fence, self.metrics, clock, settings.grace_ms
         )
         self._tools = self._tools_of_partitions(world, probe, copy_limit, hurries)
-        self._sweeper = self._new_sweeper(abandoned_uploads)
         self._works: dict[Key, PartitionWork] = {}
         self._busy: set[Key] = set()
         self._unlooked: set[Key] = set()
@@ -134,14 +135,9 @@ class TieringManager:
         """every partition is to be assessed: at the start, and when all may have changed"""
         self._wake = asyncio.Event()
         self._looked = asyncio.Event()
-        self._housekeeping = asyncio.Event()
-        self._topics_due_ms: int | None = clock.monotonic_ms()
-        self._is_topics_file_ours = False
-        """whether what lies there is no more than this process knows: compared, or written by it"""
-        self._told: dict[str, str] = {}
-        self._sweep_due_ms = clock.monotonic_ms() + settings.sweep_interval_ms
-        self._metadata = self._new_metadata_copies(metadata, world)
-        self._house_failures = self._house_not_before_ms = 0
+        self._housekeeping = self._new_housekeeping(
+            self._new_metadata_copies(metadata, world), self._new_sweeper(abandoned_uploads)
+        )
         self._task: asyncio.Task[None] | None = None
 
     def _tools_of_partitions(
@@ -171,6 +167,10 @@ class TieringManager:
             hurries=hurries,
         )
 
+    def _new_housekeeping(self, metadata: MetadataCopies, sweeper: Sweeper) -> Housekeeping:
+        host = Host(self._has_looked, self._store_pause_ms, self._backoff, self.wake)
+        return Housekeeping(self._tools, self._house, self._topics, metadata, sweeper, host)
+
     def _new_metadata_copies(
         self, metadata: Callable[[], MetadataSnapshot | None], world: World
     ) -> MetadataCopies:
@@ -195,7 +195,7 @@ class TieringManager:
             self._eraser,
             self._fence,
             self.metrics,
-            self._leader_epoch,
+            self._standing,
             self._live_topics,
             self.settings.grace_ms,
             abandoned_uploads,
@@ -225,7 +225,13 @@ class TieringManager:
         self._wake.set()
 
     def changed(self, topic_id: UUID, partition: int) -> None:
-        """A partition came or went, or has another entry, or other settings."""
+        """A partition came or went, is led by another, or has another entry, or other settings.
+
+        What is being done for one that this node does not lead any more ends before its next effect.
+        """
+        work = self._works.get((topic_id, partition))
+        if work is not None and self._find(topic_id, partition) is not work.partition:
+            work.depose()
         self._tell((topic_id, partition))
 
     def _tell(self, key: Key) -> None:
@@ -235,14 +241,15 @@ class TieringManager:
     def topics_changed(self) -> None:
         """The image has other topics or settings: `topics.json` is written when it has been quiet for a
         moment."""
-        self._topics_due_ms = self._clock.monotonic_ms() + self.settings.topics_debounce_ms
-        self._metadata.changed(self.settings.metadata_debounce_ms)
-        self._housekeeping.set()
+        self._housekeeping.topics_changed()
 
     def topics_deleted(self) -> None:
         """The image has other tombstones: what they name is deleted after the grace period."""
-        self._eraser.schedule_deleted(self._catalog.tombstones())
-        self._housekeeping.set()
+        self._housekeeping.topics_deleted()
+
+    async def sweep(self) -> int:
+        """Look for orphans now; how many were deleted."""
+        return await self._housekeeping.sweep()
 
     async def heads_compared(self) -> None:
         """Return once every HEAD was looked at since the start, or could not be, the first time."""
@@ -258,7 +265,7 @@ class TieringManager:
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_house(), name="tiering-housekeeper")
+            tasks.create_task(self._housekeeping.run(), name="tiering-housekeeper")
             while True:
                 self._wake.clear()
                 await self._pass(tasks)
@@ -267,10 +274,10 @@ class TieringManager:
     async def run_once(self) -> None:
         """Do all there is to do now, housekeeping included, and return."""
         await self._run_out()
-        if not self._fence.is_ours:
-            await self._house_round()
+        if not self._fence.may_write:
+            await self._housekeeping.round()
             await self._run_out()
-        await self._house_round()
+        await self._housekeeping.round()
 
     async def _run_out(self) -> None:
         self.wake()
@@ -305,7 +312,7 @@ class TieringManager:
         self._start_ready(tasks)
         self._looked.set()
         if not self._fence.is_ours and self._has_looked():
-            self._housekeeping.set()  # the prefix may be taken over now
+            self._housekeeping.go_on()  # the prefix may be taken over now, or this node was named
 
     async def _tell_all(self, piece: Slice) -> None:
         """Have every partition assessed, those among them that came or went unnoticed."""
@@ -323,7 +330,7 @@ class TieringManager:
     def _assess(self, key: Key) -> None:
         """Say where `key` belongs: ready, due later, or nowhere. One that is busy is told of when it ends."""
         partition, work = self._find(*key), self._works.get(key)
-        if work is not None and work.partition is not partition:
+        if work is not None and (work.is_gone or work.partition is not partition):
             self._let_go(key, work)
             work = None
         if partition is None:
@@ -352,7 +359,7 @@ class TieringManager:
     def _let_go(self, key: Key, work: PartitionWork) -> None:
         """This node has the partition no more, or anew."""
         del self._works[key]
-        work.is_gone = True
+        work.depose()
         work.partition.log.sealed.watch(None)
         if key not in self._busy:
             work.abandon()
@@ -369,6 +376,8 @@ class TieringManager:
                 key = self._agenda.take_ready(lane)
                 assert key is not None
                 work = self._works[key]
+                if work.is_gone:
+                    continue  # it is told of: the next pass lets it go
                 self._busy.add(key)
                 self._free[lane] -= 1
                 tasks.create_task(self._turn(key, work, lane), name=f"tiering-{work.partition.tip}")
@@ -379,14 +388,17 @@ class TieringManager:
         try:
             await work.turn()
         except Displaced as e:
-            self._displaced(e)
+            self._housekeeping.displaced(e)
+        except (Deposed, NotNamed):
+            self._housekeeping.go_on()  # others write it, or will say that this node may
         except (StorageError, CorruptionError, RequestError) as e:
-            self._failed(work, e)
+            if not work.is_gone:
+                self._failed(work, e)
             self._judge_store(key, e, began_ms)
         else:
             work.succeeded()
             self._judge_store(key, None, began_ms)
-            self._housekeeping.set()
+            self._housekeeping.go_on()
         finally:
             self._free[lane] += 1
             self._busy.discard(key)
@@ -438,155 +450,26 @@ class TieringManager:
         )
         return round(pause_ms)
 
-    # -- housekeeping ----------------------------------------------------------------------------------------
-
-    async def _keep_house(self) -> None:
-        while True:
-            self._housekeeping.clear()
-            await self._house_round()
-            now_ms = self._clock.monotonic_ms()
-            due: list[int | None] = [now_ms + self.settings.heads_interval_ms]
-            if self._fence.is_ours:
-                due += [self._sweep_due_ms, self._eraser.next_due_ms, self._topics_due_ms]
-                due.append(self._metadata.due_ms)
-            elif self._fence.displaced is None and (self._house_failures or self._store_pause_ms(now_ms)):
-                due.append(now_ms)  # as soon as the store may be asked again, though nothing else happens
-            soonest = min(at for at in due if at is not None)
-            not_before_ms = max(self._house_not_before_ms, now_ms + self._store_pause_ms(now_ms))
-            await self._pause(self._housekeeping, max(soonest, not_before_ms))
+    # -- what housekeeping asks ------------------------------------------------------------------------------
 
     def _store_pause_ms(self, now_ms: int) -> int:
         """For how long the store is left alone yet."""
         return self._breaker.wait_ms(now_ms) if self._breaker.refuses(now_ms) else 0
 
-    async def _house_round(self) -> None:
-        """Whatever is due, each by itself; a failure is logged, counted and tried again later."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms < self._house_not_before_ms or self._fence.displaced is not None:
-            return
-        if self._store_pause_ms(now_ms):
-            return
-        failures: list[FirnError] = []
-        if not self._fence.is_ours:
-            await self._attempt(self._take_over, failures)
-        if self._fence.is_ours:
-            if self._topics_due_ms is not None and now_ms >= self._topics_due_ms:
-                await self._attempt(self._write_topics, failures)
-            await self._attempt(partial(self._metadata.run_due, now_ms), failures)
-            await self._attempt(partial(self._eraser.run_due, now_ms), failures)
-            if now_ms >= self._sweep_due_ms:
-                await self._attempt(self.sweep, failures)
-        if not failures:
-            self._house_failures = 0
-            return
-        self._house_failures += 1
-        self._house_not_before_ms = now_ms + self._backoff(self._house_failures)
-        self.metrics.delete_errors += 1
-        if self._house_failures & (self._house_failures - 1) == 0:
-            for error in failures:
-                log.warning("housekeeping of the bucket failed, %d in a row: %s", self._house_failures, error)
-
-    async def _attempt(self, step: Callable[[], Awaitable[object]], failures: list[FirnError]) -> None:
-        try:
-            await step()
-        except Displaced as e:
-            self._displaced(e)
-        except (StorageError, CorruptionError, RequestError) as e:
-            failures.append(e)
-
-    def _displaced(self, error: Displaced) -> None:
-        """Never again: whoever displaced this process knows what is live, and we do not."""
-        if self.metrics.displaced is None:
-            self.metrics.displaced = str(error)
-            log.error("%s", error)
-
-    async def _take_over(self) -> None:
-        """Become the writer of the prefix, once every HEAD was looked at and none is ahead of our metadata.
-
-        A node whose past is older than the bucket does not displace the one that wrote it.
-        """
-        # One whose HEAD cannot be read holds up no other; it is looked at before anything of it is written.
-        if not self._has_looked():
-            return
-        stopped = [str(tip) for tip in self.metrics.stopped]
-        if stopped:
-            self._tell_once(
-                "take-over",
-                f"the bucket is ahead of this node's metadata in {len(stopped)} partitions "
-                f"({', '.join(stopped[:5])}): nothing is copied, expired or swept by this node",
-            )
-            return
+    def _offset(self) -> int:
         snapshot = self._topics()
-        refusal: Refusal | None = None
-        if snapshot is not None:
-            refusal = await self._pool.run(
-                compare_topics,
-                self._store,
-                self._cluster_id,
-                snapshot,
-                self._deleted(),
-                self._is_recovered,
-            )
-            if refusal is not None and refusal.is_behind:
-                self._refused(refusal)
-                return
-        await self._fence.take_over(is_recovered=self._is_recovered)
-        self._is_topics_file_ours = snapshot is not None and refusal is None
-        self._told.pop("take-over", None)
-        self._eraser.schedule_deleted(self._catalog.tombstones())
-        self.wake()
-
-    def _deleted(self) -> frozenset[UUID]:
-        return frozenset(self._catalog.tombstones())
-
-    def _tell_once(self, about: str, what: str) -> None:
-        if self._told.get(about) != what:
-            self._told[about] = what
-            log.error("%s", what)
-
-    def _refused(self, refusal: Refusal) -> None:
-        self._tell_once("topics.json", f"topics.json is left as it is: {refusal.why}")
-
-    async def sweep(self) -> int:
-        """Look for orphans now; how many were deleted."""
-        now_ms = self._clock.monotonic_ms()
-        self._sweep_due_ms = now_ms + self.settings.sweep_interval_ms
-        return await self._sweeper.sweep(now_ms)
-
-    async def _write_topics(self) -> None:
-        due_ms, self._topics_due_ms = self._topics_due_ms, None
-        try:
-            snapshot = self._topics()
-            if snapshot is None:
-                return
-            await self._fence.check(self.settings.fence_age_ms)
-            refusal = await self._pool.run(
-                write_topics,
-                self._store,
-                self._cluster_id,
-                snapshot,
-                self._stamp(),
-                self._deleted(),
-                is_conditional=self._is_conditional,
-                is_recovered=self._is_recovered,
-                is_ours=self._is_topics_file_ours,
-            )
-        except StorageError:
-            self._topics_due_ms = due_ms
-            raise
-        if refusal is not None:
-            self._refused(refusal)
-        else:
-            self._is_recovered = False  # from now on the bucket's offsets are ours
-            self._is_topics_file_ours = True
+        return snapshot.metadata_offset if snapshot is not None else -1
 
     def _live_topics(self) -> Collection[UUID] | None:
         snapshot = self._topics()
         return snapshot.ids if snapshot is not None else None
 
-    def _leader_epoch(self, topic_id: UUID, partition: int) -> int | None:
+    def _standing(self, topic_id: UUID, partition: int) -> Standing | None:
         work = self._works.get((topic_id, partition))
-        return work.partition.leader_epoch if work is not None else None
+        epoch = self._house.leader_epoch(topic_id, partition)
+        if work is not None and not work.is_gone and epoch in (None, work.partition.leader_epoch):
+            return Standing(work.partition.leader_epoch, is_ours=True)
+        return Standing(epoch, is_ours=False) if epoch is not None else None
 
 
 def _breaker(settings: TieringSettings) -> Breaker:

@@ -21,7 +21,7 @@ from service.remote.format.keys import METADATA_PREFIX, MetadataKey, metadata_ke
 from service.remote.format.manifest_codec import MAX_METADATA_BYTES, ClusterFile, MetadataRef
 from service.remote.format.stamp import Writer
 from service.remote.stores.store import ObjectStore
-from service.tiering.fence import Displaced, Fence, OwnWrites, read_cluster, update_cluster
+from service.tiering.fence import Displaced, Fence, NotNamed, OwnWrites, read_cluster, update_cluster
 from service.tiering.offload import OffloadPool
 
 log = logging.getLogger(__name__)
@@ -155,6 +155,10 @@ class MetadataCopies:
         except OlderMetadata as e:
             log.error("%s", e)  # only an operator can change that
             return
+        except Displaced as e:
+            self.due_ms = now_ms
+            await self._fence.check()  # who it was, and whether for good
+            raise NotNamed(str(e)) from e
         except StorageError:
             self.due_ms = now_ms
             raise

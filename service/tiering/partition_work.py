@@ -24,12 +24,13 @@ from typing import TypeVar
 
 from service.base.errors import CorruptionError, FirnError, StorageError
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
-from service.remote.format.manifest import ManifestDrop, SegmentEntry, live_segments
+from service.remote.format.manifest import ManifestDrop, SegmentEntry
 from service.remote.reading.object_reader import Chain
 from service.remote.stores.errors import ObjectNotFound
 from service.tiering.agenda import Priority
+from service.tiering.aging import Aging, look_for_expired
 from service.tiering.chain import HeadMoved, SeenHead, verdict_on
-from service.tiering.copier import copy_segment
+from service.tiering.copier import Progress, copy_segment
 from service.tiering.expiry import GIVE_UP, UNLIMITED, ChainSpan, Expiry, Retention, plan_expiry
 from service.tiering.judgement import MAY_GO_ON, Verdict, problem
 from service.tiering.lifecycle import SegmentState, move
@@ -37,11 +38,10 @@ from service.tiering.metrics import note
 from service.tiering.planner import Copy, CopyPlan, SegmentSpan, plan_copies, priority
 from service.tiering.ports import TieredPartition
 from service.tiering.steps import Step
-from service.tiering.store_clock import MAX_SKEW_MS
 from service.tiering.units import (
     Attempt,
-    ClockDoubted,
     CommitRefused,
+    Deposed,
     Oldest,
     Proposal,
     Tools,
@@ -74,6 +74,9 @@ class PartitionWork:
         self.is_gone = False
         """this node does not lead the partition any more: nothing further is begun"""
         self._tools = tools
+        self._epoch = partition.leader_epoch
+        """the leader epoch in which the unit of work under way was begun"""
+        self._upload_progress: Progress | None = None
         self._known: CatalogEntry | None = None
         self._proposal: Proposal | None = None
         self._oldest: Oldest | None = None
@@ -91,10 +94,10 @@ class PartitionWork:
         entry = self._entry()
         plan = self._plan(entry)
         sealed_at_ms = self._count(plan)
-        self.due_ms = self._look_due_ms if self._is_tiered(entry) else None
+        self.due_ms = self._look_due_ms if self._is_watched(entry) else None
         if self._must_look(entry):
             return MAINTENANCE
-        if self.stopped is not None or not self._tools.fence.is_ours:
+        if self.stopped is not None or not self._tools.fence.may_write:
             return None
         if self._proposal is not None or self._is_unpublished(entry) or self._may_expire(entry):
             return MAINTENANCE
@@ -117,7 +120,7 @@ class PartitionWork:
         note(metrics.blocked, tip, plan.blocked)
         note(metrics.stopped, tip, self.stopped)
         reason = self.stopped or plan.blocked or self.failure
-        if reason is None and plan.copies and not self._tools.fence.is_ours:
+        if reason is None and plan.copies and not self._tools.fence.may_write:
             reason = self._tools.fence.displaced or "the prefix was not taken over yet"
         elif reason is None and plan.copies and self._copies_wait_ms():
             reason = "remote.log.manager.copy.max.bytes.per.second is reached"
@@ -156,13 +159,16 @@ class PartitionWork:
     async def turn(self) -> None:
         """Do one unit of work.
 
-        Raises `StorageError` or `CorruptionError` when it failed; the state then says what is left to do.
+        Raises `StorageError` or `CorruptionError` when it failed, `Deposed` when this node does not lead any
+        more; the state then says what is left to do.
         """
-        entry = self._entry()
+        entry, self._epoch = self._entry(), self.partition.leader_epoch
+        self._check_led()
         if self._must_look(entry):
             await self._look(entry)
             return
         await self._tools.fence.check(self._tools.settings.fence_age_ms)
+        self._check_led()
         if self._proposal is not None:
             await self._settle(self._proposal)
         elif entry is not None and self._is_unpublished(entry):
@@ -171,6 +177,17 @@ class PartitionWork:
             plan = self._plan(entry)
             if plan.copies and not self._copies_wait_ms():
                 await self._copy(entry, plan.copies)
+
+    def depose(self) -> None:
+        """This node does not lead the partition any more: what is under way ends before its next effect."""
+        self.is_gone = True
+        if self._upload_progress is not None:
+            self._upload_progress.cancelled = True
+
+    def _check_led(self) -> None:
+        """Before each effect, from offload threads too. `Deposed`."""
+        if self.is_gone or self.partition.leader_epoch != self._epoch:
+            raise Deposed(f"{self.partition.tip} is led by another, or in another epoch than {self._epoch}")
 
     def failed(self, why: str, not_before_ms: int) -> None:
         """A unit of work did not come to its end, for `why`; the next one is for then."""
@@ -218,11 +235,15 @@ class PartitionWork:
         if not self._is_tiered(entry):
             return False
         is_news = self._proposal is None and entry not in (self._looked, self.published)
-        is_due = self._tools.clock.monotonic_ms() >= self._look_due_ms
+        is_due = self._is_watched(entry) and self._tools.clock.monotonic_ms() >= self._look_due_ms
         return self._is_head_doubtful or is_news or is_due
 
     def _is_tiered(self, entry: CatalogEntry | None) -> bool:
         return entry is not None or self.partition.config.remote_storage_enable
+
+    def _is_watched(self, entry: CatalogEntry | None) -> bool:
+        """Whether HEAD is looked at now and then. Where none was written yet, the first commit looks."""
+        return entry is not None or self.stopped is not None
 
     def _is_unpublished(self, entry: CatalogEntry | None) -> bool:
         return entry is not None and entry != self.published
@@ -262,8 +283,8 @@ class PartitionWork:
     async def _copy(self, entry: CatalogEntry | None, copies: Sequence[Copy[SegmentSpan]]) -> None:
         """Upload the first of `copies`, and as many more as go with the same commit; then commit those."""
         tools, tip = self._tools, self.partition.tip
-        leader_epoch = self.partition.leader_epoch
-        attempt = Attempt(tools.eraser)
+        leader_epoch = self._epoch
+        attempt = Attempt(tools.eraser, self._check_led)
         uploaded: list[SegmentEntry] = []
         failure: FirnError | None = None
         for copy in copies:
@@ -304,7 +325,7 @@ class PartitionWork:
         tools, tip = self._tools, self.partition.tip
         segment = self.partition.log.sealed.describe(copy.segment.base_offset)
         identity = identity_of(tip, copy, leader_epoch, tools.cluster_id, tools.new_uuid())
-        alone = Attempt(tools.eraser)
+        alone = Attempt(tools.eraser, self._check_led)
         alone.writes(identity.key)
         tools.copy_rate.spend(copy.segment.size, tools.clock.monotonic_ms())
         state = move(SegmentState.PLANNED, SegmentState.UPLOADING)
@@ -315,7 +336,7 @@ class PartitionWork:
                     tools.store,
                     Copy(segment, copy.from_offset),
                     identity,
-                    progress,
+                    self._watched(progress),
                     tools.settings.block_bytes,
                     tools.stamps(),
                 )
@@ -328,6 +349,12 @@ class PartitionWork:
             raise
         attempt.keys += alone.keys
         return entry
+
+    def _watched(self, progress: Progress) -> Progress:
+        """On an offload thread: an upload that begins, which `depose` ends."""
+        self._upload_progress = progress
+        self._check_led()
+        return progress
 
     def _append(
         self,
@@ -357,6 +384,7 @@ class PartitionWork:
 
     async def _settle(self, proposal: Proposal) -> None:
         tools, tip = self._tools, self.partition.tip
+        self._check_led()
         if proposal.state is SegmentState.PROPOSED:
             result = await tools.commits.commit(proposal.commit)
             if result is not CatalogResult.COMMITTED:
@@ -408,9 +436,15 @@ class PartitionWork:
     async def _look(self, entry: CatalogEntry | None) -> None:
         """Compare HEAD with our entry, and let the partition know what that means for it."""
         seen = await self._tools.pool.run(self._tools.chains.look, self.partition.tip)
+        self._check_led()
         verdict = verdict_on(entry, seen)
         self._is_head_doubtful = False
-        self._look_due_ms = self._tools.clock.monotonic_ms() + self._tools.settings.heads_interval_ms
+        pause_ms = self._tools.settings.heads_interval_ms
+        if not self._has_looked:
+            # All are looked at in one go at a start, and not in one go again and again.
+            tip = self.partition.tip
+            pause_ms -= hash((tip.topic_id, tip.partition)) % (pause_ms // 2 + 1)
+        self._look_due_ms = self._tools.clock.monotonic_ms() + pause_ms
         self._looked, self._has_looked = entry, True
         if verdict not in MAY_GO_ON:
             self._stop(verdict, entry, seen)
@@ -436,6 +470,7 @@ class PartitionWork:
         """Have HEAD name `entry`; `chain` where it is at hand, otherwise its manifest is looked at first."""
         tools, tip = self._tools, self.partition.tip
         seen = await tools.pool.run(tools.chains.look, tip)
+        self._check_led()
         verdict = verdict_on(entry, seen)
         if verdict not in MAY_GO_ON:
             self._stop(verdict, entry, seen)
@@ -444,7 +479,11 @@ class PartitionWork:
             if chain is None:
                 chain = await self._still_there(entry)
                 tools.metrics.heads_repaired += 1
+            # Long ago, maybe, as uploads take their time; and whoever took the prefix over sweeps by HEAD.
+            await tools.fence.check(tools.settings.fence_age_ms)
+            self._check_led()
             await tools.pool.run(tools.chains.write_head, seen, chain.head)
+            self._check_led()
         self._tell(entry)
 
     async def _still_there(self, entry: CatalogEntry) -> Chain:
@@ -500,19 +539,22 @@ class PartitionWork:
     async def _expire(self, entry: CatalogEntry) -> bool:
         """Drop what has expired; False when nothing has, which makes the oldest segment known."""
         tools, tip = self._tools, self.partition.tip
-        leader_epoch = self.partition.leader_epoch
+        leader_epoch = self._epoch
         total_bytes, log_start = self._total_bytes(entry), self.partition.log.log_start_offset
         now_ms, retention = tools.clock.now_ms(), self._retention()
         if self.partition.config.gives_up_archive:
             expiry: Expiry | None = GIVE_UP
         else:
             expiry, self._oldest = await tools.pool.run(
-                self._look_for_expired, entry, retention, now_ms, log_start, total_bytes
+                lambda: look_for_expired(
+                    tools, tip, entry, self._load(entry), Aging(retention, now_ms, log_start, total_bytes)
+                )
             )
         if expiry is None:
             return False
-        attempt = Attempt(tools.eraser)
+        attempt = Attempt(tools.eraser, self._check_led)
         try:
+            self._check_led()
             chain, commit, drop = await tools.pool.run(
                 self._drop, entry, expiry.start_offset, leader_epoch, attempt.writes
             )
@@ -532,50 +574,6 @@ class PartitionWork:
         tools.probe(Step.PROPOSED, tip)
         await self._settle(self._proposal)
         return True
-
-    def _look_for_expired(
-        self, entry: CatalogEntry, retention: Retention, now_ms: int, log_start: int, total_bytes: int
-    ) -> tuple[Expiry | None, Oldest | None]:
-        """On an offload thread: walk the chain from its old end."""
-        chain = self._load(entry)
-        load = self._tools.chains.loader(self.partition.tip)
-        uploaded: dict[str, int] = {}
-
-        def uploaded_at_ms(segment: SegmentEntry) -> int:
-            if segment.key not in uploaded:
-                uploaded[segment.key] = self._tools.store.head(segment.key).last_modified_ms
-            return uploaded[segment.key]
-
-        def plan(retention: Retention) -> Expiry | None:
-            return plan_expiry(
-                live_segments(chain.manifest, load),
-                ChainSpan(entry.start_offset, entry.end_offset),
-                retention,
-                now_ms=now_ms,
-                log_start_offset=log_start,
-                total_bytes=total_bytes,
-                uploaded_at_ms=uploaded_at_ms,
-            )
-
-        expiry = plan(retention)
-        if expiry is not None:
-            without_time = plan(retention._replace(ms=UNLIMITED))
-            if expiry != without_time and (skew_ms := self._distrusted_skew_ms()) is not None:
-                if without_time is None:
-                    raise ClockDoubted(
-                        f"this node's clock and the store's disagree by {skew_ms} ms: "
-                        f"nothing expires by its age until they agree"
-                    )
-                expiry = without_time
-            return expiry, None
-        first = next(live_segments(chain.manifest, load))
-        return None, Oldest(entry.start_offset, first, uploaded.get(first.key, now_ms))
-
-    def _distrusted_skew_ms(self) -> int | None:
-        """By how much our clock and the store's disagree, None when little enough. On an offload thread."""
-        skew_ms = self._tools.store_clock.skew_ms()
-        self._tools.metrics.clock_skew_ms = skew_ms
-        return skew_ms if abs(skew_ms) > MAX_SKEW_MS else None
 
     def _drop(
         self, entry: CatalogEntry, offset: int, leader_epoch: int, writes: Callable[[str], None]

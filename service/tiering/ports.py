@@ -7,9 +7,10 @@ and one that is deleted meanwhile stays readable through the open file it brings
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from service.base.types import Buffer, TopicIdPartition
 from service.config.settings import LogConfig
@@ -108,6 +109,42 @@ class TieredPartition(Protocol):
     def remote_committed(self, entry: CatalogEntry) -> None:
         """Take over a committed and published entry: its manifest is the remote part of the log from now
         on."""
+
+
+class House(Protocol):
+    """The brokers that share a prefix, and which of them keeps it, by this node's own image.
+
+    One of them sweeps, deletes topics, and writes what all share. The others write what they lead. What is
+    asked here is of the image as it is now, which may lag; after a `barrier` it holds all that was committed
+    before.
+    """
+
+    def is_keeper(self) -> bool:
+        """Whether this process keeps the prefix: it is registered, unfenced, and of the lowest such id."""
+
+    def is_unfenced(self) -> bool:
+        """Whether this process is registered and unfenced: who is not deletes nothing."""
+
+    def knows(self, incarnation: UUID, /) -> bool:
+        """Whether this is a broker of ours: registered now, or seen so by this process before."""
+
+    def members(self) -> tuple[UUID, ...]:
+        """The incarnations of all registered brokers, sorted; none where this node shares with nobody."""
+
+    def leader_epoch(self, topic_id: UUID, partition: int, /) -> int | None:
+        """The partition's epoch, whoever leads it; None where it is not there, or nobody else may lead it."""
+
+    def others(self) -> Iterable[TopicIdPartition]:
+        """The partitions that other nodes lead, or nobody."""
+
+    async def barrier(self) -> int:
+        """An offset that was committed after this was called, and that the image holds now.
+
+        Raises `StorageError` where that cannot be had.
+        """
+
+    def watch(self, changed: Callable[[], None], /) -> None:
+        """Call `changed` whenever what `is_keeper`, `knows` or `members` say may be another."""
 
 
 ChooseUploads = Callable[[Sequence[str]], Awaitable[Collection[str]]]

@@ -95,6 +95,40 @@ def compare_topics(
     return _compare(store, cluster_id, snapshot, deleted, seen, is_recovered)
 
 
+class StoredTopics:
+    """What `topics.json` says of the metadata that it was made of. Called on an offload thread."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+        self._etag = ""
+        self._offset = -1
+
+    def why_ahead(self, offset: int) -> str | None:
+        """Why our metadata, which ends at `offset`, is not that of whoever wrote it; None where it may be.
+
+        One that is damaged says nothing. It is read again only where it is another.
+        """
+        try:
+            etag = self._store.head(TOPICS_KEY).etag
+            if not etag or etag != self._etag:
+                stored = read_topics(self._store)
+                if stored is None:
+                    return None
+                if stored.cluster_id != self._cluster_id:
+                    return f"topics.json is of cluster {stored.cluster_id}"
+                self._etag, self._offset = etag, stored.metadata_offset
+        except ObjectNotFound:
+            return None
+        except UnknownVersion as e:
+            return f"topics.json: {e}"
+        except CorruptionError:
+            return None
+        if self._offset <= offset:
+            return None
+        return f"topics.json is of metadata offset {self._offset}, this node's metadata ends at {offset}"
+
+
 def _compare(
     store: ObjectStore,
     cluster_id: str,

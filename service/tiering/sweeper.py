@@ -1,10 +1,21 @@
 """Finds objects that no committed chain names and no running upload will: orphans, by their keys alone.
 
 Crashes, lost leaderships and late answers leave orphans; none of them is part of any log. A key is judged
-only by a node that can know: the writer of the prefix, of a partition that it leads, whose HEAD is what our
-metadata says. There it is an object whose epoch (in its key) is not above ours, that this node is not
-writing, and that the chain committed *after* the key was listed does not name. Uploads of earlier epochs
-can no longer be committed, those of ours are guarded, and those of later epochs are left to their leader.
+only by a node that can know: the one that keeps the prefix, whose metadata holds all that was committed
+before the sweep began (`House.barrier`), of a partition whose HEAD is what that metadata says. There it is an
+object whose epoch (in its key) is not above the partition's, and that the chain committed *after* the key
+was listed does not name. Of a partition that this node leads, all that it is not writing now is an orphan:
+uploads of earlier epochs can no longer be committed, and those of ours are guarded. What another node leads
+may be named by a commit that is still to come, until the catalog has passed it by for good:
+
+- its epoch is below the partition's: the catalog takes nothing of it any more;
+- the chain has gone beyond where its segment begins, or its manifest's version is taken;
+- what a page lists is in another of its level, or below the chain's start;
+- or the partition has got another epoch or another version since a sweep that began after the key was listed:
+  whatever was made of the ones before is refused.
+
+All of that stays true once it is, so it is no matter how old the image is by which it is found out, nor how
+long an upload takes, nor what the clocks of the nodes say.
 
 Everything else is left alone: keys that are not of this layout; deleted topics, which the eraser deletes by
 their tombstones; and topics that the metadata knows neither as live nor as deleted. Those are reported: they
@@ -16,8 +27,9 @@ deleted when two sweeps at least a grace apart have both found it.
 
 An unfinished multipart upload is judged the same way, in stores that have such, with no chain to ask: what is
 not finished is not named. It goes once it is older than the grace. An upload of this node that runs is
-guarded, however long it takes; anybody else's that is so old is dead, or too slow to be worth waiting for:
-it fails, and is tried again under another key.
+guarded, however long it takes, and one of another leader is left alone while it may be committed.
+
+A HEAD that lags, of a partition that this node does not lead, is written on the way: its leader may be gone.
 """
 
 from __future__ import annotations
@@ -31,7 +43,7 @@ from uuid import UUID
 from service.base.errors import CorruptionError, StorageError
 from service.base.slices import Slice
 from service.base.types import TopicIdPartition
-from service.remote.catalog import Catalog, CatalogEntry
+from service.remote.catalog import NO_VERSION, Catalog, CatalogEntry
 from service.remote.format.keys import (
     DATA_PREFIX,
     HeadKey,
@@ -46,9 +58,9 @@ from service.remote.format.keys import (
 from service.remote.format.manifest import Child, Manifest, PageRef
 from service.remote.stores.errors import ObjectNotFound
 from service.remote.stores.store import ObjectInfo, ObjectStore
-from service.tiering.chain import ChainStore
+from service.tiering.chain import ChainStore, HeadMoved
 from service.tiering.eraser import DELETE_BATCH, Eraser
-from service.tiering.fence import Fence
+from service.tiering.fence import Fence, NotNamed
 from service.tiering.judgement import Verdict, judge
 from service.tiering.metrics import TieringMetrics
 from service.tiering.offload import OffloadPool
@@ -56,6 +68,9 @@ from service.tiering.ports import AbandonedUploads
 
 log = logging.getLogger(__name__)
 
+_SEGMENTS: Final = -1
+"""The level below the lowest page's."""
+_NO_CHAIN: Final = CatalogEntry(NO_VERSION, "", 0, 0, 0, 0, 0)
 _GROUP_US: Final = 20
 _UPLOAD_US: Final = 3
 """What it takes to judge a partition's keys, and one more for each, or one unfinished upload."""
@@ -63,8 +78,39 @@ _UPLOAD_US: Final = 3
 MAX_REMEMBERED: Final = 200_000
 """Orphans under observation; a bucket with more of them is swept in several rounds."""
 
-LeaderEpochOf = Callable[[UUID, int], int | None]
-"""Our leader epoch of a partition; None where this node does not lead it."""
+
+class Standing(NamedTuple):
+    """A partition's leader epoch by our image, and whether this process leads it in that."""
+
+    leader_epoch: int
+    is_ours: bool
+
+
+class Mark(NamedTuple):
+    """How far the catalog has come with a partition. Neither ever falls."""
+
+    leader_epoch: int
+    version: int
+
+
+class Orphan(NamedTuple):
+    """A key that the chain does not name. `mark`: it may be named yet until the catalog has gone beyond what
+    it was when the key was there already; None: never."""
+
+    key: str
+    mark: Mark | None = None
+
+
+class _Seen(NamedTuple):
+    """An orphan that earlier sweeps have found. `mark` is that of the second, so that of a moment at which
+    the key was surely there."""
+
+    first_ms: int
+    mark: Mark | None
+
+
+StandingOf = Callable[[UUID, int], Standing | None]
+"""None where it is not known, or not to be judged."""
 LiveTopics = Callable[[], Collection[UUID] | None]
 """Topics of the committed image; None while it is not known."""
 
@@ -88,7 +134,7 @@ class Sweeper:
         eraser: Eraser,
         fence: Fence,
         metrics: TieringMetrics,
-        leader_epoch_of: LeaderEpochOf,
+        standing_of: StandingOf,
         live_topics: LiveTopics,
         grace_ms: int,
         abandoned_uploads: AbandonedUploads | None = None,
@@ -100,11 +146,11 @@ class Sweeper:
         self._eraser = eraser
         self._fence = fence
         self._metrics = metrics
-        self._leader_epoch_of = leader_epoch_of
+        self._standing_of = standing_of
         self._live_topics = live_topics
         self._grace_ms = grace_ms
         self._abandoned_uploads = abandoned_uploads
-        self._first_seen: dict[str, int] = {}
+        self._first_seen: dict[str, _Seen] = {}
         self._unknown: frozenset[UUID] = frozenset()
 
     async def sweep(self, now_ms: int) -> int:
@@ -114,29 +160,35 @@ class Sweeper:
         """
         if not self._fence.is_ours:
             return 0
-        await self._fence.check()
+        await self._fence.before_housekeeping()
         await self._abort_uploads()
         listing = iter(self._store.list(DATA_PREFIX))
-        seen: dict[str, int] = {}
+        seen: dict[str, _Seen] = {}
         unknown: set[UUID] = set()
         deleted = 0
         while chunk := await self._pool.run(_next_chunk, listing):
-            orphans = await self._orphans(chunk, unknown)
+            if not self._fence.is_ours:
+                raise NotNamed("this broker does not keep the prefix any more")
             overdue = []
-            for key in orphans:
-                first = self._first_seen.get(key, now_ms)
-                if key in self._first_seen and now_ms - first >= self._grace_ms:
-                    overdue.append(key)
+            for orphan in await self._orphans(chunk, unknown):
+                before = self._first_seen.get(orphan.key)
+                if before is not None and self._is_overdue(orphan, before, now_ms):
+                    overdue.append(orphan.key)
                 elif len(seen) < MAX_REMEMBERED:
-                    seen[key] = first
+                    seen[orphan.key] = _remembered(orphan, before, now_ms)
             if overdue:
-                await self._fence.check()
+                await self._fence.check_keeper()
                 await self._pool.run(self._store.delete, overdue)
                 deleted += len(overdue)
         self._first_seen = seen
-        self._report(frozenset(unknown))
+        await self._report(frozenset(unknown))
         self._metrics.orphans_swept += deleted
         return deleted
+
+    def _is_overdue(self, orphan: Orphan, before: _Seen, now_ms: int) -> bool:
+        if now_ms - before.first_ms < self._grace_ms:
+            return False
+        return orphan.mark is None or (before.mark is not None and orphan.mark != before.mark)
 
     async def _abort_uploads(self) -> None:
         """A store that cannot do it, or does not allow it, keeps nothing else from being swept."""
@@ -166,11 +218,20 @@ class Sweeper:
     def _is_dead(self, segment: SegmentKey) -> bool:
         if segment.topic_id in self._catalog.tombstones():
             return True
-        epoch = self._leader_epoch_of(segment.topic_id, segment.partition)
-        return epoch is not None and segment.leader_epoch <= epoch
+        standing = self._standing_of(segment.topic_id, segment.partition)
+        if standing is None or segment.leader_epoch > standing.leader_epoch:
+            return False
+        entry = self._catalog.entry(segment.topic_id, segment.partition) or _NO_CHAIN
+        return standing.is_ours or _is_passed_by(segment, standing.leader_epoch, entry)
 
-    def _report(self, unknown: frozenset[UUID]) -> None:
+    async def _report(self, unknown: frozenset[UUID]) -> None:
         """Say it once, and again when others come."""
+        if not unknown <= self._unknown:
+            await self._fence.before_housekeeping()  # some may have been made while the bucket was listed
+            live_topics = self._live_topics() or ()
+            unknown = frozenset(
+                one for one in unknown if one not in live_topics and one not in self._catalog.tombstones()
+            )
         self._metrics.unknown_topics = len(unknown)
         if not unknown <= self._unknown:
             log.error(
@@ -181,8 +242,8 @@ class Sweeper:
             )
         self._unknown = unknown
 
-    async def _orphans(self, chunk: list[Listed], unknown: set[UUID]) -> list[str]:
-        orphans: list[str] = []
+    async def _orphans(self, chunk: list[Listed], unknown: set[UUID]) -> list[Orphan]:
+        orphans: list[Orphan] = []
         piece = Slice()
         for (topic_id, partition), listed in groupby(chunk, lambda one: one.parsed[:2]):
             group = [one for one in listed if not self._eraser.is_guarded(one.key)]
@@ -193,45 +254,76 @@ class Sweeper:
                 if topic_id not in self._catalog.tombstones():
                     unknown.add(topic_id)
                 continue
-            epoch = self._leader_epoch_of(topic_id, partition)
-            if epoch is None:
+            standing = self._standing_of(topic_id, partition)
+            if standing is None:
                 continue
             entry = self._catalog.entry(topic_id, partition)
             tip = TopicIdPartition(topic_id, "", partition)
             try:
-                orphans += await self._pool.run(self._unnamed, tip, entry, epoch, group)
+                verdict, found = await self._pool.run(self._unnamed, tip, entry, standing, group)
+                orphans += found
+                if verdict is Verdict.OURS_NEWER and entry is not None and not standing.is_ours:
+                    await self._write_late_head(tip, entry)
             except (CorruptionError, ObjectNotFound) as e:
                 # What this chain names is not known; the others are not worse off for it.
                 self._metrics.sweep_errors += 1
                 log.error("%s/%d cannot be swept (firn fsck, firn repair): %s", topic_id, partition, e)
         return orphans
 
-    def _unnamed(
-        self, tip: TopicIdPartition, entry: CatalogEntry | None, epoch: int, listed: list[Listed]
-    ) -> list[str]:
-        """On an offload thread: the keys that the committed chain does not name."""
+    async def _write_late_head(self, tip: TopicIdPartition, entry: CatalogEntry) -> None:
+        """Have HEAD name what was committed, if it still names less: a leader that is gone did not."""
+        await self._fence.check_keeper()
+        if await self._pool.run(self._publish, tip, entry):
+            self._metrics.heads_repaired += 1
+
+    def _publish(self, tip: TopicIdPartition, entry: CatalogEntry) -> bool:
+        """On an offload thread."""
         seen = self._chains.look(tip)
-        if seen.damage is not None or judge(entry, seen.head) is not Verdict.EQUAL:
-            return []  # ours is not the chain to judge by; the partition's own work says so
+        if seen.damage is not None or judge(entry, seen.head) is not Verdict.OURS_NEWER:
+            return False
+        self._chains.forget(entry.manifest_key)
+        try:
+            self._chains.write_head(seen, self._chains.load(tip, entry.manifest_key).head)
+        except HeadMoved:
+            return False
+        return True
+
+    def _unnamed(
+        self, tip: TopicIdPartition, entry: CatalogEntry | None, standing: Standing, listed: list[Listed]
+    ) -> tuple[Verdict, list[Orphan]]:
+        """On an offload thread: how HEAD stands to our entry, and the keys that the committed chain does not
+        name."""
+        seen = self._chains.look(tip)
+        verdict = judge(entry, seen.head) if seen.damage is None else Verdict.UNREADABLE
+        if verdict is not Verdict.EQUAL:
+            return verdict, []  # ours is not the chain to judge by; the partition's own work says so
         manifest = self._chains.load(tip, entry.manifest_key).manifest if entry is not None else None
+        epoch, chain = standing.leader_epoch, entry or _NO_CHAIN
         unnamed = []
         for key, parsed in listed:
+            is_passed_by = False
             if isinstance(parsed, HeadKey):
-                named = entry is not None
-            elif isinstance(parsed, ManifestKey):
-                named = parsed.leader_epoch > epoch or (entry is not None and key == entry.manifest_key)
-            elif isinstance(parsed, SegmentKey):
-                named = parsed.leader_epoch > epoch or self._names(tip, manifest, key, parsed.base_offset, -1)
+                named = entry is not None or not standing.is_ours
+            elif isinstance(parsed, PageKey):
+                child = self._child_at(tip, manifest, parsed.base_offset, parsed.level)
+                named = child is not None and child.key == key
+                is_passed_by = _is_paged(child, parsed, chain)
             else:
-                named = self._names(tip, manifest, key, parsed.base_offset, parsed.level)
+                named = parsed.leader_epoch > epoch
+                if isinstance(parsed, SegmentKey) and not named:
+                    child = self._child_at(tip, manifest, parsed.base_offset, _SEGMENTS)
+                    named = child is not None and child.key == key
+                named = named or key == chain.manifest_key
+                is_passed_by = _is_passed_by(parsed, epoch, chain)
             if not named:
-                unnamed.append(key)
-        return unnamed
+                is_dead = standing.is_ours or is_passed_by
+                unnamed.append(Orphan(key, None if is_dead else Mark(epoch, chain.version)))
+        return verdict, unnamed
 
-    def _names(
-        self, tip: TopicIdPartition, manifest: Manifest | None, key: str, offset: int, level: int
-    ) -> bool:
-        """Whether the chain names `key` as the page of `level`, or the segment (-1), that begins at `offset`.
+    def _child_at(
+        self, tip: TopicIdPartition, manifest: Manifest | None, offset: int, level: int
+    ) -> Child | None:
+        """What the chain has at `offset`: its page of `level`, or what is not in one of those yet.
 
         What lies wholly below the start offset is not named, even if an immutable page still lists it.
         """
@@ -239,12 +331,31 @@ class Sweeper:
         while True:
             child = next((one for one in children if one.base_offset <= offset <= one.last_offset), None)
             if child is None or manifest is None or child.last_offset < manifest.start_offset:
-                return False  # pages below the start may be gone already: they are not even looked into
-            if child.key == key:
-                return True
+                return None  # pages below the start may be gone already: they are not even looked into
             if not isinstance(child, PageRef) or child.level <= level:
-                return False
+                return child
             children = self._chains.page(tip, child).children
+
+
+def _is_passed_by(parsed: SegmentKey | ManifestKey, leader_epoch: int, chain: CatalogEntry) -> bool:
+    """Whether the catalog takes no commit any more that would name what is not named by `chain`."""
+    if isinstance(parsed, SegmentKey):
+        return parsed.leader_epoch < leader_epoch or parsed.base_offset < chain.end_offset
+    return parsed.leader_epoch < leader_epoch or parsed.version <= chain.version
+
+
+def _is_paged(child: Child | None, parsed: PageKey, chain: CatalogEntry) -> bool:
+    """Whether no next version makes the page any more: `child`, what lies there, is in one of its level, or
+    lies there no more."""
+    if child is None:
+        return parsed.base_offset < chain.start_offset
+    return isinstance(child, PageRef) and child.level == parsed.level
+
+
+def _remembered(orphan: Orphan, before: _Seen | None, now_ms: int) -> _Seen:
+    if before is None:
+        return _Seen(now_ms, None)
+    return _Seen(before.first_ms, before.mark or orphan.mark)
 
 
 def _next_chunk(listing: Iterator[ObjectInfo]) -> list[Listed]:

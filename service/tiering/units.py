@@ -93,15 +93,22 @@ class CommitRefused(StorageError):
     """The catalog said no: another leader, another version, no such topic. Look at it again, later."""
 
 
+class Deposed(StorageError):
+    """Another node leads the partition by now, or this one in another epoch: what was begun is left there."""
+
+
 class Attempt:
     """The keys that one try writes. They are guarded against the sweeper until it is settled."""
 
-    def __init__(self, eraser: Eraser) -> None:
+    def __init__(self, eraser: Eraser, check: Callable[[], None]) -> None:
+        """`check` raises where nothing more may be written."""
         self._eraser = eraser
+        self._check = check
         self.keys: tuple[str, ...] = ()
 
     def writes(self, key: str) -> None:
         """Called before anything is written under `key`; from offload threads too, one at a time."""
+        self._check()
         self.keys = (*self.keys, key)
         self._eraser.guard(key)
 

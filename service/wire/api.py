@@ -417,7 +417,8 @@ def _downgrade_request(api: Api, version: int, message: Any) -> Any:
         message = api.downgrade(message, version)
     if type(message) is not canonical:
         return message
-    for name, default in dropped_fields(_request_class(api.key, version), canonical).items():
+    classes: tuple[Any, Any] = _request_class(api.key, version), canonical
+    for name, default in dropped_fields(*classes).items():
         if getattr(message, name) != default and name not in api.ignorable:
             raise ValueError(f"{api.name} version {version} has no {name}")
     return message

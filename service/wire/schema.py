@@ -17,10 +17,10 @@ Example::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from kio.schema.errors import ErrorCode
 from kio.serial._introspect import (
@@ -411,6 +411,17 @@ def element_encoder(version: type[Any], canonical: type[Any], path: Sequence[str
     return _entity(version, canonical).write
 
 
-def dropped_fields(version: type[Any], canonical: type[Any]) -> dict[str, object]:
-    """Top-level canonical fields that `version` cannot carry, with the defaults they must then have."""
-    return dict(_plan(version, canonical).absent)
+_DROPPED: Final[dict[tuple[type[Any], type[Any]], Mapping[str, object]]] = {}
+
+
+def dropped_fields(version: type[Any], canonical: type[Any]) -> Mapping[str, object]:
+    """Top-level canonical fields that `version` cannot carry, with the defaults they must then have.
+
+    Found once: it is asked with every request that a node sends to another.
+    """
+    found = _DROPPED.get((version, canonical))
+    if found is None:
+        carried = {field.name for field in fields(version)}
+        found = {field.name: _default(field) for field in fields(canonical) if field.name not in carried}
+        _DROPPED[version, canonical] = found
+    return found

@@ -98,7 +98,7 @@ class Replica:
         self._pieces: dict[SnapshotId, list[Piece]] = {}
         world = self.world
         identity = Identity(self.key, "cluster", (self.endpoint,), world.bootstrap, self.can_vote)
-        timing = Timing(auto_join=world.auto_join)
+        timing = Timing(auto_join=world.auto_join, append_linger_ms=world.linger_ms)
         self.machine = RaftMachine(identity, self.log, timing, world.random)
         world.plant_in(self)
         self.log.durable_end = self.log.end_offset

@@ -89,6 +89,7 @@ class MachinesWorld:
         self._falls = {moment: random.choice((0.0, 0.0, 0.1, 0.5)) for moment in FALLS}
         self._hangs = random.choice((0.0, 0.0, 0.05, 0.3))
         self._burst = random.choice((1, 1, 6))
+        self.linger_ms = Random(seed ^ 0x11).choice((0, 0, 0, 25))
         self.batches_read = random.choice((1, 2, 4))
         """most that one fetch gets"""
         self.late_ms = random.choice((400, 3000))

@@ -18,11 +18,6 @@ from tests.support.mixed import CONTROLLERS, FIRN, FIRST_BROKER, Mixed, mixed
 pytestmark = pytest.mark.java
 
 WAYS = ("term", "pause", "kill")
-GRAVE = re.compile(
-    r"FATAL|Encountered .*fault|\] ERROR (?!.*(Unexpected error|Exception when) handling request)"
-)
-"""Kafka's controllers call it an error that somebody else leads by now, or that they are asked for their
-versions while they start, in these words."""
 
 
 class Changes:
@@ -64,7 +59,7 @@ async def wander(cluster: Mixed, moves: int, changes: Changes) -> None:
 async def judge(cluster: Mixed, changes: Changes) -> None:
     """What was done is there, the three logs are equal, and Kafka's tool reads every record."""
     leaders = {name: [FIRST_BROKER] * count for name, count in changes.topics.items()}
-    assert await cluster.topics() == leaders
+    await cluster.has_topics(leaders)
     mark = await cluster.caught_up()
     await cluster.stop()
     logs = cluster.logs(mark.high_watermark)
@@ -75,11 +70,8 @@ async def judge(cluster: Mixed, changes: Changes) -> None:
     assert len(offsets) >= mark.high_watermark
     assert "isvalid: false" not in text
     assert "rror" not in text
-    for member in cluster.members.values():
-        said = member.log_path.read_text(errors="replace")
-        grave = [line for line in said.splitlines() if GRAVE.search(line)]
-        assert not grave, f"node {member.node_id}: {grave[:3]}"
-        assert not member.is_firn or "Traceback" not in said, said
+    complaints = {member.node_id: member.complaints() for member in cluster.members.values()}
+    assert not any(complaints.values()), complaints
     print(f"{len(cluster.led)} moves: {cluster.led}; {mark.high_watermark} offsets, the same on all three")
 
 
@@ -98,7 +90,7 @@ def test_leadership_wanders_through_firn_and_kafka(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("is_dynamic", [True, False], ids=["dynamic", "static"])
 def test_leadership_wanders_twenty_times(tmp_path: Path, is_dynamic: bool) -> None:
-    """Kafka's tool has formatted Kafka's directories; Kafka's broker restarts under each controller."""
+    """Kafka's tool has formatted Kafka's directories; Kafka's broker restarts under either's controller."""
 
     async def scenario() -> None:
         async with mixed(tmp_path, is_dynamic=is_dynamic, by_kafka=True) as cluster:

@@ -138,12 +138,14 @@ class Talk:
         )
         return answer.responses[0].partition_responses[0]
 
-    def produce_in_the_end(self, topic_id: Any, values: list[bytes], timestamp: int) -> Any:
+    def produce_in_the_end(
+        self, topic_id: Any, values: list[bytes], timestamp: int, partition: int = 0
+    ) -> Any:
         """As `produce`, tried again while the partition takes no records (KAFKA_STORAGE_ERROR)."""
         answers: list[Any] = []
 
         def taken() -> bool:
-            answers.append(self.produce(topic_id, values, timestamp))
+            answers.append(self.produce(topic_id, values, timestamp, partition))
             return bool(answers[-1].error_code != ErrorCode.kafka_storage_error)
 
         wait_until("the partition to take records", taken)

@@ -394,6 +394,7 @@ def test_brokers_are_refused_as_kafkas_controller_refuses_them(tmp_path: Path) -
         module = request_module(ApiKey.UNREGISTER_BROKER)
         answer = await call(fleet, ApiKey.UNREGISTER_BROKER, module.UnregisterBrokerRequest(broker_id=55))
         assert answer.error_code == ErrorCode.broker_id_not_registered
+        assert answer.error_message == "Broker ID 55 is not currently registered"
         await broker.close()
         await fleet.stop()
         assert not fleet.failures

@@ -356,9 +356,9 @@ def test_the_first_batch_comes_whole_whatever_the_budget(talk: Talk) -> None:
     assert values(talk.fetch(topic_id, 0, partition_max_bytes=10, max_bytes=10).records) == [b"x" * 5000]
 
 
-def list_offset(talk: Talk, timestamp: int, topic: str = "t") -> Any:
+def list_offset(talk: Talk, timestamp: int, topic: str = "t", partition: int = 0) -> Any:
     module = request_module(ApiKey.LIST_OFFSETS)
-    asked = module.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+    asked = module.ListOffsetsPartition(partition_index=partition, timestamp=timestamp)
     answer = talk(
         ApiKey.LIST_OFFSETS,
         "ListOffsetsRequest",
@@ -433,6 +433,43 @@ def test_a_reader_does_not_notice_the_border(tiered: Tiered) -> None:
 def test_a_fetch_may_begin_within_a_cold_batch(tiered: Tiered) -> None:
     answer = tiered.talk.fetch(tiered.topic_id, 14, max_wait=5000, partition_max_bytes=100)
     assert values(answer.records) == tiered.written[10:20]
+
+
+def test_cold_bytes_that_a_fetch_did_not_take_are_nobodys_at_once(
+    start: Callable[..., NodeThread], tmp_path: Path
+) -> None:
+    """Responses may hold so much and no more: what is kept for one that has gone is missing for others."""
+    (tmp_path / "bucket").mkdir()
+    node = start(firn_remote_url=f"file://{tmp_path}/bucket")
+    with node.client() as client:
+        talk = Talk(client)
+        config = {"retention_ms": "-1", "local_retention_bytes": "1", "internal_segment_bytes": "200000"}
+        topic_id = talk.create(
+            "t", 3, remote_storage_enable="true", file_delete_delay_ms="0", **config
+        ).topic_id
+        for n in range(9):
+            assert talk.produce_in_the_end(topic_id, [b"." * 150_000], DAY, n % 3).error_code == 0
+        for n in range(3):
+            is_cold = lambda n=n: list_offset(talk, -4, partition=n).offset == 2  # noqa: E731
+            wait_until("files to be gone", is_cold, 80)
+        module = request_module(ApiKey.FETCH)
+        asked = [
+            module.FetchPartition(partition=n, fetch_offset=0, partition_max_bytes=1 << 20) for n in range(3)
+        ]
+        gc.disable()
+        try:
+            answer = talk(
+                ApiKey.FETCH, "FetchRequest",
+                topics=(module.FetchTopic(topic_id=topic_id, partitions=tuple(asked)),),
+                max_wait=5000, min_bytes=1, max_bytes=200_000, isolation_level=0,
+                session_id=0, session_epoch=-1, forgotten_topics_data=(), rack_id="",
+            )  # fmt: skip
+            found = [values(one.records) for one in answer.responses[0].partitions]
+            assert sum(map(len, found)) == 1
+            wait_until("downloads to end", lambda: node.node.memory()["cold_downloads"] == 0)
+            wait_until("memory to be free", lambda: node.node.memory()["cold_answers"] == 0)
+        finally:
+            gc.enable()
 
 
 def test_places_of_both_tiers(tiered: Tiered) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
+from confluent_kafka import KafkaException
 
 from service.cli.main import main
+from tests.support.clients import Admin, Confluent, by_partition, make_rows
 from tests.support.processes import REPOSITORY, end, wait_until
 
 
@@ -44,6 +50,21 @@ def dev(
         end(process)
         if process.stdout is not None:
             process.stdout.close()
+
+
+def nodes(pid: int) -> dict[int, int]:
+    """Of `firn dev --nodes`: by node id the process, as its command line tells it."""
+    found = {}
+    for one in children(pid):
+        words = Path(f"/proc/{one}/cmdline").read_text().split("\0")
+        ids = [word.partition("=")[2] for word in words if word.startswith("node.id=")]
+        if ids:
+            found[int(ids[0])] = one
+    return found
+
+
+def group(pid: int) -> list[int]:
+    return [pid, *(one for child in children(pid) for one in group(child))]
 
 
 def children(pid: int) -> list[int]:
@@ -101,3 +122,58 @@ def test_the_tools_look_into_its_bucket_as_it_says(
         assert main(["fsck", "s3://firn/dev"]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == "clean"
     assert (data / "meta.properties").exists()
+
+
+@pytest.mark.parametrize("controllers", [3, 1])
+@pytest.mark.timeout(180)
+def test_three_nodes_are_one_cluster_and_end_together(tmp_path: Path, controllers: int) -> None:
+    with dev(tmp_path, "--nodes", "3", "--controllers", str(controllers)) as (process, said):
+        assert said["ready"].startswith("nodes 1, 2, 3 on ")
+        places = said["ready"].rpartition(" ")[2]
+        assert len(set(places.split(","))) == 3
+        Admin(places).create("t", 6)
+        rows = make_rows(60, 6)
+        Confluent().produce(places, "t", rows)
+        for partition, expected in by_partition(rows).items():
+            found = Confluent().read(places, "t", partition, 0, len(expected))
+            assert [one.value for one in found] == [one.value for one in expected]
+        started = group(process.pid)
+        assert set(nodes(process.pid)) == {1, 2, 3}
+        process.terminate()
+        began = time.monotonic()
+        assert process.wait(60) == 0
+        print(f"ended after {time.monotonic() - began:.1f} s")
+        wait_until("all of them to end", lambda: not any(map(is_alive, started)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.timeout(180)
+def test_a_node_that_dies_is_named_the_others_go_on_and_the_console_shows_it(tmp_path: Path) -> None:
+    with dev(tmp_path, "--nodes", "3", until="console") as (process, said):
+        places = said["ready"].rpartition(" ")[2].split(",")
+        assert process.stdout is not None
+        started = group(process.pid)
+
+        def watched() -> int:
+            with urlopen(said["console"], timeout=30) as answer:
+                found = re.search(r"(\d) of them watched", answer.read().decode())
+            return int(found[1]) if found else 0
+
+        wait_until("the console to show all", lambda: watched() == 3, 60, every=0.5)
+        os.kill(nodes(process.pid)[2], signal.SIGKILL)
+        line = next(line for line in process.stdout if "ended" in line)
+        assert line == "node 2 was ended by SIGKILL; nodes 1, 3 go on\n"
+        wait_until("the console to show it", lambda: watched() == 2, 60, every=0.5)
+        rest = f"{places[0]},{places[2]}"
+        wait_until("a topic to be made", lambda: create(rest, "t"), 60, every=0.5)
+        process.kill()
+        process.wait()
+        wait_until("all of them to end", lambda: not any(map(is_alive, started)), 60)
+
+
+def create(bootstrap: str, topic: str) -> bool:
+    """Whether the topic is there now."""
+    admin = Admin(bootstrap)
+    with contextlib.suppress(KafkaException):
+        admin.create(topic)
+    return topic in admin.topics()

@@ -49,7 +49,7 @@ class Changer:
         """changes that were refused for good"""
         self._host, _, port = bootstrap.rpartition(":")
         self._port = int(port)
-        self._pause_s = pause_s
+        self.pause_s = pause_s
         self._random = Random(seed)
         self._client: Client | None = None
         self._stop = threading.Event()
@@ -65,7 +65,7 @@ class Changer:
     def _run(self) -> None:
         kept: list[str] = []
         number = 0
-        while not self._stop.wait(self._pause_s * self._random.uniform(0.5, 1.5)):
+        while not self._stop.wait(self.pause_s * self._random.uniform(0.5, 1.5)):
             creates = len(kept) < _KEPT or self._random.random() < 0.5
             if creates:
                 number += 1
@@ -127,8 +127,17 @@ class Changes:
     """Changers for all nodes of a cluster, so many changes a second together. For a `with`."""
 
     def __init__(self, bootstraps: Sequence[tuple[int, str]], per_second: float, seed: int) -> None:
-        pause_s = len(bootstraps) / per_second
-        self.changers = [Changer(node_id, place, pause_s, seed + node_id) for node_id, place in bootstraps]
+        self._per_second, self._seed = per_second, seed
+        self.changers: list[Changer] = []
+        for node_id, place in bootstraps:
+            self.add(node_id, place)
+
+    def add(self, node_id: int, bootstrap: str) -> None:
+        """A node more, of which changes are asked: all of them together stay as many a second."""
+        pause_s = (len(self.changers) + 1) / self._per_second
+        self.changers.append(Changer(node_id, bootstrap, pause_s, self._seed + node_id))
+        for one in self.changers:
+            one.pause_s = pause_s
 
     def __enter__(self) -> Changes:
         return self

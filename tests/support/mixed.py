@@ -1,8 +1,8 @@
-"""A cluster in which Firn and Apache Kafka share the work: a quorum of both, and brokers below it.
+"""A cluster in which Firn and Apache Kafka share the work: a quorum of controllers, and brokers below it.
 
-Node 1 is a Firn controller, 2 and 3 are Kafka's; brokers of Kafka have ids from 101 on. All are processes.
-Their features are those that both know: Kafka's group, transaction, share and streams versions at level 0,
-and ours, the catalog's, too.
+Controllers have ids from 1 on, brokers from 101 on, and each is a process of either software's server. Their
+features are those that both know: Kafka's group, transaction, share and streams versions at level 0, and
+ours, the catalog's, too.
 """
 
 from __future__ import annotations
@@ -15,27 +15,32 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.base.disk import SystemDisk
 from service.base.errors import RequestError
 from service.base.world import World, system_world
 from service.cli.dev_nodes import agree_on_ports
 from service.config.cluster import ClusterConfig
+from service.hot.ensemble import load_ensemble
 from service.hot.log_dir import random_id
-from service.metadata.batches import decode_batches
+from service.metadata.batches import MetadataBatch, decode_batches
 from service.metadata.bootstrap import InitialController, parse_initial_controllers
 from service.metadata.features import cluster_features
 from service.metadata.formatting import Order, effective_levels, format_directories
+from service.metadata.records import BrokerRegistrationChangeRecord, RegisterBrokerRecord
 from service.network.channel import Channels
 from service.wire.api import ApiKey, request_module
 from service.wire.errors import UnsupportedVersion
 from tests.support.kafka_tools import RUNNER, tool
 from tests.support.peers import Address
-from tests.support.processes import REPOSITORY, end
+from tests.support.processes import REPOSITORY
 from tests.support.requirements import KAFKA_LIBS
 from tests.support.waiting import until
 
@@ -46,8 +51,16 @@ CONTROLLERS: Final = (1, 2, 3)
 FIRST_BROKER: Final = 101
 OFF: Final = ("group.version", "transaction.version", "share.version", "streams.version")
 _ELR: Final = "eligible.leader.replicas.version"
+_DONE: Final = (ErrorCode.topic_already_exists, ErrorCode.unknown_topic_or_partition)
+"""What a second try is told where the first one was done after all."""
 _LATE: Final = (ErrorCode.not_controller, ErrorCode.request_timed_out, ErrorCode.unknown_server_error)
-_GRAVE: Final = re.compile(r"^\[[^]]*\] (WARN|ERROR|FATAL) (.*)$|^(?!\s)(.*Exception.*)$", re.MULTILINE)
+_OUR_ERROR: Final = re.compile(r"Traceback| (ERROR|CRITICAL) ")
+_KAFKAS_ERROR: Final = re.compile(
+    r"FATAL|Encountered .*fault|"
+    r"\] ERROR (?!.*((Unexpected error|Exception when) handling request|processExpiredBrokerHeartbeat))"
+)
+"""Kafka's controllers call it an error that somebody else leads by now, that they are asked for their
+versions while they start, and that a busy machine has made them late, in these words."""
 _COMMON: Final = {
     "controller.listener.names": "CONTROLLER",
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
@@ -57,8 +70,7 @@ _COMMON: Final = {
     "broker.heartbeat.interval.ms": "500",
     "broker.session.timeout.ms": "6000",
 }
-_FOR_BROKERS: Final = {
-    "inter.broker.listener.name": "PLAINTEXT",
+_FOR_KAFKAS_BROKERS: Final = {
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "1",
 }
@@ -77,9 +89,10 @@ class Mark(NamedTuple):
 class Member:
     """One node, whoever's: a process on a folder and a port that stay the same."""
 
-    def __init__(self, node_id: int, folder: Path, port: int, settings: Mapping[str, str]) -> None:
-        self.node_id = node_id
-        self.is_firn = node_id == FIRN
+    def __init__(
+        self, node_id: int, folder: Path, port: int, settings: Mapping[str, str], *, is_firn: bool
+    ) -> None:
+        self.node_id, self.is_firn = node_id, is_firn
         self.address = Address(HOST, port)
         self.data = folder / f"node-{node_id}"
         self.properties = folder / f"node-{node_id}.properties"
@@ -96,6 +109,12 @@ class Member:
     @property
     def metadata_log(self) -> Path:
         return self.data / "__cluster_metadata-0"
+
+    @property
+    def directory_id(self) -> UUID:
+        meta = load_ensemble(SystemDisk(), [self.data]).formatted[self.data]
+        assert meta.directory_id is not None
+        return meta.directory_id
 
     def start(self) -> None:
         assert not self.running
@@ -141,12 +160,16 @@ class Member:
         text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
         return f"node {self.node_id} logged:\n" + "\n".join(text.splitlines()[-lines:])
 
+    def log_below(self, end_offset: int) -> bytes:
+        """Its metadata log, whole batches that begin below an offset."""
+        data = b"".join(path.read_bytes() for path in sorted(self.metadata_log.glob("*.log")))
+        return data[: _whole(data, end_offset)]
+
     def complaints(self) -> list[str]:
-        """What its log says at WARN and above."""
-        if not self.log_path.exists():
-            return []
-        text = self.log_path.read_text(errors="replace")
-        return [next(filter(None, one.groups()[1:])) for one in _GRAVE.finditer(text)]
+        """What its log calls an error, and none of Kafka's own."""
+        text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
+        grave = _OUR_ERROR if self.is_firn else _KAFKAS_ERROR
+        return [line for line in text.splitlines() if grave.search(line)]
 
 
 def _environment() -> dict[str, str]:
@@ -172,13 +195,16 @@ class Mixed:
         *,
         is_dynamic: bool = True,
         by_kafka: bool = False,
+        controllers: int = 3,
         brokers: int = 1,
+        firn: Collection[int] = (FIRN,),
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """`by_kafka`: Kafka's tool formats Kafka's directories, and not ours."""
+        """`by_kafka`: Kafka's tool formats Kafka's directories, and not ours. `firn`: the nodes that are
+        Firn's; the first of Kafka's brokers, if there is one, is asked for changes."""
         world = system_world()
-        ports, quorum = agree_on_ports(0, brokers, len(CONTROLLERS))
-        places = dict(zip(CONTROLLERS, quorum, strict=True))
+        ports, quorum = agree_on_ports(0, brokers, controllers)
+        places = dict(enumerate(quorum, start=1))
         voters = [InitialController(one, HOST, port, random_id(world)) for one, port in places.items()]
         named = (
             {"controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{port}" for port in quorum)}
@@ -189,16 +215,18 @@ class Mixed:
         )
         common = {**_COMMON, **named, **(settings or {})}
         self.controllers = {
-            one: Member(one, folder, port, _controller(common, port)) for one, port in places.items()
+            one: Member(one, folder, port, _controller(common, port), is_firn=one in firn)
+            for one, port in places.items()
         }
         self.brokers = {
-            one: Member(one, folder, port, _broker(common, port))
+            one: Member(one, folder, port, _broker(common, port, is_firn=one in firn), is_firn=one in firn)
             for one, port in enumerate(ports, start=FIRST_BROKER)
         }
         self.members = {**self.controllers, **self.brokers}
         initial = ",".join(map(str, voters)) if is_dynamic else ""
         for member in self.members.values():
             _format(world, member, initial, by_kafka=by_kafka and not member.is_firn)
+        self.asked = min(self.brokers.values(), key=lambda one: (one.is_firn, one.node_id))
         self.channels = Channels()
         self.led: list[int] = []
 
@@ -225,7 +253,9 @@ class Mixed:
         for member in self.controllers.values():
             if not member.is_firn and member.running:
                 member.kill()
-        assert await self.controllers[FIRN].terminate() == 0, self.controllers[FIRN].told()
+        for member in self.controllers.values():
+            if member.is_firn and member.running:
+                assert await member.terminate() == 0, member.told()
 
     async def __aenter__(self) -> Mixed:
         return await self.start()
@@ -287,11 +317,38 @@ class Mixed:
         deadline = time.monotonic() + seconds
         while True:
             mark = await self.leader()
-            if min(mark.ends.get(one, -1) for one in CONTROLLERS) >= goal.high_watermark:
+            if min(mark.ends.get(one, -1) for one in self.controllers) >= goal.high_watermark:
                 return mark
             if time.monotonic() > deadline:
-                raise AssertionError(f"{goal} was not reached: {mark}\n" + self.controllers[FIRN].told())
+                raise AssertionError(f"{goal} was not reached: {mark}")
             await asyncio.sleep(0.05)
+
+    async def has_topics(
+        self, leaders: Mapping[str, list[int]], broker: Member | None = None, seconds: float = 20
+    ) -> None:
+        """Once that broker, or the one that is asked, knows these topics and no others: Kafka's answers a
+        change before it does."""
+        deadline = time.monotonic() + seconds
+        while (found := await self.topics(broker)) != leaders:
+            assert time.monotonic() < deadline, found
+            await asyncio.sleep(0.1)
+
+    async def reached(self, broker: int, *, is_fenced: bool, seconds: float = 30) -> None:
+        """Once the log of a controller says that the broker is fenced, or is not."""
+        node_id = FIRN if self.controllers[FIRN].is_firn else (await self.leader()).node_id
+        deadline, state = time.monotonic() + seconds, None
+        while time.monotonic() < deadline:
+            for batch in decode_batches(self.controllers[node_id].log_below(1 << 62)):
+                for frame in batch.frames:
+                    record: Any = frame.record
+                    if isinstance(record, RegisterBrokerRecord) and record.broker_id == broker:
+                        state = record.fenced
+                    elif isinstance(record, BrokerRegistrationChangeRecord) and record.broker_id == broker:
+                        state = state if record.fenced == 0 else record.fenced > 0
+            if state is is_fenced:
+                return
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"broker {broker} is not what it should be; {self.brokers[broker].told()}")
 
     # -- leadership
 
@@ -319,15 +376,15 @@ class Mixed:
         self.led.append(after.node_id)
         return after
 
-    # -- changes, by a broker of Kafka's
+    # -- changes, by a broker
 
     async def change(self, key: ApiKey, message: Any, errors: Any, seconds: float = 30) -> None:
         """As clients do it: again, until the controller has answered. `errors(answer)`: those in it."""
-        deadline, broker = time.monotonic() + seconds, next(iter(self.brokers.values()))
+        deadline = time.monotonic() + seconds
         tries: list[str] = []
         while time.monotonic() < deadline:
             try:
-                answer = await self.ask(broker, key, message)
+                answer = await self.ask(self.asked, key, message)
             except (OSError, RequestError) as e:
                 tries.append(repr(e))
             else:
@@ -355,7 +412,7 @@ class Mixed:
     async def delete(self, *names: str) -> None:
         module = request_module(ApiKey.DELETE_TOPICS)
         topics = tuple(module.DeleteTopicState(name=name, topic_id=None) for name in names)
-        message = module.DeleteTopicsRequest(topics=topics, timeout=_seconds(4))
+        message = module.DeleteTopicsRequest(topics=topics, timeout=timedelta(seconds=4))
         await self.change(
             ApiKey.DELETE_TOPICS,
             message,
@@ -377,13 +434,13 @@ class Mixed:
             lambda one: [(r.error_code, r.error_message) for r in one.responses],
         )
 
-    async def topics(self) -> dict[str, list[int]]:
-        """As Kafka's broker knows them: the leader of each partition."""
+    async def topics(self, broker: Member | None = None) -> dict[str, list[int]]:
+        """As that broker knows them, or the one that is asked: the leader of each partition."""
         module = request_module(ApiKey.METADATA)
         message = module.MetadataRequest(
             topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
         )
-        answer = await self.ask(next(iter(self.brokers.values())), ApiKey.METADATA, message, 12)
+        answer = await self.ask(broker or self.asked, ApiKey.METADATA, message, 12)
         return {
             str(one.name): [
                 int(each.leader_id) for each in sorted(one.partitions, key=lambda p: p.partition_index)
@@ -391,11 +448,62 @@ class Mixed:
             for one in answer.topics
         }
 
+    # -- quorum
+
+    async def led_by(self, *node_ids: int) -> Mark:
+        """Leadership moves until one of those has it."""
+        for _ in range(20):
+            mark = await self.leader()
+            if mark.node_id in node_ids:
+                return mark
+            await self.move("term")
+        raise AssertionError(f"none of {node_ids} has led")
+
+    async def ask_leader(self, key: ApiKey, message: Any, seconds: float = 20) -> Any:
+        """The quorum's leader, until the answer is no error."""
+        deadline, errors = time.monotonic() + seconds, []
+        while time.monotonic() < deadline:
+            member = self.controllers[(await self.leader()).node_id]
+            try:
+                answer = await self.ask(member, key, message)
+            except (OSError, RequestError) as e:
+                errors.append(repr(e))
+            else:
+                if answer.error_code == ErrorCode.none:
+                    return answer
+                errors.append(f"{answer.error_code!r}: {answer.error_message}")
+            await asyncio.sleep(0.1)
+        raise AssertionError(f"{message} was never done: {errors[-3:]}")
+
+    async def remove_voter(self, node_id: int) -> None:
+        message = request_module(ApiKey.REMOVE_RAFT_VOTER).RemoveRaftVoterRequest(
+            cluster_id=CLUSTER_ID,
+            voter_id=node_id,
+            voter_directory_id=self.controllers[node_id].directory_id,
+        )
+        await self.ask_leader(ApiKey.REMOVE_RAFT_VOTER, message)
+
+    async def add_voter(self, node_id: int) -> None:
+        member, module = self.controllers[node_id], request_module(ApiKey.ADD_RAFT_VOTER)
+        listener = module.Listener(name="CONTROLLER", host=HOST, port=member.address.port)
+        message = module.AddRaftVoterRequest(
+            cluster_id=CLUSTER_ID,
+            timeout=timedelta(seconds=5),
+            voter_id=node_id,
+            voter_directory_id=member.directory_id,
+            listeners=(listener,),
+        )
+        await self.ask_leader(ApiKey.ADD_RAFT_VOTER, message)
+
     # -- judging
+
+    def batches(self) -> list[MetadataBatch]:
+        """What Firn's controller has in its log, committed or not."""
+        return list(decode_batches(self.controllers[FIRN].log_below(1 << 62)))
 
     def logs(self, end_offset: int) -> dict[int, bytes]:
         """Of nodes that are stopped: the log of each controller below an offset."""
-        return {one: _log_below(member.metadata_log, end_offset) for one, member in self.controllers.items()}
+        return {one: member.log_below(end_offset) for one, member in self.controllers.items()}
 
     def dumped(self, node_id: int) -> str:
         """A stopped node's log, as Kafka's own tool reads it."""
@@ -403,22 +511,14 @@ class Mixed:
         return tool("dump-log", "--cluster-metadata-decoder", "--files", ",".join(map(str, files)))
 
 
-_DONE: Final = (ErrorCode.topic_already_exists, ErrorCode.unknown_topic_or_partition)
-"""What a second try is told where the first one was done after all."""
-
-
-def _seconds(count: int) -> Any:
-    from datetime import timedelta
-
-    return timedelta(seconds=count)
-
-
 def _controller(common: Mapping[str, str], port: int) -> dict[str, str]:
     return {**common, "process.roles": "controller", "listeners": f"CONTROLLER://{HOST}:{port}"}
 
 
-def _broker(common: Mapping[str, str], port: int) -> dict[str, str]:
-    return {**common, **_FOR_BROKERS, "process.roles": "broker", "listeners": f"PLAINTEXT://{HOST}:{port}"}
+def _broker(common: Mapping[str, str], port: int, *, is_firn: bool) -> dict[str, str]:
+    own = {"firn.disk.watermarks.enable": "false"} if is_firn else _FOR_KAFKAS_BROKERS
+    listener = {"inter.broker.listener.name": "PLAINTEXT", "listeners": f"PLAINTEXT://{HOST}:{port}"}
+    return {**common, **own, **listener, "process.roles": "broker"}
 
 
 def _format(world: World, member: Member, initial: str, *, by_kafka: bool) -> None:
@@ -445,18 +545,15 @@ def _format(world: World, member: Member, initial: str, *, by_kafka: bool) -> No
     format_directories(world, order, lambda _: None)
 
 
-def _log_below(directory: Path, end_offset: int) -> bytes:
-    data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
+def _whole(data: bytes, end_offset: int) -> int:
+    """How many bytes are whole batches that begin below an offset."""
     size = 0
-    for batch in decode_batches(data):
-        if batch.base_offset >= end_offset:
+    while size + 12 <= len(data) and int.from_bytes(data[size : size + 8], "big") < end_offset:
+        after = size + 12 + int.from_bytes(data[size + 8 : size + 12], "big")
+        if after > len(data):
             break
-        size += 12 + int.from_bytes(data[size + 8 : size + 12], "big")
-    return data[:size]
-
-
-def ended(process: subprocess.Popen[bytes]) -> None:
-    end(process)
+        size = after
+    return size
 
 
 @contextlib.asynccontextmanager
@@ -472,8 +569,3 @@ async def mixed(folder: Path, **options: Any) -> AsyncIterator[Mixed]:
         raise
     finally:
         await cluster.close()
-
-
-def distinct(lines: Iterable[str]) -> list[str]:
-    """Each once, numbers aside."""
-    return sorted({re.sub(r"\d+", "N", line) for line in lines})

@@ -7,11 +7,18 @@ import subprocess
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
+from itertools import repeat
 from pathlib import Path
+from typing import NamedTuple
+from uuid import UUID
 
 from service.base.world import system_world
-from service.cli.dev_nodes import DevNode, Plan, agree_on_ports, format_nodes, lay_out
+from service.cli.dev_nodes import HOST, DevNode, Plan, agree_on_ports, format_nodes, lay_out
+from service.hot.log_dir import encode_uuid, random_id
+from service.metadata.bootstrap import InitialController
 from service.metadata.features import CATALOG_VERSION
+from service.network.client import Client
+from service.wire.api import ApiKey, request_module
 from tests.support.kafka_tools import RUNNER
 from tests.support.processes import FIRN, end, first_line, wait_until
 from tests.support.requirements import KAFKA_LIBS
@@ -32,6 +39,16 @@ FOR_KAFKA = {
 }
 
 
+class Quorum(NamedTuple):
+    """A quorum as one node tells it: `voters` and `observers` have directory ids, as the tools write them."""
+
+    leader: int
+    epoch: int
+    high_watermark: int
+    voters: dict[int, str]
+    observers: dict[int, str]
+
+
 class Member:
     """One node of a cluster, on a folder and ports that stay the same over restarts."""
 
@@ -42,17 +59,38 @@ class Member:
         self.data = Path(node.settings["log.dirs"])
         self.bootstrap = node.settings["listeners"].partition(",")[0].partition("://")[2]
         self.settings = {**node.settings, **(FOR_FIRN if program is Program.FIRN else FOR_KAFKA)}
+        self.environ: Mapping[str, str] = {}
         self.process: subprocess.Popen[str] | None = None
         self.log_path = folder / f"node-{node.node_id}.log"
 
+    @property
+    def properties(self) -> Path:
+        """The file of its settings, as they are now."""
+        path = self.folder / f"node-{self.node_id}.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
+        return path
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
     def start(self, seconds: float = 60) -> Member:
         """Returns once the node serves: it may need others for that."""
-        properties = self.folder / f"node-{self.node_id}.properties"
-        properties.write_text("".join(f"{key}={value}\n" for key, value in self.settings.items()))
+        self.launch()
+        assert self.process is not None
+        if self.program is Program.FIRN:
+            line = first_line(self.process, seconds)
+            assert line.startswith("ready: "), f"{line!r}; {self.log()}"
+        else:
+            wait_until(f"node {self.node_id} to serve; {self.log()}", self._has_started, seconds)
+        return self
+
+    def launch(self) -> None:
+        """Starts its process, and waits for nothing."""
         own = f"node.id={self.node_id}"
-        command = [str(FIRN), "server", str(properties), "--set", own]
+        command = [str(FIRN), "server", str(self.properties), "--set", own]
         if self.program is Program.KAFKA:
-            command = [str(RUNNER), "server", str(properties), "--override", own]
+            command = [str(RUNNER), "server", str(self.properties), "--override", own]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 command,
@@ -65,14 +103,19 @@ class Member:
                     "KAFKA_LIBS": str(KAFKA_LIBS),
                     "KAFKA_HEAP": "512m",
                     "KAFKA_LOG_LEVEL": "INFO",
+                    **self.environ,
                 },
             )
-        if self.program is Program.FIRN:
-            line = first_line(self.process, seconds)
-            assert line.startswith("ready: "), f"{line!r}; {self.log()}"
-        else:
-            wait_until(f"{own} to serve; {self.log()}", self._has_started, seconds)
-        return self
+
+    def refused(self, seconds: float = 60) -> str:
+        """Starts a node that must end by itself, and not well; what it logged of that."""
+        self.launch()
+        assert self.process is not None
+        try:
+            assert self.process.wait(seconds) == 1, self.log()
+        finally:
+            self.kill()
+        return self.said()
 
     def _has_started(self) -> bool:
         assert self.process is not None
@@ -92,11 +135,67 @@ class Member:
             end(self.process, seconds)
             self._close_pipe()
 
+    def leave(self, seconds: float = 60) -> None:
+        """SIGTERM, at which it must end, and well."""
+        assert self.process is not None
+        self.process.terminate()
+        try:
+            code = self.process.wait(seconds)
+        finally:
+            self.kill()
+        assert code == 0, f"node {self.node_id} left with {code}; {self.log()}"
+
     def _close_pipe(self) -> None:
         if self.process is not None and self.process.stdout is not None:
             self.process.stdout.close()
         with self.log_path.open("a") as log:
             log.write("\n\n")  # what follows is the next run's
+
+    def said(self) -> str:
+        """The log of its last run."""
+        return self.log_path.read_text(errors="replace").rstrip("\n").rpartition("\n\n")[2]
+
+    def quorum(self) -> Quorum:
+        """As the leader says, asked by way of this node."""
+        host, _, port = self.bootstrap.rpartition(":")
+        module = request_module(ApiKey.DESCRIBE_QUORUM)
+        partition = module.PartitionData(partition_index=0)
+        topic = module.TopicData(topic_name="__cluster_metadata", partitions=(partition,))
+        with Client(host, int(port), "test") as client:
+            answer = client.request(ApiKey.DESCRIBE_QUORUM, module.DescribeQuorumRequest(topics=(topic,)))
+        found = answer.topics[0].partitions[0]
+        return Quorum(
+            found.leader_id,
+            found.leader_epoch,
+            found.high_watermark,
+            *(
+                {one.replica_id: encode_uuid(one.replica_directory_id or UUID(int=0)) for one in replicas}
+                for replicas in (found.current_voters, found.observers)
+            ),
+        )
+
+    def partitions(self, topic: str) -> list[int]:
+        """The leaders of a topic's partitions, as this node tells them; none where it does not know it."""
+        host, _, port = self.bootstrap.rpartition(":")
+        module = request_module(ApiKey.METADATA)
+        asked = module.MetadataRequestTopic(topic_id=None, name=topic)
+        with Client(host, int(port), "test") as client:
+            request = module.MetadataRequest(
+                topics=(asked,), allow_auto_topic_creation=False, include_topic_authorized_operations=False
+            )
+            (found,) = client.request(ApiKey.METADATA, request).topics
+        ordered = sorted(found.partitions, key=lambda one: one.partition_index)
+        return [one.leader_id for one in ordered]
+
+    def topics(self) -> set[str]:
+        """As this node knows them."""
+        host, _, port = self.bootstrap.rpartition(":")
+        module = request_module(ApiKey.METADATA)
+        with Client(host, int(port), "test") as client:
+            request = module.MetadataRequest(
+                topics=None, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+            )
+            return {one.name for one in client.request(ApiKey.METADATA, request).topics}
 
     def log(self, lines: int = 40) -> str:
         text = self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
@@ -116,6 +215,7 @@ class Cluster:
         controllers: int = 3,
         settings: Mapping[str, str] | None = None,
         programs: Mapping[int, Program] | None = None,
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         world, chosen = system_world(), programs or {}
         ports = agree_on_ports(0, nodes, controllers)
@@ -126,10 +226,65 @@ class Cluster:
             node.node_id: Member(node, folder, chosen.get(node.node_id, Program.FIRN))
             for node in self.plan.nodes
         }
+        for member in self.members.values():
+            member.environ = environ or {}
+
+    @classmethod
+    def apart(
+        cls,
+        folder: Path,
+        controllers: Iterable[int],
+        brokers: Iterable[int],
+        settings: Mapping[str, str] | None = None,
+    ) -> Cluster:
+        """Nodes of one role each, all of Firn: controllers that are formatted, and brokers that are not."""
+        made = cls.__new__(cls)
+        world, ids, others = system_world(), list(controllers), list(brokers)
+        ports, quorum = agree_on_ports(0, len(others), len(ids))
+        voters = [InitialController(*one, random_id(world)) for one in zip(ids, repeat(HOST), quorum)]
+        common = {
+            **(settings or {}),
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.bootstrap.servers": ",".join(f"{HOST}:{port}" for port in quorum),
+        }
+
+        def node(node_id: int, role: str, listener: str) -> DevNode:
+            own = {"process.roles": role, "listeners": listener, "log.dirs": str(folder / f"node-{node_id}")}
+            return DevNode(node_id, role == "controller", {**common, "node.id": str(node_id), **own})
+
+        listeners = {
+            "controller": [f"CONTROLLER://{HOST}:{port}" for port in quorum],
+            "broker": [f"PLAINTEXT://{HOST}:{port}" for port in ports],
+        }
+        first = [node(*one) for one in zip(ids, repeat("controller"), listeners["controller"])]
+        rest = [node(*one) for one in zip(others, repeat("broker"), listeners["broker"])]
+        cluster_id = encode_uuid(random_id(world))
+        made.plan = Plan((*first, *rest), cluster_id, ",".join(map(str, voters)))
+        format_nodes(made.plan._replace(nodes=tuple(first)), world)
+        made.members = {one.node_id: Member(one, folder, Program.FIRN) for one in made.plan.nodes}
+        return made
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(member.bootstrap for member in self.members.values())
+        """Of the brokers."""
+        brokers = [one for one in self.members.values() if "broker" in one.settings["process.roles"]]
+        return ",".join(member.bootstrap for member in brokers)
+
+    def broker(self, node_id: int, settings: Mapping[str, str] | None = None) -> Member:
+        """A pure broker more, of Firn, on an empty directory; it is started by whom asked for it."""
+        folder, first = next(iter(self.members.values())).folder, self.plan.nodes[0].settings
+        (port,), _ = agree_on_ports(0, 1, 0)
+        common = ("controller.listener.names", "controller.quorum.bootstrap.servers")
+        own = {
+            **{key: first[key] for key in common},
+            **(settings or {}),
+            "node.id": str(node_id),
+            "process.roles": "broker",
+            "listeners": f"PLAINTEXT://{HOST}:{port}",
+            "log.dirs": str(folder / f"node-{node_id}"),
+        }
+        member = self.members[node_id] = Member(DevNode(node_id, False, own), folder, Program.FIRN)
+        return member
 
     @property
     def bootstrap_controllers(self) -> str:

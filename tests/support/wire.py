@@ -63,10 +63,11 @@ def _read(schema: Any, data: bytes, position: int) -> tuple[Any, int]:
 
 
 class RawConnection:
-    """One connection; `send` writes bytes as they are, `call` makes a request and reads its response."""
+    """One connection, to the first of the addresses; `send` writes bytes as they are, `call` makes a request
+    and reads its response."""
 
     def __init__(self, bootstrap: str, timeout: float = 20):
-        host, _, port = bootstrap.rpartition(":")
+        host, _, port = bootstrap.partition(",")[0].rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation_id = 0

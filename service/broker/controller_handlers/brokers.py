@@ -45,6 +45,8 @@ async def register(side: ControllerSide, context: RequestContext, request: Any) 
     try:
         epoch = await side.controller.register_broker(asked)
     except RequestError as e:
+        if e.code is not ErrorCode.not_controller:
+            side.refused(context, f"broker {asked.broker_id}, {e.code.name}: {e}")
         return BrokerRegistrationResponse(throttle_time=NO_THROTTLE, error_code=e.code)
     return BrokerRegistrationResponse(
         throttle_time=NO_THROTTLE, error_code=ErrorCode.none, broker_epoch=epoch
@@ -83,13 +85,13 @@ async def heartbeat(side: ControllerSide, context: RequestContext, request: Any)
 
 
 async def unregister(side: ControllerSide, context: RequestContext, request: Any) -> UnregisterBrokerResponse:
-    """UnregisterBroker: forget a broker. Without a message, as Kafka's controller."""
-    error = ErrorCode.none
+    """UnregisterBroker: forget a broker. Its message is empty where there is none, as Kafka's."""
+    error, message = ErrorCode.none, ""
     try:
         await side.controller.unregister_broker(request.broker_id)
     except RequestError as e:
-        error = e.code
-    return UnregisterBrokerResponse(throttle_time=NO_THROTTLE, error_code=error, error_message=None)
+        error, message = e.code, str(e)
+    return UnregisterBrokerResponse(throttle_time=NO_THROTTLE, error_code=error, error_message=message)
 
 
 async def allocate_producer_ids(

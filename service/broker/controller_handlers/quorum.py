@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Generator
 from typing import Any
 
+from kio.schema.errors import ErrorCode
+
 from service.broker.controller_side import ControllerSide
 from service.network.exchange import RequestContext, Response
 from service.wire.api import (
@@ -18,11 +20,20 @@ from service.wire.api import (
 from service.wire.primitives import MAX_ELEMENTS
 
 
-def handle(side: ControllerSide, context: RequestContext, request: Any) -> Awaitable[Any]:
+async def handle(side: ControllerSide, context: RequestContext, request: Any) -> Any:
     """Vote, BeginQuorumEpoch, EndQuorumEpoch, DescribeQuorum, FetchSnapshot and changes of voters."""
     context.cancel_on_disconnect = False
     key = context.api_key
-    return side.ask_quorum(key, APIS[key].max_version, request)
+    answer = await side.ask_quorum(key, APIS[key].max_version, request)
+    _look(side, context, answer)
+    return answer
+
+
+def _look(side: ControllerSide, context: RequestContext, answer: Any) -> None:
+    """Who belongs to another cluster goes on asking: that is to be found."""
+    # an answer to Fetch before version 7 has no place for it
+    if getattr(answer, "error_code", None) is ErrorCode.inconsistent_cluster_id:
+        side.refused(context, f"it does not belong to cluster {side.cluster_id}")
 
 
 # Fetch: its versions name topics differently, so each is read and written as it is.
@@ -40,9 +51,12 @@ def handle_fetch(side: ControllerSide, context: RequestContext, request: Any) ->
     """Fetch of the metadata log: it waits for records, and not for a peer that has gone."""
     context.cancel_on_disconnect = True
     header = RequestHeader(ApiKey.FETCH, context.api_version, context.correlation_id, context.client_id, 0)
-    return _fetch(side, header, request)
+    return _fetch(side, context, header, request)
 
 
-async def _fetch(side: ControllerSide, header: RequestHeader, request: Any) -> Response:
+async def _fetch(
+    side: ControllerSide, context: RequestContext, header: RequestHeader, request: Any
+) -> Response:
     answer = await side.ask_quorum(ApiKey.FETCH, header.api_version, request)
+    _look(side, context, answer)
     return Response([response_frame_as_is(header, answer)])

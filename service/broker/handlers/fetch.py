@@ -203,6 +203,14 @@ class _Fetching:
             self._broker.timers.purgatory.forget(self._wait)
         if self._task is not None:
             self._task.cancel()
+        self._forget()
+
+    def _forget(self) -> None:
+        """It is over. Downloads that came too late for it are others' memory, and must not wait for the
+        collector: they know the wait, which knows this fetch."""
+        if self._wait is not None:
+            self._wait = None
+            self._pass.forget_downloads()
 
     def _wait_first(self) -> None:
         fetch, remote = self._fetch, bool(self._pass.remote)
@@ -252,6 +260,7 @@ class _Fetching:
             if self._is_time_to_answer():
                 response = self._answer()
                 future.remove_done_callback(self._ended)  # it has nothing to end
+                self._forget()
                 future.set_result(response)
         except Exception as e:
             future.set_exception(e)

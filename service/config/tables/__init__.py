@@ -66,9 +66,7 @@ def _node_keys() -> Mapping[str, ConfigKey]:
 
 
 BROKER_KEYS: Final = _node_keys()
-REFUSED: Final[Mapping[str, str]] = MappingProxyType(
-    {name: reason for name, reason in REASONS.items() if name not in BROKER_KEYS}
-)
+REFUSED: Final[Mapping[str, str]] = REASONS
 """Names and prefixes (those with a dot at the end, and the S3 secrets) that people bring from elsewhere."""
 
 

@@ -14,10 +14,7 @@ REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "broker.id": "use node.id",
         "zookeeper.": "there is no ZooKeeper; metadata is a Raft log",
-        "metadata.log.dir": "the metadata log lives in the first of log.dirs",
-        "controller.quorum.bootstrap.servers": "a single node has no quorum to find; leave it out",
-        "inter.broker.listener.name": "a single node speaks to no other broker; leave it out",
-        "security.inter.broker.protocol": "a single node speaks to no other broker; leave it out",
+        "security.inter.broker.protocol": "nodes speak PLAINTEXT to each other; leave it out",
         "num.network.threads": "a node is one event loop; run more nodes to use more cores",
         "num.io.threads": "a node is one event loop; run more nodes to use more cores",
         "remote.log.storage.system.enable": "firn.remote.url is the switch: set it, or leave it out",

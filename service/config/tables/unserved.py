@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 _ONE_REPLICA: Final = "every partition has one replica, on this node"
-_ONE_NODE: Final = "a single node is broker and controller at once, in one process"
+_FIXED: Final = "the time that nodes give each other is fixed; a node's own deadlines are shorter"
 _NO_QUOTAS: Final = "quotas are not supported"
 _NO_SHARES: Final = "share groups are not supported"
 _NO_TOKENS: Final = "delegation tokens are not supported"
@@ -23,27 +23,14 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "alter.config.policy.class.name": _NO_PLUGINS,
         "alter.log.dirs.replication.quota.window.num": "replicas are not moved between log directories",
         "alter.log.dirs.replication.quota.window.size.seconds": "replicas are not moved between directories",
-        "auto.leader.rebalance.enable": _ONE_REPLICA,
         "background.threads": "a node is one event loop and small pools of threads",
-        "broker.heartbeat.interval.ms": _ONE_NODE,
-        "broker.session.timeout.ms": _ONE_NODE,
         "client.quota.callback.class": _NO_PLUGINS,
         "config.providers": _NO_PLUGINS,
         "connection.failed.authentication.delay.ms": "SASL is not supported",
         "connections.max.reauth.ms": "SASL is not supported",
-        "controlled.shutdown.enable": "a node always stops in order",
-        "controller.quorum.append.linger.ms": _ONE_NODE,
-        "controller.quorum.auto.join.enable": _ONE_NODE,
-        "controller.quorum.election.backoff.max.ms": _ONE_NODE,
-        "controller.quorum.election.timeout.ms": _ONE_NODE,
-        "controller.quorum.fetch.max.bytes": _ONE_NODE,
-        "controller.quorum.fetch.snapshot.max.bytes": _ONE_NODE,
-        "controller.quorum.fetch.timeout.ms": _ONE_NODE,
-        "controller.quorum.request.timeout.ms": _ONE_NODE,
-        "controller.quorum.retry.backoff.ms": _ONE_NODE,
         "controller.quota.window.num": _NO_QUOTAS,
         "controller.quota.window.size.seconds": _NO_QUOTAS,
-        "controller.socket.timeout.ms": _ONE_NODE,
+        "controller.socket.timeout.ms": _FIXED,
         "cordoned.log.dirs": "leave a directory out of log.dirs once it holds nothing",
         "create.topic.policy.class.name": _NO_PLUGINS,
         "delegation.token.expiry.check.interval.ms": _NO_TOKENS,
@@ -56,10 +43,8 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "follower.fetch.last.tiered.offset.enable": _ONE_REPLICA,
         "follower.replication.throttled.rate": _ONE_REPLICA,
         "follower.replication.throttled.replicas": _ONE_REPLICA,
-        "initial.broker.registration.timeout.ms": _ONE_NODE,
         "kafka.metrics.polling.interval.secs": _COUNTERS,
         "kafka.metrics.reporters": _COUNTERS,
-        "leader.imbalance.check.interval.seconds": _ONE_REPLICA,
         "leader.replication.throttled.rate": _ONE_REPLICA,
         "leader.replication.throttled.replicas": _ONE_REPLICA,
         "log.dir.failure.timeout.ms": "who asks for a partition of a failed directory is told at once",
@@ -71,9 +56,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "max.connections.per.ip": _NO_QUOTAS,
         "max.connections.per.ip.overrides": _NO_QUOTAS,
         "metadata.log.segment.ms": "segments of the metadata log roll by size: metadata.log.segment.bytes",
-        "metadata.max.idle.interval.ms": "nobody follows the metadata log, who would miss a record",
-        "metadata.max.retention.bytes": "the newest snapshot of the metadata is kept, and what follows it",
-        "metadata.max.retention.ms": "the newest snapshot of the metadata is kept, and what follows it",
         "metric.reporters": _COUNTERS,
         "metrics.num.samples": _COUNTERS,
         "metrics.recording.level": _COUNTERS,
@@ -107,17 +89,16 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "replica.socket.timeout.ms": _ONE_REPLICA,
         "replication.quota.window.num": _ONE_REPLICA,
         "replication.quota.window.size.seconds": _ONE_REPLICA,
-        "request.timeout.ms": _ONE_NODE,
+        "request.timeout.ms": _FIXED,
         "security.providers": _NO_PLUGINS,
         "share.coordinator.": _NO_SHARES,
         "share.fetch.purgatory.purge.interval.requests": _NO_SHARES,
-        "socket.connection.setup.timeout.max.ms": _ONE_NODE,
-        "socket.connection.setup.timeout.ms": _ONE_NODE,
+        "socket.connection.setup.timeout.max.ms": _FIXED,
+        "socket.connection.setup.timeout.ms": _FIXED,
         "socket.listen.backlog.size": "connections that wait are as many as the system allows",
         "socket.receive.buffer.bytes": _KERNEL_CHOOSES,
         "socket.send.buffer.bytes": _KERNEL_CHOOSES,
         "telemetry.max.bytes": "metrics of clients are not collected",
-        "unclean.leader.election.enable": _ONE_REPLICA,
     }
 )
 """Names, and prefixes (those with a dot at the end)."""

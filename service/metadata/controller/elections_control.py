@@ -38,6 +38,7 @@ CHANGE_US: Final = 15
 LOOK_US: Final = 2
 MOST_ELECTIONS: Final = 1000
 """Elections of one round of what is done from time to time (Kafka's ``maxElectionsPerImbalance``)"""
+_NOT_NEEDED: Final = "Leader election not needed for topic partition."
 _LOST_DIRECTORY: Final = 2
 _NOBODY: Final = -1
 
@@ -246,14 +247,17 @@ def _elect(
         return ElectionResult(name, number, ErrorCode.unknown_topic_or_partition, what), None
     is_preferred = kind is ElectionType.PREFERRED
     if state.leader == state.replicas[0] if is_preferred else state.has_leader:
-        return ElectionResult(name, number, ErrorCode.election_not_needed), None
+        return ElectionResult(name, number, ErrorCode.election_not_needed, _NOT_NEEDED), None
     election = Election.PREFERRED if is_preferred else Election.UNCLEAN
     record = elections.change(topic, number, state, election=election)
     if record is not None:
         return ElectionResult(name, number, ErrorCode.none), record
     if is_preferred:
-        return ElectionResult(name, number, ErrorCode.preferred_leader_not_available), None
-    return ElectionResult(name, number, ErrorCode.eligible_leaders_not_available), None
+        error, what = ErrorCode.preferred_leader_not_available, "The preferred leader was not available."
+    else:
+        error = ErrorCode.eligible_leaders_not_available
+        what = "Eligible topic partition leaders are not available."
+    return ElectionResult(name, number, error, what), None
 
 
 def balance_leaders(image: MetadataImage, settings: ElectionSettings) -> Steps[Decision[bool]]:

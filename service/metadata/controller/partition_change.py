@@ -5,8 +5,9 @@ Source: Apache Kafka ``PartitionChangeBuilder`` (metadata.version 30), KIP-966 f
 - A leader comes from the ISR, or from the eligible replicas (ELR) once the ISR is empty, in the order of the
   replicas; the one that leads stays while it may.
 - With ELR the ISR may become empty. Who leaves an ISR that is below the topic's ``min.insync.replicas`` goes
-  to the ELR, as it has everything that was committed; one that was stopped uncleanly never does. Where ISR
-  and ELR are empty, the last known leader is taken, and is marked as recovering.
+  to the ELR, as it has everything that was committed; one that was stopped uncleanly never does, nor one
+  that is no replica any more (Kafka keeps it there, where it can never lead, and is in the way of the last
+  known leader). Where ISR and ELR are empty, the last known leader is taken, and is marked as recovering.
 - Without ELR the last member of the ISR stays in it, and leads again when it is back.
 - An unclean election takes any replica that is alive, which may lose records.
 - A leader epoch begins when a leader is named, also the same one: so when a replica leaves for good; not when
@@ -149,8 +150,8 @@ class _Change:
             replicas = tuple(one for one in replicas if one not in self.removing)
             if not isr or not replicas:
                 return
-        fewer = len(self.adding) < len(self.removing)
-        if set(replicas if fewer else self.adding) <= set(isr):
+        needed = {*self.adding, *replicas} if len(self.adding) < len(self.removing) else {*self.adding}
+        if needed <= set(isr):
             self.isr, self.replicas, self.removing, self.adding = isr, replicas, (), ()
 
     def choose_eligible(self) -> None:
@@ -161,10 +162,9 @@ class _Change:
             self.eligible = ()
             return
         unclean = self.wanted.unclean
-        candidates = sorted({*self.eligible, *self.state.isr})
-        self.eligible = tuple(
-            one for one in candidates if one not in self.isr and one not in unclean and one in self.replicas
-        )
+        gone = set(self.state.replicas).difference(self.replicas)
+        candidates = sorted({*self.eligible, *self.state.isr} - gone)
+        self.eligible = tuple(one for one in candidates if one not in self.isr and one not in unclean)
 
     def elect(self) -> None:
         elected, is_unclean = self._elected()

@@ -98,7 +98,9 @@ def _wanted(
 ) -> Wanted:
     """What makes `target` of the replicas there are: those it lacks stay until the others are in sync.
 
-    Of a reassignment under way, what is added and removed stays as it is where nothing new is.
+    Of a reassignment under way what was being added goes on being added where nothing else is, as far as it
+    is still wanted, and what was to be removed stays where it is wanted. (Kafka goes on waiting for who is
+    not wanted any more, for ever, and in the end removes who is wanted again.)
     """
     check_assignment(elections.image.brokers, target)
     if not allows_factor_change:
@@ -114,7 +116,8 @@ def _wanted(
     removing = tuple(sorted(set(state.replicas).difference(target)))
     if adding and not replicates:
         raise bad_assignment(f"A replica on broker {adding[0]} would never be in sync. {DOES_NOT_REPLICATE}")
-    return Wanted(replicas=(*target, *removing), removing=removing or None, adding=adding or None)
+    adding = adding or tuple(one for one in state.adding_replicas if one in target)
+    return Wanted(replicas=(*target, *removing), removing=removing, adding=adding)
 
 
 def _called_off(

@@ -102,10 +102,13 @@ class Turns:
                 if deadline_ms is not None and self._clock.monotonic_ms() >= deadline_ms:
                     raise RequestError(ErrorCode.request_timed_out, "It was not decided in time.")
                 before = self._publisher.image if lead.image is None else lead.image
+                offset = self._publisher.next_offset
                 made = decide(before)
                 decision = made if isinstance(made, Decision) else await piece.go_on(made)
                 if decision.quorum_level is not None:
                     await self._level(decision.quorum_level)
+                elif decision.frames and self._publisher.next_offset != offset:
+                    continue  # what was decided may name the offset at which it was to stand
                 image = await self._proposed(lead, decision, before, piece)
             if lead.image is None:
                 lead.image = image

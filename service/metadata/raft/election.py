@@ -227,6 +227,13 @@ class Election:
             return
         (state.granted if answer.granted else state.rejected).add(peer.node_id)
 
+    def refused(self, peer: Peer, asked: VoteAsked) -> None:
+        """Nobody listens where a voter is reached. Where the others do not suffice, the election is lost now,
+        not when its time is up: two of three would wait for that whenever both stand at once."""
+        state = self._core.state
+        if isinstance(state, Candidate) and asked.epoch == self._core.epoch and not asked.pre_vote:
+            state.absent.add(peer.node_id)
+
     def unsupported(self, asked: VoteAsked) -> None:
         """A peer knows no pre-vote: then there is none."""
         core = self._core
@@ -261,7 +268,8 @@ class Election:
         if sum(node_id in state.granted for node_id in ids) >= core.voters.majority:
             self._won(state)
             return
-        is_lost = len(ids) - sum(node_id in state.rejected for node_id in ids) < core.voters.majority
+        against = state.rejected | state.absent if isinstance(state, Candidate) else state.rejected
+        is_lost = len(ids) - sum(node_id in against for node_id in ids) < core.voters.majority
         if isinstance(state, Candidate) and is_lost and not state.is_backing_off:
             state.is_backing_off = True
             # Kafka waits for the election's time to be up; pre-vote keeps it harmless not to.

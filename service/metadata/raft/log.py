@@ -73,18 +73,25 @@ class MetadataLog:
         state: QuorumState | None,
         static_voters: VoterSet | None = None,
         said: VotersSaid = NO_VOTERS_SAID,
+        is_promised: bool = True,
     ) -> MetadataLog:
         """Check the log, cut off a torn tail, and open it. Blocks.
 
         `snapshots`: those in the directory, oldest first; `snapshot`: the one that is read, None to read the
-        log from its beginning; `said`: the voters in it. Raises `CorruptionError` where anything but a torn
-        tail is wrong, having changed nothing; `StorageError` where the disk does not let us.
+        log from its beginning; `said`: the voters in it; `is_promised`: as `Durable` says.
+
+        Raises `CorruptionError` where anything but a torn tail is wrong, having changed nothing, and
+        `StorageError` where the disk does not let us.
         """
         noted = read_durable_offset(world.disk, directory)
         start = 0 if snapshot is None else snapshot.end_offset
         newest = snapshots[-1].end_offset if snapshots else 0
         durable = Durable(
-            start, max(newest, noted or 0), noted is not None, None if state is None else state.epoch
+            start,
+            max(newest, noted or 0),
+            noted is not None,
+            None if state is None else state.epoch,
+            is_promised,
         )
         try:
             control: list[bytes] = []

@@ -4,7 +4,7 @@ A crash tears the tail: bytes at the end of the log that were written and not fl
 was told of. They are cut. Whatever else is wrong is damage, and refused with the file and the position:
 
 - below the durable point (the newest snapshot's end, `durable-offset`);
-- with a valid batch behind it in the same file;
+- with a valid batch behind it in the same file, but for an observer's, which promised nobody anything;
 - a batch that is whole, and not the one that belongs there: another offset, an epoch that goes back or was
   never begun;
 - files that are missing, or that overlap.
@@ -59,6 +59,8 @@ class Durable(NamedTuple):
     offset: int
     is_exact: bool
     epoch: int | None
+    is_promised: bool = True
+    """Whether anybody was told of what is written. Of an observer's log nobody is, and it flushes nothing."""
 
 
 class LogEnd(NamedTuple):
@@ -183,6 +185,9 @@ class _Check:
             raise self._refusal(found.path, found.position, found.reason)
 
     def _is_followed(self, found: _Break) -> bool:
+        """Whether it was written to the device behind the break, which then was there, too."""
+        if not self._durable.is_promised:
+            return False  # the machine's end may have left any of it; it is fetched again
         later = [base for base in self._bases() if self._path(base) > found.path]
         if not self._durable.is_exact and any(self._disk.stat(self._path(base)).size for base in later):
             return True

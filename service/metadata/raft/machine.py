@@ -247,7 +247,9 @@ class RaftMachine:
             core.calls.pause(peer, core.now_ms)
             if isinstance(reply, Refused):
                 self.following.refused(peer)
-            if isinstance(asked, VoteAsked) and (
+            if isinstance(asked, VoteAsked) and isinstance(reply, Refused):
+                self.election.refused(peer, asked)
+            elif isinstance(asked, VoteAsked) and (
                 isinstance(reply, Unsupported)
                 or (isinstance(reply, Refusal) and reply.error is ErrorCode.unsupported_version)
             ):

@@ -66,6 +66,8 @@ class Candidate:
     deadline_ms: int
     granted: set[int]
     rejected: set[int] = field(default_factory=set)
+    absent: set[int] = field(default_factory=set)
+    """who refused the connection: nobody is there to vote"""
     is_backing_off: bool = False
     role = Role.CANDIDATE
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import zstandard
@@ -66,6 +66,16 @@ def dump(document: Mapping[str, Any]) -> bytes:
 def seal(document: Mapping[str, Any]) -> bytes:
     """The document's bytes with their checksum at the end."""
     return _sealed(dump(document)[:-1])
+
+
+def seal_rows(document: Mapping[str, Any], name: str, rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """As `seal` of `document` with the list `rows` as its last member, written one after the other: whoever
+    writes JSON lets no other thread run.
+
+    >>> seal_rows({"format": "f"}, "rows", [{"a": 1}, {}]) == seal({"format": "f", "rows": [{"a": 1}, {}]})
+    True
+    """
+    return _sealed(dump({**document, name: []})[:-2] + b",".join(map(dump, rows)) + b"]")
 
 
 def _sealed(body: bytes) -> bytes:

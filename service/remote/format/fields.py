@@ -62,14 +62,24 @@ def str_field(document: dict[str, Any], name: str) -> str:
 
 
 def uuid_field(document: dict[str, Any], name: str) -> UUID:
-    value = str_field(document, name)
+    return _uuid(str_field(document, name), name)
+
+
+def _uuid(value: object, name: str) -> UUID:
     try:
-        parsed = UUID(value)
-    except ValueError as e:
-        raise CorruptionError(f"{name}: {_shown(value)} is not a UUID") from e
+        parsed = UUID(value) if isinstance(value, str) else None
+    except ValueError:
+        parsed = None
+    if parsed is None:
+        raise CorruptionError(f"{name}: {_shown(value)} is not a UUID")
     if str(parsed) != value:
         raise CorruptionError(f"{name}: {_shown(value)} is not a UUID in its canonical form")
     return parsed
+
+
+def uuids_field(document: dict[str, Any], name: str, max_length: int) -> tuple[UUID, ...]:
+    """A list of UUIDs."""
+    return tuple(_uuid(value, name) for value in list_field(document, name, max_length))
 
 
 def object_field(document: dict[str, Any], name: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from service.remote.format.documents import (
     open_sealed,
     pack,
     seal,
+    seal_rows,
     unpack,
 )
 from service.remote.format.fields import (
@@ -33,6 +34,7 @@ from service.remote.format.fields import (
     saturated,
     str_field,
     uuid_field,
+    uuids_field,
 )
 from service.remote.format.keys import (
     MAX_EPOCH,
@@ -69,6 +71,7 @@ MAX_SMALL_BYTES: Final = 64 << 10
 MAX_TOPICS_BYTES: Final = 64 << 20
 MAX_TOPICS: Final = 1_000_000
 MAX_METADATA_BYTES: Final = 1 << 30
+MAX_MEMBERS: Final = 1_500
 
 _STAMP_FIELDS: Final = ("written_ms", "writer")
 _HEAD_FIELDS: Final = frozenset(
@@ -103,11 +106,15 @@ class MetadataRef(NamedTuple):
 
 
 class ClusterFile(NamedTuple):
-    """`cluster.json`: whose prefix it is, who claimed it last, and the newest snapshot of its metadata."""
+    """`cluster.json`: whose prefix it is, who took it over last, and the newest snapshot of its metadata.
+
+    `members` are the incarnations of the processes that may write beside that one, as its metadata had them.
+    """
 
     cluster_id: str
     stamp: Stamp | None = None
     metadata: MetadataRef | None = None
+    members: tuple[UUID, ...] = ()
 
 
 class TopicRow(NamedTuple):
@@ -331,8 +338,10 @@ def decode_head(data: bytes) -> Head:
 
 
 def encode_cluster(cluster: ClusterFile) -> bytes:
-    """`cluster.json`."""
+    """`cluster.json`. `ValueError` for more members than a reader takes."""
     metadata = cluster.metadata
+    if len(cluster.members) > MAX_MEMBERS:
+        raise ValueError(f"{len(cluster.members)} members of a cluster, at most {MAX_MEMBERS} fit")
     return seal(
         {
             "format": CLUSTER_FORMAT,
@@ -341,6 +350,7 @@ def encode_cluster(cluster: ClusterFile) -> bytes:
             "cluster_id": cluster.cluster_id,
             **stamp_fields(cluster.stamp),
             **({"metadata": metadata._asdict()} if metadata is not None else {}),
+            **({"members": list(map(str, cluster.members))} if cluster.members else {}),
         }
     )
 
@@ -353,7 +363,8 @@ def decode_cluster(data: bytes) -> ClusterFile:
         raise UnknownVersion(f"layout version {layout}, this software knows 1 to {LAYOUT_VERSION}")
     int_field(fields, "layout_version", 1, LAYOUT_VERSION)
     metadata = _metadata_ref(object_field(fields, "metadata")) if "metadata" in fields else None
-    return ClusterFile(str_field(fields, "cluster_id"), stamp_of(fields), metadata)
+    members = uuids_field(fields, "members", MAX_MEMBERS) if "members" in fields else ()
+    return ClusterFile(str_field(fields, "cluster_id"), stamp_of(fields), metadata, members)
 
 
 def _metadata_ref(fields: dict[str, Any]) -> MetadataRef:
@@ -374,7 +385,7 @@ def encode_topics(
     cluster_id: str, metadata_offset: int, topics: Sequence[TopicRow], stamp: Stamp | None = None
 ) -> bytes:
     """`topics.json`: the committed image up to `metadata_offset`, sorted by name."""
-    rows = [
+    rows = (
         {
             "name": topic.name,
             "topic_id": str(topic.topic_id),
@@ -382,17 +393,15 @@ def encode_topics(
             "configs": dict(sorted(topic.configs.items())),
         }
         for topic in sorted(topics, key=lambda topic: topic.name)
-    ]
-    return seal(
-        {
-            "format": TOPICS_FORMAT,
-            "format_version": FORMAT_VERSION,
-            "cluster_id": cluster_id,
-            "metadata_offset": metadata_offset,
-            **stamp_fields(stamp),
-            "topics": rows,
-        }
     )
+    head = {
+        "format": TOPICS_FORMAT,
+        "format_version": FORMAT_VERSION,
+        "cluster_id": cluster_id,
+        "metadata_offset": metadata_offset,
+        **stamp_fields(stamp),
+    }
+    return seal_rows(head, "topics", rows)
 
 
 class Topics(NamedTuple):

@@ -121,10 +121,9 @@ class Flights:
             if is_kept or not self._breaker.refuses(self._clock.monotonic_ms()):
                 return self._launch(resource, urgent=True)
             self.metrics.refused += 1
-            error = self._left_alone(resource)
-        refused = Flight(resource, urgent=True)
-        refused.future.set_exception(error)
-        return refused
+            refused = Flight(resource, urgent=True)
+            refused.future.set_exception(self._left_alone(resource))  # of which nobody knows yet
+            return refused
 
     def chunk(self, key: Hashable) -> Slot | None:
         """The chunk with this block where it is in memory; starts nothing."""
@@ -224,6 +223,7 @@ class Flights:
 
     def stats(self) -> FlightStats:
         with self._work:
+            self._let_forgotten_go()
             return FlightStats(
                 **asdict(self.metrics),
                 cached_bytes=self._chunks.cached_bytes,

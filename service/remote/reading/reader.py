@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -319,21 +320,31 @@ class RemoteReader:
             if flight is None:
                 future.set_exception(ReaderClosed("the reader is closed"))
                 return
-
-            def landed(done: Future[Any]) -> None:
-                error = done.exception()
-                if error is not None and not isinstance(flight.resource, GuessResource):
-                    future.set_exception(error)
-                    return
-                if error is None:
-                    at.pins[key] = done.result()
-                self._advance(at, compute, future)
-
-            flight.future.add_done_callback(landed)
+            # It must not know the flight, which knows it: what refers to itself waits for the collector.
+            is_guess = isinstance(flight.resource, GuessResource)
+            flight.future.add_done_callback(partial(self._landed, at, compute, future, key, is_guess))
         except Exception as e:
             future.set_exception(e)
         else:
             future.set_result(result)
+
+    def _landed(
+        self,
+        at: _At,
+        compute: Callable[[_At], T],
+        future: Future[T],
+        key: Hashable,
+        is_guess: bool,
+        done: Future[Any],
+    ) -> None:
+        """What a computation waited for is there, or will not be."""
+        error = done.exception()
+        if error is not None and not is_guess:
+            future.set_exception(error)
+            return
+        if error is None:
+            at.pins[key] = done.result()
+        self._advance(at, compute, future)
 
     def _manifest(self, at: _At, tip: TopicIdPartition, key: str) -> Manifest:
         manifest = at.manifest(key)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from heapq import merge
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 LOCK_NAME: Final = ".firn-lock"
 _LOCK_WAIT_MS: Final = 10_000
 _LOCK_POLL_S: Final = 0.01
+_RUN: Final = 1000
+"""So many objects are sorted in one go: 0.2 ms."""
 
 
 class FolderStore(ObstoreStore):
@@ -72,8 +76,13 @@ class FolderStore(ObstoreStore):
             self.put(key, data)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        listed = (info for info in super().list(prefix) if info.key != LOCK_NAME)
-        return iter(sorted(listed, key=lambda info: info.key.encode()))
+        # Runs, as whoever sorts lets no other thread run; lines, as the collector does not look at text.
+        runs: list[Iterator[str]] = []
+        listed = (_line(info) for info in super().list(prefix) if info.key != LOCK_NAME)
+        while run := sorted(islice(listed, _RUN)):
+            runs.append(iter(run))
+        del run
+        yield from map(_info_in, merge(*runs))
 
     @contextmanager
     def _locked(self, key: str) -> Iterator[None]:
@@ -112,3 +121,13 @@ class FolderStore(ObstoreStore):
                     break
         except DiskError as e:
             raise StoreUnavailable(f"{key}: {e}") from e
+
+
+def _line(info: ObjectInfo) -> str:
+    """As text that sorts by key: no file's name has a NUL, and UTF-8 sorts as its characters do."""
+    return f"{info.key}\0{info.size}\0{info.last_modified_ms}\0{info.etag}"
+
+
+def _info_in(line: str) -> ObjectInfo:
+    key, size, last_modified_ms, etag = line.split("\0")
+    return ObjectInfo(key, int(size), int(last_modified_ms), etag)

@@ -4,7 +4,7 @@ Whatever fails, lies, arrives late or crashes, and whoever leads, the invariants
 every moment; once it is quiet the bucket holds exactly the log.
 
 The catalog is one of three: in memory, decided by the controller on an image, or that one behind
-CommitCatalog, whose requests are lost, doubled and late.
+CommitCatalog, whose requests are lost, doubled and late, and come from brokers that were deposed.
 
 Two nodes hold the same partitions (the same batches, in segments of different sizes) and share one bucket and
 one quorum. A falsifying example is a seed: `replay(seed, kind=…)` runs it again.
@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 
 from service.base.threads import SystemThreads
 from service.base.types import Buffer, TopicIdPartition
+from service.broker.rpc_catalog import Registration
 from service.remote.format.manifest import Limits
 from service.remote.format.manifest_codec import Head, TopicRow, decode_head
 from service.remote.format.stamp import Writer
@@ -108,8 +109,8 @@ class Simulation:
             for number, segment_bytes in enumerate((900, 1500))
         ]
         self.wires = [Wire(self.catalog, rng) for _ in self.nodes if kind == "rpc"]
-        for node, wire in zip(self.nodes, self.wires, strict=False):
-            by_rpc(node.view, wire)
+        for number, (node, wire) in enumerate(zip(self.nodes, self.wires, strict=False)):
+            by_rpc(node.view, wire, Registration(number + 1, 10 * (number + 1)))
         self.bucket.on_head = self.nodes[0].store.on_head
         self.logs = [list(node.replicas) for node in self.nodes]
         self.leaders = [0] * partitions
@@ -192,6 +193,8 @@ class Simulation:
             node.view.stale = {**self.catalog.entries, **node.view.stale}
         self.leaders[partition] = self.rng.randrange(2)
         self.nodes[0].fence(self.replicas(partition)[0])
+        if isinstance(self.catalog, ImageCatalog):
+            self.catalog.leaders[UUID(int=7), partition] = self.leaders[partition] + 1
         self.follow(*self.rng.choice(((), (), (0,), (1,), (0, 1))))
 
     def lag_image(self) -> None:

@@ -22,7 +22,7 @@ from service.hot.retention import (
     decide,
     limits_of,
 )
-from tests.unit.hot.logs import START_MS, batch, open_log
+from tests.unit.hot.logs import START_MS, batch, open_log, raw
 
 
 def epochs(path: Path, *entries: tuple[int, int]) -> LeaderEpochs:
@@ -260,6 +260,15 @@ def test_records_from_the_future_stay_and_those_without_a_time_age_with_their_fi
     assert log.apply_local_retention(START_MS + 10**12) == 0
 
 
+def test_retention_asks_the_disk_nothing_about_an_empty_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be ten thousand of them, and each question gives the interpreter away."""
+    log = open_log(tmp_path, retention_ms=1000, retention_bytes=1)
+    monkeypatch.delattr(SystemDisk, "stat")
+    assert log.apply_local_retention(START_MS + 10**12) == 0
+
+
 def test_who_watches_sealed_segments_hears_of_all_that_changes_them(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=400, retention_bytes=800)
     news: list[int] = []
@@ -356,3 +365,14 @@ def test_an_epoch_that_began_before_the_start_moved_is_in_the_file_before_its_fi
     log.advance_log_start(5)
     log.append(batch(1), 1, START_MS)
     assert LeaderEpochs.load(SystemDisk(), log.dir).entries == ((0, 5), (1, 10))
+
+
+def test_who_led_and_wrote_nothing_forgets_that_epoch_when_it_is_cut_at_its_end(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    log.append(batch(10), 3, START_MS)
+    log.note_leader_epoch(4)
+    assert (log.epochs.newest, log.end_offset_of_epoch(3)) == (4, (3, 10))
+    assert log.truncate_to(10) == 10
+    assert (log.epochs.newest, log.end_offset_of_epoch(4)) == (3, (-1, -1))
+    log.append_raw(raw((10, 1, 3)))
+    assert log.end_offset_of_epoch(3) == (3, 11)

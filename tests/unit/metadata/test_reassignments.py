@@ -174,6 +174,21 @@ def test_a_move_under_way_gets_another_aim() -> None:
     assert state_of(image).replicas == (3,)
 
 
+def test_whom_the_last_aim_names_is_kept_and_nobody_else_is_waited_for() -> None:
+    image = image_with(partition(0, (1, 2), (1, 2), 1))
+    image, _ = alter(image, (0, (1, 3)))
+    assert listed(image) == [Reassignment("t", 0, (1, 3, 2), (3,), (2,))]
+    more, _ = alter(image, (0, (1, 2, 3)))
+    assert listed(more) == [Reassignment("t", 0, (1, 2, 3), (3,), ())], "2 is wanted again"
+    more, _ = in_sync(more, 1, 2, 3)
+    assert state_of(more).replicas == (1, 2, 3)
+    back, _ = alter(image, (0, (2, 1)))
+    assert not listed(back), "3 is not wanted any more"
+    assert (state_of(back).replicas, state_of(back).isr) == ((2, 1), (1, 2))
+    both, _ = alter(image, (0, (3, 4)))
+    assert listed(both) == [Reassignment("t", 0, (3, 4, 1, 2), (4,), (1, 2))]
+
+
 def test_a_partition_that_is_named_twice_is_changed_twice() -> None:
     image = image_with(partition(0, (1, 2, 3), (1, 2, 3), 1))
     after, results = alter(image, (0, (2,)), (0, (4,)))

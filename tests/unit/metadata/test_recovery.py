@@ -17,6 +17,7 @@ from service.metadata.controller.requests import AlterConfig, AlterResource, Cre
 from service.metadata.frames import newest
 from service.metadata.image import MetadataImage
 from service.metadata.raft.keys import SnapshotId
+from service.metadata.raft.log_check import Durable, LogEnd, check_log
 from service.metadata.raft.snapshots import list_snapshots
 from service.metadata.raft.state import QuorumState
 from service.metadata.raft.state_file import read_state
@@ -87,6 +88,25 @@ def test_a_batch_that_a_crash_tore_is_cut_off_and_the_rest_is_there(tmp_path: Pa
         assert content(await image_of(tmp_path)) == content(before)
 
     asyncio.run(scenario())
+
+
+def test_a_hole_is_damage_where_somebody_was_told_of_what_is_behind_it(tmp_path: Path) -> None:
+    batches = [
+        encode_batch(
+            [newest(TopicRecord(name=f"t{n}", topic_id=UUID(int=n + 1)))],
+            base_offset=n,
+            epoch=1,
+            timestamp_ms=0,
+        )
+        for n in range(3)
+    ]
+    hole = bytes(len(batches[1]))
+    (tmp_path / LOG).write_bytes(bytes(batches[0]) + hole + bytes(batches[2]))
+    durable = Durable(0, 0, is_exact=False, epoch=None)
+    with pytest.raises(CorruptionError, match="the metadata log is damaged at offset 1"):
+        check_log(SystemDisk(), tmp_path, durable)
+    assert check_log(SystemDisk(), tmp_path, durable._replace(is_promised=False)) == LogEnd(1, 1)
+    assert (tmp_path / LOG).read_bytes() == batches[0]
 
 
 def test_garbage_after_the_end_is_cut_off(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from service.remote.reading.chunk_cache import ChunkCache, Slot
 from service.remote.reading.read_ahead import IDLE_MS
-from tests.unit.remote.test_reader import CHUNK, TIP, World, settle
+from tests.unit.remote.test_reader import CHUNK, TIP, World, settle, until
 
 BLOCK = CHUNK // 4
 
@@ -112,6 +113,28 @@ def test_what_a_response_holds_is_free_when_it_is_out_or_forgotten(world: World)
     del future
     gc.collect()
     assert world.reader.share() == before
+
+
+def test_what_a_read_waited_for_is_free_without_the_collector(world: World) -> None:
+    """That looks rarely in a node, and chunks are large."""
+    world.archive.add_segment(60)
+    gc.collect()
+    gc.disable()
+    try:
+        world.store.gate.clear()
+        future = world.start(0)
+        world.store.gate.set()
+        read = future.result(20)
+        settle(world)
+        gone = weakref.ref(future)
+        del future
+        until(lambda: gone() is None)
+        before = world.reader.stats().flights.sending_bytes
+        assert before
+        del read
+        until(lambda: world.reader.stats().flights.sending_bytes == 0)
+    finally:
+        gc.enable()
 
 
 def test_a_download_waits_for_room_and_goes_when_a_response_is_out(world: World) -> None:

@@ -16,11 +16,13 @@ from crc32c import crc32c
 from service.base.errors import CorruptionError
 from service.base.threads import SystemThreads
 from service.remote.format.block_table import ROW
-from service.remote.format.documents import MAX_INFLATED_BYTES, unpack
+from service.remote.format.documents import MAX_INFLATED_BYTES, seal, unpack
 from service.remote.format.fields import MAX_INTEGER
 from service.remote.format.keys import SegmentKey, segment_key
 from service.remote.format.manifest import Limits, Manifest, Owner, Page, PageRef, SegmentEntry, live_segments
 from service.remote.format.manifest_codec import (
+    MAX_MEMBERS,
+    MAX_SMALL_BYTES,
     ClusterFile,
     MetadataRef,
     decode_cluster,
@@ -361,3 +363,26 @@ def test_blocks_of_a_planned_object_are_those_of_its_log() -> None:
     plan = planned()
     log = b"".join(plan.parts())[: plan.footer.log_length]
     assert tuple(plan.footer.blocks) == blocks_of(log, 700)
+
+
+def test_cluster_json_names_those_that_may_write_beside_its_keeper() -> None:
+    members = tuple(UUID(int=number) for number in range(MAX_MEMBERS))
+    cluster = ClusterFile("abc", STAMP, None, members)
+    data = encode_cluster(cluster)
+    assert decode_cluster(data) == cluster
+    assert len(data) <= MAX_SMALL_BYTES - 1000, "with whatever else it says"
+    assert b"members" not in encode_cluster(ClusterFile("abc", STAMP))
+    with pytest.raises(ValueError, match="1501 members"):
+        encode_cluster(cluster._replace(members=(*members, UUID(int=9999))))
+    body = {"format": "firn-cluster", "format_version": 2, "layout_version": 2, "cluster_id": "abc"}
+    for wrong in (
+        "x",
+        [1],
+        ["x"],
+        [str(UUID(int=1)).upper() + " "],
+        [None],
+        ["0" * 32],
+        [str(UUID(int=1))] * 1501,
+    ):
+        with pytest.raises(CorruptionError, match="members"):
+            decode_cluster(seal({**body, "members": wrong}))

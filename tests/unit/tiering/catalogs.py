@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from random import Random
 from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
+from service.base.errors import RequestError
 from service.broker.controllers import Active, Controllers
 from service.broker.rpc_catalog import Registration, RpcCatalog, commits_of, refused, response_of
 from service.metadata.controller.catalog_control import commit_catalog, remote_log_record
-from service.metadata.controller.requests import Endpoint, ResourceType
+from service.metadata.controller.requests import CatalogSender, Endpoint, ResourceType
 from service.metadata.delta import MetadataDelta
 from service.metadata.image import MetadataImage
-from service.metadata.records import ConfigRecord, PartitionRecord, RemoteLogRecord, TopicRecord
+from service.metadata.records import (
+    ConfigRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoteLogRecord,
+    TopicRecord,
+)
 from service.remote.catalog import CatalogCommit, CatalogEntry, CatalogResult
 from service.remote.stores.errors import StoreUnavailable
 from service.wire.api import (
@@ -24,14 +33,32 @@ from service.wire.api import (
     parse_request_header,
     response_frame,
 )
-from tests.unit.tiering.world import CatalogView, MemoryCatalog
+from tests.unit.tiering.world import CatalogView, MemoryCatalog, faulty
+
+BROKER = Registration(1, 10)
 
 
 class ImageCatalog(MemoryCatalog):
-    """Each commit is decided on a metadata image, and its record is read for what the image says then."""
+    """Each commit is decided on a metadata image, and its record is read for what the image says then.
 
-    def _commit(self, one: CatalogCommit) -> CatalogResult:
-        decision = commit_catalog(self._image(), [one])
+    `leaders` are the brokers that lead other partitions than broker 1 does.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.leaders: dict[tuple[UUID, int], int] = {}
+        self.brokers = {1: 10, 2: 20}
+
+    async def commit_from(
+        self, sender: CatalogSender, commits: Sequence[CatalogCommit]
+    ) -> list[CatalogResult]:
+        """As `commit`, of a broker. Raises `RequestError` STALE_BROKER_EPOCH."""
+        await asyncio.sleep(0)
+        with faulty(self.decide("commit", str(commits[0].tip)), "commit"):
+            return [self._commit(one, sender) for one in commits]
+
+    def _commit(self, one: CatalogCommit, sender: CatalogSender | None = None) -> CatalogResult:
+        decision = commit_catalog(self._image(), [one], sender=sender)
         for frame in decision.frames:
             record = frame.record
             assert isinstance(record, RemoteLogRecord)
@@ -43,7 +70,16 @@ class ImageCatalog(MemoryCatalog):
         return result
 
     def _image(self) -> MetadataImage:
-        records: list[Any] = []
+        records: list[Any] = [
+            RegisterBrokerRecord(
+                broker_id=number,
+                incarnation_id=UUID(int=number),
+                broker_epoch=epoch,
+                end_points=(),
+                rack=None,
+            )
+            for number, epoch in self.brokers.items()
+        ]
         for number, topic_id in enumerate(sorted({topic_id for topic_id, _ in self.leader_epochs})):
             name = f"topic-{number}"
             records.append(TopicRecord(name=name, topic_id=topic_id))
@@ -66,7 +102,7 @@ class ImageCatalog(MemoryCatalog):
                     isr=(1,),
                     removing_replicas=(),
                     adding_replicas=(),
-                    leader=1,
+                    leader=self.leaders.get((topic_id, partition), 1),
                     leader_epoch=epoch,
                     partition_epoch=epoch,
                     directories=(),
@@ -82,7 +118,6 @@ class Wire:
     def __init__(self, catalog: MemoryCatalog, random: Random) -> None:
         self.catalog = catalog
         self.fault_share = 0.0
-        self.epochs = {1: 10}
         self.served = 0
         self._random = random
         self._late: list[bytes] = []
@@ -129,15 +164,22 @@ class Wire:
         request = decode_request(header, frame)
         if self._happens():
             answer = refused(ErrorCode.not_controller)
-        elif self.epochs.get(request.broker_id) != request.broker_epoch:
-            answer = refused(ErrorCode.stale_broker_epoch)
         else:
+            sender = CatalogSender(request.broker_id, request.broker_epoch)
             commits = commits_of(request, lambda topic_id: "events")
-            results = await self.catalog.commit(commits) if commits else []
-            for topic_id in request.forgotten_topics:
-                self.catalog.buried.pop(topic_id, None)
-            answer = response_of(results, 5)
+            try:
+                results = await self._decide(sender, commits) if commits else []
+                for topic_id in request.forgotten_topics:
+                    self.catalog.buried.pop(topic_id, None)
+                answer = response_of(results, 5)
+            except RequestError as e:
+                answer = refused(e.code)
         return memoryview(response_frame(header, answer))[4:]
+
+    async def _decide(self, sender: CatalogSender, commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
+        if isinstance(self.catalog, ImageCatalog):
+            return await self.catalog.commit_from(sender, commits)
+        return await self.catalog.commit(commits)
 
 
 class Reached:
@@ -158,15 +200,17 @@ class Quorum:
         return Active(9, 1, Endpoint("CONTROLLER", "controller", 9093))
 
 
-def rpc_catalog(view: CatalogView, wire: Wire, *, timeout_ms: int = 2_000) -> RpcCatalog:
+def rpc_catalog(
+    view: CatalogView, wire: Wire, registration: Registration = BROKER, *, timeout_ms: int = 2_000
+) -> RpcCatalog:
     """The catalog of a broker behind `wire`."""
-    controllers = Controllers(1, Quorum(), wire, retry_ms=1)
-    return RpcCatalog(controllers, Reached(view), lambda: Registration(1, 10), timeout_ms=timeout_ms)
+    controllers = Controllers(registration.broker_id, Quorum(), wire, retry_ms=1)
+    return RpcCatalog(controllers, Reached(view), lambda: registration, timeout_ms=timeout_ms)
 
 
-def by_rpc(view: CatalogView, wire: Wire) -> None:
+def by_rpc(view: CatalogView, wire: Wire, registration: Registration = BROKER) -> None:
     """From now on `view` commits through `wire`."""
-    catalog = rpc_catalog(view, wire)
+    catalog = rpc_catalog(view, wire, registration)
 
     async def commit(commits: Sequence[CatalogCommit]) -> list[CatalogResult]:
         return await catalog.commit(commits)

@@ -64,6 +64,29 @@ def test_a_sealed_segment_is_offloaded_at_once_and_nobody_else_is_looked_at(
     world.check()
 
 
+def test_heads_are_looked_at_again_where_there_are_any_and_not_all_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path, partitions=30, settings=SETTINGS)
+    for replica in world.replicas[:20]:
+        world.fill(1, replica)
+    world.run()
+    looks: list[str] = []
+
+    def noted(operation: str, key: str) -> Fault:
+        if operation == "get" and key.endswith("HEAD"):
+            looks.append(key)
+        return Fault.PASS
+
+    world.store.decide = noted
+    most = 0
+    for _ in range(8):
+        before = len(looks)
+        world.clock.advance(world.settings.heads_interval_ms // 8)
+        world.run()
+        most = max(most, len(looks) - before)
+    assert len(set(looks)) == 20, "the others have none"
+    assert most < 15
+
+
 def test_a_partition_that_comes_is_taken_on_and_one_that_goes_is_let_go(tmp_path: Path) -> None:
     world = live(World(tmp_path, partitions=2, settings=QUIET))
 

@@ -130,7 +130,7 @@ class FaultyStore:
             return self.inner.list(prefix)
 
     def delete(self, keys: Sequence[str]) -> None:
-        with self._fault("delete", keys[0]):
+        with self._fault("delete", next(iter(keys), "")):
             self.inner.delete(keys)
 
     def put_if_absent(self, key: str, data: Buffer) -> bool:

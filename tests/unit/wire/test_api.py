@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from datetime import timedelta
+from importlib import import_module
 from typing import Any
 from uuid import uuid4
 
@@ -26,6 +27,7 @@ from service.wire.api import (
     response_module,
 )
 from service.wire.errors import MalformedMessage, UnsupportedRequest
+from service.wire.schema import dropped_fields
 
 
 def head(key: int, version: int, client: bytes | None = b"me", tags: bytes = b"") -> bytes:
@@ -214,3 +216,13 @@ def test_records_parts_are_passed_through_untouched() -> None:
     assert parts[2] is in_memory
     heads = len(parts[0]) + len(parts[3])  # type: ignore[arg-type]
     assert int.from_bytes(parts[0][:4], "big") == heads + 70_000 + 7 - 4  # type: ignore[index]
+
+
+def test_what_a_version_cannot_carry_is_found_once() -> None:
+    m = request_module(ApiKey.BROKER_HEARTBEAT)
+    newest, oldest = m.BrokerHeartbeatRequest, import_module("kio.schema.broker_heartbeat.v0.request")
+    found = dropped_fields(oldest.BrokerHeartbeatRequest, newest)
+    assert "offline_log_dirs" in found
+    assert "broker_id" not in found
+    assert dropped_fields(newest, newest) == {}
+    assert dropped_fields(oldest.BrokerHeartbeatRequest, newest) is found

@@ -1,0 +1,101 @@
+"""Who of a cluster's brokers keeps the prefix that they share, by this node's own image.
+
+The unfenced broker of lowest id. Images lag, so two may take themselves for it for a moment: before it
+deletes anything each passes a barrier, behind which its image holds all that was committed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import Final
+from uuid import UUID
+
+from service.base.types import TopicIdPartition
+from service.metadata.delta import MetadataDelta
+from service.metadata.image import BrokerImage, MetadataImage
+
+MAX_SEEN: Final = 10_000
+"""So many processes are remembered after they went; each is a start of a broker."""
+
+
+class ClusterHouse:
+    """Is a `tiering.ports.House`. Owned by the event loop.
+
+    `published` is to be called with each change of the image, before anybody acts on that.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        incarnation: UUID,
+        image: Callable[[], MetadataImage],
+        barrier: Callable[[], Awaitable[int]],
+    ) -> None:
+        """`incarnation` is this process's, as it registers."""
+        self._node_id = node_id
+        self._incarnation = incarnation
+        self._image = image
+        self._barrier = barrier
+        self._seen: dict[UUID, None] = {}
+        self._changed: Callable[[], None] = lambda: None
+        self._see(image().brokers.values())
+
+    def published(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> None:
+        """The image is another one."""
+        if delta.brokers:
+            self._see(image.brokers[one] for one in sorted(delta.brokers) if one in image.brokers)
+            self._changed()
+
+    def _see(self, brokers: Iterable[BrokerImage]) -> None:
+        for broker in brokers:
+            self._seen.pop(broker.incarnation_id, None)
+            self._seen[broker.incarnation_id] = None
+        while len(self._seen) > MAX_SEEN:
+            del self._seen[next(iter(self._seen))]
+
+    def is_keeper(self) -> bool:
+        unfenced = (one.id for one in self._image().brokers.values() if not one.fenced)
+        return min(unfenced, default=None) == self._node_id and self.is_unfenced()
+
+    def is_unfenced(self) -> bool:
+        own = self._image().brokers.get(self._node_id)
+        return own is not None and own.incarnation_id == self._incarnation and not own.fenced
+
+    def knows(self, incarnation: UUID, /) -> bool:
+        registered = (one.incarnation_id for one in self._image().brokers.values())
+        return incarnation in self._seen or incarnation in registered
+
+    def members(self) -> tuple[UUID, ...]:
+        return tuple(sorted(one.incarnation_id for one in self._image().brokers.values()))
+
+    def leads(self, topic_id: UUID, partition: int) -> bool:
+        """Whether this node leads the partition."""
+        found = self._image().partition(topic_id, partition)
+        return found is not None and found.leader == self._node_id
+
+    def moved(
+        self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta
+    ) -> Iterator[tuple[UUID, int]]:
+        """The partitions that this node leads or did lead, and whose leadership is another by that change."""
+        for topic_id in delta.topics:
+            for number in delta.changed_partitions(topic_id):
+                one, other = before.partition(topic_id, number), image.partition(topic_id, number)
+                was, now = (None if p is None else (p.leader, p.leader_epoch) for p in (one, other))
+                if was != now and any(state and state[0] == self._node_id for state in (was, now)):
+                    yield topic_id, number
+
+    def leader_epoch(self, topic_id: UUID, partition: int, /) -> int | None:
+        found = self._image().partition(topic_id, partition)
+        return found.leader_epoch if found is not None else None
+
+    def others(self) -> Iterable[TopicIdPartition]:
+        for topic in self._image().topics_by_id.values():
+            for number, partition in topic.partitions.items():
+                if partition.leader != self._node_id:
+                    yield TopicIdPartition(topic.id, topic.name, number)
+
+    async def barrier(self) -> int:
+        return await self._barrier()
+
+    def watch(self, changed: Callable[[], None], /) -> None:
+        self._changed = changed

@@ -1,0 +1,68 @@
+"""Which of the batches that a leader sent may be appended: judged by their headers, before any is. [P]
+
+Apache Kafka 4.3 ``UnifiedLog.appendAsFollower`` (``analyzeAndValidateRecords``), KAFKA-18723.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
+
+
+class Header(Protocol):
+    """Of one batch; `records.batch.BatchHeader` is one."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def partition_leader_epoch(self) -> int: ...
+
+
+class Fit(NamedTuple):
+    """The first `taken` batches follow on the log, which ends at `end_offset` with them. `why` tells what is
+    wrong with the next one; it and all behind it are not taken."""
+
+    taken: int
+    end_offset: int
+    latest_epoch: int
+    why: str = ""
+    begins_at: int = NO_OFFSET
+    """An empty log begins here, below its start: that lies within the leader's first batch."""
+
+
+def fit(
+    headers: Iterable[Header],
+    *,
+    start_offset: int,
+    end_offset: int,
+    latest_epoch: int,
+    leader_epoch: int,
+    may_lack: bool,
+) -> Fit:
+    """Judge batches that were fetched in `leader_epoch` from `end_offset`, where our log ends, its last
+    record being of `latest_epoch`. `may_lack`: the topic is or was compacted, so offsets may be missing.
+
+    A batch of a later epoch was written after the leader of the fetch had lost its leadership, and after a
+    truncation that we know nothing of.
+    """
+    taken, end, epoch, begins_at = 0, end_offset, latest_epoch, NO_OFFSET
+    for header in headers:
+        base, later = header.base_offset, header.next_offset
+        if not taken and base < end < later and start_offset == end_offset and base >= 0:
+            begins_at = end = base
+        if base < end or later <= base:
+            return Fit(taken, end, epoch, f"offsets {base} to {later} at {end}", begins_at)
+        if base > end and not may_lack:
+            return Fit(taken, end, epoch, f"offset {base} at {end}", begins_at)
+        its_epoch = header.partition_leader_epoch
+        if its_epoch > leader_epoch:
+            why = f"epoch {its_epoch} at {base}, fetched in {leader_epoch}"
+            return Fit(taken, end, epoch, why, begins_at)
+        if its_epoch < epoch or (its_epoch == NO_LEADER_EPOCH and taken):
+            return Fit(taken, end, epoch, f"epoch {its_epoch} at {base}, after {epoch}", begins_at)
+        taken, end, epoch = taken + 1, later, its_epoch
+    return Fit(taken, end, epoch, "", begins_at)

@@ -1,0 +1,452 @@
+"""The loop that fetches from one leader: the shell of `FollowerMachine`, over a channel of its own.
+
+One request at a time. What an answer brings is appended as it came, run by run of whole batches, in slices of
+the loop's time; before each it is asked whether it is still wanted. What takes long beside it, questions and
+what is built out of the archive, goes on beside the other partitions' fetches. Owned by the event loop.
+
+An error that is no peer's and no disk's leaves `run`: it is a bug, and whoever runs it ends the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import Clock
+from service.base.errors import CorruptionError, RequestError, StorageError
+from service.base.slices import Slice
+from service.base.types import TopicIdPartition
+from service.records.batch import BatchHeader, complete_headers
+from service.replication.arriving import Fit, fit
+from service.replication.follower import (
+    Append,
+    AskOffsets,
+    BuildLocalStart,
+    Done,
+    Effect,
+    Fetch,
+    FetchAnswer,
+    Follow,
+    FollowerLog,
+    FollowerMachine,
+    FollowerSettings,
+    Hold,
+    Offsets,
+    PartitionAnswer,
+    Restart,
+    Truncate,
+    Warn,
+)
+from service.wire.api import ApiKey, request_module
+from service.wire.errors import UnsupportedVersion
+
+FIRST_FETCH_VERSION: Final = 15
+"""the first that says the broker's epoch (KIP-903), and it knows topics by id"""
+_LATEST: Final = -1
+_EARLIEST: Final = -2
+_PARTITION_US: Final = 4
+_EFFECT_US: Final = 60
+_BATCH_US: Final = 10
+_BYTES_PER_US: Final = 1_000
+_RUN_US: Final = 1_000
+"""of batches that are checked and written in one go"""
+
+
+class Leader(Protocol):
+    """A connection to the leader; `network.channel.Channel` is one."""
+
+    async def versions(self) -> Mapping[int, tuple[int, int]]: ...
+    async def call(
+        self, api_key: int, version: int | None, message: Any, *, timeout_ms: int | None = None
+    ) -> Any: ...
+
+
+class Replica(FollowerLog, Protocol):
+    """A log that follows, and what is done to it. All of these raise `StorageError` where its files cannot be
+    relied on any more."""
+
+    @property
+    def may_lack(self) -> bool:
+        """Whether offsets may be missing, as the topic is or was compacted."""
+
+    def append(self, batches: memoryview) -> None:
+        """Append whole batches that follow on the log, unchanged. `CorruptionError` where a checksum or an
+        offset is wrong: nothing is written then."""
+
+    def truncate(self, offset: int, *, is_below_high_watermark: bool) -> None:
+        """As `follower.Truncate` says. The log may end lower, where a batch reaches beyond `offset`."""
+
+    def restart(self, offset: int) -> None:
+        """As `follower.Restart` says; a start that lies beyond `offset` stays where it is."""
+
+    def follow(self, high_watermark: int, start_offset: int) -> None:
+        """As `follower.Follow` says."""
+
+
+class Archive(Protocol):
+    async def build(
+        self, tip: TopicIdPartition, leader_epoch: int, start_offset: int, is_wanted: Callable[[], bool]
+    ) -> bool:
+        """As `follower.BuildLocalStart` says; False where it cannot be done now. Asks `is_wanted` before the
+        log is touched. `StorageError` as a `Replica`."""
+
+
+class FetcherSettings(NamedTuple):
+    max_wait_ms: int = 500
+    """``replica.fetch.wait.max.ms``"""
+    min_bytes: int = 1
+    """``replica.fetch.min.bytes``"""
+    max_bytes: int = 1 << 20
+    """``replica.fetch.max.bytes``, of one partition"""
+    response_max_bytes: int = 10 << 20
+    """``replica.fetch.response.max.bytes``"""
+    backoff_ms: int = 1_000
+    """``replica.fetch.backoff.ms``"""
+    timeout_ms: int = 30_000
+    """``replica.socket.timeout.ms``"""
+
+
+class Fetcher:
+    """All partitions that this node fetches from one leader in one session."""
+
+    def __init__(
+        self,
+        leader: Leader,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        settings: FetcherSettings,
+        clock: Clock,
+        archive: Archive,
+        warn: Callable[[str], None],
+    ) -> None:
+        """`warn` is told what somebody should know; it limits how often."""
+        self._leader = leader
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._settings = settings
+        self._clock = clock
+        self._archive = archive
+        self._warn = warn
+        self._machine = FollowerMachine(FollowerSettings(settings.backoff_ms))
+        self._replicas: dict[TopicIdPartition, Replica] = {}
+        self._tips: dict[tuple[UUID, int], TopicIdPartition] = {}
+        self._news = asyncio.Event()
+        self._beside: asyncio.TaskGroup | None = None
+        self._early: list[Effect] = []
+        """effects of assignments that came before `run`"""
+
+    def __len__(self) -> int:
+        return len(self._machine)
+
+    # -- partitions
+
+    def assign(
+        self,
+        tip: TopicIdPartition,
+        replica: Replica,
+        leader_epoch: int,
+        *,
+        is_clean: bool,
+        builds_first: bool = False,
+    ) -> None:
+        """As `FollowerMachine.assign`."""
+        self._replicas[tip] = replica
+        self._tips[tip.topic_id, tip.partition] = tip
+        effects = self._machine.assign(
+            tip, replica, leader_epoch, self._now_ms(), is_clean=is_clean, builds_first=builds_first
+        )
+        if self._beside is None:
+            self._early += effects
+        else:
+            self._at_once(effects)
+        self._news.set()
+
+    def remove(self, tip: TopicIdPartition) -> None:
+        """Nothing is done to its log from here on, but for what a thread of the archive has begun."""
+        self._machine.remove(tip)
+        self._replicas.pop(tip, None)
+        self._tips.pop((tip.topic_id, tip.partition), None)
+        self._news.set()
+
+    def touch(self, tip: TopicIdPartition) -> None:
+        self._machine.touch(tip)
+
+    def _now_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    # -- the loop
+
+    async def run(self) -> None:
+        """Fetch until it is cancelled."""
+        try:
+            async with asyncio.TaskGroup() as self._beside:
+                self._at_once(self._early)
+                self._early.clear()
+                while True:
+                    self._news.clear()
+                    fetch = self._machine.next_fetch(self._now_ms())
+                    if fetch is None:
+                        await self._wait()
+                    else:
+                        await self._fetch(fetch)
+        finally:
+            self._beside = None
+
+    async def _wait(self) -> None:
+        due_ms = self._machine.next_deadline_ms()
+        timeout = None if due_ms is None else max(due_ms - self._now_ms(), 0) / 1000
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._news.wait()
+
+    async def _fetch(self, fetch: Fetch) -> None:
+        try:
+            _, newest = (await self._leader.versions()).get(ApiKey.FETCH, (0, -1))
+            if newest < FIRST_FETCH_VERSION:
+                raise UnsupportedVersion(f"the leader serves Fetch up to version {newest} to replicas")
+            response = await self._leader.call(
+                ApiKey.FETCH, None, self._request(fetch), timeout_ms=self._settings.timeout_ms
+            )
+        except (OSError, UnsupportedVersion) as e:
+            if isinstance(e, UnsupportedVersion):
+                self._warn(str(e))
+            self._machine.failed(fetch.number, self._now_ms())
+            return
+        piece = Slice()
+        answer, records = await self._read(response, piece)
+        effects = self._machine.answered(fetch.number, answer, self._now_ms())
+        await self._do(effects, records, piece)
+
+    def _request(self, fetch: Fetch) -> Any:
+        module, settings = request_module(ApiKey.FETCH), self._settings
+        topics: dict[UUID, list[Any]] = {}
+        for tip, asked in fetch.partitions:
+            topics.setdefault(tip.topic_id, []).append(
+                module.FetchPartition(
+                    partition=tip.partition,
+                    current_leader_epoch=asked.leader_epoch,
+                    fetch_offset=asked.offset,
+                    last_fetched_epoch=asked.last_epoch,
+                    log_start_offset=asked.start_offset,
+                    partition_max_bytes=settings.max_bytes,
+                    replica_directory_id=None,
+                )
+            )
+        forgotten: dict[UUID, list[int]] = {}
+        for tip in fetch.forgotten:
+            forgotten.setdefault(tip.topic_id, []).append(tip.partition)
+        return module.FetchRequest(
+            replica_state=module.ReplicaState(replica_id=self._broker_id, replica_epoch=self._broker_epoch()),
+            max_wait=timedelta(milliseconds=settings.max_wait_ms if fetch.is_whole else 0),
+            min_bytes=settings.min_bytes,
+            max_bytes=settings.response_max_bytes,
+            session_id=fetch.session_id,
+            session_epoch=fetch.session_epoch,
+            topics=tuple(
+                module.FetchTopic(topic_id=topic_id, partitions=tuple(partitions))
+                for topic_id, partitions in topics.items()
+            ),
+            forgotten_topics_data=tuple(
+                module.ForgottenTopic(topic_id=topic_id, partitions=tuple(partitions))
+                for topic_id, partitions in forgotten.items()
+            ),
+        )
+
+    async def _read(self, response: Any, piece: Slice) -> tuple[FetchAnswer, list[Any]]:
+        """The answer as the machine knows it, and the records of each of its partitions."""
+        answers: list[PartitionAnswer] = []
+        records: list[Any] = []
+        for topic in response.responses:
+            for told in topic.partitions:
+                if piece.charge(_PARTITION_US):
+                    await piece.next_turn()
+                key = topic.topic_id or UUID(int=0), int(told.partition_index)
+                parted = told.diverging_epoch
+                answers.append(
+                    PartitionAnswer(
+                        self._tips.get(key) or TopicIdPartition(key[0], str(key[0]), key[1]),
+                        told.error_code,
+                        int(told.high_watermark),
+                        int(told.log_start_offset),
+                        len(told.records or b""),
+                        None
+                        if parted.epoch == parted.end_offset == -1
+                        else (parted.epoch, parted.end_offset),
+                    )
+                )
+                records.append(told.records)
+        return FetchAnswer(response.error_code, int(response.session_id), answers), records
+
+    # -- effects
+
+    async def _do(
+        self, effects: Sequence[Effect], records: Sequence[Any], piece: Slice | None = None
+    ) -> None:
+        piece = piece or Slice()
+        for effect in effects:
+            if isinstance(effect, Append):
+                done = await self._append(effect, records[effect.at], piece)
+                self._at_once(self._machine.done(effect.number, done, self._now_ms()))
+            else:
+                if piece.charge(_EFFECT_US):
+                    await piece.next_turn()
+                self._at_once((effect,))
+
+    def _at_once(self, effects: Sequence[Effect]) -> None:
+        """Whatever needs no time of the loop that would matter."""
+        for effect in effects:
+            if isinstance(effect, Warn):
+                self._warn(effect.why)
+            elif isinstance(effect, Hold):
+                self._warn(f"{effect.tip} is left alone: {effect.why}")
+            elif isinstance(effect, Follow):
+                self._follow(effect)
+            elif isinstance(effect, Truncate | Restart):
+                done = self._cut(effect)
+                self._at_once(self._machine.done(effect.number, done, self._now_ms()))
+            elif isinstance(effect, AskOffsets | BuildLocalStart):
+                assert self._beside is not None, "effects are done while it runs"
+                work = self._ask(effect) if isinstance(effect, AskOffsets) else self._build(effect)
+                self._beside.create_task(work, name=f"replica of {effect.tip}")
+
+    def _follow(self, effect: Follow) -> None:
+        replica = self._replicas.get(effect.tip)
+        if replica is None:
+            return
+        try:
+            replica.follow(effect.high_watermark, effect.start_offset)
+        except StorageError as e:
+            self._warn(f"{effect.tip}: {e}")  # its next append finds out what that means
+
+    def _cut(self, effect: Truncate | Restart) -> Done:
+        if not self._machine.is_wanted(effect.number):
+            return Done.NOT_NOW
+        replica = self._replicas[effect.tip]
+        try:
+            if isinstance(effect, Restart):
+                self._warn(f"{effect.tip} begins anew at {effect.offset}, where its leader's log begins")
+                replica.restart(effect.offset)
+            else:
+                if effect.is_below_high_watermark:
+                    self._warn(f"{effect.tip} is cut at {effect.offset}, below {replica.high_watermark}")
+                replica.truncate(effect.offset, is_below_high_watermark=effect.is_below_high_watermark)
+        except StorageError as e:
+            self._warn(f"{effect.tip}: {e}")
+            return Done.OFFLINE
+        return Done.DONE
+
+    async def _append(self, effect: Append, records: Any, piece: Slice) -> Done:
+        """Append what fits of `records`, in runs; it ends early where it is no longer wanted."""
+        if not self._machine.is_wanted(effect.number):
+            return Done.NOT_NOW
+        replica, view = self._replicas[effect.tip], memoryview(records)
+        taken, why = 0, ""
+        try:
+            for run, work_us in _runs(complete_headers(view)):
+                if piece.charge(work_us):
+                    await piece.next_turn()
+                    if not self._machine.is_wanted(effect.number):
+                        return Done.NOT_NOW
+                found = _append_run(effect, replica, view, run)
+                taken, why = taken + found.taken, found.why
+                if why:
+                    break
+        except (CorruptionError, RequestError) as e:
+            self._warn(f"{effect.tip}: {e}")
+            return Done.CORRUPT
+        except StorageError as e:
+            self._warn(f"{effect.tip}: {e}")
+            return Done.OFFLINE
+        if why:
+            self._warn(f"{effect.tip}: the leader sends {why}")
+        return Done.DONE if taken else Done.CORRUPT
+
+    async def _ask(self, effect: AskOffsets) -> None:
+        try:
+            end = await self._offset(effect, _LATEST)
+            told: Offsets | ErrorCode = Offsets(await self._offset(effect, _EARLIEST), end)
+        except RequestError as e:
+            told = e.code
+        except (OSError, UnsupportedVersion):
+            told = ErrorCode.network_exception
+        self._at_once(self._machine.offsets(effect.number, told, self._now_ms()))
+        self._news.set()
+
+    async def _offset(self, effect: AskOffsets, timestamp: int) -> int:
+        """Raises `RequestError` with what the leader says instead."""
+        module, tip = request_module(ApiKey.LIST_OFFSETS), effect.tip
+        partition = module.ListOffsetsPartition(
+            partition_index=tip.partition, current_leader_epoch=effect.leader_epoch, timestamp=timestamp
+        )
+        message = module.ListOffsetsRequest(
+            replica_id=self._broker_id,
+            isolation_level=0,
+            topics=(module.ListOffsetsTopic(name=tip.topic, partitions=(partition,)),),
+            timeout=timedelta(milliseconds=self._settings.timeout_ms),
+        )
+        response = await self._leader.call(
+            ApiKey.LIST_OFFSETS, None, message, timeout_ms=self._settings.timeout_ms
+        )
+        for topic in response.topics:
+            for told in topic.partitions:
+                if (topic.name, told.partition_index) == (tip.topic, tip.partition):
+                    if told.error_code is not ErrorCode.none or told.offset < 0:
+                        raise RequestError(told.error_code or ErrorCode.unknown_server_error, str(tip))
+                    return int(told.offset)
+        raise RequestError(ErrorCode.unknown_server_error, f"the leader says nothing of {tip}")
+
+    async def _build(self, effect: BuildLocalStart) -> None:
+        number = effect.number
+        done = Done.NOT_NOW
+        try:
+            if self._machine.is_wanted(number):
+                is_built = await self._archive.build(
+                    effect.tip,
+                    effect.leader_epoch,
+                    effect.start_offset,
+                    lambda: self._machine.is_wanted(number),
+                )
+                done = Done.DONE if is_built else Done.NOT_NOW
+        except StorageError as e:
+            self._warn(f"{effect.tip}: {e}")
+            done = Done.OFFLINE
+        self._at_once(self._machine.done(number, done, self._now_ms()))
+        self._news.set()
+
+
+def _append_run(effect: Append, replica: Replica, view: memoryview, run: Sequence[BatchHeader]) -> Fit:
+    """Append what fits of neighbouring batches."""
+    found = fit(
+        run,
+        start_offset=replica.log_start_offset,
+        end_offset=replica.log_end_offset,
+        latest_epoch=replica.latest_epoch,
+        leader_epoch=effect.leader_epoch,
+        may_lack=replica.may_lack,
+    )
+    if found.taken:
+        if found.begins_at >= 0:
+            replica.restart(found.begins_at)
+        replica.append(view[run[0].position : run[found.taken - 1].end])
+    return found
+
+
+def _runs(headers: Iterable[BatchHeader]) -> Iterator[tuple[list[BatchHeader], int]]:
+    """Runs of neighbouring batches, and how long each takes (µs); one batch of those that take longer."""
+    run: list[BatchHeader] = []
+    work_us = 0
+    for header in headers:
+        its_us = _BATCH_US + header.size // _BYTES_PER_US
+        if run and work_us + its_us > _RUN_US:
+            yield run, work_us
+            run, work_us = [], 0
+        run.append(header)
+        work_us += its_us
+    if run:
+        yield run, work_us

@@ -1,0 +1,491 @@
+"""The leader of one partition: what its followers have, and so what is committed and who is in sync. [P]
+
+A follower's fetch from an offset says that it has all below it. The high watermark is the least end of those
+that count: the in-sync replicas (ISR), those of a proposed ISR, and any that may join and is caught up, so
+that it can join at all. It stands while the ISR is below ``min.insync.replicas``, and never falls.
+
+The ISR is the controller's to change. The leader proposes, one proposal at a time; until the metadata image
+says what became of it, both the old set and the proposed one count. What may have been done is asked again.
+
+Time is kept by session, not by partition: a fetch that says nothing of a partition confirms the offset of the
+last one that did, so it need not touch it. An append notes where the log ended when each follower fetched
+last, and from these two numbers follows until when the follower had everything.
+
+Methods that may move something return what happened, or-ed: `MOVED`, then `passed` is called; `PROPOSES`,
+then `proposal` is asked for; `AGAIN`. Apache Kafka 4.3 ``Partition``, ``Replica``; KIP-497, KIP-903, KIP-966.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from service.base.types import NO_OFFSET
+from service.replication.acks import AckQueue, Waiter
+from service.replication.replica_fetch import (
+    NO_BROKER_EPOCH,
+    LeaderLog,
+    ReplicaFetch,
+    Verdict,
+    judge_epoch,
+    judge_log,
+)
+
+NOTHING: Final = 0
+MOVED: Final = 1
+"""the high watermark is another"""
+PROPOSES: Final = 2
+"""there is a new `LeaderState.proposal`"""
+AGAIN: Final = 4
+"""the proposal there was is to be made once more, in a while"""
+
+_UNHEARD: Final = -2
+_LONG_AGO: Final = -(2**62)
+_IMAGE_WILL_TELL: Final = (
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.invalid_update_version,
+    ErrorCode.invalid_request,
+    ErrorCode.new_leader_elected,
+)
+"""After these the controller knows better than we do."""
+_NOT_DONE: Final = (ErrorCode.ineligible_replica, ErrorCode.operation_not_attempted)
+"""After these it is sure that our partition epoch is the newest and that nothing was changed."""
+
+
+class LeaderSettings(NamedTuple):
+    lag_time_max_ms: int = 30_000
+    """``replica.lag.time.max.ms``"""
+    settle_ms: int = 2_000
+    """For so long after a proposal whose outcome is not known, a copy of it may still come to be decided."""
+
+
+class Registered(NamedTuple):
+    """A broker as the metadata image has it."""
+
+    epoch: int
+    is_active: bool
+    """neither fenced nor shutting down"""
+
+
+class Leadership(NamedTuple):
+    """A partition that this node leads, as the metadata image has it."""
+
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class IsrMember(NamedTuple):
+    broker_id: int
+    broker_epoch: int
+
+
+class Proposal(NamedTuple):
+    """The ISR that the leader wants, as AlterPartition says it, recovered by that if it was recovering.
+    `number` tells it from others of the same leader."""
+
+    number: int
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[IsrMember, ...]
+
+
+class Accepted(NamedTuple):
+    """The controller has made the change; the image will say it."""
+
+    leader_epoch: int
+    partition_epoch: int
+
+
+class Unknown(NamedTuple):
+    """The proposal may have been decided upon, or may yet be."""
+
+
+Outcome = Accepted | ErrorCode | Unknown
+
+
+class ReplicaSession:
+    """When one follower fetched last from this node, whatever of. All its partitions share it; who answers
+    the fetch sets it, before it looks at any partition."""
+
+    __slots__ = ("last_fetch_ms",)
+
+    def __init__(self, last_fetch_ms: int = _LONG_AGO) -> None:
+        self.last_fetch_ms = last_fetch_ms
+
+
+class Follower:
+    """What is known of one follower, in one leader epoch."""
+
+    __slots__ = (
+        "broker_epoch",
+        "broker_id",
+        "caught_up_ms",
+        "end_offset",
+        "mark_end",
+        "mark_ms",
+        "session",
+        "start_offset",
+    )
+
+    def __init__(self, broker_id: int, caught_up_ms: int) -> None:
+        self.broker_id = broker_id
+        self.end_offset = NO_OFFSET
+        self.start_offset = NO_OFFSET
+        self.broker_epoch = _UNHEARD
+        self.caught_up_ms = caught_up_ms
+        """the latest time at which it is known to have had all that the leader had"""
+        self.mark_ms = _LONG_AGO
+        self.mark_end = NO_OFFSET
+        """when it fetched last before the newest append, and where the log ended then"""
+        self.session: ReplicaSession | None = None
+
+    def note(self, end: int) -> None:
+        """The log ends at `end`, as it did at its session's last fetch; it may be about to go on."""
+        session = self.session
+        if session is not None and session.last_fetch_ms > self.mark_ms:
+            self.mark_ms, self.mark_end = session.last_fetch_ms, end
+            if self.end_offset >= end and self.mark_ms > self.caught_up_ms:
+                self.caught_up_ms = self.mark_ms
+
+    def fetched(self, asked: ReplicaFetch, session: ReplicaSession | None, end: int, now_ms: int) -> None:
+        """It was caught up now, or when it fetched last, or neither."""
+        if asked.offset >= end:
+            self.caught_up_ms = max(self.caught_up_ms, now_ms)
+        elif asked.offset >= self.mark_end:
+            self.caught_up_ms = max(self.caught_up_ms, self.mark_ms)
+        self.mark_ms, self.mark_end = now_ms, end
+        self.end_offset, self.start_offset = asked.offset, asked.start_offset
+        self.broker_epoch, self.session = asked.broker_epoch, session
+
+    @property
+    def last_fetch_ms(self) -> int:
+        """Of the partition, by name or by its session."""
+        return self.mark_ms if self.session is None else max(self.mark_ms, self.session.last_fetch_ms)
+
+    def last_caught_up_ms(self, end: int) -> int:
+        """As of its last fetch; for those who ask how far behind it is."""
+        if self.session is not None and self.end_offset >= end:
+            return max(self.caught_up_ms, self.session.last_fetch_ms)
+        return self.caught_up_ms
+
+
+class LeaderState:
+    """One partition that this node leads, from its election on. Owned by the event loop."""
+
+    __slots__ = (
+        "_acks",
+        "_brokers",
+        "_log",
+        "_me",
+        "_numbers",
+        "_settings",
+        "_unknown_ms",
+        "counted",
+        "end_offset",
+        "epoch_start",
+        "followers",
+        "high_watermark",
+        "in_sync",
+        "least_in_sync",
+        "proposal",
+        "shape",
+    )
+
+    def __init__(
+        self,
+        me: int,
+        settings: LeaderSettings,
+        brokers: Mapping[int, Registered],
+        log: LeaderLog,
+        shape: Leadership,
+        *,
+        high_watermark: int,
+        min_insync_replicas: int,
+        now_ms: int,
+    ) -> None:
+        """`brokers` is the caller's, who keeps it as the image is and then calls `look`. The epoch's start is
+        the end of `log`; that it begins there was noted beside the log before anybody is told of it.
+        """
+        self._me = me
+        self._settings = settings
+        self._brokers = brokers
+        self._log = log
+        self._acks: AckQueue | None = None
+        self._numbers = 0
+        self._unknown_ms = _LONG_AGO
+        self.end_offset = log.log_end_offset
+        self.high_watermark = min(max(high_watermark, log.log_start_offset), self.end_offset)
+        self.least_in_sync = min_insync_replicas
+        self.shape = shape
+        self.followers: tuple[Follower, ...] = ()
+        self._begin_epoch(shape, now_ms)
+        self._take_isr(shape)
+
+    # -- what is told
+
+    @property
+    def min_isr(self) -> int:
+        """Fewer in sync than these, and nothing is committed (``Partition.effectiveMinIsr``)."""
+        return min(self.least_in_sync, len(self.shape.replicas))
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return len(self.in_sync) < self.min_isr
+
+    @property
+    def has_reached_its_epoch(self) -> bool:
+        """Whether all that earlier leaders may have committed is known to be: until then the end that
+        consumers see may lie below what they saw before (ListOffsets: OFFSET_NOT_AVAILABLE)."""
+        return self.high_watermark >= self.epoch_start
+
+    def follower(self, broker_id: int) -> Follower | None:
+        for one in self.followers:
+            if one.broker_id == broker_id:
+                return one
+        return None
+
+    def low_watermark(self) -> int:
+        """Where all live replicas begin at the latest: what DeleteRecords waits for."""
+        low = self._log.log_start_offset
+        for one in self.followers:
+            known = self._brokers.get(one.broker_id)
+            if known is not None and known.is_active:
+                low = min(low, one.start_offset)
+        return low
+
+    # -- the log and those who wait for it
+
+    def check_replicas(self) -> ErrorCode:
+        """Before a batch with acks=all is appended."""
+        return ErrorCode.not_enough_replicas if self.is_under_min_isr else ErrorCode.none
+
+    def appended(self, now_ms: int) -> int:
+        """The log has grown."""
+        end_before, self.end_offset = self.end_offset, self._log.log_end_offset
+        for one in self.followers:
+            one.note(end_before)
+        return self._advance(now_ms)
+
+    def wait(self, key: object, offset: int) -> Waiter | ErrorCode:
+        """Have `passed` name `key` once all below `offset` is committed; the answer where it is already."""
+        if self.high_watermark >= offset:
+            return self._after_append()
+        if self._acks is None:
+            self._acks = AckQueue()
+        return self._acks.wait(key, offset)
+
+    def give_up(self, waiter: Waiter) -> bool:
+        """The request's time is up: False where it was told before."""
+        return self._acks is not None and self._acks.give_up(waiter)
+
+    def passed(self) -> tuple[list[Waiter], ErrorCode]:
+        """Who waits no longer, and what all of them are told."""
+        if self._acks is None:
+            return [], ErrorCode.none
+        return self._acks.passed(self.high_watermark), self._after_append()
+
+    def deposed(self) -> list[Waiter]:
+        """Somebody else leads, or nobody: all of them are told NOT_LEADER_OR_FOLLOWER."""
+        return [] if self._acks is None else self._acks.dismiss()
+
+    def _after_append(self) -> ErrorCode:
+        enough = len(self.counted) >= self.min_isr
+        return ErrorCode.none if enough else ErrorCode.not_enough_replicas_after_append
+
+    # -- followers
+
+    def judge(self, asked: ReplicaFetch) -> Verdict:
+        """What a replica's fetch is answered, in Kafka's order. Nothing is recorded: so also for a fetch that
+        is looked at again after it has waited."""
+        error = judge_epoch(asked.leader_epoch, self.shape.leader_epoch)
+        if error is not ErrorCode.none:
+            return Verdict(error, f"leader epoch {asked.leader_epoch}, ours is {self.shape.leader_epoch}")
+        if self.follower(asked.replica_id) is None:
+            is_current = asked.leader_epoch == self.shape.leader_epoch
+            return Verdict(
+                ErrorCode.unknown_leader_epoch if is_current else ErrorCode.not_leader_or_follower,
+                f"{asked.replica_id} is no replica",
+            )
+        return judge_log(asked, self._log)
+
+    def fetched(
+        self, asked: ReplicaFetch, session: ReplicaSession | None, now_ms: int
+    ) -> tuple[Verdict, int]:
+        """A follower fetches: what it is answered, and what happened by it.
+
+        `session`: the one that will confirm this offset until it says another; None where there is none.
+        """
+        verdict = self.judge(asked)
+        if verdict.error is not ErrorCode.none or verdict.diverging is not None:
+            return verdict, NOTHING
+        known = self._brokers.get(asked.replica_id)
+        if asked.broker_epoch != NO_BROKER_EPOCH and known is not None and asked.broker_epoch < known.epoch:
+            why = f"broker epoch {asked.broker_epoch} of {asked.replica_id}, it is {known.epoch}"
+            return Verdict(ErrorCode.not_leader_or_follower, why), NOTHING
+        one = self.follower(asked.replica_id)
+        assert one is not None, "a verdict was given"
+        has_moved = one.end_offset != asked.offset or one.broker_epoch != asked.broker_epoch
+        one.fetched(asked, session, self.end_offset, now_ms)
+        happened = NOTHING
+        if asked.replica_id not in self.in_sync:
+            happened |= self._expand(now_ms)
+        if has_moved:
+            happened |= self._advance(now_ms)
+        return verdict, happened
+
+    def detach(self, broker_id: int, session: ReplicaSession) -> None:
+        """`session` has ended, or forgot the partition: its fetches confirm nothing here any more."""
+        one = self.follower(broker_id)
+        if one is not None and one.session is session:
+            one.note(self.end_offset)
+            one.session = None
+
+    # -- what changes around it
+
+    def look(self, now_ms: int) -> int:
+        """A broker that has a replica was fenced, unfenced or registered anew: who may join, and who is
+        waited for, may differ."""
+        return self._advance(now_ms) | self._expand(now_ms)
+
+    def tick(self, now_ms: int) -> int:
+        """Every half of ``replica.lag.time.max.ms``: who lags for longer leaves the ISR."""
+        return self._shrink(now_ms) or self.look(now_ms)
+
+    def configure(self, min_insync_replicas: int, now_ms: int) -> int:
+        self.least_in_sync = min_insync_replicas
+        return self._advance(now_ms)
+
+    def image(self, shape: Leadership, now_ms: int) -> int:
+        """The metadata image says `shape`; this node still leads. What is not newer says nothing new."""
+        ours = self.shape
+        if shape.leader_epoch < ours.leader_epoch or shape.partition_epoch <= ours.partition_epoch:
+            return NOTHING
+        if shape.leader_epoch > ours.leader_epoch:
+            self._begin_epoch(shape, now_ms)
+        else:
+            self._take_replicas(shape)
+        self._take_isr(shape)
+        return self._advance(now_ms) | self._expand(now_ms)
+
+    def _begin_epoch(self, shape: Leadership, now_ms: int) -> None:
+        """What followers said in another epoch is nothing to go by: others may have led in between."""
+        self.epoch_start = self.end_offset
+        self.followers = tuple(
+            Follower(one, now_ms if one in shape.isr else _LONG_AGO)
+            for one in shape.replicas
+            if one != self._me
+        )
+
+    def _take_replicas(self, shape: Leadership) -> None:
+        if shape.replicas != self.shape.replicas:
+            self.followers = tuple(
+                self.follower(one) or Follower(one, _LONG_AGO) for one in shape.replicas if one != self._me
+            )
+
+    def _take_isr(self, shape: Leadership) -> None:
+        """Whatever was proposed is over: at this partition epoch it can be decided upon no more."""
+        self.shape = shape
+        self.in_sync = self.counted = frozenset(shape.isr)
+        self.proposal: Proposal | None = None
+
+    # -- the high watermark
+
+    def _is_caught_up(self, one: Follower, now_ms: int) -> bool:
+        if one.end_offset >= self.end_offset:
+            return True
+        return now_ms - one.caught_up_ms <= self._settings.lag_time_max_ms
+
+    def _may_join(self, one: Follower) -> bool:
+        """Alive, and the process that fetches is the one that is registered (KIP-903)."""
+        known = self._brokers.get(one.broker_id)
+        if known is None or not known.is_active:
+            return False
+        return one.broker_epoch in (known.epoch, NO_BROKER_EPOCH)
+
+    def _advance(self, now_ms: int) -> int:
+        if self.is_under_min_isr:
+            return NOTHING
+        mark = self.end_offset
+        for one in self.followers:
+            if one.end_offset < mark and (
+                one.broker_id in self.counted or (self._is_caught_up(one, now_ms) and self._may_join(one))
+            ):
+                mark = one.end_offset
+        if mark <= self.high_watermark:
+            return NOTHING
+        self.high_watermark = mark
+        return MOVED
+
+    # -- the in-sync replicas
+
+    def _expand(self, now_ms: int) -> int:
+        """Who has all that is committed, and all that may have been when the epoch began, joins, unless it
+        has been silent since."""
+        if self.proposal is not None:
+            return NOTHING
+        least, earliest = max(self.high_watermark, self.epoch_start), now_ms - self._settings.lag_time_max_ms
+        joining = [
+            one.broker_id
+            for one in self.followers
+            if one.end_offset >= least
+            and one.broker_id not in self.in_sync
+            and one.last_fetch_ms >= earliest
+            and self._may_join(one)
+        ]
+        if not joining:
+            return NOTHING
+        return self._propose(self.in_sync.union(joining))
+
+    def _shrink(self, now_ms: int) -> int:
+        if self.proposal is not None:
+            return NOTHING
+        staying = {one.broker_id for one in self.followers if self._is_caught_up(one, now_ms)} | {self._me}
+        if self.in_sync <= staying:
+            return NOTHING
+        return self._propose(self.in_sync & staying)
+
+    def _propose(self, isr: frozenset[int]) -> int:
+        self._numbers += 1
+        members = tuple(IsrMember(one, self._epoch_of(one)) for one in self.shape.replicas if one in isr)
+        self.proposal = Proposal(self._numbers, self.shape.leader_epoch, self.shape.partition_epoch, members)
+        self._unknown_ms = _LONG_AGO
+        self.counted = self.in_sync | isr
+        return PROPOSES
+
+    def _epoch_of(self, broker_id: int) -> int:
+        """Of a member that was not heard yet none is said: should it die, the controller moves the
+        partition epoch, and refuses this."""
+        if broker_id == self._me:
+            known = self._brokers.get(broker_id)
+            return NO_BROKER_EPOCH if known is None else known.epoch
+        one = self.follower(broker_id)
+        return NO_BROKER_EPOCH if one is None or one.broker_epoch == _UNHEARD else one.broker_epoch
+
+    def answered(self, number: int, outcome: Outcome, sent_ms: int, now_ms: int) -> int:
+        """What became of the proposal `number`, the copy of it that was sent at `sent_ms`.
+
+        A success ends nothing but the question: the ISR is what the image says. Two refusals say that
+        nothing was changed, and restore the old set; but where an earlier copy may still be on its way, only
+        once that is settled. After the others it stands until the image says better.
+        """
+        proposal = self.proposal
+        if proposal is None or proposal.number != number:
+            return NOTHING
+        if isinstance(outcome, Accepted):
+            is_made = outcome.partition_epoch > proposal.partition_epoch
+            return NOTHING if is_made or outcome.leader_epoch != proposal.leader_epoch else AGAIN
+        if isinstance(outcome, ErrorCode) and outcome in _IMAGE_WILL_TELL:
+            return NOTHING
+        if isinstance(outcome, ErrorCode) and outcome in _NOT_DONE:
+            if sent_ms < self._unknown_ms + self._settings.settle_ms:
+                return AGAIN
+            self.proposal, self.counted = None, self.in_sync
+            return self._advance(now_ms)
+        self._unknown_ms = max(self._unknown_ms, now_ms)
+        return AGAIN

@@ -1,0 +1,100 @@
+"""What a replica asks of a partition's leader, and what must hold before it is given records. [P]
+
+The order is that of Apache Kafka 4.3 (``ReplicaManager.readFromLog``, ``Partition.fetchRecords``): topic id,
+leader epoch, leader, replica, then the log: last fetched epoch, start, divergence, local start.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.types import NO_LEADER_EPOCH, NO_OFFSET
+
+NO_BROKER_EPOCH = -1
+"""of a fetch that says none; a member of the ISR of which it is not known"""
+
+
+class LeaderLog(Protocol):
+    """What is asked of the leader's log; `hot.log.LocalLog` is one."""
+
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def local_log_start_offset(self) -> int: ...
+    @property
+    def log_end_offset(self) -> int: ...
+
+    def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        """(largest known epoch at or below `leader_epoch`, its end offset); (-1, -1) if none is known."""
+
+
+class ReplicaFetch(NamedTuple):
+    """What a replica asks of one partition; -1 stands for what is not said."""
+
+    replica_id: int
+    broker_epoch: int
+    leader_epoch: int
+    offset: int
+    last_epoch: int
+    start_offset: int = NO_OFFSET
+
+
+class Verdict(NamedTuple):
+    """Neither error nor divergence: the replica gets records from its offset on, up to the log's end."""
+
+    error: ErrorCode = ErrorCode.none
+    why: str = ""
+    diverging: tuple[int, int] | None = None
+    """(epoch, end offset): the logs agree no further than to where this epoch of ours ends"""
+
+
+GRANTED = Verdict()
+
+
+def judge_topic(asked: UUID, in_image: UUID | None, of_log: UUID | None) -> ErrorCode:
+    """`in_image`: the id itself where the metadata image knows it; `of_log`: that of the partition here."""
+    if in_image is None:
+        return ErrorCode.unknown_topic_id
+    if asked != in_image or (of_log is not None and asked != of_log):
+        return ErrorCode.inconsistent_topic_id
+    return ErrorCode.none
+
+
+def judge_epoch(asked: int, ours: int) -> ErrorCode:
+    if asked in (NO_LEADER_EPOCH, ours):
+        return ErrorCode.none
+    return ErrorCode.fenced_leader_epoch if asked < ours else ErrorCode.unknown_leader_epoch
+
+
+def judge_elsewhere(asked: int, ours: int) -> ErrorCode:
+    """What a node says that has a replica of the partition, and does not lead it in epoch `ours`."""
+    error = judge_epoch(asked, ours)
+    return ErrorCode.not_leader_or_follower if error is ErrorCode.none else error
+
+
+def judge_log(asked: ReplicaFetch, log: LeaderLog) -> Verdict:
+    """Whether the replica's log agrees with `log` up to its offset, and `log` has what follows."""
+    offset, start, end = asked.offset, log.log_start_offset, log.log_end_offset
+    if asked.last_epoch >= 0:
+        epoch, epoch_end = log.end_offset_of_epoch(asked.last_epoch)
+        if epoch == NO_LEADER_EPOCH or epoch_end == NO_OFFSET:
+            return _out_of_range(f"where epoch {asked.last_epoch} ends is not known here")
+        if offset < start:
+            return _out_of_range(f"{offset} lies below the start, {start}")
+        if epoch < asked.last_epoch or epoch_end < offset:
+            return Verdict(diverging=(epoch, epoch_end))
+    if not start <= offset <= end:
+        return _out_of_range(f"{offset} is not from {start} to {end}")
+    if offset < log.local_log_start_offset:
+        return Verdict(
+            ErrorCode.offset_moved_to_tiered_storage,
+            f"{offset} lies below the local start, {log.local_log_start_offset}",
+        )
+    return GRANTED
+
+
+def _out_of_range(why: str) -> Verdict:
+    return Verdict(ErrorCode.offset_out_of_range, why)

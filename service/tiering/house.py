@@ -1,0 +1,40 @@
+"""The house of a node that shares its prefix with nobody. [P]"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from uuid import UUID
+
+from service.base.types import TopicIdPartition
+
+
+class Alone:
+    """Is a `House`: its one node keeps it, leads all there is, and has committed what its image says."""
+
+    def __init__(self, offset: Callable[[], int]) -> None:
+        """`offset` is the one that the image holds."""
+        self._offset = offset
+
+    def is_keeper(self) -> bool:
+        return True
+
+    def is_unfenced(self) -> bool:
+        return True
+
+    def knows(self, incarnation: UUID, /) -> bool:
+        return False
+
+    def members(self) -> tuple[UUID, ...]:
+        return ()
+
+    def leader_epoch(self, topic_id: UUID, partition: int, /) -> int | None:
+        return None
+
+    def others(self) -> Iterable[TopicIdPartition]:
+        return ()
+
+    async def barrier(self) -> int:
+        return self._offset()
+
+    def watch(self, changed: Callable[[], None], /) -> None:
+        """Nothing of it ever changes."""

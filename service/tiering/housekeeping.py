@@ -1,0 +1,338 @@
+"""What one broker of a cluster does for the bucket that all share, and what each does to be let in.
+
+The keeper (`House.is_keeper`) takes the prefix over, names the others in `cluster.json`, deletes topics,
+sweeps, and writes `topics.json` and the metadata's copy. The others look until they are named. Each deletes
+what it knows to be dead itself. One task, woken when something has changed or is due; what fails is tried
+again later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from itertools import islice
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from service.base.errors import CorruptionError, FirnError, RequestError, StorageError
+from service.base.types import TopicIdPartition
+from service.remote.catalog import CatalogEntry
+from service.tiering.chain import SeenHead, verdict_on
+from service.tiering.copier import Progress
+from service.tiering.fence import Displaced, NotNamed
+from service.tiering.judgement import MAY_GO_ON
+from service.tiering.metadata_copy import MetadataCopies
+from service.tiering.ports import House
+from service.tiering.shared_objects import Refusal, TopicsSnapshot, compare_topics, write_topics
+from service.tiering.sweeper import Sweeper
+from service.tiering.units import Tools
+
+log = logging.getLogger(__name__)
+
+_HEADS_AT_A_TIME: Final = 50
+"""So many HEADs of others are looked at by one call on a thread."""
+
+
+class Host(NamedTuple):
+    """What housekeeping asks of the tiering that it is part of."""
+
+    has_looked: Callable[[], bool]
+    """whether every HEAD of what this node leads was looked at"""
+    store_pause_ms: Callable[[int], int]
+    """for how long the store is left alone yet"""
+    backoff_ms: Callable[[int], int]
+    """how long to wait after so many failures"""
+    wake: Callable[[], None]
+    """this process may write now, or may not: all partitions are to be assessed"""
+
+
+class Housekeeping:
+    """The housekeeping of one node. Owned by the event loop."""
+
+    def __init__(
+        self,
+        tools: Tools,
+        house: House,
+        topics: Callable[[], TopicsSnapshot | None],
+        metadata: MetadataCopies,
+        sweeper: Sweeper,
+        host: Host,
+    ) -> None:
+        self._tools = tools
+        self._house = house
+        self._topics = topics
+        self._metadata = metadata
+        self._sweeper = sweeper
+        self._host = host
+        self._fence = tools.fence
+        self._news = asyncio.Event()
+        now_ms = tools.clock.monotonic_ms()
+        self._topics_due_ms: int | None = now_ms
+        self._is_topics_file_ours = False
+        """whether what lies there is no more than this process knows: compared, or written by it"""
+        self._sweep_due_ms = now_ms + tools.settings.sweep_interval_ms
+        self._told: dict[str, str] = {}
+        self._failures = self._not_before_ms = 0
+        house.watch(self.house_changed)
+
+    def go_on(self) -> None:
+        """There may be something to do."""
+        self._news.set()
+
+    def house_changed(self) -> None:
+        """Brokers came or went."""
+        if not self._fence.may_write:
+            self._not_before_ms = 0
+        self._news.set()
+
+    def topics_changed(self) -> None:
+        """The image has other topics or settings: `topics.json` is written when it has been quiet for a
+        moment."""
+        settings = self._tools.settings
+        self._topics_due_ms = self._tools.clock.monotonic_ms() + settings.topics_debounce_ms
+        self._metadata.changed(settings.metadata_debounce_ms)
+        self._news.set()
+
+    def topics_deleted(self) -> None:
+        """The image has other tombstones: what they name is deleted after the grace period."""
+        self._tools.eraser.schedule_deleted(self._tools.catalog.tombstones())
+        self._news.set()
+
+    async def run(self) -> None:
+        """Keep house until cancelled."""
+        while True:
+            self._news.clear()
+            await self.round()
+            now_ms = self._tools.clock.monotonic_ms()
+            not_before_ms = max(self._not_before_ms, now_ms + self._host.store_pause_ms(now_ms))
+            until_ms = max(self._due_ms(now_ms), not_before_ms)
+            try:
+                async with asyncio.timeout(max(0, until_ms - now_ms) / 1000):
+                    await self._news.wait()
+            except TimeoutError:
+                continue
+
+    def _due_ms(self, now_ms: int) -> int:
+        """When there is something to do although nothing happens."""
+        fence, eraser = self._fence, self._tools.eraser
+        due: list[int | None] = [now_ms + self._tools.settings.heads_interval_ms]
+        if fence.may_write:
+            due.append(eraser.next_due_ms)
+        if fence.is_ours:
+            due += [self._sweep_due_ms, eraser.next_topic_due_ms, self._topics_due_ms]
+            due.append(self._metadata.due_ms)
+            due.append(now_ms if fence.lacks_members else None)
+        elif fence.displaced is None and (self._failures or self._host.store_pause_ms(now_ms)):
+            due.append(now_ms)  # as soon as the store may be asked again, though nothing else happens
+        return min(at for at in due if at is not None)
+
+    async def round(self) -> None:
+        """Whatever is due, each by itself; a failure is logged, counted and tried again later."""
+        now_ms = self._tools.clock.monotonic_ms()
+        is_keeper = self._house.is_keeper()
+        if now_ms < self._not_before_ms or (self._fence.displaced is not None and is_keeper):
+            return
+        if self._host.store_pause_ms(now_ms):
+            return
+        failures: list[FirnError] = []
+        if not is_keeper:
+            self._is_topics_file_ours = False
+            if not self._fence.may_write:
+                await self._attempt(self._join, failures)
+        elif not self._fence.is_ours:
+            await self._attempt(self._take_over, failures)
+        if self._fence.may_write:
+            await self._attempt(partial(self._tools.eraser.run_due, now_ms), failures)
+        if self._fence.is_ours:
+            await self._keep(now_ms, failures)
+        self._note(failures, now_ms)
+
+    async def _keep(self, now_ms: int, failures: list[FirnError]) -> None:
+        """What the keeper alone does."""
+        if self._fence.lacks_members:
+            await self._attempt(self._fence.name_members, failures)
+        if self._topics_due_ms is not None and now_ms >= self._topics_due_ms:
+            await self._attempt(self._write_topics, failures)
+        await self._attempt(partial(self._metadata.run_due, now_ms), failures)
+        await self._attempt(partial(self._tools.eraser.delete_topics, now_ms), failures)
+        if now_ms >= self._sweep_due_ms:
+            await self._attempt(self.sweep, failures)
+
+    def _note(self, failures: list[FirnError], now_ms: int) -> None:
+        if not failures:
+            self._failures = 0
+            return
+        self._failures += 1
+        self._not_before_ms = now_ms + self._host.backoff_ms(self._failures)
+        failures = [one for one in failures if not isinstance(one, NotNamed)]  # that is no failure: it waits
+        if not failures:
+            return
+        self._tools.metrics.delete_errors += 1
+        if self._failures & (self._failures - 1) == 0:
+            for error in failures:
+                log.warning("housekeeping of the bucket failed, %d in a row: %s", self._failures, error)
+
+    async def _attempt(self, step: Callable[[], Awaitable[object]], failures: list[FirnError]) -> None:
+        try:
+            await step()
+        except Displaced as e:
+            self.displaced(e)
+        except (StorageError, CorruptionError, RequestError) as e:
+            failures.append(e)
+
+    def displaced(self, error: Displaced) -> None:
+        """Whoever displaced this process knows what is live, and we do not."""
+        metrics = self._tools.metrics
+        if metrics.displaced is None:
+            metrics.displaced = str(error)
+            log.error("%s", error)
+
+    # -- who writes ------------------------------------------------------------------------------------------
+
+    async def _join(self) -> None:
+        """Be one of those that may write, as the keeper has named this process by now."""
+        await self._fence.look()
+        self._tools.metrics.displaced = None
+        self._host.wake()
+
+    async def _take_over(self) -> None:
+        """Become the keeper, once every HEAD was looked at and none is ahead of our metadata.
+
+        A node whose past is older than the bucket does not displace the one that wrote it. Who follows a
+        keeper of its own cluster is of the same past, and looks at nothing but `topics.json`.
+        """
+        # One whose HEAD cannot be read holds up no other; it is looked at before anything of it is written.
+        if not self._host.has_looked():
+            return
+        after = None
+        is_shared = bool(self._house.members())
+        if is_shared:
+            await self._house.barrier()
+            if not self._house.is_keeper():
+                return
+            if not self._fence.is_conditional and len(self._house.members()) > 1:
+                self._tell_once(
+                    "take-over", "several brokers cannot share a store without conditional writes"
+                )
+                return
+            after = await self._fence.read()
+        if after is None or not self._fence.is_successor(after):
+            ahead = [str(tip) for tip in self._tools.metrics.stopped]
+            if is_shared:
+                ahead += await self._others_ahead()
+            if ahead:
+                self._tell_once(
+                    "take-over",
+                    f"the bucket is ahead of this node's metadata in {len(ahead)} partitions "
+                    f"({', '.join(ahead[:5])}): nothing is copied, expired or swept by this node",
+                )
+                return
+        snapshot = self._topics()
+        refusal: Refusal | None = None
+        if snapshot is not None:
+            refusal = await self._tools.pool.run(
+                compare_topics,
+                self._tools.store,
+                self._tools.cluster_id,
+                snapshot,
+                self._deleted(),
+                self._fence.is_recovered,
+            )
+            if refusal is not None and refusal.is_behind:
+                self._refused(refusal)
+                return
+        await self._fence.take_over(after)
+        self._is_topics_file_ours = snapshot is not None and refusal is None
+        self._told.pop("take-over", None)
+        self._tools.eraser.schedule_deleted(self._tools.catalog.tombstones())
+        self._host.wake()
+
+    async def _others_ahead(self) -> list[str]:
+        """Partitions that this node does not lead, and of which the bucket has more than our metadata.
+
+        They may be written to meanwhile, by brokers of ours that the keeper before us has named: what looks
+        ahead is held against the metadata as it is after it was seen.
+        """
+        doubtful: list[tuple[TopicIdPartition, SeenHead]] = []
+        others = iter(self._house.others())
+        while True:
+            rounds = [
+                [(tip, self._entry(tip)) for tip in islice(others, _HEADS_AT_A_TIME)]
+                for _ in range(self._tools.settings.copier_threads)
+            ]
+            looks = [self._tools.pool.watch(partial(self._look, some)) for some in rounds if some]
+            if not looks:
+                break
+            for found in await asyncio.gather(*looks):
+                doubtful += found
+        if not doubtful:
+            return []
+        await self._house.barrier()
+        return [str(tip) for tip, seen in doubtful if verdict_on(self._entry(tip), seen) not in MAY_GO_ON]
+
+    def _entry(self, tip: TopicIdPartition) -> CatalogEntry | None:
+        return self._tools.catalog.entry(tip.topic_id, tip.partition)
+
+    def _look(
+        self, some: list[tuple[TopicIdPartition, CatalogEntry | None]], progress: Progress
+    ) -> list[tuple[TopicIdPartition, SeenHead]]:
+        """On an offload thread: those of `some` whose HEAD is not what their entry lets one expect."""
+        doubtful = []
+        for tip, entry in some:
+            progress.advance(1)
+            try:
+                seen = self._tools.chains.look(tip)
+            except CorruptionError as e:
+                log.warning("HEAD of %s cannot be looked at: %s", tip, e)
+                continue
+            if verdict_on(entry, seen) not in MAY_GO_ON:
+                doubtful.append((tip, seen))
+        return doubtful
+
+    def _deleted(self) -> frozenset[UUID]:
+        return frozenset(self._tools.catalog.tombstones())
+
+    def _tell_once(self, about: str, what: str) -> None:
+        if self._told.get(about) != what:
+            self._told[about] = what
+            log.error("%s", what)
+
+    def _refused(self, refusal: Refusal) -> None:
+        self._tell_once("topics.json", f"topics.json is left as it is: {refusal.why}")
+
+    # -- what is due -----------------------------------------------------------------------------------------
+
+    async def sweep(self) -> int:
+        """Look for orphans now; how many were deleted."""
+        now_ms = self._tools.clock.monotonic_ms()
+        self._sweep_due_ms = now_ms + self._tools.settings.sweep_interval_ms
+        return await self._sweeper.sweep(now_ms)
+
+    async def _write_topics(self) -> None:
+        due_ms, self._topics_due_ms = self._topics_due_ms, None
+        try:
+            snapshot = self._topics()
+            if snapshot is None:
+                return
+            await self._fence.check(self._tools.settings.fence_age_ms)
+            refusal = await self._tools.pool.run(
+                write_topics,
+                self._tools.store,
+                self._tools.cluster_id,
+                snapshot,
+                self._tools.stamps(),
+                self._deleted(),
+                is_conditional=self._fence.is_conditional,
+                is_recovered=self._fence.is_recovered,
+                is_ours=self._is_topics_file_ours,
+            )
+        except StorageError:
+            self._topics_due_ms = due_ms
+            raise
+        if refusal is not None:
+            self._refused(refusal)
+        else:
+            self._fence.is_recovered = False  # from now on the bucket's offsets are ours
+            self._is_topics_file_ours = True

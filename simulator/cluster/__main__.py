@@ -1,0 +1,84 @@
+"""`python -m simulator.cluster --seed N --histories M`, or `--plants`, as `make sim WORLD=cluster`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from typing import Final
+
+from simulator.cluster.plants import PLANTS, SELDOM_SHOWS, tell_plants
+from simulator.cluster.playing import draw, play_apart, play_many
+from simulator.history import Outcome
+from simulator.shrink import kind_of, shrink
+from simulator.transcript import transcript
+
+_PROGRESS_S: Final = 20.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 when every history was clean, or every planted bug found."""
+    parser = argparse.ArgumentParser(prog="python -m simulator.cluster", description=__doc__)
+    parser.add_argument("--seed", type=int, default=1, help="of the first history; the others follow it")
+    parser.add_argument("--histories", type=int, default=100)
+    parser.add_argument("--nodes", type=int, choices=(3, 5), help="instead of a draw")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="histories at a time")
+    parser.add_argument("--shrink-seconds", type=float, default=60.0, help="spent on each kind of failure")
+    parser.add_argument("--kinds", type=int, default=5, help="kinds of failures that are told in full")
+    parser.add_argument("--trace", action="store_true", help="print every event, for one history")
+    parser.add_argument("--plants", nargs="*", help="plant these bugs, or all, one at a time")
+    given = parser.parse_args(arguments)
+    if given.plants is not None:
+        if unknown := set(given.plants) - set(PLANTS):
+            parser.error(f"no such bugs: {', '.join(sorted(unknown))}; there are {', '.join(PLANTS)}")
+        names = given.plants or [name for name in PLANTS if name not in SELDOM_SHOWS]
+        return 0 if tell_plants(names, given.seed, given.jobs) else 1
+    if given.histories == 1:
+        return _one(given.seed, given.nodes, given.trace, given.shrink_seconds)
+    began = told = time.monotonic()
+    failed: dict[str, list[Outcome]] = {}
+    events, virtual_s, answered, leaders = 0, 0.0, 0, 0
+    seeds = range(given.seed, given.seed + given.histories)
+    for number, outcome in enumerate(play_many(seeds, given.jobs, given.nodes), 1):
+        events += outcome.events
+        virtual_s += outcome.virtual_s
+        answered += outcome.calls["answered"]
+        leaders += outcome.calls["leaders"]
+        if outcome.problem is not None:
+            print(f"seed {outcome.seed}: {outcome.problem.splitlines()[0]}", flush=True)
+            failed.setdefault(kind_of(outcome.problem), []).append(outcome)
+        if time.monotonic() - told > _PROGRESS_S:
+            told = time.monotonic()
+            print(f"{number} of {given.histories}, {told - began:.0f} s", flush=True)
+    seconds, count = time.monotonic() - began, given.histories
+    for outcomes in sorted(failed.values(), key=len, reverse=True)[: given.kinds]:
+        _tell_small(outcomes[0].seed, given.nodes, outcomes[0].problem or "", given.shrink_seconds)
+    bad = sum(map(len, failed.values()))
+    print(
+        f"cluster: {count - bad} of {count} histories clean in {seconds:.0f} s on {given.jobs} core(s): "
+        f"{count / seconds:.1f} histories/s of {virtual_s / count:.0f} virtual s, {events // count} events, "
+        f"{leaders / count:.1f} leaders and {answered / count:.1f} answered changes"
+    )
+    return 0 if not failed else 1
+
+
+def _one(seed: int, nodes: int | None, everything: bool, shrink_s: float) -> int:
+    outcome = play_apart(draw(seed, nodes), keep_all=everything)
+    if everything:
+        print("\n".join(map(str, outcome.lines)))
+    if outcome.problem is not None:
+        _tell_small(seed, nodes, outcome.problem, shrink_s)
+    print(f"seed {seed}: trace {outcome.digest}, {outcome.events} events, {outcome.virtual_s:.1f} virtual s")
+    return 0 if outcome.problem is None else 1
+
+
+def _tell_small(seed: int, nodes: int | None, problem: str, shrink_s: float) -> None:
+    plan = draw(seed, nodes)
+    small, outcome = shrink(plan, problem, seconds=shrink_s, play=play_apart)
+    again = f"make sim WORLD=cluster SEED={seed} HISTORIES=1"
+    print("\n".join(transcript(outcome, small, len(plan.acts), again)), end="\n\n", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Clients of the cluster: who leads is asked of any node, and asked again where that has changed."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+from typing import Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.records.batch import Codec
+from service.records.builder import BatchBuilder
+from service.wire.api import ApiKey, request_module
+from simulator.client import Client, NoAnswer
+from simulator.cluster.world import CLIENT, ClusterWorld
+from simulator.model import PartitionModel, TopicModel, brief
+from simulator.world import OFFLINE
+
+NOT_NOW: Final = OFFLINE | {
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.unknown_topic_id,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+}
+"""Errors after which a client asks again who leads."""
+_DOUBTFUL: Final = OFFLINE | {ErrorCode.not_enough_replicas_after_append}
+_NEVER_TAKEN: Final = NOT_NOW - _DOUBTFUL
+_TRIES: Final = 8
+_PAUSE_S: Final = 0.3
+_ANSWER_S: Final = 8.0
+
+
+async def leader_of(world: ClusterWorld, client: Client, topic_id: UUID, index: int) -> str | None:
+    """The machine whose node leads the partition, as the node says that `client` asks. `NoAnswer`."""
+    m = request_module(ApiKey.METADATA)
+    asked = (m.MetadataRequestTopic(topic_id=topic_id, name=None),)
+    request = m.MetadataRequest(
+        topics=asked, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    answer = await client.ask(ApiKey.METADATA, request, _ANSWER_S)
+    brokers = {int(one.node_id): str(one.host) for one in answer.brokers}
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            if partition.partition_index == index:
+                return brokers.get(int(partition.leader_id))
+    return None
+
+
+async def find_leader(world: ClusterWorld, random: Random, topic_id: UUID, index: int) -> str | None:
+    """Likewise, asked of the nodes in a drawn order until one says somebody."""
+    machines = list(world.machines)
+    random.shuffle(machines)
+    for machine in machines:
+        client = Client(machine.address)
+        try:
+            host = await leader_of(world, client, topic_id, index)
+        except NoAnswer:
+            continue
+        finally:
+            client.close()
+        if host is not None:
+            return host
+    return None
+
+
+def values_of(world: ClusterWorld, count: int, size: int) -> list[bytes]:
+    values = []
+    for _ in range(count):
+        world.values += 1
+        values.append(b"v%d." % world.values + b"x" * size)
+    return values
+
+
+async def produce(
+    world: ClusterWorld,
+    random: Random,
+    topic: TopicModel,
+    partition: PartitionModel,
+    batches: list[list[bytes]],
+    *,
+    idempotent: bool,
+) -> None:
+    """Send them one after the other, to whoever leads; an idempotent producer sends again what was not
+    answered, another one does not."""
+    producer = await _producer(world, random) if idempotent else (-1, -1)
+    if producer is None:
+        return
+    sequence = 0
+    for values in batches:
+        builder = BatchBuilder(
+            codec=Codec.NONE,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            base_sequence=sequence if idempotent else -1,
+        )
+        for value in values:
+            builder.add(world.real_ms(), None, value)
+        if not await _send(world, random, topic, partition, bytes(builder.build()), values, again=idempotent):
+            return
+        sequence += len(values)
+
+
+async def _producer(world: ClusterWorld, random: Random) -> tuple[int, int] | None:
+    client = Client(random.choice(world.machines).address)
+    try:
+        error, producer_id, epoch = await client.init_producer_id()
+    except NoAnswer:
+        return None
+    finally:
+        client.close()
+    if error is not ErrorCode.none:
+        return None
+    world.new_producer(producer_id)
+    return producer_id, epoch
+
+
+async def _send(
+    world: ClusterWorld,
+    random: Random,
+    topic: TopicModel,
+    partition: PartitionModel,
+    batch: bytes,
+    values: list[bytes],
+    *,
+    again: bool,
+) -> bool:
+    """Whether it is there, surely. What was refused for sure is sent again by anybody."""
+    partition.unknown.update(values)
+    partition.sent.update(values)
+    span = f"{partition}: {brief(values[0])} and {len(values) - 1} more"
+    doubtful = False
+    for _ in range(_TRIES):
+        host = await find_leader(world, random, topic.topic_id, partition.index)
+        if host is None:
+            await asyncio.sleep(_PAUSE_S)
+            continue
+        client = Client(world.machine(host).address)
+        now_ms = world.real_ms()
+        try:
+            answer = await client.produce(topic.topic_id, partition.index, batch)
+        except NoAnswer:
+            world.trace.tell(CLIENT, f"{span} at {host}: no answer")
+            doubtful = True
+            if not again:
+                return False
+            continue
+        finally:
+            client.close()
+        world.trace.tell(CLIENT, f"{span} at {host}: {answer.error.name}, {answer.base_offset}")
+        if answer.error in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
+            if answer.base_offset >= 0:
+                partition.unknown.difference_update(values)
+                partition.acknowledge(answer.base_offset, values, now_ms)
+            return True
+        if answer.error not in NOT_NOW:
+            if not doubtful:
+                partition.unknown.difference_update(values)
+                partition.refused.update((value, answer.error.name) for value in values)
+            return False
+        if answer.error in _DOUBTFUL:
+            doubtful = True
+            if not again:
+                return False
+        await asyncio.sleep(_PAUSE_S)
+    return False

@@ -1,0 +1,256 @@
+"""What must hold of the metadata after every step, as each process has it in memory and on its disk.
+
+R1  one leader in an epoch
+R2  a process never falls back to an earlier epoch
+R3  what is committed never changes: all logs say the same of it
+R5  high watermarks never fall within a process
+R8  a leader has all that was committed
+B1  nothing is published before it is committed
+B2  a broker tells an offset only once it is what the metadata says up to there
+B3  the epochs of a broker rise
+B4  a broker is unfenced in an epoch in which its process asked for that
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+from service.base.errors import CorruptionError, RequestError
+from service.broker.lifecycle import Lifecycle
+from service.broker.lifecycle import State as LifeState
+from service.broker.membership import Membership
+from service.broker.node import Node
+from service.hot.names import CLUSTER_METADATA_DIR
+from service.metadata.batches import MetadataBatch, decode_batches
+from service.metadata.publication import Publication
+from service.metadata.raft.runtime import Quorum
+from service.metadata.records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from service.records.batch import complete_headers
+from simulator.machine import Machine, Run
+from simulator.model import Violation
+from simulator.platter import Directory, File, Platter
+from simulator.process import Life
+
+_UNFENCED: Final = -1
+_NOBODY: Final = UUID(int=0)
+
+
+class _Seen:
+    """What one process was seen to be, last."""
+
+    def __init__(self, node: Node, quorum: Quorum, publication: Publication) -> None:
+        self.node = node
+        self.quorum = quorum
+        self.raft = quorum.machine
+        self.publication = publication
+        self.last: object = None
+        self.high_watermark = 0
+        self.epoch = 0
+        self.led = -1
+        self.published = -1
+        self.told = -1
+        self.position = 0
+        """up to where what is committed in its log was compared"""
+        self._life: Lifecycle | None = None
+
+    @property
+    def life(self) -> Lifecycle | None:
+        """As a broker, once it has begun to be one."""
+        if self._life is None:
+            membership: Membership | None = getattr(self.node.plane, "_membership", None)
+            self._life = None if membership is None else membership._machine
+        return self._life
+
+
+class Oracle:
+    """Looks at every living node after each turn of the loop; costs what has changed."""
+
+    def __init__(self) -> None:
+        self.committed: dict[int, tuple[int, bytes]] = {}
+        """by base offset: where the next batch begins, and the batch"""
+        self.end = 0
+        """up to where anything was ever committed"""
+        self.leaders: dict[int, str] = {}
+        self.created: dict[UUID, int] = {}
+        """topics by id, with the offset that says so"""
+        self.removed: dict[UUID, int] = {}
+        self.placed: dict[tuple[UUID, int], tuple[int, ...]] = {}
+        """by partition: where it lies, from its first day on"""
+        self.configs: dict[tuple[int, str, str], list[tuple[int, str | None]]] = {}
+        """what each setting ever became, at which offset"""
+        self.broker_epochs: dict[int, int] = {}
+        self._seen: dict[str, _Seen] = {}
+        self._asked: dict[int, int] = {}
+        """by broker: the greatest epoch in which its process had recovered its logs"""
+
+    def look(self, machines: list[Machine]) -> None:
+        """Raises `Violation`."""
+        for machine in machines:
+            run = machine.run
+            if run is None or run.process.life is Life.DEAD:
+                continue
+            seen = self._seen.get(run.name)
+            if seen is None:
+                seen = self._meet(run)
+                if seen is None:
+                    continue
+            raft, life = seen.raft, seen.life
+            now = (
+                raft.high_watermark,
+                raft.core.log.end_offset,
+                raft.core.state,
+                seen.publication.image,
+                None if life is None else (life.metadata_offset, life.state, life.epoch),
+            )
+            if now != seen.last:
+                seen.last = now
+                self._look_at(machine, run, seen)
+
+    def _meet(self, run: Run) -> _Seen | None:
+        """A process that has opened its metadata."""
+        publisher = None if run.node is None else run.node.metadata
+        publication = None if publisher is None else publisher._publication
+        if run.node is None or publisher is None or publication is None:
+            return None
+        try:
+            seen = _Seen(run.node, publisher.quorum, publication)
+        except RequestError:
+            return None
+        self._seen[run.name] = seen
+        return seen
+
+    def _look_at(self, machine: Machine, run: Run, seen: _Seen) -> None:
+        raft, quorum = seen.raft, seen.quorum
+        if seen.life is not None:
+            self._look_at_life(run, seen, seen.life, int(machine.name[1:]))
+        if raft.high_watermark != seen.high_watermark:
+            self._committed(machine, run, seen, raft.high_watermark)
+        if raft.epoch < seen.epoch:
+            raise Violation(f"R2: {run.name} falls back from epoch {seen.epoch} to {raft.epoch}")
+        seen.epoch = raft.epoch
+        if quorum.is_leader and seen.led != raft.epoch:
+            self._leads(machine, run, seen, raft.epoch, quorum.next_offset)
+        published = seen.publication.image.offset
+        if published != seen.published:
+            if published >= max(raft.high_watermark, 1) and published >= self.end:
+                raise Violation(
+                    f"B1: {run.name} has published {published}, committed is what lies below {self.end}"
+                )
+            if published < seen.published:
+                raise Violation(f"B1: the image of {run.name} goes back from {seen.published} to {published}")
+            seen.published = published
+
+    # The quorum
+
+    def _leads(self, machine: Machine, run: Run, seen: _Seen, epoch: int, end: int) -> None:
+        seen.led = epoch
+        if self.leaders.setdefault(epoch, run.name) != run.name:
+            raise Violation(f"R1: {self.leaders[epoch]} and {run.name} lead in epoch {epoch}")
+        if end < self.end:
+            raise Violation(f"R8: {run.name} leads in epoch {epoch}, ends at {end}, committed is {self.end}")
+        self._compare(machine, run, seen, self.end)
+
+    def _committed(self, machine: Machine, run: Run, seen: _Seen, high_watermark: int) -> None:
+        if high_watermark < seen.high_watermark:
+            raise Violation(f"R5: {run.name}: {seen.high_watermark} becomes {high_watermark}")
+        if seen.quorum.next_offset < high_watermark:
+            return  # a snapshot was fetched, at which the log is about to begin anew
+        seen.high_watermark = high_watermark
+        self._compare(machine, run, seen, high_watermark)
+
+    def _compare(self, machine: Machine, run: Run, seen: _Seen, end: int) -> None:
+        """Whether the log of `run` says below `end` what is committed; what is new there is from now on."""
+        for base, next_offset, data in batches_of(machine, seen.position):
+            if next_offset > end:
+                break
+            known = self.committed.setdefault(base, (next_offset, data))
+            if known != (next_offset, data):
+                raise Violation(f"R3: {run.name} has another batch at {base} than was committed")
+            seen.position = next_offset
+            if next_offset > self.end:
+                self.end = next_offset
+                self._learn(data)
+
+    # What the batches say
+
+    def _learn(self, data: bytes) -> None:
+        for batch in decode_batches(data):
+            self._learn_batch(batch)
+
+    def _learn_batch(self, batch: MetadataBatch) -> None:
+        for offset, frame in enumerate(batch.frames, batch.base_offset):
+            match frame.record:
+                case TopicRecord() as record:
+                    self.created[record.topic_id or _NOBODY] = offset
+                case PartitionRecord() as record:
+                    where = tuple(int(one) for one in record.replicas)
+                    self.placed[record.topic_id or _NOBODY, int(record.partition_id)] = where
+                case RemoveTopicRecord() as record:
+                    self.removed[record.topic_id or _NOBODY] = offset
+                case ConfigRecord() as record:
+                    key = (int(record.resource_type), str(record.resource_name), str(record.name))
+                    self.configs.setdefault(key, []).append((offset, record.value))
+                case RegisterBrokerRecord() as record:
+                    broker, epoch = int(record.broker_id), int(record.broker_epoch)
+                    if epoch < self.broker_epochs.get(broker, -1):
+                        raise Violation(f"B3: broker {broker} gets epoch {epoch} after a later one")
+                    self.broker_epochs[broker] = epoch
+                case BrokerRegistrationChangeRecord() as record:
+                    broker, epoch = int(record.broker_id), int(record.broker_epoch)
+                    if int(record.fenced) == _UNFENCED and self._asked.get(broker, -1) < epoch:
+                        raise Violation(f"B4: broker {broker} is unfenced in epoch {epoch}, and never asked")
+                case _:
+                    pass
+
+    # Brokers
+
+    def _look_at_life(self, run: Run, seen: _Seen, life: Lifecycle, broker: int) -> None:
+        if life.metadata_offset != seen.told:
+            seen.told = life.metadata_offset
+            done = seen.publication._done_offset
+            if seen.told > done and seen.publication._failure is None:  # else the node is about to end
+                raise Violation(f"B2: {run.name} tells of {seen.told}, and is what {done} says")
+        if life.state in (LifeState.READY, LifeState.UNFENCED) and life.epoch > self._asked.get(broker, -1):
+            self._asked[broker] = life.epoch
+
+
+def batches_of(machine: Machine, offset: int) -> Iterator[tuple[int, int, bytes]]:
+    """Base offset, next offset and bytes of the batches of the metadata log from `offset` on, as a process
+    would read them; of a log that begins later, from there."""
+    names = _names(machine.platter, machine.log_dirs[0] / CLUSTER_METADATA_DIR)
+    bases = sorted(int(name.removesuffix(".log")) for name in names if name.endswith(".log"))
+    below = [base for base in bases if base <= offset]
+    for base in bases[max(len(below) - 1, 0) :]:
+        node = names[f"{base:020}.log"]
+        if not isinstance(node, File):
+            continue
+        try:
+            for header in complete_headers(memoryview(node.data)):
+                if header.base_offset >= offset:
+                    start = header.position
+                    yield (
+                        header.base_offset,
+                        header.next_offset,
+                        bytes(node.data[start : start + header.size]),
+                    )
+        except CorruptionError:
+            return
+
+
+def _names(platter: Platter, path: Path) -> dict[str, Any]:
+    try:
+        directory = platter.directory(path)
+    except OSError:
+        return {}
+    assert isinstance(directory, Directory)
+    return dict(directory.names)

@@ -1,0 +1,113 @@
+"""A history of the cluster world: drawn, played in a process of its own, told."""
+
+from __future__ import annotations
+
+import gc
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Final
+
+from simulator.acts import Act
+from simulator.apart import apart
+from simulator.cluster.acts import perform
+from simulator.cluster.examining import revive
+from simulator.cluster.world import START_S, ClusterWorld
+from simulator.history import Outcome, Plan
+from simulator.loop import Stuck
+from simulator.model import Violation
+
+NODES: Final = (3, 3, 3, 5)
+ALWAYS: Final = {"create_topic": 8, "produce": 12, "wait": 5, "examine": 3, "start": 3}
+SOMETIMES: Final = {
+    "produce_idempotent": 8,
+    "delete_topic": 3,
+    "alter_topic": 6,
+    "kill": 6,
+    "stop": 3,
+    "lose_power": 3,
+    "pause": 3,
+    "jump_clock": 1,
+    "partition": 6,
+    "reset_connections": 4,
+    "slow_links": 2,
+    "disk_faults": 3,
+}
+"""How often each comes where it exists. A history has about half of them."""
+_WITH: Final = {"partition": ("heal", 4), "slow_links": ("heal", 4), "disk_faults": ("disk_heals", 3)}
+
+
+def draw(seed: int, nodes: int | None = None) -> Plan:
+    """The history of `seed`. `Plan.log_dirs` is how many nodes there are."""
+    random = Random(seed)
+    number = random.choice(NODES)
+    odds = dict(ALWAYS)
+    for kind, weight in SOMETIMES.items():
+        if random.random() < 0.5:
+            odds[kind] = weight
+            if kind in _WITH:
+                other, its_weight = _WITH[kind]
+                odds[other] = its_weight
+    kinds = random.choices(list(odds), weights=list(odds.values()), k=random.randint(12, 35))
+    acts = tuple(Act(kind, random.getrandbits(48)) for kind in ("create_topic", *kinds))
+    return Plan(seed, nodes or number, acts)
+
+
+def play(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
+    """Do what the plan says, in this process. `before` is called first (`simulator.cluster.plants`)."""
+    began = time.process_time()
+    if before is not None:
+        before()
+    world = ClusterWorld(plan.seed, nodes=plan.log_dirs, keep_all=keep_all)
+    random = Random(plan.seed ^ 0x5EED)
+    problem: str | None = None
+
+    async def main() -> None:
+        for machine in world.machines:
+            world.start(machine)
+        for machine in world.machines:
+            if not await world.until_ready(machine, START_S):
+                raise Violation(f"{machine.name} does not become ready at first")
+        for act in plan.acts:
+            await perform(world, act)
+        await world.settle()
+        await revive(world, random)
+
+    try:
+        world.run(main())
+    except (Violation, Stuck) as e:
+        problem = f"{'' if isinstance(e, Violation) else 'stuck: '}{e}"
+    except Exception as e:  # the simulator's own bug, or one of the node's that came through
+        problem = f"{type(e).__name__}: {e}\n{traceback.format_exc()}"
+    if problem is not None:
+        world.tell(f"WRONG: {problem}")
+    return Outcome(
+        plan.seed,
+        problem,
+        world.trace.digest,
+        world.trace.events,
+        world.loop.time(),
+        time.process_time() - began,
+        world.trace.lines if problem is not None or keep_all else [],
+        {"answered": world.answered, "leaders": len(world.oracle.leaders)},
+    )
+
+
+def play_apart(plan: Plan, *, keep_all: bool = False, before: Callable[[], None] | None = None) -> Outcome:
+    """`play` in a child process, which is gone afterwards with all that it made."""
+    return apart(lambda: play(plan, keep_all=keep_all, before=before))
+
+
+def warm_up() -> None:
+    """Have what is loaded and worked out at its first use in memory before the first fork."""
+    play(draw(7, 3))
+    gc.freeze()
+
+
+def play_many(seeds: Sequence[int], jobs: int, nodes: int | None = None) -> Iterator[Outcome]:
+    """The histories of these seeds, `jobs` at a time: threads that wait for forked children."""
+    warm_up()
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(lambda seed: play_apart(draw(seed, nodes)), seeds)

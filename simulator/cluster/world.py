@@ -1,0 +1,285 @@
+"""One world with several machines: their nodes, their client, and the oracle that looks at each turn."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+from uuid import UUID
+
+from service.base.world import World
+from service.cli.dev_nodes import HOST, format_nodes, lay_out
+from service.metadata.image import MetadataImage
+from simulator.client import Client
+from simulator.cluster.oracle import Oracle
+from simulator.disk import NoFaults, SimDisk
+from simulator.durable import durable_end
+from simulator.faults import DrawnFaults, DrawnStoreFaults
+from simulator.loop import Loop
+from simulator.machine import BEGAN_MS, Machine, NodeLogs, Run, State
+from simulator.model import PartitionModel, TopicModel, Violation
+from simulator.network import Link, Network
+from simulator.platter import Loss
+from simulator.process import Process
+from simulator.store import Bucket
+from simulator.threads import SimThreads
+from simulator.trace import Trace
+from simulator.world import SETTINGS
+
+ALIVE_S: Final = 30.0
+START_S: Final = 60.0
+CALM_S: Final = 1.0
+RATES: Final = (1.0, 1.0, 1.0, 0.999, 1.001, 0.98, 1.02, 0.95, 1.05)
+"""how fast a machine's clock runs"""
+_LOOK_S: Final = 0.02
+CLIENT: Final = "client"
+_DIRECTORY: Final = Path("/sim")
+_BROKER_PORT: Final = 9092
+_CONTROLLER_PORT: Final = 9093
+_NOT_OURS: Final = ("node.id", "listeners", "advertised.listeners", "firn.remote.url")
+_SETTINGS: Final = {
+    **{key: value for key, value in SETTINGS.items() if key not in _NOT_OURS},
+    "metadata.log.max.record.bytes.between.snapshots": "20000",
+    "log.retention.ms": "-1",
+    "offsets.topic.num.partitions": "2",
+}
+
+
+class ClusterWorld:
+    """Everything of one history. Made and used on its own loop."""
+
+    def __init__(self, seed: int, *, nodes: int = 3, keep_all: bool = False) -> None:
+        random = Random(seed)
+
+        def part() -> Random:
+            return Random(random.getrandbits(64))
+
+        self.loop = Loop(part())
+        self.trace = Trace(lambda: self.loop.now_s, keep_all=keep_all)
+        self.network = Network(self.loop, part(), self.trace)
+        self.bucket = Bucket()
+        self.oracle = Oracle()
+        self.machines: list[Machine] = []
+        self.faults: dict[str, DrawnFaults] = {}
+        names = [f"n{number}" for number in range(1, nodes + 1)]
+        for number, name in enumerate(names, 1):
+            faults = self.faults[name] = DrawnFaults(part(), self.trace)
+            store_faults = DrawnStoreFaults(part(), self.trace)
+            dirs = (_DIRECTORY / f"node-{number}",)
+            machine = Machine(name, self.loop, part(), self.trace, self.bucket, dirs, faults, store_faults)
+            machine.clock.rate = random.choice(RATES)
+            self.machines.append(machine)
+        self.settings = self._format(part(), nodes)
+        self.client_process = Process(CLIENT)
+        self.clients = {machine.name: Client(machine.address) for machine in self.machines}
+        self.topics: list[TopicModel] = []
+        self.configs: dict[tuple[str, str], tuple[str | None, ...]] = {}
+        """by topic and key: what the setting may be now"""
+        self.troubled: set[str] = set()
+        """machines that something struck which may take partitions offline, or end the node"""
+        self.darkness: set[str] = set()
+        """machines without power: nothing comes from there, no refusal either"""
+        self.gone: set[UUID] = set()
+        """topics whose deletion was answered"""
+        self._producers: set[int] = set()
+        self.last_fault_s = 0.0
+        """when a fault was last there, or something done to a process"""
+        self.values = 0
+        self.answered = 0
+        """admin changes that were answered"""
+        self.background: list[asyncio.Task[None]] = []
+        self.loop.after_turn = lambda: self.oracle.look(self.machines)
+        logs = logging.getLogger("service")
+        logs.handlers[:] = [NodeLogs(self.trace)]
+        logs.propagate = False
+        logs.setLevel(logging.WARNING)
+
+    def _format(self, random: Random, nodes: int) -> dict[str, dict[str, str]]:
+        """As `firn format --initial-controllers`; the settings of each node."""
+        controllers = min(nodes, 3)
+        # Ports of one host, which stand for hosts of one port each.
+        ports = range(20_000, 20_000 + nodes), range(30_000, 30_000 + controllers)
+        process = Process("format")
+        threads = SimThreads(self.loop, process, random)
+        settings = {}
+
+        def world_of(machine: Machine) -> World:
+            disk = SimDisk(machine.platter, process, threads, NoFaults(), self.trace, machine.clock.now_ms)
+            return World(machine.clock, disk, threads, random, boot_id=machine.boot_id)
+
+        plan = lay_out(nodes, controllers, ports, _DIRECTORY, world_of(self.machines[0]), _SETTINGS)
+
+        def told(text: str) -> str:
+            for those, port in zip(ports, (_BROKER_PORT, _CONTROLLER_PORT), strict=True):
+                for number, one in enumerate(those, 1):
+                    text = text.replace(f"{HOST}:{one}", f"n{number}:{port}")
+            return text
+
+        laid = tuple(
+            one._replace(settings={key: told(value) for key, value in one.settings.items()})
+            for one in plan.nodes
+        )
+        plan = plan._replace(nodes=laid, initial_controllers=told(plan.initial_controllers))
+        for machine, node in zip(self.machines, laid, strict=True):
+            process.run(format_nodes, plan._replace(nodes=(node,)), world_of(machine))
+            settings[machine.name] = node.settings
+        process.kill()
+        return settings
+
+    def run(self, main: Coroutine[Any, Any, None]) -> None:
+        """Run `main` as the client's process to its end."""
+        task = self.client_process.run(lambda: self.loop.create_task(main))
+        self.loop.run_until_complete(task)
+
+    def tell(self, text: str) -> None:
+        self.trace.tell("act", text)
+
+    # What there is
+
+    def machine(self, name: str) -> Machine:
+        return self.machines[int(name[1:]) - 1]
+
+    def of_broker(self, broker: int) -> Machine | None:
+        return self.machines[broker - 1] if 1 <= broker <= len(self.machines) else None
+
+    @property
+    def alive(self) -> list[Machine]:
+        """Machines with a process that serves."""
+        return [one for one in self.machines if is_ready(one)]
+
+    def image(self) -> MetadataImage:
+        """The newest that any process has."""
+        images = [
+            one.run.node.metadata.image
+            for one in self.machines
+            if one.run and not one.run.ended and one.run.node and one.run.node.metadata
+        ]
+        return max(images, key=lambda image: image.offset, default=MetadataImage())
+
+    def partitions(self) -> Iterable[tuple[TopicModel, PartitionModel]]:
+        for topic in self.topics:
+            if not topic.deleted:
+                for partition in topic.partitions:
+                    yield topic, partition
+
+    def on(self, machine: Machine) -> list[tuple[TopicModel, PartitionModel]]:
+        """The partitions that the machine holds, as the committed metadata says."""
+        number, placed = int(machine.name[1:]), self.oracle.placed
+        return [
+            (topic, partition)
+            for topic, partition in self.partitions()
+            if number in placed[topic.topic_id, partition.index]
+        ]
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing was wrong with anything for a while."""
+        links = self.network.links
+        wrong = links.cut or links.slow_s or any(one.on for one in self.faults.values())
+        if wrong or len(self.alive) < len(self.machines):
+            self.last_fault_s = self.loop.now_s
+        if any(broker.fenced for broker in self.image().brokers.values()):
+            return False
+        return self.loop.now_s - self.last_fault_s > CALM_S
+
+    # Processes
+
+    def start(self, machine: Machine) -> Run:
+        self.disturbed()
+        for _, partition in self.on(machine):
+            partition.crashed()
+        self.clients[machine.name].close()
+        return machine.start(self.settings[machine.name])
+
+    def dark(self, name: str) -> bool:
+        return name in self.darkness
+
+    def new_producer(self, producer_id: int) -> None:
+        if producer_id in self._producers:
+            raise Violation(f"A4: the producer id {producer_id} was given out twice")
+        self._producers.add(producer_id)
+
+    def real_ms(self) -> int:
+        return BEGAN_MS + int(self.loop.now_s * 1000)
+
+    def disturbed(self) -> None:
+        self.last_fault_s = self.loop.now_s
+
+    def kill(self, machine: Machine) -> None:
+        self.disturbed()
+        self.tell(f"kill -9 {machine.name}")
+        machine.kill()
+
+    async def stop(self, machine: Machine) -> None:
+        """SIGTERM, and SIGKILL where it does not end within a minute."""
+        self.disturbed()
+        run = machine.run
+        if run is None or run.ended:
+            return
+        self.tell(f"SIGTERM {machine.name}")
+        run.process.resume()
+        run.stop()
+        deadline = self.loop.now_s + 60
+        while not run.ended and self.loop.now_s < deadline:
+            await asyncio.sleep(_LOOK_S)
+        if not run.ended:
+            self.kill(machine)
+        self.disturbed()
+
+    async def lose_power(self, machine: Machine, loss: Loss) -> None:
+        """The machine is gone from the network without a word; what it had flushed stays."""
+        self.disturbed()
+        self.troubled.add(machine.name)
+        self.darkness.add(machine.name)
+        self.network.links.cut |= self.links_of(machine.name)
+        machine.kill()
+        self.network.silence(machine.name)
+        promised = {}
+        for topic, partition in self.on(machine):
+            at = durable_end(machine.platter, machine.log_dirs, topic.name, partition.index)
+            promised[str(partition)] = at
+            partition.may_lose_from(max(at, partition.answered_end if topic.flushed else 0))
+        self.tell(f"{machine.name} loses its power; {loss.value}; durable: {promised}")
+        machine.lose_power(loss)
+
+    def links_of(self, name: str) -> set[Link]:
+        others = [one.name for one in self.machines if one.name != name] + [CLIENT]
+        return {(name, other) for other in others} | {(other, name) for other in others}
+
+    async def until_ready(self, machine: Machine, seconds: float) -> bool:
+        deadline = self.loop.now_s + seconds
+        while self.loop.now_s < deadline:
+            run = machine.run
+            if run is None or run.state is not State.STARTING:
+                break
+            await asyncio.sleep(_LOOK_S)
+        return is_ready(machine)
+
+    def ended_for_reasons(self) -> None:
+        """A node that ended by itself says why, and something was done to it."""
+        for machine in self.machines:
+            run = machine.run
+            if run is None:
+                continue
+            if run.state is State.BUG:
+                raise Violation(f"{run.name} ended by a bug: {run.reason}")
+            if run.state in (State.REFUSED, State.FAILED) and machine.name not in self.troubled:
+                raise Violation(f"{run.name} {run.state.value}, and nothing was wrong: {run.reason}")
+
+    # Work in the background
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self.background.append(self.loop.create_task(work))
+
+    async def settle(self) -> None:
+        """Until everything that was asked for has an answer, or never will have one."""
+        while self.background:
+            tasks, self.background = self.background, []
+            await asyncio.gather(*tasks)
+
+
+def is_ready(machine: Machine) -> bool:
+    return machine.run is not None and not machine.run.ended and machine.run.state is State.READY

@@ -1,0 +1,480 @@
+"""The fetcher over real logs and real messages: replicas become equal byte for byte, come what may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from functools import wraps
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import SystemClock
+from service.base.errors import InvariantError, StorageError
+from service.base.types import TopicIdPartition
+from service.hot.log import LocalLog
+from service.network.channel import Channel, ChannelOptions
+from service.records.batch import iter_headers
+from service.replication.fetcher import Fetcher, FetcherSettings, Leader
+from service.replication.leader import LeaderSettings, Leadership, LeaderState, Registered, ReplicaSession
+from service.replication.replica_fetch import ReplicaFetch
+from service.wire.api import (
+    ApiKey,
+    RequestHeader,
+    decode_response,
+    encode_request,
+    response_frame,
+    response_module,
+)
+from service.wire.fetch import FetchPartition, FetchPartitionResult, encode_fetch_response, parse_fetch
+from tests.support.peers import peer, sound
+from tests.unit.hot.logs import START_MS, batch, open_log
+
+EPOCH = 5
+FOLLOWER, BROKER_EPOCH = 2, 102
+SETTINGS = FetcherSettings(max_wait_ms=20, backoff_ms=30, timeout_ms=1_000)
+
+
+def tip_of(number: int) -> TopicIdPartition:
+    return TopicIdPartition(UUID(int=number + 1), f"t{number}", 0)
+
+
+class LeaderNode:
+    """Leads all partitions in `EPOCH`; it reads requests and writes answers as they are on the wire."""
+
+    def __init__(self, logs: Mapping[TopicIdPartition, LocalLog]) -> None:
+        self.logs = logs
+        self.leaders: dict[TopicIdPartition, LeaderState] = {}
+        brokers = {one: Registered(100 + one, is_active=True) for one in (1, FOLLOWER)}
+        for tip, log in logs.items():
+            log.note_leader_epoch(EPOCH)
+            self.leaders[tip] = LeaderState(
+                1,
+                LeaderSettings(),
+                brokers,
+                log,
+                Leadership(EPOCH, 1, (1, FOLLOWER), (1, FOLLOWER)),
+                high_watermark=0,
+                min_insync_replicas=1,
+                now_ms=START_MS,
+            )
+        self.newest = 18
+        self.max_bytes = 1 << 20
+        self.fails: list[Exception] = []
+        self.garbles: Callable[[TopicIdPartition, bytes], bytes] = lambda tip, data: data
+        self.session = ReplicaSession()
+        self.asked: dict[TopicIdPartition, FetchPartition] = {}
+        self.epoch = 0
+        self.requests = 0
+
+    async def versions(self) -> dict[int, tuple[int, int]]:
+        return {ApiKey.FETCH: (4, self.newest), ApiKey.LIST_OFFSETS: (1, 11)}
+
+    async def call(
+        self, api_key: int, version: int | None, message: Any, *, timeout_ms: int | None = None
+    ) -> Any:
+        await asyncio.sleep(0.001)
+        if self.fails:
+            raise self.fails.pop(0)
+        if api_key == ApiKey.FETCH:
+            return decode_response(ApiKey.FETCH, 18, self.fetch(message, 7)[4:])[1]
+        return self.list_offsets(message)
+
+    def behave(self, header: RequestHeader, message: Any) -> bytes | None:
+        """As a server."""
+        if header.api_key == ApiKey.FETCH:
+            return self.fetch(message, header.correlation_id)
+        if header.api_key == ApiKey.LIST_OFFSETS:
+            return bytes(response_frame(header, self.list_offsets(message)))
+        return sound(header, message)
+
+    def fetch(self, message: Any, correlation_id: int) -> bytes:
+        self.requests += 1
+        frame = encode_request(ApiKey.FETCH, 18, 7, "replica", message)
+        view = parse_fetch(18, frame, 4 + 8 + 2 + len("replica") + 1)
+        assert (view.replica_id, view.replica_epoch) == (FOLLOWER, BROKER_EPOCH)
+        tips: dict[Any, TopicIdPartition] = {tip.topic_id: tip for tip in self.logs}
+        if view.session_epoch == 0:
+            self.asked, self.epoch = {}, 0
+        assert view.session_epoch == self.epoch
+        self.epoch += 1
+        for topic_id, _ in view.forgotten:
+            del self.asked[tips[topic_id]]
+        for topic_id, partitions in view.topics:
+            self.asked[tips[topic_id]] = partitions[0]
+        results = [(tip.topic_id, [self.look(tip, one)]) for tip, one in self.asked.items()]
+        parts: list[Any] = encode_fetch_response(18, correlation_id, results, session_id=9)
+        return b"".join(bytes(one) for one in parts)
+
+    def look(self, tip: TopicIdPartition, asked: FetchPartition) -> FetchPartitionResult:
+        whole = ReplicaFetch(
+            FOLLOWER,
+            BROKER_EPOCH,
+            asked.current_leader_epoch,
+            asked.fetch_offset,
+            asked.last_fetched_epoch,
+            asked.log_start_offset,
+        )
+        leader, log = self.leaders[tip], self.logs[tip]
+        verdict, _ = leader.fetched(whole, self.session, START_MS)
+        if verdict.error is not ErrorCode.none:
+            return FetchPartitionResult(0, int(verdict.error), log_start_offset=log.log_start_offset)
+        if verdict.diverging is not None:
+            return FetchPartitionResult(0, diverging_epoch=verdict.diverging)
+        found = log.read(asked.fetch_offset, min(self.max_bytes, asked.max_bytes)).slice
+        data = b"" if found is None else self.garbles(tip, bytes(found.read()))
+        return FetchPartitionResult(
+            0,
+            high_watermark=leader.high_watermark,
+            log_start_offset=log.log_start_offset,
+            records=(data,) if data else (),
+        )
+
+    def list_offsets(self, message: Any) -> Any:
+        module = response_module(ApiKey.LIST_OFFSETS)
+        (topic,) = message.topics
+        (asked,) = topic.partitions
+        log = next(log for tip, log in self.logs.items() if tip.topic == topic.name)
+        assert (message.replica_id, asked.current_leader_epoch) == (FOLLOWER, EPOCH)
+        offset = log.log_end_offset if asked.timestamp == -1 else log.log_start_offset
+        told = module.ListOffsetsPartitionResponse(
+            partition_index=0, error_code=ErrorCode.none, offset=offset, leader_epoch=EPOCH
+        )
+        answer = module.ListOffsetsTopicResponse(name=topic.name, partitions=(told,))
+        return module.ListOffsetsResponse(throttle_time=message.timeout, topics=(answer,))
+
+
+class LocalReplica:
+    """A `LocalLog` that follows."""
+
+    may_lack = False
+
+    def __init__(self, log: LocalLog) -> None:
+        self.log = log
+        self.high_watermark = 0
+        self.fails: Exception | None = None
+        self.appended = 0
+
+    @property
+    def log_start_offset(self) -> int:
+        return self.log.log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log.log_end_offset
+
+    @property
+    def latest_epoch(self) -> int:
+        return self.log.epochs.newest
+
+    def end_offset_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
+        return self.log.end_offset_of_epoch(leader_epoch)
+
+    def append(self, batches: memoryview) -> None:
+        if self.fails is not None:
+            raise self.fails
+        self.log.append_raw(batches)
+        self.appended += 1
+
+    def truncate(self, offset: int, *, is_below_high_watermark: bool) -> None:
+        self.log.truncate_to(offset)
+        self.high_watermark = min(self.high_watermark, self.log.log_end_offset)
+
+    def restart(self, offset: int) -> None:
+        self.log.restart_at(offset)
+        self.high_watermark = offset
+
+    def follow(self, high_watermark: int, start_offset: int) -> None:
+        self.high_watermark = high_watermark
+        if start_offset > self.log.log_start_offset:
+            self.log.move_log_start(start_offset)
+
+
+class Bucket:
+    def __init__(self, replicas: Mapping[TopicIdPartition, LocalReplica]) -> None:
+        self.replicas = replicas
+        self.end, self.epochs = 0, [(0, 0)]
+        self.refusals = 0
+
+    async def build(
+        self, tip: TopicIdPartition, leader_epoch: int, start_offset: int, is_wanted: Callable[[], bool]
+    ) -> bool:
+        await asyncio.sleep(0.01)
+        if self.refusals:
+            self.refusals -= 1
+            return False
+        if is_wanted():
+            self.replicas[tip].log.restart_at(self.end, start_offset, epochs=self.epochs)
+        return True
+
+
+class Pair:
+    """A leader's logs and a follower's."""
+
+    def __init__(self, directory: Path, count: int = 1, **options: Any) -> None:
+        tips = [tip_of(number) for number in range(count)]
+        self.tip = tips[0]
+        self.leader = LeaderNode({tip: open_log(directory / "a" / tip.topic, **options) for tip in tips})
+        self.replicas = {tip: LocalReplica(open_log(directory / "b" / tip.topic, **options)) for tip in tips}
+        self.bucket = Bucket(self.replicas)
+        self.warnings: list[str] = []
+
+    @property
+    def log(self) -> LocalLog:
+        return self.leader.logs[self.tip]
+
+    @property
+    def replica(self) -> LocalReplica:
+        return self.replicas[self.tip]
+
+    def write(self, count: int, tip: TopicIdPartition | None = None, epoch: int = EPOCH) -> None:
+        tip = tip or self.tip
+        for _ in range(count):
+            self.leader.logs[tip].append(batch(3), epoch, START_MS)
+        self.leader.leaders[tip].appended(START_MS)
+
+    def fetcher(self, leader: Leader | None = None) -> Fetcher:
+        fetcher = Fetcher(
+            leader or self.leader,
+            FOLLOWER,
+            lambda: BROKER_EPOCH,
+            SETTINGS,
+            SystemClock(),
+            self.bucket,
+            self.warnings.append,
+        )
+        for tip, replica in self.replicas.items():
+            fetcher.assign(tip, replica, EPOCH, is_clean=True)
+        return fetcher
+
+    def are_equal(self) -> bool:
+        for tip, log in self.leader.logs.items():
+            replica = self.replicas[tip]
+            if (replica.log_end_offset, replica.high_watermark) != (log.log_end_offset,) * 2:
+                return False
+        return True
+
+    async def become_equal(self, fetcher: Fetcher, within_s: float = 10.0) -> None:
+        running = asyncio.create_task(fetcher.run())
+        try:
+            async with asyncio.timeout(within_s):
+                while not self.are_equal() and not running.done():
+                    await asyncio.sleep(0.005)
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+        if not running.cancelled():
+            running.result()
+        for tip, log in self.leader.logs.items():
+            first = max(log.local_log_start_offset, self.replicas[tip].log.local_log_start_offset)
+            assert content(self.replicas[tip].log, first) == content(log, first)
+            assert log.epochs.entries[-1][0] == EPOCH
+
+
+def content(log: LocalLog, offset: int) -> bytes:
+    data = b""
+    while offset < log.log_end_offset:
+        found = log.read(offset, 1 << 30)
+        assert found.slice is not None
+        more = bytes(found.slice.read())
+        data += more
+        offset = list(iter_headers(more))[-1].next_offset
+    return data
+
+
+def at_once(test: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
+    """The test in a loop of its own."""
+
+    @wraps(test)
+    def run(tmp_path: Path) -> None:
+        asyncio.run(test(tmp_path))
+
+    return run
+
+
+@at_once
+async def test_replicas_become_equal_byte_for_byte(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 3, segment_bytes=4_000)
+    for tip in pair.replicas:
+        pair.write(200, tip)
+    pair.leader.max_bytes = 5_000
+    await pair.become_equal(pair.fetcher())
+    assert pair.warnings == []
+
+
+@at_once
+async def test_over_real_connections_that_are_lost_now_and_then(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 3)
+    pair.leader.max_bytes = 5_000
+    for tip in pair.replicas:
+        pair.write(300, tip)
+    async with peer(pair.leader.behave) as node:
+        channel = Channel(node.address, ChannelOptions("replica", backoff_ms=5))
+        dropping = asyncio.get_running_loop().call_later(0.05, node.drop)
+        await pair.become_equal(pair.fetcher(channel))
+        dropping.cancel()
+        await channel.close()
+
+
+@at_once
+async def test_a_large_answer_is_appended_in_runs(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.write(2_000)
+    await pair.become_equal(pair.fetcher())
+    assert pair.replica.appended >= 2
+
+
+@at_once
+async def test_what_another_leader_wrote_here_is_cut_off(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    for log in (pair.log, pair.replica.log):
+        for _ in range(5):
+            log.append(batch(3), 1, START_MS)
+    pair.write(4)
+    for _ in range(9):
+        pair.replica.log.append(batch(2), 2, START_MS)
+    pair.replica.log.note_leader_epoch(3)
+    await pair.become_equal(pair.fetcher())
+    assert pair.replica.log.epochs.entries == ((1, 0), (EPOCH, 15))
+
+
+@at_once
+async def test_an_epoch_in_which_it_led_and_wrote_nothing_is_forgotten(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.replica.log.append(batch(3), 1, START_MS)
+    pair.log.append(batch(3), 1, START_MS)
+    pair.replica.log.note_leader_epoch(4)
+    pair.log.append(batch(3), 1, START_MS)
+    pair.write(1)
+    pair.log.epochs.replace([(1, 0), (EPOCH, 6)])
+    await pair.become_equal(pair.fetcher())
+    assert pair.replica.log.end_offset_of_epoch(1) == (1, 6)
+
+
+@at_once
+async def test_bytes_that_are_wrong_are_fetched_again_and_the_others_go_on(tmp_path: Path) -> None:
+    pair, garbled = Pair(tmp_path, 2), list[int]()
+
+    def garble(tip: TopicIdPartition, data: bytes) -> bytes:
+        if tip == pair.tip and data and len(garbled) < 3:
+            garbled.append(1)
+            return data[:-1] + bytes([data[-1] ^ 1]) if len(garbled) < 3 else data[: len(data) - 5]
+        return data
+
+    pair.leader.garbles = garble
+    for tip in pair.replicas:
+        pair.write(20, tip)
+    await pair.become_equal(pair.fetcher())
+    assert len(garbled) == 3
+    assert any("checksum" in one for one in pair.warnings)
+
+
+@at_once
+async def test_a_leader_that_begins_later_has_it_begin_anew(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.replica.log.append(batch(3), EPOCH - 1, START_MS)
+    pair.log.restart_at(50)
+    pair.leader.leaders[pair.tip].end_offset = 50
+    pair.write(5)
+    await pair.become_equal(pair.fetcher())
+    assert pair.replica.log_start_offset == 50
+
+
+@at_once
+async def test_a_log_that_goes_on_too_far_is_cut_to_its_leaders_end(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.write(2)
+    for _ in range(8):
+        pair.replica.log.append(batch(3), EPOCH + 2, START_MS)
+    fetcher = pair.fetcher()
+    fetcher.assign(pair.tip, pair.replica, EPOCH, is_clean=False)
+    running = asyncio.create_task(fetcher.run())
+    async with asyncio.timeout(10):
+        while pair.replica.log_end_offset > 6:
+            await asyncio.sleep(0.005)
+    running.cancel()
+    await asyncio.wait({running})
+
+
+@at_once
+async def test_what_moved_to_the_archive_is_built_from_there(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, segment_bytes=400, remote_storage_enable=True)
+    pair.write(20)
+    assert pair.log.advance_local_start(30)
+    pair.bucket.end, pair.bucket.epochs, pair.bucket.refusals = 33, [(EPOCH, 0)], 1
+    await pair.become_equal(pair.fetcher())
+    assert pair.replica.log.local_log_start_offset == 33
+    assert pair.replica.log_start_offset == 0
+
+
+@at_once
+async def test_a_leader_that_is_not_there_is_asked_again(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.write(3)
+    pair.leader.fails = [ConnectionRefusedError("nobody"), TimeoutError("late"), ConnectionResetError("lost")]
+    began = asyncio.get_running_loop().time()
+    await pair.become_equal(pair.fetcher())
+    assert asyncio.get_running_loop().time() - began >= 3 * SETTINGS.backoff_ms / 1000
+
+
+@at_once
+async def test_a_leader_that_is_too_old_is_told_of(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.leader.newest = 14
+    running = asyncio.create_task(pair.fetcher().run())
+    await asyncio.sleep(0.02)
+    running.cancel()
+    await asyncio.wait({running})
+    assert pair.warnings == ["the leader serves Fetch up to version 14 to replicas"]
+    assert pair.leader.requests == 0
+
+
+@at_once
+async def test_a_log_that_fails_holds_up_no_other(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, 2)
+    for tip in pair.replicas:
+        pair.write(10, tip)
+    pair.replica.fails = StorageError("the disk is gone")
+    fetcher = pair.fetcher()
+    other = pair.replicas[tip_of(1)]
+    running = asyncio.create_task(fetcher.run())
+    async with asyncio.timeout(10):
+        while other.high_watermark < 30:
+            await asyncio.sleep(0.005)
+    running.cancel()
+    await asyncio.wait({running})
+    assert pair.replica.log_end_offset == 0
+    assert pair.warnings == ["t0-0: the disk is gone"]
+
+
+@at_once
+async def test_a_partition_that_goes_gets_nothing_more(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.write(4_000)
+    fetcher = pair.fetcher()
+    append = pair.replica.append
+
+    def appends(batches: memoryview) -> None:
+        append(batches)
+        asyncio.get_running_loop().call_soon(fetcher.remove, pair.tip)
+
+    pair.replica.append = appends  # type: ignore[method-assign]
+    running = asyncio.create_task(fetcher.run())
+    await asyncio.sleep(0.3)
+    running.cancel()
+    await asyncio.wait({running})
+    assert 0 < pair.replica.log_end_offset < 12_000
+    assert len(fetcher) == 0
+
+
+@at_once
+async def test_a_bug_ends_the_loop(tmp_path: Path) -> None:
+    pair = Pair(tmp_path)
+    pair.write(1)
+    pair.replica.fails = InvariantError("a bug")
+    with pytest.raises(ExceptionGroup) as ended:
+        await asyncio.wait_for(pair.fetcher().run(), 5)
+    assert isinstance(ended.value.exceptions[0], InvariantError)

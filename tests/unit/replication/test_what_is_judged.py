@@ -1,0 +1,183 @@
+"""Fetches of replicas in Kafka's order of checks; batches of leaders by their headers; who waits for acks."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import NamedTuple
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from service.records.batch import iter_headers
+from service.replication.acks import AckQueue
+from service.replication.arriving import Fit, fit
+from service.replication.replica_fetch import (
+    ReplicaFetch,
+    judge_elsewhere,
+    judge_epoch,
+    judge_log,
+    judge_topic,
+)
+from tests.unit.hot.logs import raw
+from tests.unit.replication.leaders import Log
+
+ID, OTHER = UUID(int=1), UUID(int=2)
+
+
+# -- fetches
+
+
+def test_a_topic_that_is_not_known_or_not_this_one() -> None:
+    assert judge_topic(ID, None, ID) is ErrorCode.unknown_topic_id
+    assert judge_topic(ID, ID, OTHER) is ErrorCode.inconsistent_topic_id
+    assert judge_topic(ID, OTHER, OTHER) is ErrorCode.inconsistent_topic_id
+    assert judge_topic(ID, ID, None) is ErrorCode.none
+    assert judge_topic(ID, ID, ID) is ErrorCode.none
+
+
+def test_epochs_come_before_leadership() -> None:
+    assert judge_epoch(-1, 5) is ErrorCode.none
+    assert judge_elsewhere(4, 5) is ErrorCode.fenced_leader_epoch
+    assert judge_elsewhere(6, 5) is ErrorCode.unknown_leader_epoch
+    assert judge_elsewhere(5, 5) is ErrorCode.not_leader_or_follower
+    assert judge_elsewhere(-1, 5) is ErrorCode.not_leader_or_follower
+
+
+def leading() -> Log:
+    """Epochs 2 from 10, 4 from 20, 7 from 30; the start is 12, what is local begins at 15."""
+    log = Log(40, ((2, 10), (4, 20), (7, 30)), start=12)
+    log.local_log_start_offset = 15
+    return log
+
+
+RANGE, MOVED = ErrorCode.offset_out_of_range, ErrorCode.offset_moved_to_tiered_storage
+
+
+@pytest.mark.parametrize(
+    ("offset", "last_epoch", "expected"),
+    [
+        (40, 7, None),
+        (35, 7, None),
+        (30, 4, None),
+        (25, 4, None),
+        (25, 8, RANGE),
+        (11, 7, RANGE),
+        (11, 1, RANGE),
+        (31, 4, (4, 30)),
+        (41, 7, (7, 40)),
+        (25, 5, (4, 30)),
+        (25, 3, (2, 20)),
+        (13, 3, (2, 20)),
+        (13, 1, (1, 10)),
+        (13, 2, MOVED),
+        (15, 2, None),
+        (13, -1, MOVED),
+        (11, -1, RANGE),
+        (41, -1, RANGE),
+        (40, -1, None),
+    ],
+)
+def test_the_log_is_judged_in_order(
+    offset: int, last_epoch: int, expected: ErrorCode | tuple[int, int] | None
+) -> None:
+    verdict = judge_log(ReplicaFetch(2, 102, 7, offset, last_epoch), leading())
+    if expected is None or isinstance(expected, tuple):
+        assert (verdict.error, verdict.diverging) == (ErrorCode.none, expected)
+    else:
+        assert (verdict.error, verdict.diverging) == (expected, None)
+        assert verdict.why
+
+
+# -- batches
+
+
+class Header(NamedTuple):
+    base_offset: int
+    next_offset: int
+    partition_leader_epoch: int
+
+
+def judged(*headers: tuple[int, int, int], start: int = 0, end: int = 10, may_lack: bool = False) -> Fit:
+    return fit(
+        [Header(*one) for one in headers],
+        start_offset=start,
+        end_offset=end,
+        latest_epoch=3,
+        leader_epoch=5,
+        may_lack=may_lack,
+    )
+
+
+def test_batches_that_follow_on_the_log_fit() -> None:
+    assert judged((10, 12, 3), (12, 13, 5)) == Fit(2, 13, 5)
+    assert judged() == Fit(0, 10, 3)
+
+
+@pytest.mark.parametrize(
+    "bad", [(11, 15, 5), (13, 15, 5), (12, 12, 5), (12, 11, 5), (-1, 15, 5), (12, 15, 2), (12, 15, -1)]
+)
+def test_what_is_in_front_of_a_batch_that_does_not_fit_is_taken(bad: tuple[int, int, int]) -> None:
+    found = judged((10, 12, 3), bad, (15, 16, 5))
+    assert (found.taken, found.end_offset, found.latest_epoch) == (1, 12, 3)
+    assert found.why
+
+
+def test_batches_of_a_later_epoch_than_the_fetchs_are_not_taken() -> None:
+    found = judged((10, 12, 5), (12, 14, 6), (14, 15, 5))
+    assert (found.taken, found.end_offset) == (1, 12)
+    assert found.why == "epoch 6 at 12, fetched in 5"
+
+
+def test_a_compacted_log_may_lack_offsets() -> None:
+    assert judged((13, 15, 3), (20, 21, 4), may_lack=True) == Fit(2, 21, 4)
+    assert judged((9, 15, 3), may_lack=True).taken == 0
+
+
+def test_an_empty_log_begins_with_the_batch_in_which_the_leaders_start_lies() -> None:
+    assert judged((8, 12, 3), (12, 13, 3), start=10) == Fit(2, 13, 3, begins_at=8)
+    assert judged((8, 12, 3), start=9).taken == 0
+    assert judged((-2, 12, 3), start=10).taken == 0
+
+
+def test_headers_of_real_batches_are_judged() -> None:
+    headers = list(iter_headers(raw((10, 2, 3), (12, 3, 5), (15, 1, 6))))
+    found = fit(headers, start_offset=0, end_offset=10, latest_epoch=3, leader_epoch=5, may_lack=False)
+    assert (found.taken, found.end_offset, found.latest_epoch) == (2, 15, 5)
+
+
+# -- acks
+
+
+def test_any_number_of_waiters_is_told_once_and_in_order() -> None:
+    for seed in range(50):
+        random, queue, mark = Random(seed), AckQueue(), 0
+        waiting: list[tuple[int, int]] = []
+        waiters = {}
+        for number in range(300):
+            act = random.random()
+            if act < 0.5:
+                offset = mark + random.randint(1, 20)
+                waiters[number] = queue.wait(number, offset)
+                waiting.append((offset, number))
+            elif act < 0.8 and waiting:
+                offset, gone = random.choice(waiting)
+                assert queue.give_up(waiters[gone]), f"seed {seed}"
+                waiting.remove((offset, gone))
+            else:
+                mark += random.randint(0, 8)
+                told = [one.key for one in queue.passed(mark)]
+                expected = sorted(one for one in waiting if one[0] <= mark)
+                assert told == [number for _, number in expected], f"seed {seed}"
+                waiting = [one for one in waiting if one[0] > mark]
+            assert len(queue) == len(waiting), f"seed {seed}"
+        assert [one.key for one in queue.dismiss()] == [number for _, number in sorted(waiting)]
+
+
+def test_those_who_gave_up_do_not_pile_up() -> None:
+    queue = AckQueue()
+    queue.wait("stays", 10)
+    for number in range(10_000):
+        queue.give_up(queue.wait(number, 10))
+    assert len(queue._heap) <= 2 * 64 + 1
+    assert [one.key for one in queue.passed(10)] == ["stays"]
