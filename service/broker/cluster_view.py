@@ -117,7 +117,6 @@ class ClusterView:
         self._endpoints = endpoints
         self._epoch = epoch
         self._kept: dict[str, _Kept] = {}
-        self._turn = 0
 
     def seen_by(self, listener: str) -> Seen:
         """What clients of `listener` see now."""
@@ -134,11 +133,10 @@ class ClusterView:
 
     def controller_id(self, seen: Seen) -> int:
         """Whom to take for the controller: any broker will do, as it passes on what only the controller can
-        do; each in turn, -1 where there is none."""
-        if not seen.alive:
-            return NOBODY
-        self._turn += 1
-        return seen.alive[self._turn % len(seen.alive)].id
+        do. This one certainly lives, which others may not do any more; -1 where there is none."""
+        if any(one.id == self._node_id for one in seen.alive):
+            return self._node_id
+        return seen.alive[0].id if seen.alive else NOBODY
 
     def _look(
         self,

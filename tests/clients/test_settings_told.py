@@ -19,6 +19,7 @@ GOLDEN = REPOSITORY / "tests" / "golden" / "config"
 ENTRY = re.compile(r"\s*(\S+?)=(.*) sensitive=(\w+) synonyms=\{(.*)\}")
 
 OTHERWISE = {
+    "controller.quorum.append.linger.ms": "while one flush is under way, what comes gathers by itself",
     "log.dir": "below the directory that a node is started in",
     "queued.max.request.bytes": "memory is bounded",
     "remote.log.manager.copier.thread.pool.size": "memory is bounded",

@@ -89,7 +89,7 @@ def test_kafka_cluster_takes_a_broker_that_has_gone_off_the_list(cluster: Cluste
         )
         del cluster.members[node_id]
     refused = run_tool(CLUSTER, "unregister", *brokers, "--id", "99")
-    assert b"was not registered" in refused.stdout + refused.stderr
+    assert b"is not currently registered" in refused.stdout + refused.stderr
 
 
 def test_the_metadata_log_and_its_snapshot_are_read_by_both(
