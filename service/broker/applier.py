@@ -38,6 +38,7 @@ from service.partition.partition import Partition
 from service.remote.catalog import CatalogEntry
 
 if TYPE_CHECKING:
+    from service.broker.replication import Replication
     from service.remote.reading.reader import RemoteReader
     from service.tiering.recovery import ArchivedPartition
 
@@ -83,8 +84,11 @@ class Applier:
         replicas: Replicas,
         reader: RemoteReader | None,
         purgatory: Purgatory,
+        replication: Replication | None = None,
     ) -> None:
+        """`replication`: None on a node that nobody shares partitions with."""
         self.config = config
+        self._replication = replication
         self._logs = logs
         logs.keep_producers(config.producer_id_expiration_ms)
         self._replicas = replicas
@@ -122,6 +126,8 @@ class Applier:
         async with self._turn:
             self._image = image
             self.config = dynamic_config(self.config, image)
+            if self._replication is not None:
+                self._replication.brokers(image, image.brokers)
             topics = image.topics_by_id.values()
             await self._apply_topics(((topic, topic.partitions) for topic in topics), image)
 
@@ -151,7 +157,7 @@ class Applier:
 
     def _is_small(self, before: MetadataImage, image: MetadataImage, delta: MetadataDelta) -> bool:
         """Whether it takes no files, and no time."""
-        if delta.deleted_topics or len(delta.configs) + len(delta.remote) > _SMALL:
+        if delta.deleted_topics or delta.brokers or len(delta.configs) + len(delta.remote) > _SMALL:
             return False
         looked_at = 0
         for topic_id in delta.topics:
@@ -170,6 +176,9 @@ class Applier:
         try:
             async with self._turn:
                 self._image = image
+                concerned: Sequence[TopicIdPartition] = ()
+                if self._replication is not None:
+                    concerned = self._replication.brokers(image, delta.brokers)
                 await self._delete(delta.deleted_topics.values())
                 self._created.update(one for one in delta.topics if one not in before.topics_by_id)
                 topics = (
@@ -183,6 +192,8 @@ class Applier:
                     if piece.charge(_PARTITION_US):
                         await piece.next_turn()
                     self._commit(topic_id, index)
+                if self._replication is not None:
+                    await piece.go_on(self._replication.look(concerned))
                 self._tell(before, image, delta)
         finally:
             self._under_way -= 1
@@ -230,15 +241,44 @@ class Applier:
         await self._bring(coming)
 
     def _change(self, partition: Partition, replica: PartitionImage) -> None:
+        """The metadata says other things of a partition that is online."""
         partition.isr_size, partition.replica_count = len(replica.isr), len(replica.replicas)
-        if not self._leads(replica):
-            partition.resign(replica.leader_epoch)
-            return
+        tip = partition.tip
+        remote = self._entry(tip)
+        if self._leads(replica) and not partition.is_leader and remote is not None:
+            reason = self._why_behind(tip, partition.log, remote)
+            if reason is not None:
+                self._wait_for_archive(tip, reason, remote)
+                return
         try:
-            partition.log.note_leader_epoch(replica.leader_epoch)
+            self._take_role(partition, replica)
         except StorageError as e:
-            self._take_offline(partition.tip, str(e), passes=True)
-        partition.elect(replica.leader_epoch)
+            self._take_offline(tip, str(e), passes=True)
+
+    def _take_role(self, partition: Partition, replica: PartitionImage) -> None:
+        """Raises `StorageError`."""
+        if self._replication is None:
+            if self._leads(replica):
+                partition.log.note_leader_epoch(replica.leader_epoch)
+                partition.lead(replica.leader_epoch, None)
+            else:
+                partition.follow(replica.leader_epoch)
+        elif self._leads(replica):
+            self._replication.lead(partition, replica)
+        else:
+            is_unclean = partition.config.unclean_leader_election_enable
+            self._replication.follow(partition, replica, is_unclean=is_unclean)
+
+    def _why_behind(self, tip: TopicIdPartition, local: LocalLog, remote: CatalogEntry) -> str | None:
+        """What of its archive's end a leader's log lacks. Offsets that lie in the bucket must not be given
+        out again, and what is known of epochs and producers there must be, before the first append."""
+        if remote.is_given_up:
+            return None
+        if local.log_end_offset < remote.end_offset:
+            return f"its log ends at {local.log_end_offset}, its archive at {remote.end_offset}"
+        if tip not in self._learnt and _lacks_epochs(local, remote):
+            return "the disk has lost the leader epochs of its archive"
+        return None
 
     def _leads(self, replica: PartitionImage) -> bool:
         """While this node is fenced, the metadata says that nobody does."""
@@ -284,6 +324,8 @@ class Applier:
     def _take_offline(self, tip: TopicIdPartition, reason: str, *, passes: bool) -> None:
         if reason != self._replicas.why_offline(tip.topic_id, tip.partition):
             log.error("%s is offline: %s", tip, reason)
+        if self._replication is not None:
+            self._replication.leave(tip)
         self._replicas.take_offline(tip, reason)
         if passes:
             self._pending[tip] = None
@@ -297,17 +339,13 @@ class Applier:
         if remote is None or remote.is_given_up:
             # Without an archive the log begins where its files do, whatever a checkpoint failed to say.
             local.advance_log_start(local.local_log_start_offset)
-        elif local.log_end_offset < remote.end_offset:
-            reason = f"its log ends at {local.log_end_offset}, its archive at {remote.end_offset}"
-            self._wait_for_archive(tip, reason, remote)
-            return
-        elif tip not in self._learnt and _lacks_epochs(local, remote):
-            self._wait_for_archive(tip, "the disk has lost the leader epochs of its archive", remote)
-            return
-        if self._leads(replica):
-            # The epoch begins with leadership, not with its first record: who asks where the one before ended
-            # is answered also while nothing is written.
-            local.note_leader_epoch(replica.leader_epoch)
+        elif self._leads(replica) or len(replica.replicas) == 1:
+            reason = self._why_behind(tip, local, remote)
+            if reason is not None:
+                self._wait_for_archive(tip, reason, remote)
+                return
+        if len(replica.replicas) > 1 and self._replication is None:
+            raise ConfigError(f"its replicas are on {replica.replicas}, and this node is alone")
         partition = Partition(
             tip,
             local,
@@ -316,14 +354,28 @@ class Applier:
             len(replica.isr),
             self.config.max_inflated_batch_bytes,
             self._purgatory,
-            is_leader=self._leads(replica),
+            is_leader=False,
+            high_watermark=self._mark_at_start(tip, replica, local, remote),
         )
         partition.replica_count = len(replica.replicas)
         partition.configure(config)
         partition.unified.remote_committed(remote)
         if self._reader is not None and not is_new and (config.remote_storage_enable or remote is not None):
             partition.hold_appends(_HELD)
+        self._take_role(partition, replica)
         self._replicas.add(partition)
+
+    def _mark_at_start(
+        self, tip: TopicIdPartition, replica: PartitionImage, local: LocalLog, remote: CatalogEntry | None
+    ) -> int | None:
+        """The high watermark as far as it is known to have been; None: the log's end, as there is nobody
+        else."""
+        if len(replica.replicas) == 1:
+            return None
+        noted = self._logs.high_watermark(tip)
+        archived = 0 if remote is None or remote.is_given_up else remote.end_offset
+        least = max(noted or 0, archived, local.log_start_offset)
+        return min(least, local.log_end_offset)
 
     async def _delete(self, topics: Iterable[TopicImage]) -> None:
         piece = Slice()
@@ -344,6 +396,8 @@ class Applier:
         self._pending.pop(tip, None)
         self._behind.pop(tip, None)
         self._learnt.discard(tip)
+        if self._replication is not None:
+            self._replication.leave(tip)
         partition = self._replicas.get(tip.topic_id, tip.partition)
         if partition is not None:
             self._replicas.remove(partition)
@@ -354,8 +408,14 @@ class Applier:
         partition = self._replicas.get(topic_id, index)
         if partition is None:
             return
+        entry = self._entry(partition.tip)
         try:
-            partition.unified.remote_committed(self._entry(partition.tip))
+            if partition.is_leader or entry is None:
+                partition.unified.remote_committed(entry)
+            else:
+                # HEAD is its leader's to write, and whoever leads next writes it again: what is committed is
+                # there to stay, so local bytes below it may go.
+                partition.remote_committed(entry)
         except StorageError as e:
             log.error("local segments of %s that its archive has expired stay for now: %s", partition.tip, e)
         self._replicas.tell(partition)

@@ -241,7 +241,7 @@ class ClusterPlane:
         def queue() -> Controllers:
             return Controllers(config.node_id, leaders, self._new_channels(), here)
 
-        self._beating, self._asking, self._committing = queue(), queue(), queue()
+        self._beating, self._asking, self._committing, self.alters = (queue() for _ in range(4))
         self.catalog = RpcCatalog(self._committing, CatalogImage(self.metadata), self._registration)
         self.house = ClusterHouse(
             config.node_id, incarnation_id, lambda: self.metadata.image, self.catalog.barrier

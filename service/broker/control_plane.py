@@ -16,7 +16,7 @@ from uuid import UUID
 from service.base.errors import StorageError
 from service.base.world import World
 from service.broker.config_rules import NodeConfigRules
-from service.broker.forwarding import Forwarder
+from service.broker.forwarding import Asker, Forwarder
 from service.broker.housekeeper import ClusterHouse
 from service.broker.ports import BrokerAdmin
 from service.broker.tables import BROKER_APIS, Served
@@ -57,6 +57,10 @@ class ControlPlane(Protocol):
     @property
     def forwarder(self) -> Forwarder | None:
         """By which clients' changes go to the controller; None: they are decided here."""
+
+    @property
+    def alters(self) -> Asker | None:
+        """The queue to the controller for the replicas of partitions; None: there are no other brokers."""
 
     @property
     def apis(self) -> Mapping[int, Served]:
@@ -126,6 +130,7 @@ class AlonePlane:
 
     apis: Final = BROKER_APIS
     forwarder: Final = None
+    alters: Final = None
     house: Final = None
     servers: Final = ()
 

@@ -12,7 +12,6 @@ from kio.schema.errors import ErrorCode
 from service.base.errors import RequestError, StorageError
 from service.broker.ports import TopicMaker
 from service.config.settings import BrokerConfig
-from service.metadata.controller.placement import REPLICATES
 from service.metadata.controller.requests import CreateTopic
 from service.metadata.controller.topic_names import OFFSETS_TOPIC
 from service.metadata.image import MetadataImage, TopicImage
@@ -23,14 +22,13 @@ OFFSETS: Final = OFFSETS_TOPIC
 INTERNAL_TOPICS: Final = frozenset({OFFSETS, "__transaction_state", "__share_group_state"})
 ADMIN_CLIENT: Final = "__admin_client"
 """Kafka's client id for who may write to internal topics."""
-_MOST_REPLICAS: Final = 3 if REPLICATES else 1
+_MOST_REPLICAS: Final = 3
 
 
 def as_created(name: str, config: BrokerConfig, image: MetadataImage) -> CreateTopic:
     """How an internal topic is made: its own numbers and settings, whoever asks for it.
 
-    Its replicas are as many as is set; where nothing is, as there are brokers, and no more than three (one,
-    while brokers do not replicate).
+    Its replicas are as many as is set; where nothing is, as there are brokers, and no more than three.
     """
     if name != OFFSETS:
         return CreateTopic(name)

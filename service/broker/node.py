@@ -71,6 +71,8 @@ from service.partition.partition import Partition
 
 if TYPE_CHECKING:
     from service.broker.cold import ColdTier, OpenStore
+    from service.broker.replication import Replication
+    from service.remote.reading.reader import RemoteReader
 
 log = logging.getLogger(__name__)
 
@@ -110,6 +112,7 @@ class Node:
         self._directory_ids: dict[Path, UUID] = {}
         self.plane: ControlPlane | None = None
         self._applier: Applier | None = None
+        self._replication: Replication | None = None
 
     @property
     def address(self) -> tuple[str, int]:
@@ -258,8 +261,10 @@ class Node:
             adopted = await cold.recover(plane.adopter)
         replicas = Replicas()
         timers = Timers(asyncio.get_running_loop())
-        applier = Applier(config, logs, replicas, cold.reader if cold else None, timers.purgatory)
-        self._applier = applier
+        reader = cold.reader if cold else None
+        replication = self._make_replication(stack, plane, logs, reader)
+        applier = Applier(config, logs, replicas, reader, timers.purgatory, replication)
+        self._applier, self._replication = applier, replication
         at_once(check_topics(metadata.image, config))
         await logs.open_all(lambda topic: topic_settings(metadata.image, topic, config))
         applier.adopt(adopted)
@@ -294,6 +299,31 @@ class Node:
         if plane.house is None:
             await plane.join(stack)
         return broker
+
+    def _make_replication(
+        self, stack: AsyncExitStack, plane: ControlPlane, logs: LogManager, reader: RemoteReader | None
+    ) -> Replication | None:
+        """A node that is alone has nobody to share partitions with."""
+        if plane.alters is None:
+            return None
+        from service.broker.archive_start import ArchiveOfLeader
+        from service.broker.replication import Replication
+
+        config = self._static_config
+        replication = Replication(
+            config.node_id,
+            config.replication,
+            config.cluster.inter_broker_listener_name,
+            lambda: plane.epoch,
+            plane.alters,
+            self._clock,
+            ArchiveOfLeader(reader, lambda: plane.metadata.image, logs),
+            self._supervisor.fail,
+            self._world.random.random,
+        )
+        logs.keep_marks(replication.marks)
+        stack.push_async_callback(replication.close)
+        return replication
 
     def _make_coordinators(
         self,
@@ -339,6 +369,8 @@ class Node:
         stack.push_async_callback(self._supervisor.close)
         self._supervisor.run("log-manager", logs.run())
         self._supervisor.run("applier", applier.run())
+        if self._replication is not None:
+            self._supervisor.run("replication", self._replication.run())
         self._supervisor.run("retention", retention_loop(broker))
         self._supervisor.run("disk-watch", broker.disks.run())
 

@@ -27,7 +27,6 @@ _DIFFERENCES = """What differs from Kafka:
 - `listeners` defaults to the loopback interface, `log.dir` to `firn-data` in the working directory.
 - Every broker's listener must be advertised.
 - `controller.quorum.append.linger.ms` defaults to 0, not 25.
-- `default.replication.factor` may be 1 only.
 - `firn.remote.url` is the switch of tiered storage.
 """
 

@@ -23,6 +23,7 @@ from service.config.cluster import ClusterConfig, read_cluster
 from service.config.keys import LONG_MAX, Value, did_you_mean, invalid
 from service.config.listeners import Listener
 from service.config.parsing import parse
+from service.config.replication import ReplicationConfig, read_replication
 from service.config.tables import BROKER_KEYS, S3_SCHEMES, TOPIC_KEYS, refusal
 from service.config.tables.groups import GROUPS, OFFSETS_TOPIC
 
@@ -192,6 +193,7 @@ class BrokerConfig:
     remote_recover: bool
     max_inflated_batch_bytes: int
     max_inflated_request_bytes: int
+    replication: ReplicationConfig
     groups: Mapping[str, Value]
     """the keys of groups and of `__consumer_offsets`, as they are called"""
     log: LogConfig
@@ -333,6 +335,7 @@ def _node_fields(values: Mapping[str, Value], problems: list[str]) -> dict[str, 
         field = name.removeprefix("firn.").replace(".", "_")
         if field in known:
             fields[field] = value
+    fields["replication"] = read_replication(values)
     fields["groups"] = {one.name: values[one.name] for one in (*OFFSETS_TOPIC, *GROUPS)}
     try:
         cluster = read_cluster(values)

@@ -77,7 +77,6 @@ async def led_by(broker: Broker, topic: str) -> tuple[Any, Any]:
 def test_a_partition_moves_once_its_new_replica_is_in_sync(tmp_path: Path) -> None:
     async def scenario() -> None:
         fleet = Fleet(tmp_path)
-        fleet.replicates = True
         await fleet.start()
         brokers = {7: await Broker(fleet, 7).start(), 8: await Broker(fleet, 8).start()}
         answer = await brokers[7].forward(ApiKey.CREATE_TOPICS, 7, new_topics("t", "u"))

@@ -84,7 +84,6 @@ class Fleet:
         self.running: dict[int, ControllerNode] = {}
         self.failures: list[tuple[str, BaseException]] = []
         self.metadata = metadata
-        self.replicates = False
         self.timing = TIMING
         self.sessions = SessionTimes(session_timeout_ms=3_000, heartbeat_interval_ms=300)
         self._starts = 0
@@ -129,7 +128,6 @@ class Fleet:
                         supported=cluster_features(),
                         voters=self.voters.ids,
                         sessions=self.sessions,
-                        replicates=self.replicates,
                     ),
                     (listeners.Listener(place.name, place.host, place.port),),
                     heartbeat_interval_ms=self.sessions.heartbeat_interval_ms,

@@ -32,9 +32,8 @@ NODE: Final = (
     ),
     key(
         "default.replication.factor", INT, 1,
-        "Replicas of a topic that is created without a number of its own. One node can hold "
-        "one.",
-        at_least=1, at_most=1,
+        "Replicas of a topic that is created without a number of its own.",
+        at_least=1, at_most=32767,
     ),
     key(
         "auto.create.topics.enable", BOOLEAN, True,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-_ONE_REPLICA: Final = "every partition has one replica, on this node"
+_NO_THROTTLES: Final = "replication is not throttled"
 _FIXED: Final = "the time that nodes give each other is fixed; a node's own deadlines are shorter"
 _NO_QUOTAS: Final = "quotas are not supported"
 _NO_SHARES: Final = "share groups are not supported"
@@ -40,13 +40,12 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "delete.records.purgatory.purge.interval.requests": _PURGATORY,
         "early.start.listeners": "a listener opens once what it serves is there",
         "fetch.purgatory.purge.interval.requests": _PURGATORY,
-        "follower.fetch.last.tiered.offset.enable": _ONE_REPLICA,
-        "follower.replication.throttled.rate": _ONE_REPLICA,
-        "follower.replication.throttled.replicas": _ONE_REPLICA,
+        "follower.replication.throttled.rate": _NO_THROTTLES,
+        "follower.replication.throttled.replicas": _NO_THROTTLES,
         "kafka.metrics.polling.interval.secs": _COUNTERS,
         "kafka.metrics.reporters": _COUNTERS,
-        "leader.replication.throttled.rate": _ONE_REPLICA,
-        "leader.replication.throttled.replicas": _ONE_REPLICA,
+        "leader.replication.throttled.rate": _NO_THROTTLES,
+        "leader.replication.throttled.replicas": _NO_THROTTLES,
         "log.dir.failure.timeout.ms": "who asks for a partition of a failed directory is told at once",
         "log.flush.start.offset.checkpoint.interval.ms": (
             "where logs begin is written with recovery points: log.flush.offset.checkpoint.interval.ms"
@@ -62,7 +61,6 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "metrics.sample.window.ms": _COUNTERS,
         "num.recovery.threads.per.data.dir": "logs are recovered on the threads that all disk work shares",
         "num.replica.alter.log.dirs.threads": "replicas are not moved between log directories",
-        "num.replica.fetchers": _ONE_REPLICA,
         "preallocate": "segments grow as they are written",
         "principal.builder.class": _NO_PLUGINS,
         "producer.purgatory.purge.interval.requests": _PURGATORY,
@@ -73,22 +71,13 @@ UNSERVED: Final[Mapping[str, str]] = MappingProxyType(
         "remote.log.manager.expiration.thread.pool.size": (
             "what expires shares remote.log.manager.copier.thread.pool.size"
         ),
-        "remote.log.manager.follower.thread.pool.size": _ONE_REPLICA,
+        "remote.log.manager.follower.thread.pool.size": "followers share the threads of cold reads",
         "remote.log.manager.thread.pool.size": "use remote.log.manager.copier.thread.pool.size",
         "remote.log.reader.max.pending.tasks": "cold reads are bounded by firn.remote.cache.bytes",
         "replica.alter.log.dirs.io.max.bytes.per.second": "replicas are not moved between log directories",
-        "replica.fetch.backoff.ms": _ONE_REPLICA,
-        "replica.fetch.max.bytes": _ONE_REPLICA,
-        "replica.fetch.min.bytes": _ONE_REPLICA,
-        "replica.fetch.response.max.bytes": _ONE_REPLICA,
-        "replica.fetch.wait.max.ms": _ONE_REPLICA,
-        "replica.high.watermark.checkpoint.interval.ms": _ONE_REPLICA,
-        "replica.lag.time.max.ms": _ONE_REPLICA,
-        "replica.selector.class": _NO_PLUGINS,
-        "replica.socket.receive.buffer.bytes": _ONE_REPLICA,
-        "replica.socket.timeout.ms": _ONE_REPLICA,
-        "replication.quota.window.num": _ONE_REPLICA,
-        "replication.quota.window.size.seconds": _ONE_REPLICA,
+        "replica.socket.receive.buffer.bytes": _KERNEL_CHOOSES,
+        "replication.quota.window.num": _NO_THROTTLES,
+        "replication.quota.window.size.seconds": _NO_THROTTLES,
         "request.timeout.ms": _FIXED,
         "security.providers": _NO_PLUGINS,
         "share.coordinator.": _NO_SHARES,

@@ -47,7 +47,6 @@ from service.metadata.controller.features_control import FeatureUpdate
 from service.metadata.controller.heartbeat_control import HeartbeatOutcome, process_heartbeat
 from service.metadata.controller.overseer import Overseer, ProbeBroker, note_failure
 from service.metadata.controller.periodic import ChoreTimes
-from service.metadata.controller.placement import REPLICATES
 from service.metadata.controller.requests import (
     AlterPartition,
     AlterPartitionResult,
@@ -109,7 +108,6 @@ class ControllerOptions:
     elections: ElectionSettings = field(default_factory=ElectionSettings)
     sessions: SessionTimes = field(default_factory=SessionTimes)
     chores: ChoreTimes = field(default_factory=ChoreTimes)
-    replicates: bool = REPLICATES
     """brokers fetch partitions from each other, so that there can be several replicas, and new ones"""
 
 
@@ -254,7 +252,6 @@ class Controller:
                 new_uuid=self._new_uuid,
                 limit=self._options.partition_limit,
                 validate_only=validate_only,
-                replicates=self._options.replicates,
             ),
             deadline_ms,
         )
@@ -469,7 +466,6 @@ class Controller:
                 requests,
                 options.elections,
                 allows_factor_change=allows_factor_change,
-                replicates=options.replicates,
             ),
             deadline_ms,
         )

@@ -13,11 +13,6 @@ from uuid import UUID
 
 from service.metadata.image import BrokerImage
 
-REPLICATES: Final = False
-"""Whether brokers fetch partitions from each other. Until they do a partition has one replica, which stays
-where it is: whatever would add one is refused."""
-DOES_NOT_REPLICATE: Final = "Brokers do not replicate partitions yet."
-
 
 class CannotPlace(Exception):
     """There are not enough brokers. The message is what the client is told."""

@@ -21,7 +21,6 @@ from service.base.steps import Steps
 from service.metadata.controller.decision import EXCESSIVE, Decision, decided_in_steps
 from service.metadata.controller.elections_control import CHANGE_US, Elections, ElectionSettings
 from service.metadata.controller.partition_change import Election, Wanted
-from service.metadata.controller.placement import DOES_NOT_REPLICATE
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
     Reassignment,
@@ -43,7 +42,6 @@ def alter_reassignments(
     settings: ElectionSettings,
     *,
     allows_factor_change: bool = True,
-    replicates: bool = True,
 ) -> Steps[Decision[list[ReassignResult]]]:
     """Begin or call off a reassignment of each partition; one that is refused holds up no other. In steps.
 
@@ -65,7 +63,7 @@ def alter_reassignments(
             if target is None:
                 record = _called_off(elections, topic, number, state)
             else:
-                wanted = _wanted(elections, state, target, allows_factor_change, replicates)
+                wanted = _wanted(elections, state, target, allows_factor_change)
                 record = elections.change(topic, number, state, election=Election.ONLINE, wanted=wanted)
             if record is not None:
                 if len(records) == MAX_RECORDS_PER_OPERATION:
@@ -94,7 +92,6 @@ def _wanted(
     state: PartitionImage,
     target: tuple[int, ...],
     allows_factor_change: bool,
-    replicates: bool,
 ) -> Wanted:
     """What makes `target` of the replicas there are: those it lacks stay until the others are in sync.
 
@@ -114,8 +111,6 @@ def _wanted(
             )
     adding = tuple(sorted(set(target).difference(state.replicas)))
     removing = tuple(sorted(set(state.replicas).difference(target)))
-    if adding and not replicates:
-        raise bad_assignment(f"A replica on broker {adding[0]} would never be in sync. {DOES_NOT_REPLICATE}")
     adding = adding or tuple(one for one in state.adding_replicas if one in target)
     return Wanted(replicas=(*target, *removing), removing=removing, adding=adding)
 

@@ -13,7 +13,7 @@ from service.base.errors import RequestError
 from service.base.steps import Steps
 from service.metadata.controller.configs_control import validate
 from service.metadata.controller.decision import Decision, decided_in_steps
-from service.metadata.controller.placement import DOES_NOT_REPLICATE, CannotPlace, place_replicas
+from service.metadata.controller.placement import CannotPlace, place_replicas
 from service.metadata.controller.requests import (
     MAX_RECORDS_PER_OPERATION,
     ZERO_UUID,
@@ -57,7 +57,6 @@ def create_topics(
     new_uuid: Callable[[], UUID],
     limit: PartitionLimit | None = None,
     validate_only: bool = False,
-    replicates: bool = True,
 ) -> Steps[Decision[list[CreateTopicResult]]]:
     """Create each topic wholly or not at all; one that is refused does not hold up the others. In steps.
 
@@ -82,8 +81,6 @@ def create_topics(
         yield TOPIC_US + (CONFIGS_US if request.configs else 0)
         try:
             new, result = yield from _create(image, request, defaults, rules, new_uuid)
-            if result.replication_factor > 1 and not replicates:
-                raise cannot_replicate(result.replication_factor, DOES_NOT_REPLICATE)
             if limit is not None and room is not None:
                 room = take_room(room, result.num_partitions, limit)
         except RequestError as e:

@@ -109,7 +109,6 @@ def make_controller(
             cluster_id=CLUSTER_ID,
             defaults=TopicDefaults(num_partitions=4, replication_factor=1),
             listeners=(Endpoint("CONTROLLER", "127.0.0.1", 9093),),
-            replicates=True,
         ),
         publisher,
         world,

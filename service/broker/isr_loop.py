@@ -1,0 +1,127 @@
+"""Asks the controller for the in-sync replicas that this broker's leaders want: the shell of `IsrProposals`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Final
+from uuid import UUID
+
+from kio.schema.errors import ErrorCode
+
+from service.base.clock import Clock
+from service.base.errors import RequestError
+from service.base.types import TopicIdPartition
+from service.broker.controllers import OutcomeUnknown
+from service.broker.forwarding import Asker
+from service.network.limited_log import RateLimitedLog
+from service.replication.isr_proposals import Answer, Happened, IsrProposals, ProposalSettings, Request
+from service.replication.leader import Accepted, LeaderState, Proposal
+from service.wire.api import ApiKey, request_module
+from service.wire.errors import UnsupportedVersion
+
+_LOG = logging.getLogger(__name__)
+_TIMEOUT_MS: Final = 5_000
+_RECOVERED: Final = 0
+
+
+class IsrLoop:
+    """One request at a time. Owned by the event loop."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        broker_epoch: Callable[[], int],
+        controllers: Asker,
+        clock: Clock,
+        leader_of: Callable[[TopicIdPartition], LeaderState | None],
+        happened: Callable[[Happened], None],
+    ) -> None:
+        self._broker_id = broker_id
+        self._broker_epoch = broker_epoch
+        self._controllers = controllers
+        self._clock = clock
+        self._happened = happened
+        self._proposals = IsrProposals(leader_of, ProposalSettings())
+        self._news = asyncio.Event()
+        self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
+
+    def propose(self, tip: TopicIdPartition) -> None:
+        """The leader of `tip` has a new proposal."""
+        self._proposals.propose(tip)
+        self._news.set()
+
+    async def run(self) -> None:
+        """For as long as the task lives."""
+        while True:
+            self._news.clear()
+            request = self._proposals.next_request(self._clock.monotonic_ms())
+            if request is None:
+                await self._wait()
+            else:
+                for one in await self._ask(request):
+                    self._happened(one)
+
+    async def _wait(self) -> None:
+        due_ms = self._proposals.next_deadline_ms()
+        left_s = None if due_ms is None else max(due_ms - self._clock.monotonic_ms(), 0) / 1000
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._news.wait()
+
+    async def _ask(self, request: Request) -> list[Happened]:
+        try:
+            answer = await self._controllers.ask(
+                ApiKey.ALTER_PARTITION, self._message(request.proposals), timeout_ms=_TIMEOUT_MS
+            )
+        except (RequestError, UnsupportedVersion) as e:
+            was_sent = isinstance(e, OutcomeUnknown)
+            self._warnings.warning("in-sync replicas of %d partitions: %s", len(request.proposals), e)
+            return self._proposals.failed(request.number, self._clock.monotonic_ms(), was_sent=was_sent)
+        told = self._read(answer, request.proposals)
+        if told.error is not ErrorCode.none:
+            self._warnings.warning("in-sync replicas were refused: %s", told.error.name)
+        return self._proposals.answered(request.number, told, self._clock.monotonic_ms())
+
+    def _message(self, proposals: Sequence[tuple[TopicIdPartition, Proposal]]) -> Any:
+        module = request_module(ApiKey.ALTER_PARTITION)
+        topics: dict[UUID, list[Any]] = {}
+        for tip, proposal in proposals:
+            topics.setdefault(tip.topic_id, []).append(
+                module.PartitionData(
+                    partition_index=tip.partition,
+                    leader_epoch=proposal.leader_epoch,
+                    new_isr_with_epochs=tuple(
+                        module.BrokerState(broker_id=one.broker_id, broker_epoch=one.broker_epoch)
+                        for one in proposal.isr
+                    ),
+                    leader_recovery_state=_RECOVERED,
+                    partition_epoch=proposal.partition_epoch,
+                )
+            )
+        return module.AlterPartitionRequest(
+            broker_id=self._broker_id,
+            broker_epoch=self._broker_epoch(),
+            topics=tuple(
+                module.TopicData(topic_id=topic_id, partitions=tuple(partitions))
+                for topic_id, partitions in topics.items()
+            ),
+        )
+
+    def _read(self, answer: Any, proposals: Sequence[tuple[TopicIdPartition, Proposal]]) -> Answer:
+        """What was answered of what was asked; anything else in it says nothing."""
+        asked = {(tip.topic_id, tip.partition): tip for tip, _ in proposals}
+        outcomes: dict[TopicIdPartition, Accepted | ErrorCode] = {}
+        for topic in answer.topics:
+            for one in topic.partitions:
+                tip = asked.get((topic.topic_id, one.partition_index))
+                if tip is None:
+                    continue
+                if one.error_code == ErrorCode.none:
+                    outcomes[tip] = Accepted(int(one.leader_epoch), int(one.partition_epoch))
+                else:
+                    outcomes[tip] = one.error_code
+                    self._warnings.warning("in-sync replicas of %s: %s", tip, one.error_code.name)
+        return Answer(answer.error_code, outcomes)

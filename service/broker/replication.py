@@ -1,0 +1,339 @@
+"""What this broker's replicas have to do with those of others: it leads some, and follows at the others.
+
+Called by who applies the metadata, with each partition that has several replicas: `lead`, `follow`, `leave`.
+One fetcher per leader (and loop of it) has all partitions that are fetched there; one loop asks the
+controller for the in-sync replicas that leaders here want. Owned by the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final
+
+from service.base.clock import Clock
+from service.base.slices import Slice
+from service.base.types import TopicIdPartition
+from service.broker.forwarding import Asker
+from service.broker.isr_loop import IsrLoop
+from service.config.replication import ReplicationConfig
+from service.metadata.image import BrokerImage, EndpointImage, MetadataImage, PartitionImage
+from service.network.channel import Channel, ChannelOptions, Channels
+from service.network.limited_log import RateLimitedLog
+from service.partition.followed import FollowedLog
+from service.partition.partition import Partition
+from service.replication.fetcher import Archive, Fetcher, FetcherSettings
+from service.replication.isr_proposals import Happened
+from service.replication.leader import Leadership, LeaderSettings, LeaderState, Registered
+
+_LOG = logging.getLogger(__name__)
+_LOOK_US: Final = 4
+_RECOVERED: Final = 0
+_Place = tuple[int, int]
+"""a leader, and which of the loops that fetch from it"""
+
+
+class Replication:
+    """All partitions of this broker that have replicas elsewhere, too."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        config: ReplicationConfig,
+        listener: str,
+        broker_epoch: Callable[[], int],
+        controllers: Asker,
+        clock: Clock,
+        archive: Archive,
+        on_bug: Callable[[str, BaseException], None],
+        chance: Callable[[], float],
+    ) -> None:
+        """`listener`: by which brokers reach each other. `on_bug` is told of what is neither a peer's fault
+        nor a disk's."""
+        self._me = broker_id
+        self._config = config
+        self._listener = listener
+        self._broker_epoch = broker_epoch
+        self._clock = clock
+        self._archive = archive
+        self._on_bug = on_bug
+        self._chance = chance
+        self._settings = LeaderSettings(lag_time_max_ms=config.lag_time_max_ms)
+        self._brokers: dict[int, Registered] = {}
+        self._places: dict[int, EndpointImage] = {}
+        self._led: dict[TopicIdPartition, Partition] = {}
+        self._by_follower: dict[int, dict[TopicIdPartition, None]] = {}
+        """partitions that are led here, by whoever else has them"""
+        self._followed: dict[TopicIdPartition, tuple[_Place, FollowedLog]] = {}
+        self._marked: dict[TopicIdPartition, Partition] = {}
+        """those whose high watermark is not their end"""
+        self._fetching: dict[_Place, _Fetching] = {}
+        self._out: set[TopicIdPartition] = set()
+        """followed here, and not in sync"""
+        self._ending: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self._warnings = RateLimitedLog(_LOG, now=asyncio.get_running_loop().time)
+        self._isr = IsrLoop(
+            broker_id, broker_epoch, controllers, clock, self._leader_of, self._proposal_happened
+        )
+
+    # -- what the metadata says
+
+    def brokers(self, image: MetadataImage, changed: Iterable[int]) -> list[TopicIdPartition]:
+        """These brokers are what `image` says. Partitions that are led here and concern them, for `look`:
+        after all changes of the same batch."""
+        found: dict[TopicIdPartition, None] = {}
+        for broker_id in changed:
+            broker = image.brokers.get(broker_id)
+            if broker is None:
+                self._brokers.pop(broker_id, None)
+                self._places.pop(broker_id, None)
+            else:
+                self._brokers[broker_id] = Registered(broker.epoch, broker.is_active)
+                self._place(broker)
+            found.update(self._by_follower.get(broker_id, ()))
+        return list(found)
+
+    def _place(self, broker: BrokerImage) -> None:
+        endpoint = next((one for one in broker.endpoints if one.name == self._listener), None)
+        if endpoint is not None:
+            self._places[broker.id] = endpoint
+
+    def look(self, tips: Iterable[TopicIdPartition]) -> Iterator[int]:
+        """Brokers that have replicas of these are others now. In steps (µs)."""
+        for tip in tips:
+            yield _LOOK_US
+            partition = self._led.get(tip)
+            if partition is not None and partition.leading is not None:
+                partition.happened(partition.leading.look(self._clock.monotonic_ms()))
+
+    def lead(self, partition: Partition, replica: PartitionImage) -> None:
+        """This node leads it. Raises `StorageError` where the log cannot note that."""
+        tip, now_ms = partition.tip, self._clock.monotonic_ms()
+        self._unfollow(tip)
+        leading = partition.leading if partition.is_leader else None
+        if leading is None or leading.shape.leader_epoch != replica.leader_epoch:
+            # The epoch begins with leadership, not with its first record: who asks where the one before ended
+            # is answered also while nothing is written.
+            partition.log.note_leader_epoch(replica.leader_epoch)
+        if len(replica.replicas) == 1:
+            self._unlead(tip)
+            self._marked.pop(tip, None)
+            partition.lead(replica.leader_epoch, None)
+            return
+        shape = Leadership(
+            replica.leader_epoch, replica.partition_epoch, tuple(replica.replicas), tuple(replica.isr)
+        )
+        if leading is None:
+            leading = LeaderState(
+                self._me,
+                self._settings,
+                self._brokers,
+                partition.log,
+                shape,
+                high_watermark=partition.high_watermark,
+                min_insync_replicas=partition.config.min_insync_replicas,
+                now_ms=now_ms,
+            )
+            partition.lead(replica.leader_epoch, leading)
+            happened = leading.look(now_ms)
+        else:
+            happened = leading.image(shape, now_ms)
+            partition.lead(replica.leader_epoch, leading)
+        self._unlead(tip)
+        self._led[tip] = self._marked[tip] = partition
+        for one in replica.replicas:
+            if one != self._me:
+                self._by_follower.setdefault(one, {})[tip] = None
+        partition.on_proposal = self._isr.propose
+        partition.happened(happened)
+
+    def follow(self, partition: Partition, replica: PartitionImage, *, is_unclean: bool) -> None:
+        """Another node leads it, or nobody does. `is_unclean`: a leader may be elected that lacks records."""
+        tip = partition.tip
+        self._unlead(tip)
+        partition.follow(replica.leader_epoch)
+        if len(replica.replicas) > 1:
+            self._marked[tip] = partition
+        if self._me not in replica.isr:
+            self._out.add(tip)
+        elif tip in self._out:
+            self._out.discard(tip)
+            # Its leader has seen that its log is theirs: it goes on from there, should it be elected.
+            partition.head_judged(None)
+        if replica.leader < 0 or self._is_closed:
+            self._unfollow(tip)
+            return
+        place = replica.leader, (tip.topic_id.int + tip.partition) % self._config.num_replica_fetchers
+        before, log = self._followed.get(tip, (None, None))
+        if log is None or before != place or log.partition is not partition:
+            self._unfollow(tip)
+            log = FollowedLog(partition)
+            self._followed[tip] = place, log
+        # Who was away may have to give up what a leader without it has replaced; who is in sync never has.
+        is_clean = (
+            self._me in replica.isr and not is_unclean and replica.leader_recovery_state == _RECOVERED
+        )
+        remote = partition.unified.remote
+        self._fetcher(place).assign(
+            tip,
+            log,
+            replica.leader_epoch,
+            is_clean=is_clean,
+            builds_first=(
+                self._config.follower_fetch_last_tiered_offset_enable
+                and remote is not None
+                and not remote.is_given_up
+                and remote.end_offset > 0
+            ),
+        )
+
+    def leave(self, tip: TopicIdPartition) -> None:
+        """The partition is not here any more, or offline."""
+        self._unlead(tip)
+        self._unfollow(tip)
+        self._marked.pop(tip, None)
+        self._out.discard(tip)
+
+    def _unlead(self, tip: TopicIdPartition) -> None:
+        partition = self._led.pop(tip, None)
+        if partition is None:
+            return
+        for broker_id, tips in list(self._by_follower.items()):
+            if tips.pop(tip, tip) is None and not tips:
+                del self._by_follower[broker_id]
+
+    def _unfollow(self, tip: TopicIdPartition) -> None:
+        place, _ = self._followed.pop(tip, (None, None))
+        if place is None:
+            return
+        fetching = self._fetching[place]
+        fetching.fetcher.remove(tip)
+        if not len(fetching.fetcher):
+            del self._fetching[place]
+            self._end(fetching)
+
+    def _leader_of(self, tip: TopicIdPartition) -> LeaderState | None:
+        partition = self._led.get(tip)
+        return None if partition is None else partition.leading
+
+    def _proposal_happened(self, happened: Happened) -> None:
+        partition = self._led.get(happened.tip)
+        if partition is not None:
+            partition.happened(happened.what)
+
+    # -- fetchers
+
+    def _fetcher(self, place: _Place) -> Fetcher:
+        fetching = self._fetching.get(place)
+        if fetching is None:
+            fetching = self._fetching[place] = self._begin(place)
+        return fetching.fetcher
+
+    def _begin(self, place: _Place) -> _Fetching:
+        leader, number = place
+        config = self._config
+        client_id = f"broker-{self._me}-fetcher-{number}"
+        channels = Channels(ChannelOptions(client_id=client_id), chance=self._chance)
+        fetcher = Fetcher(
+            _Leader(leader, channels, self._places),
+            self._me,
+            self._broker_epoch,
+            FetcherSettings(
+                config.fetch_wait_max_ms,
+                config.fetch_min_bytes,
+                config.fetch_max_bytes,
+                config.fetch_response_max_bytes,
+                config.fetch_backoff_ms,
+                config.socket_timeout_ms,
+            ),
+            self._clock,
+            self._archive,
+            lambda why: self._warnings.warning("from broker %d: %s", leader, why),
+        )
+        task = asyncio.get_running_loop().create_task(fetcher.run(), name=f"fetcher of broker {leader}")
+        task.add_done_callback(self._ended)
+        return _Fetching(fetcher, task, channels)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._on_bug(task.get_name(), error)
+
+    def _end(self, fetching: _Fetching) -> None:
+        ending = asyncio.get_running_loop().create_task(fetching.end(), name="fetcher that ends")
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+
+    # -- life
+
+    def marks(self) -> Iterable[tuple[TopicIdPartition, int]]:
+        """The high watermark of each partition with several replicas."""
+        return [(tip, one.high_watermark) for tip, one in self._marked.items()]
+
+    async def run(self) -> None:
+        """Propose in-sync replicas, and look who lags, for as long as the task lives."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._isr.run(), name="in-sync replicas")
+            tasks.create_task(self._tick(), name="who lags")
+
+    async def _tick(self) -> None:
+        piece = Slice()
+        while True:
+            await asyncio.sleep(self._config.lag_time_max_ms / 2000)
+            for tip in tuple(self._led):
+                if piece.charge(_LOOK_US):
+                    await piece.next_turn()
+                partition = self._led.get(tip)
+                if partition is not None and partition.leading is not None:
+                    partition.happened(partition.leading.tick(self._clock.monotonic_ms()))
+
+    async def close(self) -> None:
+        """Nothing is fetched any more when it returns."""
+        self._is_closed = True
+        for fetching in self._fetching.values():
+            self._end(fetching)
+        self._fetching.clear()
+        self._followed.clear()
+        while self._ending:
+            await asyncio.wait(self._ending)
+
+
+class _Fetching:
+    """One fetcher and what it runs on."""
+
+    def __init__(self, fetcher: Fetcher, task: asyncio.Task[None], channels: Channels) -> None:
+        self.fetcher = fetcher
+        self._task = task
+        self._channels = channels
+
+    async def end(self) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({self._task})
+        await self._channels.close()
+
+
+class _Leader:
+    """A leader by its number, wherever it listens now. Is a `fetcher.Leader`."""
+
+    def __init__(self, broker_id: int, channels: Channels, places: Mapping[int, EndpointImage]) -> None:
+        self._broker_id = broker_id
+        self._channels = channels
+        self._places = places
+
+    def _channel(self) -> Channel:
+        place = self._places.get(self._broker_id)
+        if place is None:
+            raise ConnectionError(f"where broker {self._broker_id} listens is not known")
+        return self._channels.to(place)
+
+    async def versions(self) -> Mapping[int, tuple[int, int]]:
+        return await self._channel().versions()
+
+    async def call(
+        self, api_key: int, version: int | None, message: Any, *, timeout_ms: int | None = None
+    ) -> Any:
+        return await self._channel().call(api_key, version, message, timeout_ms=timeout_ms)
+
