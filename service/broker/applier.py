@@ -232,13 +232,13 @@ class Applier:
     def _change(self, partition: Partition, replica: PartitionImage) -> None:
         partition.isr_size, partition.replica_count = len(replica.isr), len(replica.replicas)
         if not self._leads(replica):
-            partition.resign(replica.leader_epoch)
+            partition.follow(replica.leader_epoch)
             return
         try:
             partition.log.note_leader_epoch(replica.leader_epoch)
         except StorageError as e:
             self._take_offline(partition.tip, str(e), passes=True)
-        partition.elect(replica.leader_epoch)
+        partition.lead(replica.leader_epoch, None)
 
     def _leads(self, replica: PartitionImage) -> bool:
         """While this node is fenced, the metadata says that nobody does."""
